@@ -1,19 +1,21 @@
-//! Shared values by number: who looks one up gets a reference of his own, without a lock; a writer
-//! takes out those that nobody has.
+//! Shared values by number. A lookup returns a reference without a lock; a writer removes values
+//! without references.
 //!
 //! # Invariants
-//! - What a lookup gives is what the table has for the number at one moment of the lookup.
-//! - What was taken out because nobody had it is given to nobody afterwards.
+//! - The result of a lookup is the table's entry for the number at one moment of the lookup.
+//! - A value that was removed because it had no references is not returned by any later lookup.
 //!
 //! # Locking
-//! Lookups take no lock, but as [`Table::find`] does. Changes of one number are made by one thread
-//! at a time: the caller's lock sees to that, under which the table's own is taken.
+//! Lookups take no lock, as [`Table::find`]. Only one thread at a time may change the entry of a
+//! number: the caller must ensure that by a lock, under which the table's own lock is taken.
 //!
 //! # Memory order
-//! A writer marks the entry, then counts references; a reader makes his reference, then looks at
-//! the mark. Between the two steps either side has a fence, and these are in one order: if the
-//! writer's is first, the reader sees the mark, and takes the value for absent; if the reader's is
-//! first, the writer counts his reference, and the value stays.
+//! A writer marks the entry, then counts references. A reader makes its reference, then reads the
+//! mark. Both have a fence between the two steps, and the fences are in one total order:
+//!
+//! - The writer's fence is first. Then the reader sees the mark, and treats the value as absent.
+//! - The reader's fence is first. Then the writer counts the reader's reference, and the value
+//!   stays.
 
 use crate::atomic::{AtomicBool, Ordering, fence};
 use crate::epoch::pin;
@@ -28,7 +30,7 @@ pub struct ArcTable<T: Send + Sync + 'static> {
 
 struct Entry<T> {
     key: u64,
-    /// Somebody is taking it out, or has.
+    /// Its removal is being decided, or has happened.
     leaving: AtomicBool,
     value: Arc<T>,
 }
@@ -40,32 +42,32 @@ impl<T> Hashed for Entry<T> {
     }
 }
 
-/// The high half of a product has all bits of the number in it.
+/// Hashes a number. The high half of the product depends on all bits of the number.
 #[inline]
 fn hash(key: u64) -> u32 {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
 impl<T: Send + Sync + 'static> ArcTable<T> {
-    /// An empty table; `shards`, a power of two, is how many threads may change it at once. Its own
-    /// locks are of `level`.
+    /// Makes an empty table. `shards`, a power of two, is the number of threads that can change it
+    /// at once. The table's own locks are of `level`.
     pub fn new(level: Level, shards: usize) -> Self {
         ArcTable { table: Table::new(level, shards) }
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     pub fn shard_count(&self) -> usize {
         self.table.shard_count()
     }
 
-    /// The shard that a number is in, for callers who have a lock for each.
+    /// Returns the shard of a number, for callers with a lock for each shard.
     #[inline]
     pub fn shard_of(&self, key: u64) -> usize {
         self.table.shard_of(hash(key))
     }
 
-    /// The value of this number. `None` if there is none, or somebody is taking it out, or thinks
-    /// about it: under the lock of those who change it that is settled.
+    /// Returns the value of a number. Returns `None` if there is none, or if its removal is being
+    /// decided: the caller can settle that under the lock that guards changes.
     #[inline]
     pub fn get(&self, key: u64) -> Option<Arc<T>> {
         let pinned = pin();
@@ -73,31 +75,31 @@ impl<T: Send + Sync + 'static> ArcTable<T> {
         let value = Arc::clone(&entry.value);
         // See *Memory order* above.
         fence(Ordering::SeqCst);
-        // Relaxed: the value came by the chain's pointers, and who sees the mark goes by the lock.
+        // Relaxed: the value was reached through the chain's pointers, and a reader that sees the
+        // mark goes by the lock.
         if entry.leaving.load(Ordering::Relaxed) { None } else { Some(value) }
     }
 
-    /// Adds a value, whose number has none.
+    /// Adds a value. The number must have none.
     pub fn insert(&self, key: u64, value: Arc<T>) {
         let hash = hash(key);
         self.table.lock(hash).insert(Entry { key, leaving: AtomicBool::new(false), value });
     }
 
-    /// Takes a number's value out, whoever has it.
+    /// Removes the value of a number even if it has references.
     pub fn remove(&self, key: u64) -> bool {
         self.remove_if(key, |_| true, |_| true)
     }
 
-    /// Takes a number's value out if nobody has a reference but the table and `others`, whom the
-    /// caller knows, and then `may_go` says so, which sees all that was done by those who had one.
-    /// True if it went.
+    /// Removes the value of a number if only the table and `others` references known to the caller
+    /// are left, and if `may_go` then returns true. `may_go` sees all changes that former holders
+    /// of references made. Returns true if the value was removed.
     pub fn remove_unused(&self, key: u64, others: usize, may_go: impl FnOnce(&T) -> bool) -> bool {
         let unused = |value: &Arc<T>| Arc::strong_count(value) <= 1 + others;
-        // What is in use anyway is not marked, so that those who look it up are not sent to the
-        // lock.
+        // A value in use is not marked, so that its lookups are not sent to the lock.
         self.remove_if(key, unused, |value| {
             let unused = unused(value);
-            // With the release of references that were dropped, which the count has read.
+            // Pairs with the release of dropped references, which the count has read.
             fence(Ordering::Acquire);
             unused && may_go(value)
         })
@@ -139,7 +141,7 @@ mod tests {
     use crate::atomic::AtomicU64;
 
     #[test]
-    fn what_somebody_has_stays() {
+    fn referenced_values_are_not_removed_as_unused() {
         let table = ArcTable::new(Level::Leaf, 4);
         assert!(table.get(7).is_none() && !table.remove(7) && !table.remove_unused(7, 0, |_| true));
         table.insert(7, Arc::new(70));
@@ -147,7 +149,7 @@ mod tests {
         let held = table.get(7).unwrap();
         assert!(!table.remove_unused(7, 0, |_| true), "it is in use");
         assert_eq!((*held, table.get(7).as_deref()), (70, Some(&70)));
-        assert!(table.remove_unused(7, 1, |_| true), "by somebody whom the caller knows");
+        assert!(table.remove_unused(7, 1, |_| true), "the caller knows the other reference");
         assert!(!table.remove_unused(1 << 40 | 7, 0, |value| *value != 71), "the caller wants it");
         assert_eq!(table.get(1 << 40 | 7).as_deref(), Some(&71));
         assert!(
@@ -155,10 +157,10 @@ mod tests {
         );
     }
 
-    /// Threads count up in values that others take out whenever nobody has them, and put back: no
-    /// count is lost.
+    /// Threads increment values that another thread removes whenever they have no references, and
+    /// saves. No increment is lost.
     #[test]
-    fn nobody_counts_in_a_value_that_is_gone() {
+    fn increments_of_removed_values_are_not_lost() {
         const KEYS: u64 = 3;
         let (table, home) = (
             ArcTable::<AtomicU64>::new(Level::Leaf, 2),

@@ -1,41 +1,46 @@
-//! A sharded list of items in the order in which they came.
+//! A sharded list of items in the order of their arrival.
 //!
-//! An item comes to the shard of the thread that adds it, so threads that add do not meet. Its
-//! [`Link`], kept with the item, tells where it is: taking it out searches nothing, and adding what
-//! is there already takes no lock.
+//! An item is added to the shard of the adding thread, so concurrent adds of different threads do
+//! not contend. The item's [`Link`], stored with the item, holds the position: a removal searches
+//! nothing, and adding an item that is already on the list takes no lock.
+//!
+//! For example, item 7 is added by a thread of shard 2 as that shard's number 31. Its link then
+//! holds the pair (31, 2), and the entry of shard 2 has the key 31.
 //!
 //! # Invariants
-//! - A link is not zero exactly if its item is on the list. It changes only under the lock of the
-//!   shard that it names before, or afterwards if it was zero.
-//! - An item that has to stay keeps its place.
-//! - Within a shard numbers grow, so "came before" is a comparison of numbers: nothing has to be
-//!   moved to a list of its own to tell what a walk began with from what came later.
+//! - A link is nonzero if and only if its item is on the list. It changes only under the lock of
+//!   the shard that it names before the change, or after the change if it was zero.
+//! - An item that `keep` retains keeps its position.
+//! - Numbers grow within a shard, so "arrived before" is a comparison of numbers. A walk needs no
+//!   second list to tell the items of its beginning from later ones.
 //!
 //! # Adding without a lock
-//! Who finds a link that is not zero, and not [`CHECKED`], does nothing.
-//! [`ShardedList::remove_unless`] therefore marks the link first and asks `keep` afterwards. Let
-//! `keep` read, under a lock, what the adder wrote under that lock before it looked at the link. If
-//! `keep` reads first, the mark happened before the adder's look, who waits for the remover's
-//! verdict, and adds the item anew if it is gone. If it reads second, it sees what was written and
-//! the item stays.
+//! An adder that finds a nonzero link without [`CHECKED`] does nothing.
+//! [`ShardedList::remove_unless`] therefore sets the mark in the link first and calls `keep`
+//! afterwards. `keep` must read, under a lock, a value that the adder wrote under that lock before
+//! it read the link. There are two cases:
+//!
+//! - `keep` takes the lock first. Then the mark happened before the adder's read of the link. The
+//!   adder waits for the remover's decision, and adds the item again if it was removed.
+//! - `keep` takes the lock second. Then it sees the value that the adder wrote, and the item stays.
 
 use crate::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::{Condvar, Level, Mutex, Sharded, shard_index};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bits of a link that name the shard: there are at most 128 shards.
+/// Bits of a link that hold the shard's index. There are at most 128 shards.
 const SHARD_BITS: u32 = 8;
 
-/// Set in a link while its item is about to be taken out, perhaps.
+/// Bit of a link: the removal of its item is being decided.
 const CHECKED: u64 = 1 << 63;
 
-/// Where an item stands on an [`ShardedList`]. Belongs to one item and one list.
+/// The position of an item on a [`ShardedList`]. Belongs to one item and one list.
 #[derive(Debug, Default)]
 pub struct Link(AtomicU64);
 
 impl Link {
-    /// Whether the item is on the list.
+    /// Returns whether the item is on the list.
     #[inline]
     pub fn is_linked(&self) -> bool {
         self.0.load(Ordering::Acquire) != 0
@@ -50,10 +55,10 @@ pub struct ShardedList<T> {
 
 #[derive(Debug)]
 struct Shard<T> {
-    /// Changes under the lock.
+    /// The number of items. Changes only under the lock of `entries`.
     len: AtomicUsize,
     entries: Mutex<Entries<T>>,
-    /// For those who wait for items to go.
+    /// Notified when an item is removed while threads wait for removals.
     gone: Condvar,
 }
 
@@ -65,12 +70,12 @@ struct Entries<T> {
     waiting: usize,
 }
 
-/// What had come to a list when it was made.
+/// A mark of the items that a list had when the mark was made: the next number of each shard.
 #[derive(Debug)]
 pub struct ListMark(Vec<u64>);
 
 impl<T> ShardedList<T> {
-    /// An empty list whose shards are locks of `level`.
+    /// Makes an empty list whose shards are locks of `level`.
     pub fn new(level: Level) -> Self {
         let entries = || Entries { next: 1, items: BTreeMap::new(), waiting: 0 };
         let shard = |_| Shard {
@@ -81,29 +86,31 @@ impl<T> ShardedList<T> {
         ShardedList { shards: Sharded::new(shard) }
     }
 
-    /// Whether no item is on the list. An item that was there before the call and was not taken out
-    /// is seen.
+    /// Returns whether the list is empty. An item that was added before the call and is not removed
+    /// is always seen.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.len.load(Ordering::Acquire) == 0)
     }
 
-    /// The number of items, approximately.
+    /// Returns the number of items, approximately.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.len.load(Ordering::Relaxed)).sum()
     }
 
-    /// Adds an item unless it is there. True if it was added.
+    /// Adds an item unless it is on the list. Returns whether it was added.
     pub fn add(&self, link: &Link, item: impl FnOnce() -> T) -> bool {
         !self.stays(link) && self.add_to(shard_index(), link, item)
     }
 
-    /// Adds an item that seems not to be there to a shard.
+    /// Adds an item to the shard `index`, unless another thread has added it since the caller
+    /// looked.
     pub(crate) fn add_to(&self, index: usize, link: &Link, item: impl FnOnce() -> T) -> bool {
         let shard = self.shards.at(index);
         let mut entries = shard.entries.lock();
         let number = entries.next;
         let place = number << SHARD_BITS | (index & (crate::shard_count() - 1)) as u64;
-        // AcqRel: of two who add, one succeeds, under the lock of the shard that it names.
+        // AcqRel: of two concurrent adders one succeeds, under the lock of the shard that the link
+        // then names.
         if link.0.compare_exchange(0, place, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return false;
         }
@@ -113,7 +120,8 @@ impl<T> ShardedList<T> {
         true
     }
 
-    /// Whether an item is there and nobody is about to take it out.
+    /// Returns whether an item is on the list with no removal being decided. Waits for a pending
+    /// decision by taking the shard's lock.
     pub(crate) fn stays(&self, link: &Link) -> bool {
         loop {
             let place = link.0.load(Ordering::Acquire);
@@ -128,14 +136,13 @@ impl<T> ShardedList<T> {
         self.shards.at((place & ((1 << SHARD_BITS) - 1)) as usize)
     }
 
-    /// Takes an item out. `None` if it was not there. The item is to be dropped by the caller, who
-    /// is under no lock of the list.
+    /// Removes an item. Returns `None` if it was not on the list. The item is returned so that the
+    /// caller drops it outside of the list's locks.
     pub fn remove(&self, link: &Link) -> Option<T> {
         self.remove_unless(link, || false)
     }
 
-    /// Takes an item out unless `keep` says that it has to stay, which is asked under the shard's
-    /// lock.
+    /// Removes an item unless `keep` returns true. `keep` runs under the shard's lock.
     pub fn remove_unless(&self, link: &Link, keep: impl Fn() -> bool) -> Option<T> {
         loop {
             let place = link.0.load(Ordering::Acquire) & !CHECKED;
@@ -144,9 +151,12 @@ impl<T> ShardedList<T> {
             }
             let shard = self.shard(place);
             let mut entries = shard.entries.lock();
+            // The item may have moved between the read of the link and the lock.
             if link.0.load(Ordering::Acquire) != place {
                 continue;
             }
+            // The mark must precede `keep`: see *Adding without a lock* in the module's
+            // documentation.
             link.0.store(place | CHECKED, Ordering::Release);
             let stays = keep();
             let item = if stays { None } else { shard.take(&mut entries, place >> SHARD_BITS) };
@@ -155,12 +165,13 @@ impl<T> ShardedList<T> {
         }
     }
 
-    /// What is on the list now, or was.
+    /// Returns a mark behind all items that have been added so far.
     pub fn arrived(&self) -> ListMark {
         ListMark(self.shards.iter().map(|shard| shard.entries.lock().next).collect())
     }
 
-    /// Waits until everything that had arrived is gone, whatever comes meanwhile.
+    /// Waits until all items before the mark `arrived` are removed. Items added later do not
+    /// prolong the wait.
     pub fn wait_gone(&self, arrived: &ListMark) {
         for (shard, end) in self.shards.iter().zip(&arrived.0) {
             if shard.len.load(Ordering::Acquire) == 0 {
@@ -175,7 +186,7 @@ impl<T> ShardedList<T> {
         }
     }
 
-    /// A walk over what is on the list now, the caller's own shard first.
+    /// Begins a walk over the present items, with the caller's own shard first.
     pub fn walk(&self) -> Walk<'_, T> {
         let ends = self.arrived().0;
         Walk {
@@ -198,21 +209,21 @@ impl<T> Shard<T> {
     }
 }
 
-/// A walk over a list that others change: items that go meanwhile may or may not be met, those that
-/// come are not.
+/// A walk over a list that other threads change. Items that are removed meanwhile may or may not be
+/// returned; items that are added meanwhile are not.
 #[derive(Debug)]
 pub struct Walk<'a, T> {
     list: &'a ShardedList<T>,
     /// The shard that the walk begins with.
     first: usize,
-    /// Shards that are done.
+    /// The number of finished shards.
     done: usize,
-    /// For each shard the numbers that are still to be met.
+    /// For each shard, the numbers that remain to be visited.
     parts: Vec<Range<u64>>,
 }
 
 impl<T: Clone> Walk<'_, T> {
-    /// The next items, at most `most`; none at the end.
+    /// Returns the next items, at most `most`. An empty result is the end.
     pub fn next(&mut self, most: usize) -> Vec<T> {
         let mut found = Vec::new();
         while found.len() < most && self.done < self.parts.len() {
@@ -257,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_meets_what_was_there_in_order() {
+    fn a_walk_returns_the_present_items_in_order() {
         let list = list();
         let links: Vec<Link> = (0..10).map(|_| Link::default()).collect();
         (0..8).for_each(|n| assert!(list.add(&links[n], || n as u32)));
@@ -271,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_waits_for_what_had_arrived_only() {
+    fn waiting_is_for_earlier_items_only() {
         let list = list();
         let (early, late) = (Link::default(), Link::default());
         list.add(&early, || 1);
@@ -286,10 +297,10 @@ mod tests {
         list.wait_gone(&arrived);
     }
 
-    /// Adders set a flag under a lock and add; the remover keeps what is flagged. So a flagged item
-    /// is on the list.
+    /// Two adders set a flag under a lock and add the item; the remover keeps a flagged item. So a
+    /// flagged item is on the list.
     #[test]
-    fn what_has_to_stay_is_never_lost() {
+    fn a_kept_item_is_never_lost() {
         let list = Arc::new(list());
         let (link, flag) = (Link::default(), Mutex::new(Level::Leaf, false));
         let done = AtomicBool::new(false);

@@ -1,27 +1,28 @@
-//! Waiting for a condition under a [`Mutex`](crate::Mutex).
+//! Waits for a condition under a [`Mutex`](crate::Mutex).
 
 use crate::mutex::MutexGuard;
 use std::time::{Duration, Instant};
 
-/// A condition variable. Waits may wake without a notification: check the condition in a loop.
+/// A condition variable. A wait may end without a notification, so the condition must be checked in
+/// a loop.
 #[derive(Debug, Default)]
 pub struct Condvar {
     inner: parking_lot::Condvar,
 }
 
-/// Whether a wait ended because its time was up.
+/// Whether a wait ended by its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// True if the time was up before a notification came.
+    /// Returns true if the time ran out before a notification.
     pub fn timed_out(self) -> bool {
         self.0
     }
 }
 
 impl Condvar {
-    /// A new condition variable that nobody waits for.
+    /// Makes a condition variable without waiters.
     pub const fn new() -> Self {
         Condvar { inner: parking_lot::Condvar::new() }
     }

@@ -1,15 +1,15 @@
 //! A counter that many threads change without sharing a cache line.
 //!
 //! # Invariants
-//! The count is the shared part plus all shards' parts. A change goes to the thread's shard; once a
-//! shard holds a batch or more, the batch moves to the shared part. So the shared part alone is off
-//! by less than a batch for each shard that overflowed between a change and its move, see
-//! [`ShardedCounter::approximate`].
+//! The count is the shared part plus the parts of all shards. A change goes to the thread's shard;
+//! once a shard holds a batch or more, the batch moves to the shared part. The shared part alone is
+//! therefore off by less than a batch for each shard, and by more only for shards that are between
+//! such a change and its move: see [`ShardedCounter::approximate`].
 
 use crate::atomic::{AtomicI64, Ordering};
 use crate::{CachePadded, Sharded, shard_count};
 
-/// How far a shard's part goes before it moves to the shared part.
+/// The absolute value at which a shard's part moves to the shared part.
 const BATCH: i64 = 64;
 
 /// A signed counter whose changes are cheap and whose exact value is not.
@@ -20,7 +20,7 @@ pub struct ShardedCounter {
 }
 
 impl ShardedCounter {
-    /// A counter that starts at `value`.
+    /// Makes a counter with this value.
     pub fn new(value: i64) -> Self {
         ShardedCounter {
             shared: CachePadded::new(AtomicI64::new(value)),
@@ -28,7 +28,7 @@ impl ShardedCounter {
         }
     }
 
-    /// Adds `delta`, wrapping as atomics do.
+    /// Adds `delta`, wrapping on overflow.
     #[inline]
     pub fn add(&self, delta: i64) {
         let shard = self.shards.local();
@@ -44,36 +44,36 @@ impl ShardedCounter {
         self.add(delta.wrapping_neg());
     }
 
-    /// Moves a shard's part to the shared one. The shard is emptied first, so that no part is ever
-    /// counted twice: who has read it in the shared part (Acquire) sees the shard empty. A sum
-    /// taken in between may miss it.
+    /// Moves a shard's part to the shared part. The shard is emptied first, so that no part is ever
+    /// counted twice: a thread that has read the batch in the shared part (Acquire) sees the shard
+    /// empty. A sum taken in between may miss the batch.
     #[cold]
     fn spill(&self, shard: &AtomicI64) {
         let part = shard.swap(0, Ordering::Relaxed);
         self.shared.fetch_add(part, Ordering::Release);
     }
 
-    /// The count from one cache line, off by less than [`ShardedCounter::error_bound`] when nobody
-    /// is adding.
+    /// Returns the count from one cache line, off by less than [`ShardedCounter::error_bound`]
+    /// while no thread adds.
     #[inline]
     pub fn approximate(&self) -> i64 {
         self.shared.load(Ordering::Relaxed)
     }
 
-    /// How far [`ShardedCounter::approximate`] may be off.
+    /// Returns the greatest error of [`ShardedCounter::approximate`].
     pub fn error_bound() -> i64 {
         BATCH.saturating_mul(shard_count() as i64)
     }
 
-    /// The sum of all parts: exact once the changes have happened before, and off by the changes in
-    /// progress else.
+    /// Returns the sum of all parts. It is exact if all changes happened before the call, and
+    /// otherwise off by the changes in progress.
     pub fn sum(&self) -> i64 {
         let shared = self.shared.load(Ordering::Acquire);
         self.shards.iter().fold(shared, |sum, part| sum.wrapping_add(part.load(Ordering::Relaxed)))
     }
 
-    /// Whether the count is at least `value`: from the approximate count if that is clear, exactly
-    /// otherwise.
+    /// Returns whether the count is at least `value`: from the approximate count if that is
+    /// conclusive, otherwise from the exact one.
     pub fn at_least(&self, value: i64) -> bool {
         let distance = self.approximate().saturating_sub(value);
         if distance.saturating_abs() > Self::error_bound() {
@@ -83,7 +83,7 @@ impl ShardedCounter {
         }
     }
 
-    /// Sets the count. Changes made at the same time may be lost.
+    /// Sets the count. Concurrent changes may be lost.
     pub fn set(&self, value: i64) {
         self.shards.iter().for_each(|part| part.store(0, Ordering::Relaxed));
         self.shared.store(value, Ordering::Relaxed);

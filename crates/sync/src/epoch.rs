@@ -1,10 +1,14 @@
-//! Memory that readers look at without a lock is given back only when all who may be looking have
-//! stopped.
+//! Reclamation by epochs: memory that is read without a lock is freed only once no reader can be
+//! using it.
 //!
-//! A reader [`pin`]s the epoch while it looks; who takes something out of a structure
-//! `Guard::retire`s it, and it is dropped when every thread that was pinned then has unpinned.
+//! A reader [`pin`]s the epoch while it looks at a structure. A writer that unlinks an object
+//! passes it to `Guard::retire`; the object is dropped when every thread that was pinned at that
+//! time has unpinned.
+//!
+//! For example, a lookup pins and finds an entry, and a remover unlinks and retires the entry. The
+//! lookup can use the entry until it unpins.
 
-/// Proof that nothing this thread finds meanwhile is given back.
+/// Proof that this thread is pinned: objects that it finds meanwhile are not freed.
 #[derive(Debug)]
 pub struct Guard {
     #[cfg(not(loom))]
@@ -13,8 +17,9 @@ pub struct Guard {
     _inner: model::Pinned,
 }
 
-/// Keeps what is found from here on in memory until the guard is dropped. Cheap, and cheaper within
-/// another's lifetime. A thread that sleeps with a guard keeps all garbage of the process.
+/// Pins this thread: objects found from now on stay in memory until the guard is dropped. Cheap,
+/// and cheaper while another guard of the thread exists. A thread that sleeps with a guard delays
+/// the reclamation of the whole process.
 #[inline]
 pub fn pin() -> Guard {
     #[cfg(not(loom))]
@@ -24,21 +29,22 @@ pub fn pin() -> Guard {
 }
 
 impl Guard {
-    /// Drops the box when nobody can be looking at it any more.
+    /// Drops the box once no thread can be using it.
     ///
     /// # Safety
-    /// `unlinked` came from [`Box::into_raw`], is retired once, and nobody who pins from now on can
-    /// find it.
+    /// `unlinked` must come from [`Box::into_raw`] and must be retired only once. Threads that pin
+    /// from now on must be unable to find it.
     #[expect(unsafe_code, reason = "reclamation by epoch")]
     pub(crate) unsafe fn retire<T: Send + 'static>(&self, unlinked: *mut T) {
         let unlinked = Retired(unlinked);
         let give_back = move || {
             let retired = unlinked;
-            // SAFETY: the caller's promise; no pinned thread is left that could have found it.
+            // SAFETY: by the caller's promise; no pinned thread is left that could have found the
+            // object.
             drop(unsafe { Box::from_raw(retired.0) });
         };
         #[cfg(not(loom))]
-        // SAFETY: the closure may run on any thread: what it drops is `Send`. It borrows nothing:
+        // SAFETY: the closure may run on any thread: it drops a `Send` value. It borrows nothing:
         // `T` is `'static`.
         unsafe {
             self.inner.defer_unchecked(give_back);
@@ -48,14 +54,15 @@ impl Guard {
     }
 }
 
-/// A pointer on its way to whoever drops what it points to.
+/// A pointer on its way to the thread that drops the object.
 struct Retired<T>(*mut T);
 
-// SAFETY: only the box's owner sends it, and only to be dropped: `T: Send` makes that right.
+// SAFETY: only the owner of the box sends the pointer, and only for dropping: `T: Send` permits
+// that.
 #[expect(unsafe_code, reason = "a box on its way to another thread")]
 unsafe impl<T: Send> Send for Retired<T> {}
 
-/// The simplest reclamation that keeps the promise: garbage goes when nobody is pinned.
+/// The simplest correct reclamation: retired objects are dropped when no thread is pinned.
 #[cfg(loom)]
 mod model {
     use loom::sync::Mutex;

@@ -1,21 +1,24 @@
-//! Memory for pages: frames of one size, cut from slabs that come from the system whole, and ahead
-//! of need.
+//! Memory for pages: frames of one size, cut from slabs that the operating system provides whole
+//! and ahead of need.
 //!
-//! A frame that is let go is used again, by the same thread if possible. The system hands out
-//! memory page by page, when each is first written, which takes longer than the writing itself: so
-//! slabs are had with all their pages there, and while somebody takes frames, a thread keeps a few
-//! slabs ready, and gives back what has not been used for a while. All users of one size share
-//! frames; when the last of them goes, what is unused goes back to the system.
+//! A released frame is reused, by the same thread if possible. The system provides memory page by
+//! page at the first write, which takes longer than the write itself. Slabs are therefore mapped
+//! with all their pages populated. While threads take frames, a background thread keeps a few slabs
+//! ready, and returns slabs that have not been used for a while. All users of one size share the
+//! frames; when the last user goes, the unused slabs return to the system.
+//!
+//! For example, a page of 4 KiB is frame 17 of a slab of 1 MiB. Its memory returns to the list of
+//! the writing thread, then to the slab, and with the slab to the system.
 //!
 //! # Invariants
-//! - A frame's bytes belong to one [`Loose`]: those of a slab are made when the slab comes, or when
-//!   it has none left that were never used, each once; afterwards they are moved, and come to an
-//!   end only where [`Slabs::give`] noted the place.
-//! - A slab lives as long as a frame of it does.
+//! - The bytes of a frame belong to one [`Loose`]. [`Stock::take`] makes it from a free index: one
+//!   that was never used, or that [`Slabs::give`] has noted. After `give` has noted its index, a
+//!   `Loose` is only dropped, without an access to the bytes.
+//! - A slab lives as long as one of its frames.
 //!
 //! # Locking
-//! A thread's own frames and the slabs are of level Leaf, never both at once. No memory is had or
-//! given back under either.
+//! A thread's own frames and the slabs have locks of level Leaf, which are never held together.
+//! Memory is neither requested from nor returned to the system under either.
 #![expect(unsafe_code, reason = "frames are parts of memory that several own")]
 
 use crate::{Arc, Condvar, Level, Mutex, Sharded};
@@ -27,29 +30,29 @@ use std::sync::OnceLock;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// Bytes of a slab; less only in models of memory.
+/// Bytes of a slab. Smaller only under Miri.
 const SLAB: usize = if cfg!(miri) { 1 << 13 } else { 1 << 20 };
 
-/// Slabs that are kept ready while somebody takes frames, and unused ones that are kept.
+/// Slabs kept ready while threads take frames, and unused slabs that are kept.
 const READY: usize = 4;
 const IDLE: usize = 4;
 
-/// Unused slabs beyond those are kept for a while, since who lets go of much takes as much before
-/// long, and to give them back takes longer than to use them again: until nobody has wanted slabs
-/// for so long, and so many at most.
+/// Unused slabs beyond those are kept for a while: a thread that frees much memory usually needs as
+/// much again soon, and returning memory takes longer than reusing it. They are returned when no
+/// thread has wanted slabs for this duration. At most `MAX_IDLE` are kept.
 const REST: Duration = Duration::from_millis(200);
 const MAX_IDLE: usize = 64;
 
 /// Frames that a thread takes at once.
 const BATCH: usize = 32;
 
-/// The most frames of a size that a thread keeps, a slab's at least; it gives back all but half of
-/// them at once.
+/// The most frames of a size that a thread keeps: at least a slab's. Beyond that, the thread
+/// returns all but half of them at once.
 const fn most_near(size: usize) -> usize {
     if SLAB / size > 2 * BATCH { SLAB / size } else { 2 * BATCH }
 }
 
-/// Frames are of a power of two of bytes, from the first of these to the second.
+/// Logarithms of the smallest and of the largest size of a frame, in bytes.
 const LEAST: u32 = 10;
 const MOST: u32 = 16;
 
@@ -61,7 +64,7 @@ type Memory = Result<memmap2::MmapMut, Vec<u8>>;
 #[cfg(miri)]
 type Memory = Result<Vec<u8>, Vec<u8>>;
 
-/// Memory from the system, all of it there; zeroes.
+/// Requests zeroed memory from the system with all its pages populated.
 fn memory() -> Memory {
     #[cfg(not(miri))]
     return memmap2::MmapOptions::new().len(SLAB).populate().map_anon().map_err(|_| vec![0; SLAB]);
@@ -74,12 +77,12 @@ struct Slab {
     /// Bytes of a frame.
     size: usize,
     shared: &'static Shared,
-    /// Reached through `start` only, until it is dropped.
+    /// Accessed only through `start` until it is dropped.
     _memory: Memory,
 }
 
-// SAFETY: the memory may be used and given back by any thread, and a slab's own methods do not
-// touch it: that do frames, each its own part.
+// SAFETY: any thread may use and return the memory. A slab's own methods do not access it; frames
+// do, each its own part.
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
@@ -94,13 +97,13 @@ impl Slab {
         Arc::new(Slab { start, size: shared.size, shared, _memory: memory })
     }
 
-    /// The name of the slab: its address.
+    /// Returns the slab's key: its address.
     fn key(&self) -> usize {
         self.start.addr().get()
     }
 }
 
-/// A frame, and the only way to its bytes.
+/// A frame: the only access to its bytes.
 struct Loose {
     /// `slab.size` bytes of the slab's memory.
     start: NonNull<u8>,
@@ -111,15 +114,15 @@ struct Loose {
 
 // SAFETY: as a `Box<[u8]>`, it owns its bytes.
 unsafe impl Send for Loose {}
-// SAFETY: as above; by a shared reference they are only read.
+// SAFETY: as above. Through a shared reference the bytes are only read.
 unsafe impl Sync for Loose {}
 
-/// A slab that frames are taken from.
+/// A slab from which frames are taken.
 struct Stock {
     slab: Arc<Slab>,
-    /// Indices of frames that were used and are not.
+    /// Indices of the free frames that were used before.
     used: Vec<u32>,
-    /// The index of the first of those that never were.
+    /// The lowest index of the frames that were never used.
     fresh: u32,
 }
 
@@ -158,14 +161,15 @@ impl Stock {
 #[derive(Default)]
 struct Slabs {
     by_address: BTreeMap<usize, Stock>,
-    /// Those that have frames: they are taken from the lowest, so that others become idle.
+    /// Slabs with free frames. Frames are taken from the lowest address, so that other slabs become
+    /// idle.
     with_frames: BTreeSet<usize>,
-    /// How many have all their frames.
+    /// The number of slabs whose frames are all free.
     idle: usize,
     ready: Vec<Arc<Slab>>,
     users: usize,
     filler: Option<JoinHandle<()>>,
-    /// Changes when a filler has to end.
+    /// Changes when the filler thread must end.
     turn: u64,
 }
 
@@ -177,7 +181,7 @@ impl Slabs {
         self.by_address.insert(key, Stock { slab, used: Vec::new(), fresh: 0 });
     }
 
-    /// Some frames, if there are any.
+    /// Takes some frames from one slab, if any are free.
     fn take(&mut self) -> Vec<Loose> {
         let Some(key) = self.with_frames.first().copied() else { return Vec::new() };
         let Some(stock) = self.by_address.get_mut(&key) else { return Vec::new() };
@@ -189,8 +193,8 @@ impl Slabs {
         taken
     }
 
-    /// Notes frames that are not used any more, those of a slab one after the other. Gives slabs
-    /// that nobody needs.
+    /// Notes frames as unused. Frames of one slab must be adjacent in `frames`. Returns the slabs
+    /// that are no longer needed, for the caller to drop without the lock.
     fn give(&mut self, frames: &[Loose]) -> Vec<Arc<Slab>> {
         let keep = match (self.users, &self.filler) {
             (0, _) => 0,
@@ -199,6 +203,7 @@ impl Slabs {
         };
         let mut gone = Vec::new();
         for of_one in frames.chunk_by(|a, b| Arc::ptr_eq(&a.slab, &b.slab)) {
+            // Frames of one slab are adjacent, so each slab is looked up once.
             let Some(slab) = of_one.first().map(|loose| &loose.slab) else { continue };
             let key = slab.key();
             let Some(stock) = self.by_address.get_mut(&key) else { continue };
@@ -218,7 +223,7 @@ impl Slabs {
         gone
     }
 
-    /// Slabs that are unused, all but so many.
+    /// Removes all idle slabs but `keep`, and returns them.
     fn drop_all_idle_but(&mut self, keep: usize) -> Vec<Arc<Slab>> {
         let idle = self.by_address.iter().filter(|(_, stock)| stock.is_idle());
         let idle: Vec<usize> = idle.map(|(key, _)| *key).skip(keep).collect();
@@ -236,7 +241,7 @@ struct Shared {
     size: usize,
     near: Sharded<Mutex<Vec<Loose>>>,
     slabs: Mutex<Slabs>,
-    /// Slabs are wanted, or nobody is left.
+    /// Notified when slabs are wanted, and when the last user goes.
     wanted: Condvar,
 }
 
@@ -265,14 +270,15 @@ impl Shared {
             let slab = Slab::new(self);
             let mut slabs = self.slabs.lock();
             slabs.add(slab);
-            // Others may have given much back meanwhile, before there was too much.
+            // Other threads may have returned many frames meanwhile, below the limit of that time.
+            // The filler is told, so that it returns the excess later.
             if slabs.idle > IDLE {
                 self.wanted.notify_one();
             }
         }
     }
 
-    /// Frames from slabs that are there.
+    /// Takes frames from the present slabs, or from a slab that is ready.
     fn some(&'static self) -> Vec<Loose> {
         let mut slabs = self.slabs.lock();
         if slabs.with_frames.is_empty() {
@@ -289,7 +295,8 @@ impl Shared {
         slabs.take()
     }
 
-    /// Without the thread, those who need slabs wait for the system.
+    /// Starts the filler thread. If that fails, threads that need slabs wait for the system
+    /// instead.
     fn start_filling(&'static self, turn: u64) -> Option<JoinHandle<()>> {
         Builder::new().name("extant-memory".into()).spawn(move || self.fill(turn)).ok()
     }
@@ -332,7 +339,7 @@ impl Shared {
         }
     }
 
-    /// The last user has gone.
+    /// Returns all unused memory to the system after the last user has gone.
     fn clear(&self) {
         let mut near: Vec<Loose> =
             self.near.iter().flat_map(|near| core::mem::take(&mut *near.lock())).collect();
@@ -348,20 +355,20 @@ impl Shared {
     }
 }
 
-/// Where frames of one size come from.
+/// A source of frames of one size.
 pub struct SlabPages {
     shared: &'static Shared,
 }
 
 impl SlabPages {
-    /// Of frames of `size` bytes: a power of two from 1 KiB to 64 KiB.
+    /// Makes a source of frames of `size` bytes: a power of two from 1 KiB to 64 KiB.
     pub fn new(size: usize) -> SlabPages {
         let shared = Shared::of(size);
         shared.slabs.lock().users += 1;
         SlabPages { shared }
     }
 
-    /// A frame with `part` from `from` on, as far as it has room, and zeroes elsewhere.
+    /// Returns a frame with `part` at offset `from`, cut at the frame's end, and zeroes elsewhere.
     pub fn frame(&self, from: usize, part: &[u8]) -> Frame {
         let loose = self.shared.take();
         let fresh = loose.fresh;
@@ -390,7 +397,7 @@ impl Drop for SlabPages {
             slabs.filler.take()
         };
         self.shared.wanted.notify_all();
-        // If it panicked, it is gone, too.
+        // If the filler panicked, it has ended, too.
         let _ = filler.map(JoinHandle::join);
         self.shared.clear();
     }
@@ -402,9 +409,9 @@ impl fmt::Debug for SlabPages {
     }
 }
 
-/// A page's memory. It goes back when it is dropped.
+/// A page's memory. Returns to its source when dropped.
 pub struct Frame {
-    /// There until it is dropped.
+    /// `None` only during the drop.
     loose: Option<Loose>,
 }
 
@@ -414,9 +421,9 @@ impl Deref for Frame {
     #[inline]
     fn deref(&self) -> &[u8] {
         let Some(loose) = &self.loose else { return &[] };
-        // SAFETY: `start` leads to `size` bytes of the slab's memory, which lives as long as
-        // `loose.slab`. They were zeroes when the slab came, and are nobody else's: whoever writes
-        // them has this frame for himself.
+        // SAFETY: `start` points to `size` bytes of the slab's memory, which lives as long as
+        // `loose.slab`. They were initialized with zeroes when the slab was made. They belong to
+        // this frame alone: a writer has exclusive access to this frame.
         unsafe { core::slice::from_raw_parts(loose.start.as_ptr(), loose.slab.size) }
     }
 }
@@ -449,7 +456,7 @@ impl fmt::Debug for Frame {
 mod tests {
     use super::*;
 
-    /// Sizes that one test each uses, since slabs are shared by all of a size.
+    /// Sizes used by one test each, since all users of a size share its slabs.
     const OF_ONE: usize = 1 << 10;
     const OF_THREADS: usize = 1 << 11;
 
@@ -477,7 +484,7 @@ mod tests {
         assert_eq!(
             Shared::of(OF_ONE).slabs.lock().by_address.len(),
             1,
-            "what nobody uses has gone back"
+            "unused slabs have been returned"
         );
         drop(late);
     }
@@ -509,8 +516,8 @@ mod tests {
             }
         });
         let shared = Shared::of(OF_THREADS);
-        // What is too much goes back when it was not wanted for a while, by a thread that Miri does
-        // without.
+        // The filler returns excess slabs when they were not wanted for a while. Miri runs without
+        // the filler.
         while !cfg!(miri) && shared.slabs.lock().idle > IDLE {
             std::thread::sleep(REST / 8);
         }

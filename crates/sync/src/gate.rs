@@ -1,56 +1,60 @@
-//! A gate that many threads pass with credits at once, and that can be shut, without a line that
-//! all of them write.
+//! A gate that many threads pass at once with credits, and that can be shut, without a cache line
+//! that all of them write.
 //!
 //! # Structure
-//! Each shard is one word: how many are inside, whether the gate is shut or closed, and a *lot*:
-//! credits that the shard has drawn and nobody uses. Entering and leaving change that word only. A
-//! lot that is too small is filled from the shared word, which holds what was drawn in all, and the
-//! bound.
+//! Each shard is one word: the number of threads inside, whether the gate is shut or closed, and a
+//! *lot*, which holds credits that the shard has drawn and no thread uses. Entering and leaving
+//! change only that word. A lot that is too small is filled from the shared word, which holds the
+//! credits drawn in total, and the bound.
+//!
+//! For example, with a bound of 8192 and 4 shards, the first thread that enters shard 1 with 10
+//! credits draws 266: 10 for itself and 256 for the lot. The next threads of shard 1 pay from the
+//! lot.
 //!
 //! # Invariants
-//! 1. While the gate is shut and [`Gate::is_drained`] has said so, nobody is inside, and nobody
-//!    comes in.
+//! 1. While the gate is shut and [`Gate::is_drained`] has returned true, no thread is inside, and
+//!    none gets in.
 //! 2. `drawn` is at most `bound` at every instant: both are in one word, and only a
-//!    compare-and-swap raises it.
-//! 3. `drawn` is the sum of the lots, of what those inside still have, and of what was used.
-//!    Credits leave a lot only together with an entry, or by who is inside; so none are on their
-//!    way when nobody is.
+//!    compare-and-swap raises `drawn`.
+//! 3. `drawn` is the sum of the lots, of the credits still held by threads inside, and of the
+//!    credits used. Credits leave a lot only together with an entry, or by a thread inside. No
+//!    credits are in transit when no thread is inside.
 //!
 //! # Memory order
-//! Shutting sets a bit in each shard's word, so that an entrance either comes before it in the
-//! order of that word's changes, and is counted, or fails. What happened before [`Gate::open`]
-//! (Release) is seen by who enters after it (Acquire), what was done inside before leaving
-//! (Release) by who sees the gate drained (Acquire): all changes of a word are read-modify-writes,
-//! so each continues the release sequences before it. The shared word carries no other data with
-//! it.
+//! Shutting sets a bit in each shard's word, so an entry either precedes it in the modification
+//! order of that word, and is counted, or fails. A thread that enters after [`Gate::open`]
+//! (Release) sees by its Acquire all that happened before the opening. A thread that sees the gate
+//! drained (Acquire) sees all that threads inside did before leaving (Release): all changes of a
+//! word are read-modify-writes, so each continues the release sequences before it. The shared word
+//! publishes no other data.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::{CachePadded, shard_count};
 
-/// One more inside.
+/// One more thread inside.
 const INSIDE: u64 = 1 << 32;
-/// The part that counts those inside.
+/// The bits that count the threads inside.
 const ALL_INSIDE: u64 = SHUT - INSIDE;
-/// Nobody comes in for now.
+/// Bit: no entry until the gate opens.
 const SHUT: u64 = 1 << 62;
-/// Nobody comes in any more.
+/// Bit: no entry any more.
 const CLOSED: u64 = 1 << 63;
 
-/// Most credits that are drawn for a lot at a time, beyond those asked for.
+/// The most credits drawn for a lot at a time, beyond the credits requested.
 const MOST: u32 = 256;
 
-/// Why somebody does not come in.
+/// The reason why an entry is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The gate is shut.
     Stopped,
-    /// The credits do not fit.
+    /// The credits do not fit below the bound.
     NoRoom,
-    /// The gate is closed for ever.
+    /// The gate is closed for good.
     Closed,
 }
 
-/// See the module's description.
+/// A gate with credits. See the module's documentation.
 #[derive(Debug)]
 pub struct Gate {
     shards: Box<[CachePadded<AtomicU64>]>,
@@ -71,12 +75,12 @@ fn unpack(shared: u64) -> (u32, u32) {
 }
 
 impl Gate {
-    /// An open gate, with a shard for each processor.
+    /// Makes an open gate with a shard for each processor.
     pub fn new(bound: u32) -> Gate {
         Gate::with_shards(bound, shard_count())
     }
 
-    /// An open gate with so many shards, at least one.
+    /// Makes an open gate with `shards` shards, at least one.
     pub fn with_shards(bound: u32, shards: usize) -> Gate {
         let shards = (0..shards.max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect();
         Gate { shards, shared: CachePadded::new(AtomicU64::new(pack(0, bound))) }
@@ -87,10 +91,11 @@ impl Gate {
         &self.shards[shard % self.shards.len()]
     }
 
-    /// Comes in by a shard, with credits.
+    /// Enters through a shard with `credits`.
     ///
     /// # Errors
-    /// Why not. With [`Refused::NoRoom`] the caller is inside, without credits, and has to leave.
+    /// The reason of the refusal. After [`Refused::NoRoom`] the caller is inside without credits,
+    /// and must leave.
     #[inline]
     pub fn enter(&self, shard: usize, credits: u32) -> Result<(), Refused> {
         let word = self.shard(shard);
@@ -107,22 +112,24 @@ impl Gate {
                 Err(changed) => now = changed,
             }
         }
-        // Inside without credits: what follows cannot meet a reset.
+        // This thread is inside without credits, so `draw` cannot meet a reset.
         if self.draw(shard, credits) { Ok(()) } else { Err(Refused::NoRoom) }
     }
 
-    /// Leaves by the shard of the entry, with the credits that were not used. True if that made a
-    /// shard of a shut gate empty: whoever waits for [`Gate::is_drained`] is to be told.
+    /// Leaves through the shard of the entry and returns the unused credits. True if a shard of a
+    /// shut gate became empty: the caller must then wake the thread that waits for
+    /// [`Gate::is_drained`].
     #[inline]
     #[must_use]
     pub fn leave(&self, shard: usize, unused: u32) -> bool {
-        // The lot does not overflow: it is a part of what was drawn.
+        // The lot does not overflow: it is a part of the drawn credits.
         let change = INSIDE - u64::from(unused);
         let then = self.shard(shard).fetch_sub(change, Ordering::Release).wrapping_sub(change);
         then & ALL_INSIDE == 0 && then & SHUT != 0
     }
 
-    /// More credits for somebody inside, who came by `shard`.
+    /// Draws more credits for a thread inside that entered through `shard`. Returns false if they
+    /// do not fit.
     #[inline]
     pub fn reserve(&self, shard: usize, credits: u32) -> bool {
         let some = |now: u64| (lot(now) >= credits).then(|| now - u64::from(credits));
@@ -130,8 +137,8 @@ impl Gate {
             || self.draw(shard, credits)
     }
 
-    /// Takes credits out of the bound for somebody inside, and some more for the shard's lot; near
-    /// the bound, what other lots hold comes back first.
+    /// Takes credits out of the bound for a thread inside, and some more for the shard's lot. Near
+    /// the bound, takes back the credits of all lots first.
     #[cold]
     fn draw(&self, shard: usize, credits: u32) -> bool {
         let more = self.lot_size();
@@ -144,8 +151,8 @@ impl Gate {
         self.try_draw(credits) || (self.reclaim() && self.try_draw(credits))
     }
 
-    /// What is drawn for a lot: all lots together are an eighth of the bound at most when they are
-    /// filled.
+    /// Returns the credits drawn for a lot: when filled, all lots together hold at most an eighth
+    /// of the bound.
     fn lot_size(&self) -> u32 {
         let (_, bound) = self.room();
         (bound / 8 / self.shards.len() as u32).min(MOST)
@@ -159,50 +166,50 @@ impl Gate {
         self.shared.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Empties all lots. True if there was something. Only for somebody inside.
+    /// Empties all lots. Returns true if there were credits. The caller must be inside.
     fn reclaim(&self) -> bool {
         let none = |now: u64| (lot(now) != 0).then_some(now & !u64::from(u32::MAX));
         let empty = |word: &AtomicU64| {
             word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, none).map_or(0, lot)
         };
         let sum: u64 = self.shards.iter().map(|word| u64::from(empty(word))).sum();
-        // The lots are a part of what was drawn, so the lower half does not borrow.
+        // The lots are a part of the drawn credits, so the lower half does not borrow.
         self.shared.fetch_sub(sum, Ordering::Relaxed);
         sum != 0
     }
 
-    /// The credits drawn, and the most there may be.
+    /// Returns the credits drawn and the bound.
     pub fn room(&self) -> (u32, u32) {
         unpack(self.shared.load(Ordering::Relaxed))
     }
 
-    /// The credits drawn that lie in no lot. Changes meanwhile may be missed.
+    /// Returns the drawn credits outside of the lots. May miss concurrent changes.
     pub fn reserved(&self) -> u32 {
         let lots: u32 = self.shards.iter().map(|word| lot(word.load(Ordering::Relaxed))).sum();
         self.room().0.saturating_sub(lots)
     }
 
-    /// Lets nobody in. [`Gate::is_drained`] tells when all have left.
+    /// Refuses all entries. [`Gate::is_drained`] tells when all threads have left.
     pub fn shut(&self) {
         for word in &self.shards {
             word.fetch_or(SHUT, Ordering::Acquire);
         }
     }
 
-    /// Whether nobody is inside a shut gate.
+    /// Returns whether no thread is inside. The gate must be shut.
     pub fn is_drained(&self) -> bool {
         self.shards.iter().all(|word| word.load(Ordering::Acquire) & ALL_INSIDE == 0)
     }
 
-    /// Lets people in again.
+    /// Allows entries again.
     pub fn open(&self) {
         for word in &self.shards {
             word.fetch_and(!SHUT, Ordering::Release);
         }
     }
 
-    /// Nothing is drawn any more, and there is another bound. For who has shut the gate and seen it
-    /// drained.
+    /// Resets the drawn credits to 0 and sets another bound. The caller must have shut the gate and
+    /// seen it drained.
     pub fn reset(&self, bound: u32) {
         for word in &self.shards {
             word.fetch_and(!u64::from(u32::MAX), Ordering::Relaxed);
@@ -210,7 +217,7 @@ impl Gate {
         self.shared.store(pack(0, bound), Ordering::Relaxed);
     }
 
-    /// Raises the bound; false if it was as high.
+    /// Raises the bound. Returns false if it was at least as high.
     pub fn raise(&self, bound: u32) -> bool {
         let higher = |now: u64| {
             let (drawn, old) = unpack(now);
@@ -219,14 +226,14 @@ impl Gate {
         self.shared.fetch_update(Ordering::Relaxed, Ordering::Relaxed, higher).is_ok()
     }
 
-    /// Lets nobody in for ever. Those inside are not told.
+    /// Refuses all entries for good. Threads inside are not told.
     pub fn close(&self) {
         for word in &self.shards {
             word.fetch_or(CLOSED, Ordering::Relaxed);
         }
     }
 
-    /// Whether it was closed, or is being closed.
+    /// Returns whether the gate is closed or being closed.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.shard(0).load(Ordering::Relaxed) & CLOSED != 0

@@ -1,25 +1,32 @@
-//! Which of many places may be free: a bitmap whose bits are cleared late.
+//! Hints to the free places among many: a bitmap whose bits are cleared late.
 //!
 //! # Invariants
-//! A free place has its bit set, but for the moment in which somebody who met it taken is about to
-//! look again. A set bit says nothing for sure: taking a place leaves its bit, and whoever finds it
-//! taken clears it. So a place that is taken and freed by turns costs the bitmap no write, and a
-//! search meets each place that was taken for good once.
+//! The bit of a free place is set, except between a thread's failed attempt to take the place and
+//! that thread's second look. A set bit guarantees nothing: taking a place leaves its bit set, and
+//! the next thread that finds the place taken clears the bit. A place that is taken and freed by
+//! turns thus costs the bitmap no write, and searches visit a place that stays taken only once.
+//!
+//! For example, a thread takes place 5 and leaves its bit. The next search tries place 5, fails,
+//! clears the bit and looks again. If place 5 was freed meanwhile, the search sets the bit again.
 //!
 //! # Memory order
-//! Whoever frees a place does so by a read-modify-write, then reads its bit. Whoever doubts a place
-//! clears its bit, then looks at the place by a read-modify-write that may change nothing; both
-//! acquire and release. Of the two one comes first in the order of the place's changes. If that is
-//! the freeing, the look sees the place free, and sets the bit again. If it is the look, the
-//! clearing happened before the freeing, which then reads a clear bit, and sets it. So the bits
-//! themselves need no order; who is led to a place by other means than its bit has other reasons to
-//! see it free.
+//! A thread that frees a place does so by a read-modify-write, then reads the place's bit. A thread
+//! that doubts a place clears its bit, then looks at the place by a read-modify-write that may
+//! change nothing. Both acquire and release. One of the two comes first in the modification order
+//! of the place:
+//!
+//! - The freeing comes first. Then the look sees the place free, and sets the bit again.
+//! - The look comes first. Then the clearing happened before the freeing, which reads a clear bit
+//!   and sets it.
+//!
+//! The bits themselves therefore need no ordering. A thread that reaches a place by other means
+//! than its bit must have other reasons to see it free.
 
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
 
 const BITS: usize = u64::BITS as usize;
 
-/// See the module's description.
+/// A bitmap of places that may be free. See the module's documentation.
 #[derive(Debug)]
 pub struct Hints {
     words: Box<[AtomicU64]>,
@@ -27,7 +34,7 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// Hints for `len` places: those that `free` says.
+    /// Makes hints for `len` places, with a bit for each place for which `free` returns true.
     pub fn new(len: usize, free: impl Fn(usize) -> bool) -> Hints {
         let word = |word: usize| {
             let places = word * BITS..len.min((word + 1) * BITS);
@@ -39,17 +46,18 @@ impl Hints {
         }
     }
 
-    /// The number of places.
+    /// Returns the number of places.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no place.
+    /// Returns whether there are no places.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Notes that a place was made free, by a read-modify-write that acquires and releases.
+    /// Notes that a place was freed. The caller must have freed it by a read-modify-write that
+    /// acquires and releases.
     #[inline]
     pub fn note(&self, place: usize) {
         let Some(word) = self.words.get(place / BITS) else { return };
@@ -58,9 +66,9 @@ impl Hints {
         }
     }
 
-    /// Tries to take a place: the first one that `take` gets, from `start` on and around. What
-    /// `take` does not get is doubted: `free` looks again, by a read-modify-write that acquires and
-    /// releases. Each place is tried once at most.
+    /// Returns the first place that `take` succeeds in taking, from `start` on and around. A place
+    /// that `take` fails to take is doubted: `free` looks at it again, and must do so by a
+    /// read-modify-write that acquires and releases. Each place is tried at most once.
     #[inline]
     pub fn find<T>(
         &self,
@@ -92,7 +100,8 @@ impl Hints {
         None
     }
 
-    /// Clears the bit of a place that was found taken, unless it is free by now.
+    /// Clears the bit of a place that was found taken, and sets it again if the place is free by
+    /// now.
     fn doubt(&self, place: usize, free: &impl Fn(usize) -> bool) {
         let Some(word) = self.words.get(place / BITS) else { return };
         word.fetch_and(!bit(place), Relaxed);
@@ -125,7 +134,11 @@ mod tests {
         assert!(none.is_none());
         let expected: Vec<usize> = (70..130).chain(0..1).chain(2..70).collect();
         assert_eq!(seen, expected);
-        assert_eq!(hints.find(0, Some, |_| false), Some(5), "only what was free again is left");
+        assert_eq!(
+            hints.find(0, Some, |_| false),
+            Some(5),
+            "only the place that was free again is left"
+        );
         hints.note(129);
         assert_eq!(hints.find(6, Some, |_| false), Some(129));
         hints.note(130_000);

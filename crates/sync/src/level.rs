@@ -4,50 +4,52 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// Freeze, remount and unmount: held for reading by each operation as a whole.
+    /// The state of the file system: each operation holds it for reading; freeze, remount and
+    /// unmount take it for writing.
     FsState,
-    /// Freeing of inodes that nobody holds any more: one thread at a time, with all locks that it
+    /// The freeing of unreferenced inodes: one thread at a time, together with all locks that it
     /// needs.
     Reaper,
-    /// The rename lock: a directory moves to another parent.
+    /// The rename lock, for moving a directory to another parent.
     Rename,
-    /// A directory's inode lock.
+    /// The inode lock of a directory.
     Directory,
-    /// Any other inode's lock.
+    /// The inode lock of any other inode.
     Inode,
-    /// A byte range of one inode: edges of blocks that are read, changed and written.
+    /// A byte range of one inode: the read-modify-write of partial blocks.
     InodeRange,
-    /// Space that is being set aside for pages, and the thread that lacks it.
+    /// The reservation of space for pages, and threads that wait for space.
     SetAside,
-    /// A page's or an inode's writeback in progress.
+    /// The writeback of a page or an inode in progress.
     PageWriteback,
-    /// A quota file that gets a record.
+    /// A quota file while a record is added.
     QuotaFile,
-    /// An open journal handle. Not a lock, but ordered as one: see [`enter`](crate::levels::enter).
+    /// An open journal handle. It is not a lock, but is ordered as one: see
+    /// [`enter`](crate::levels::enter).
     Handle,
-    /// An inode's map from logical to physical blocks.
+    /// The map of an inode from logical to physical blocks.
     Map,
-    /// A block group's bitmaps.
+    /// The bitmaps of a block group.
     Group,
-    /// Free space of a flexible group in memory.
+    /// The free-space tree of a flex group.
     FreeSpace,
     /// The orphan list and the orphan file's overflow.
     Orphan,
-    /// An inode's in-memory body and its place in the inode table block.
+    /// The body of an inode in memory and its slot in the inode table block.
     InodeBody,
-    /// Changes of usage that threads keep, and the owners in memory.
+    /// Usage changes that threads have not yet added up, and the quota owners in memory.
     Quota,
-    /// Lists of the allocator: preallocations, locality groups, criteria.
+    /// The allocator's lists: preallocations, locality groups, criteria.
     Alloc,
-    /// A group descriptor's counts and flags.
+    /// The counts and flags of a group descriptor.
     GroupDesc,
-    /// The superblock's in-memory fields.
+    /// The superblock's fields in memory.
     SuperBlock,
     /// The bytes of one cached block.
     Buffer,
     /// The journal's state: running and committing transaction, head and tail.
     JournalState,
-    /// Lists that hang off a transaction.
+    /// The lists of a transaction.
     JournalList,
     /// One shard of the inode table.
     InodeTableShard,
@@ -57,9 +59,9 @@ pub enum Level {
     Lru,
     /// One shard of the block cache or the page cache.
     CacheShard,
-    /// Inside a device: its pages, log or fault plan.
+    /// The inside of a device: its pages, its log or its fault plan.
     Device,
-    /// Under which nothing is ever taken.
+    /// A lock inside which no other lock is taken.
     Leaf,
 }
 

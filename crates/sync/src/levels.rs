@@ -1,39 +1,40 @@
-//! The order of every lock of Extant, and the check that it is kept.
+//! The order of all locks of Extant, and the check that it is kept.
 //!
 //! # Invariants
-//! A thread takes a lock only when its level is strictly greater (further inward) than every level
-//! it holds. Two locks of one level are taken only through the helpers that sort them
-//! ([`crate::lock_two`], [`crate::write_two`], [`crate::write_all_arc`]) or, for a child below its
-//! held parent, through the `*_nested` methods, whose caller argues the order. Since all threads
-//! follow one total order, no cycle of waiting threads can form.
+//! A thread takes a lock only if its level is strictly greater (further inward) than every level
+//! that the thread holds. Two locks of one level are taken only through the functions that sort
+//! them ([`crate::lock_two`], [`crate::write_two`], [`crate::write_all_arc`]) or, for a child below
+//! its held parent, through the `*_nested` methods, whose caller must argue the order. All threads
+//! follow one total order, so no cycle of waiting threads can form.
 //!
-//! A `try_*` acquisition cannot wait, so it is not checked; once it succeeded its level counts as
-//! held.
+//! For example, a thread that holds a `Map` lock may take a `Group` lock. Taking a `Directory` lock
+//! then panics in a build with debug assertions.
 //!
-//! The check exists with debug assertions only. Elsewhere `Tag` and `Held` are empty types, unless
-//! the feature `contention` counts what locks do.
+//! A `try_*` acquisition cannot wait, so its order is not checked. Once it has succeeded, its level
+//! counts as held.
+//!
+//! The check exists only with debug assertions. Otherwise `Tag` and `Held` are empty types, unless
+//! the feature `contention` counts the use of locks.
 
 pub use crate::level::{ALL, Level};
 
 use core::marker::PhantomData;
 
-/// What a lock remembers of its level: nothing without debug assertions and the count of
-/// contention.
+/// The level of a lock. Empty without debug assertions and without the feature `contention`.
 #[derive(Clone, Copy)]
 pub(crate) struct Tag {
     #[cfg(any(debug_assertions, feature = "contention"))]
     level: Level,
 }
 
-/// Proof that a level is counted as held by this thread. It stays on the thread that made it.
+/// Proof that a level is counted as held by this thread. It must stay on the thread that made it.
 #[must_use]
 pub(crate) struct Held {
     #[cfg(debug_assertions)]
     level: Level,
     #[cfg(feature = "contention")]
     hold: Option<crate::contention::Hold>,
-    /// Not to be sent to another thread, but to be shared with one, as the guards of the standard
-    /// library.
+    /// Makes the type `Sync` but not `Send`, as the guards of the standard library are.
     _not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
 }
 
@@ -42,7 +43,8 @@ pub(crate) struct Held {
 pub(crate) enum Order {
     /// Strictly inward of all held levels.
     Inward,
-    /// Inward, or of the innermost held level: the caller argues the order among equals.
+    /// Inward of, or equal to, the innermost held level: the caller must argue the order among
+    /// equals.
     Nested,
     /// Not checked: the acquisition does not wait.
     Try,
@@ -59,7 +61,7 @@ impl Tag {
         }
     }
 
-    /// Counts the level as held, after checking its order. Called before the lock is waited for.
+    /// Checks the order and counts the level as held. Must be called before waiting for the lock.
     #[inline]
     pub(crate) fn acquire(self, order: Order) -> Held {
         #[cfg(debug_assertions)]
@@ -75,8 +77,8 @@ impl Tag {
         }
     }
 
-    /// Takes a lock that lies at `address`, by `wait`; `now` takes it only if that needs no
-    /// waiting.
+    /// Takes the lock at `address` by `wait`. `now` tries to take it without waiting, for the count
+    /// of contention.
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub(crate) fn take<G>(
@@ -96,7 +98,7 @@ impl Tag {
         }
     }
 
-    /// Counts a lock that lies at `address` as held, which did not have to be waited for.
+    /// Counts the lock at `address` as held, after an acquisition without waiting.
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub(crate) fn taken(self, address: *const ()) -> Held {
@@ -128,14 +130,14 @@ impl Held {
         (guard, self)
     }
 
-    /// The lock is let go for a while, by a wait on a condition: told before [`Held::resume`].
+    /// Pauses the hold during a wait on a condition. Must be followed by [`Held::resume`].
     #[inline]
     pub(crate) fn pause(&self) {
         #[cfg(feature = "contention")]
         self.hold.iter().for_each(crate::contention::Hold::pause);
     }
 
-    /// The lock is held again.
+    /// Resumes the hold once the lock is taken again.
     #[inline]
     pub(crate) fn resume(&mut self) {
         #[cfg(feature = "contention")]
@@ -151,7 +153,7 @@ impl Drop for Held {
     }
 }
 
-/// A stretch of code that is ordered like a lock, such as an open journal handle.
+/// A section of code that is ordered like a lock, such as an open journal handle.
 ///
 /// It belongs to the thread that entered it.
 #[must_use]
@@ -159,21 +161,21 @@ pub struct Entered {
     _held: Held,
 }
 
-/// Enters a stretch that is ordered like a lock of `level`.
+/// Enters a section that is ordered like a lock of `level`.
 ///
 /// # Panics
-/// With debug assertions, if the thread holds `level` or anything further inward.
+/// With debug assertions, if the thread holds `level` or a level further inward.
 #[inline]
 pub fn enter(level: Level) -> Entered {
     Entered { _held: Tag::new(level).acquire(Order::Inward) }
 }
 
-/// Asserts that the thread could take a lock of `level` now, without taking one: for waits that
-/// depend on threads which need such locks, as waiting for a commit depends on the handles of
-/// others.
+/// Asserts that the thread could take a lock of `level` now, without taking one. Used before waits
+/// that depend on threads which need such locks: waiting for a commit depends on the handles of
+/// other threads.
 ///
 /// # Panics
-/// With debug assertions, if the thread holds `level` or anything further inward.
+/// With debug assertions, if the thread holds `level` or a level further inward.
 #[inline]
 pub fn assert_may_take(level: Level) {
     #[cfg(debug_assertions)]
@@ -182,14 +184,14 @@ pub fn assert_may_take(level: Level) {
     let _ = level;
 }
 
-/// Asserts that the thread holds something of `level`. Without debug assertions it does nothing.
+/// Asserts that the thread holds `level`. Does nothing without debug assertions.
 ///
 /// # Panics
-/// With debug assertions, if it does not.
+/// With debug assertions, if the thread does not hold `level`.
 #[inline]
 pub fn assert_held(level: Level) {
     #[cfg(debug_assertions)]
-    assert!(tracking::holds(level), "a lock of level {level:?} has to be held here");
+    assert!(tracking::holds(level), "a lock of level {level:?} must be held here");
     #[cfg(not(debug_assertions))]
     let _ = level;
 }
@@ -201,7 +203,8 @@ mod tracking {
 
     const LEVELS: usize = Level::Leaf as usize + 1;
 
-    /// The levels this thread holds: how often each, and one bit for each that is held at all.
+    /// The levels that this thread holds: the number of holds of each, and one bit for each held
+    /// level.
     struct HeldLevels {
         mask: u32,
         counts: [u16; LEVELS],
@@ -213,8 +216,8 @@ mod tracking {
         static HELD: RefCell<HeldLevels> = const { RefCell::new(HeldLevels { mask: 0, counts: [0; LEVELS] }) };
     }
 
-    /// Runs `f` on the thread's state; a thread being torn down no longer has one and is not
-    /// checked.
+    /// Runs `f` on the thread's state. Returns `None` for a thread that is being torn down; its
+    /// locks are not checked.
     fn with<R>(f: impl FnOnce(&mut HeldLevels) -> R) -> Option<R> {
         HELD.try_with(|held| f(&mut held.borrow_mut())).ok()
     }
@@ -241,7 +244,8 @@ mod tracking {
         with(|held| held.mask & (1 << level as u32) != 0).unwrap_or(true)
     }
 
-    /// While a panic unwinds nothing is asserted, since a second panic would hide the first.
+    /// Panics if taking a lock of `level` would violate `order`. Asserts nothing while a panic
+    /// unwinds, since a second panic would hide the first.
     pub(super) fn check(level: Level, order: Order) {
         let forbidden = match order {
             Order::Inward => u32::MAX << level as u32,
@@ -298,7 +302,7 @@ mod tests {
         }
 
         #[test]
-        fn the_message_names_what_is_held() {
+        fn the_message_names_the_held_levels() {
             let _map = enter(Level::Map);
             let _buffer = enter(Level::Buffer);
             let payload = catch_unwind(|| enter(Level::Handle))
@@ -317,7 +321,8 @@ mod tests {
             assert!(catch_unwind(|| enter(Level::FsState)).is_err());
         }
 
-        /// Takes a lock, does something, and lets go.
+        /// The name of a way to take a lock, and a function that runs a closure while the lock is
+        /// held.
         type Take<'a> = (&'static str, Box<dyn Fn(&dyn Fn()) + 'a>);
 
         fn take<'a, G>(name: &'static str, lock: impl Fn() -> G + 'a) -> Take<'a> {
@@ -328,12 +333,13 @@ mod tests {
             (name, Box::new(held))
         }
 
-        fn is_refused(what: impl Fn()) -> bool {
-            catch_unwind(std::panic::AssertUnwindSafe(what)).is_err()
+        fn is_refused(attempt: impl Fn()) -> bool {
+            catch_unwind(std::panic::AssertUnwindSafe(attempt)).is_err()
         }
 
-        /// Every way to take a lock of the level `Group`: whether it is refused further inward and
-        /// within its own level, and that it counts as held until it goes.
+        /// Checks each way to take a lock of the level `Group`: whether it is refused under an
+        /// inner lock and under a lock of its own level, and that the lock counts as held until its
+        /// release.
         #[test]
         fn each_way_to_take_a_lock_is_checked() {
             let (mutex, other) = (Mutex::new(Level::Group, ()), Mutex::new(Level::Group, ()));

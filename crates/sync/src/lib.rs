@@ -1,14 +1,14 @@
 //! Locks, atomics and concurrent structures of Extant, behind safe interfaces.
 //!
-//! Every lock of the engine comes from here and is constructed with its [`Level`]. Builds with
-//! debug assertions check at each acquisition that levels only go inward; other builds carry no
-//! trace of them.
+//! Every lock of the engine comes from this crate and is constructed with its [`Level`]. Builds
+//! with debug assertions check at each acquisition that levels only go inward; other builds contain
+//! no trace of levels.
 //!
-//! With `--cfg loom` locks, atomics and threads are those of the model checker, and epochs a simple
-//! stand-in; the models run by `make loom`. Only this crate is built so.
+//! With `--cfg loom`, locks, atomics and threads are those of the model checker, and epochs are a
+//! simple substitute; `make loom` runs the models. Only this crate is built that way.
 //!
-//! `unsafe` is in the modules that reach objects by pointers ([`epoch`], [`table`], [`cache`],
-//! [`SlabPages`]) and where the waiters of a [`lockref`] sleep (`parking`), nowhere else.
+//! `unsafe` code is confined to the modules that reach objects by pointers ([`epoch`], [`table`],
+//! [`cache`], [`SlabPages`]) and to the sleeping of the waiters of a [`lockref`] (`parking`).
 #![deny(unsafe_code)]
 
 mod arcs;
@@ -50,7 +50,7 @@ pub mod table;
 #[cfg(not(loom))]
 mod swap;
 
-/// How often tests do something: seldom where they are interpreted.
+/// Scales the repetitions of a test: `n`, or about a hundredth of it under Miri.
 #[cfg(test)]
 pub(crate) const fn times(n: u32) -> u32 {
     if cfg!(miri) { n / 100 + 1 } else { n }
@@ -86,9 +86,9 @@ pub use slots::Slots;
 #[cfg(not(loom))]
 pub use swap::{Swap, SwapRead};
 
-/// Atomic types and fences, from one place so that a model checker can stand in for them.
+/// Atomic types and fences, in one place so that the model checker can replace them.
 ///
-/// The feature `contention` puts types in place of them that count their writes.
+/// The feature `contention` replaces them by types that count their writes.
 pub mod atomic {
     #[cfg(all(feature = "contention", not(loom)))]
     pub use crate::contention::{
@@ -109,7 +109,7 @@ pub mod atomic {
     };
 }
 
-/// Threads, from one place so that a model checker can stand in for them.
+/// Threads, in one place so that the model checker can replace them.
 pub mod thread {
     #[cfg(loom)]
     pub use loom::thread::*;
@@ -125,7 +125,7 @@ pub use std::sync::OnceLock;
 #[cfg(not(loom))]
 pub use std::sync::{Arc, Weak};
 
-/// The examples of the README are tests, too.
+/// Runs the examples of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

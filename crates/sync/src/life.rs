@@ -1,26 +1,31 @@
-//! Who keeps an object alive that has no name any more, and who ends it: one word.
+//! The holds that keep an object without a name alive, and the end of the object, in one word.
+//!
+//! For example, an unlinked file that two threads have open has two holds. The thread that releases
+//! the last one ends the file.
 //!
 //! # Invariants
-//! - Ending begins for exactly one caller, and only while nobody holds the object; from then on
-//!   nobody gets a hold.
-//! - Let somebody take an object's last name away and then try to end it, and let each holder that
-//!   lets go last look whether it has a name. Then one of them ends it, or knows that it has to.
+//! - The end begins for exactly one caller, and only while there is no hold. From then on, no hold
+//!   is granted.
+//! - Suppose that a thread removes an object's last name and then tries to end the object, and that
+//!   each thread that releases the last hold then checks whether a name is left. Then one of the
+//!   threads ends the object, or learns that it must.
 //!
 //! # Memory order
-//! Trying to end is a read-modify-write even where it changes nothing, and so is letting go; both
-//! acquire and release. Of the two one comes first in the order of the word's changes. If that is
-//! the letting go, who tries to end sees that nobody holds the object. If it is the try, it is
-//! released to who lets go, who then sees that the name is gone.
+//! An attempt to end is a read-modify-write even where it changes nothing, and so is a release of
+//! holds; both acquire and release. One of the two comes first in the modification order of the
+//! word. If the release comes first, the attempt to end sees that no hold is left. If the attempt
+//! comes first, it synchronizes with the release, so the releasing thread then sees that the name
+//! is gone.
 
 use crate::atomic::{AtomicU64, Ordering};
 
-/// Bit: the object is being ended; no new holder.
+/// Bit: the object is being ended; no hold is granted.
 const ENDING: u64 = 1 << 63;
 
 /// Bit: the object has ended.
 const ENDED: u64 = 1 << 62;
 
-/// See the module's description.
+/// The number of holds and the state of the end. See the module's documentation.
 #[derive(Debug)]
 pub struct HoldState(AtomicU64);
 
@@ -36,57 +41,57 @@ impl HoldState {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Holds the object `n` times; false once its end has begun.
+    /// Adds `n` holds. Returns false if the end has begun.
     pub fn hold(&self, n: u64) -> bool {
         let step = |v: u64| if v & ENDING == 0 { v.checked_add(n) } else { None };
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).is_ok()
     }
 
-    /// Gives `n` holds back; true if none is left, and the object has not begun to end.
+    /// Releases `n` holds. Returns true if none is left and the end has not begun.
     pub fn release(&self, n: u64) -> bool {
         let step = |v: u64| if v & ENDING == 0 { Some(v.saturating_sub(n)) } else { None };
         matches!(self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, step), Ok(v) if v <= n)
     }
 
-    /// Forgets all holders.
+    /// Drops all holds.
     pub fn drop_holds(&self) {
         let _ = self.0.fetch_and(ENDING | ENDED, Ordering::AcqRel);
     }
 
-    /// Begins the end if nobody holds the object; true for exactly one caller.
+    /// Begins the end if there is no hold. Returns true for exactly one caller.
     pub fn begin_end(&self) -> bool {
-        // What is held is written back as it is: a comparison that fails would be no release.
+        // A word with holds is written back unchanged: a failed comparison would not be a release.
         let step = |v: u64| Some(if v == 0 { ENDING } else { v });
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, step) == Ok(0)
     }
 
-    /// Takes [`Self::begin_end`] back.
+    /// Undoes [`Self::begin_end`].
     pub fn cancel_end(&self) {
         let _ = self.0.fetch_and(!ENDING, Ordering::AcqRel);
     }
 
-    /// The object has ended.
+    /// Marks the object as ended.
     pub fn end(&self) {
         let _ = self.0.fetch_or(ENDING | ENDED, Ordering::AcqRel);
     }
 
-    /// Whether it has ended.
+    /// Returns whether the object has ended.
     pub fn ended(&self) -> bool {
         self.word() & ENDED != 0
     }
 
-    /// Whether its end has begun.
+    /// Returns whether the end has begun.
     #[inline]
     pub fn ending(&self) -> bool {
         self.word() & ENDING != 0
     }
 
-    /// How many hold it.
+    /// Returns the number of holds.
     pub fn holds(&self) -> u64 {
         self.word() & !(ENDING | ENDED)
     }
 
-    /// Whether somebody holds it.
+    /// Returns whether there is a hold.
     pub fn held(&self) -> bool {
         self.holds() != 0
     }
@@ -97,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_ends_once_and_unheld() {
+    fn an_object_ends_once_and_without_holds() {
         let life = HoldState::default();
         assert!(life.hold(2) && life.holds() == 2 && life.held() && !life.begin_end());
         assert!(!life.release(1) && life.release(1) && !life.held());

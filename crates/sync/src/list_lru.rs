@@ -1,47 +1,50 @@
-//! Lists of what was least recently used, one for each shard, with as little locking as their users
-//! notice.
+//! Lists of the least recently used items, one for each shard, with few lock acquisitions on the
+//! hot paths.
 //!
-//! An item keeps a [`Link`], which says where on the lists it is; the lists keep the item's key, by
-//! which a walk finds it again. So lists and items do not refer to each other's memory.
+//! An item has a [`Link`] that holds its position on the lists. The lists hold the item's key, by
+//! which a walk finds the item. Lists and items thus do not refer to each other's memory.
+//!
+//! For example, inode 12 is on the list of shard 3 as entry 5. The inode's link holds (3, 5); the
+//! entry holds the key 12.
 //!
 //! # Invariants
-//! - A link that is set names the one entry that names its item; it is set by compare-and-swap and
-//!   cleared under that shard's lock, with the entry.
-//! - An item that is dropped while it is linked leaves an entry behind whose key leads nowhere, or
-//!   to an item with another link. Walks recognise these by [`Cursor::at`] and take them off.
+//! - A nonzero link names the one entry that has its item's key. It is set by compare-and-swap, and
+//!   cleared under the shard's lock together with the entry.
+//! - An item that is dropped while linked leaves an entry whose key leads to no item, or to an item
+//!   with another link. Walks recognize such entries by [`Cursor::at`] and remove them.
 //!
 //! # Locking
-//! One lock a shard. Adding what is linked and deleting what is not takes none: two threads that
-//! add and delete the same item at the same time never had an order, so the result is that of one
-//! of the orders. A walk calls back under the shard's lock, which lies inside the items' locks: the
-//! callback may only try those.
+//! Each shard has one lock. Adding a linked item and deleting an unlinked one take none: two
+//! threads that add and delete the same item at the same time have no order, so the result is that
+//! of one of the two orders. A walk calls back under the shard's lock, which is inside the items'
+//! locks: the callback may only try the items' locks.
 
 use crate::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::{CachePadded, Level, Mutex, MutexGuard, shard_count, shard_index};
 use core::fmt;
 
-/// Bits of a link that name the shard.
+/// Bits of a link that hold the shard's index.
 const SHARD_BITS: u32 = 7;
 const SHARDS: usize = 1 << SHARD_BITS;
 
-/// Most entries of a shard: what is left of a link's bits.
+/// The most entries of a shard, which the remaining bits of a link can hold.
 const MAX_ENTRIES: u32 = (1 << (u32::BITS - SHARD_BITS)) - 2;
 
 /// No entry.
 const NIL: u32 = u32::MAX;
 
-/// An item's place on a list.
+/// The position of an item on the lists.
 #[derive(Debug, Default)]
 pub struct Link(AtomicU32);
 
 impl Link {
-    /// An item that is on no list.
+    /// Makes the link of an item that is on no list.
     pub fn new() -> Self {
         Link(AtomicU32::new(0))
     }
 
-    /// Whether the item is on a list. Relaxed: those who need an order with a change of it get it
-    /// from the item's lock.
+    /// Returns whether the item is on a list. Relaxed: a caller that needs an order with changes of
+    /// the link must get it from the item's lock.
     #[inline]
     pub fn is_linked(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
@@ -63,7 +66,7 @@ struct Entry<K> {
     next: u32,
 }
 
-/// Entries of a shard; what is free hangs together by `next`.
+/// The entries of a shard. Free entries are linked by `next`.
 #[derive(Debug)]
 struct List<K> {
     entries: Vec<Entry<K>>,
@@ -78,31 +81,31 @@ struct Shard<K> {
     count: AtomicUsize,
 }
 
-/// The lists.
+/// Sharded lists of the least recently used items.
 pub struct ListLru<K> {
     shards: Box<[CachePadded<Shard<K>>]>,
 }
 
-/// What a walk's callback did with an item, and what the walk does next.
+/// The effect of a walk's callback on an item, which determines the next step of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It isolated the item; the walk goes on.
+    /// The callback isolated the item; the walk continues.
     Removed,
-    /// It isolated the item and had the lock dropped meanwhile; the walk starts again from the
-    /// oldest.
+    /// The callback isolated the item and dropped the lock meanwhile; the walk restarts from the
+    /// oldest item.
     RemovedRetry,
     /// The item was used: it becomes the newest.
     Rotate,
     /// The item is busy and stays where it is.
     Skip,
-    /// It had the lock dropped, and the item stays; the walk starts again from the oldest.
+    /// The callback dropped the lock, and the item stays; the walk restarts from the oldest item.
     Retry,
 }
 
-/// A walk's place: what a callback may do with the item it is called for.
+/// The position of a walk, by which a callback can isolate the item.
 pub struct Cursor<'a, K> {
     shard: &'a Shard<K>,
-    /// None only while the lock is dropped.
+    /// `None` only while the lock is dropped.
     list: Option<MutexGuard<'a, List<K>>>,
     index: usize,
     entry: u32,
@@ -117,7 +120,7 @@ impl<K: Copy> List<K> {
         self.entries.get_mut(entry as usize)
     }
 
-    /// A new entry on no list; None if there are too many.
+    /// Takes an entry that is on no list. Returns `None` at the greatest number of entries.
     fn take(&mut self, key: K) -> Option<u32> {
         let new = Entry { key, prev: NIL, next: NIL };
         let entry = self.free;
@@ -166,12 +169,12 @@ impl<K: Copy> List<K> {
 }
 
 impl<K: Copy> ListLru<K> {
-    /// Empty lists, one for each of the process's shards.
+    /// Makes empty lists, one for each of the process's shards.
     pub fn new() -> Self {
         Self::with_shards(shard_count())
     }
 
-    /// Empty lists, at most 128.
+    /// Makes `count` empty lists, at most 128.
     pub fn with_shards(count: usize) -> Self {
         let shard = |_| {
             let list = Mutex::new(Level::Lru, List::new());
@@ -180,13 +183,13 @@ impl<K: Copy> ListLru<K> {
         ListLru { shards: (0..count.clamp(1, SHARDS)).map(shard).collect() }
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     pub fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// Appends an item to this thread's list unless it is on one; whether it did. The key finds the
-    /// item again.
+    /// Appends an item to this thread's list unless it is on a list. Returns whether it did. The
+    /// key must lead back to the item.
     #[inline]
     pub fn add(&self, link: &Link, key: K) -> bool {
         !link.is_linked() && self.add_to(shard_index(), link, key)
@@ -201,7 +204,7 @@ impl<K: Copy> ListLru<K> {
         let shard = &self.shards[index];
         let mut list = shard.list.lock();
         let Some(entry) = list.take(key) else { return false };
-        // Relaxed: the entry is read under the lock only.
+        // Relaxed: the entry is read only under the lock.
         if link
             .0
             .compare_exchange(0, link_of(index, entry), Ordering::Relaxed, Ordering::Relaxed)
@@ -215,7 +218,7 @@ impl<K: Copy> ListLru<K> {
         true
     }
 
-    /// Takes an item off its list if it is on one; whether it was.
+    /// Removes an item from its list. Returns whether it was on one.
     #[inline]
     pub fn del(&self, link: &Link) -> bool {
         link.is_linked() && self.del_linked(link)
@@ -238,20 +241,21 @@ impl<K: Copy> ListLru<K> {
         }
     }
 
-    /// Items on the lists, about.
+    /// Returns the number of items on all lists, approximately.
     pub fn count(&self) -> usize {
         (0..self.shards.len()).map(|shard| self.count_in(shard)).sum()
     }
 
-    /// Items on one list, about.
+    /// Returns the number of items on one list, approximately.
     #[inline]
     pub fn count_in(&self, shard: usize) -> usize {
         self.shards[shard % self.shards.len()].count.load(Ordering::Relaxed)
     }
 
-    /// Calls back for the items of a shard, oldest first, each once unless it asks for a new start,
-    /// until `budget` calls were made. It is counted down before each call, so that items which ask
-    /// for a new start for ever do not keep the walk busy for ever. Gives how many left the list.
+    /// Calls `visit` for the items of a shard, oldest first, each once unless the callback requests
+    /// a restart, until `budget` calls were made. The budget is counted down before each call, so
+    /// that items that request a restart again and again do not keep the walk busy for ever.
+    /// Returns the number of items that left the list.
     pub fn walk<F>(&self, shard: usize, budget: &mut usize, mut visit: F) -> usize
     where
         F: FnMut(K, &mut Cursor<'_, K>) -> Answer,
@@ -276,6 +280,7 @@ impl<K: Copy> ListLru<K> {
                     last = tail;
                     head
                 }
+                // The newest entry at the start of the walk is the last: rotated items follow it.
                 _ if entry == last => break,
                 _ => next,
             };
@@ -297,7 +302,7 @@ impl<K: Copy> Cursor<'_, K> {
         self.list.as_ref().map_or((NIL, NIL), |list| (list.head, list.tail))
     }
 
-    /// Stands on an entry: its key and the entry behind it.
+    /// Moves to an entry. Returns its key and the entry behind it.
     fn go_to(&mut self, entry: u32) -> Option<(K, u32)> {
         self.entry = entry;
         let e = self.list.as_mut()?.at(entry)?;
@@ -311,20 +316,21 @@ impl<K: Copy> Cursor<'_, K> {
         }
     }
 
-    /// Whether this is where the item of `link` is: if not, the item that was added here is gone.
+    /// Returns whether `link` names this position. If not, the item that was added here is gone.
     pub fn at(&self, link: &Link) -> bool {
         link.0.load(Ordering::Relaxed) == link_of(self.index, self.entry)
     }
 
-    /// Takes the item off the list. The callback answers that it did.
+    /// Removes the item from the list. The callback must return [`Answer::Removed`] or
+    /// [`Answer::RemovedRetry`].
     pub fn isolate(&mut self, link: &Link) {
         debug_assert!(self.at(link), "another item's link");
         link.0.store(0, Ordering::Relaxed);
         self.isolate_lost();
     }
 
-    /// Takes the item off the list and keeps its key for afterwards. The callback answers that it
-    /// did.
+    /// Removes the item from the list and pushes its key to `dispose`. The callback must return
+    /// [`Answer::Removed`] or [`Answer::RemovedRetry`].
     pub fn isolate_move(&mut self, link: &Link, dispose: &mut Vec<K>) {
         if let Some((key, _)) = self.go_to(self.entry) {
             dispose.push(key);
@@ -332,15 +338,15 @@ impl<K: Copy> Cursor<'_, K> {
         self.isolate(link);
     }
 
-    /// Takes off what an item that is gone left behind.
+    /// Removes the entry that a dropped item left behind.
     pub fn isolate_lost(&mut self) {
         if let Some(list) = &mut self.list {
             self.shard.remove(list, self.entry);
         }
     }
 
-    /// Drops the lock while `f` runs. The callback answers that the walk starts again; the item may
-    /// not be isolated any more, since it may have gone elsewhere.
+    /// Drops the lock while `f` runs. The callback must then request a restart, and must not
+    /// isolate the item any more, since it may have moved.
     pub fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
         self.list = None;
         let result = f();
@@ -378,7 +384,7 @@ mod tests {
     enum Step {
         Add(usize),
         Del(usize),
-        /// What the callback answers, item by item, and the budget.
+        /// The callback's answer for each item, and the budget.
         Walk(Vec<Answer>, usize),
     }
 
@@ -391,7 +397,7 @@ mod tests {
         prop::collection::vec(step, 0..80)
     }
 
-    /// The model: a queue, and the walk as its contract says it.
+    /// The model: a queue, and the walk as its contract defines it.
     fn walk_model(
         model: &mut VecDeque<usize>,
         answers: &[Answer],

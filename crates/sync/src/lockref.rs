@@ -1,27 +1,31 @@
-//! A reference count and a lock in one word: references come and go by one compare-and-swap while
-//! nobody holds the lock, and whoever holds it sees a count that stands still.
+//! A reference count and a lock in one word. While the lock is free, a reference is taken or
+//! dropped by one compare-and-swap. The holder of the lock sees a stable count.
+//!
+//! For example, a lookup raises the count of an inode from 1 to 2 by one compare-and-swap. An
+//! eviction takes the lock, sees the count 0 and marks the object dead in the same word.
 //!
 //! # Invariants
-//! - The low half of the word is the lock: 0 free, 1 held, 2 held and others wait. The high half is
-//!   the count, signed.
-//! - While the low half is not 0 only the holder changes the count. So a holder may test it and
-//!   then act.
-//! - A negative count is dead: no operation raises it again. Only a holder of the lock makes it so.
+//! - The low half of the word is the lock: 0 free, 1 held, 2 held with waiting threads. The high
+//!   half is the signed count.
+//! - While the low half is not 0, only the holder changes the count. The holder may thus test it
+//!   and then act.
+//! - A negative count is dead: no operation raises it again. Only the holder of the lock makes it
+//!   negative.
 //!
 //! # Memory order
-//! - A reference that comes needs no order: what it refers to was found through an acquiring load,
-//!   or by another reference.
-//! - A reference that goes releases what its owner did with the object. Whoever tears the object
-//!   down has taken the lock, whose acquisition acquires: the word's changes are all
-//!   read-modify-writes, so they are one release sequence, and the holder sees what every reference
-//!   did that went before.
-//! - `put_return` acquires, too, since a caller that came to zero looks at the object's flags
-//!   without the lock.
+//! - Taking a reference needs no ordering: its object was found through an acquiring load, or by
+//!   another reference.
+//! - Dropping a reference releases its owner's accesses to the object. The thread that tears the
+//!   object down has taken the lock, whose acquisition acquires. The changes of the word are all
+//!   read-modify-writes, so they form one release sequence, and the holder sees the accesses of all
+//!   references dropped before.
+//! - `put_return` acquires, too, since a caller that reached zero reads the object's flags without
+//!   the lock.
 //! - Unlocking releases.
 
 use crate::atomic::{AtomicU64, Ordering};
 
-/// Tries by compare-and-swap before the lock is taken.
+/// Compare-and-swaps before the lock is taken instead.
 const TRIES: u32 = 100;
 
 const LOCK_MASK: u64 = 0xffff_ffff;
@@ -32,14 +36,13 @@ const WAITED_FOR: u64 = 2;
 /// The count of a dead object.
 const DEAD: i32 = -128;
 
-/// A count with a lock. It does not say what it counts references to: its owner keeps it beside the
-/// object.
+/// A count with a lock. Its owner stores it beside the counted object.
 #[derive(Debug)]
 pub struct Lockref {
     word: AtomicU64,
 }
 
-/// The lock of a [`Lockref`]; the count stands still until it is dropped.
+/// The lock of a [`Lockref`]. The count is stable until it is dropped.
 #[must_use]
 #[derive(Debug)]
 pub struct LockrefGuard<'a> {
@@ -48,11 +51,11 @@ pub struct LockrefGuard<'a> {
     count: i32,
 }
 
-/// Why a change without the lock did not happen.
+/// The reason why a change without the lock failed.
 enum Missed {
-    /// The count forbids it.
+    /// The count forbids the change.
     Refused,
-    /// The lock is held, or others were quicker too often.
+    /// The lock is held, or other threads were faster too often.
     Locked,
 }
 
@@ -64,8 +67,8 @@ fn pack(count: i32, lock: u64) -> u64 {
     u64::from(count as u32) << 32 | lock
 }
 
-/// One more. A process that has two billion references to an object has lost them; as with `Arc`,
-/// it ends.
+/// Returns the count plus one. With two billion references to an object, references must have
+/// leaked: the process aborts, as for `Arc`.
 fn raised(count: i32) -> i32 {
     match count.checked_add(1) {
         Some(count) => count,
@@ -74,26 +77,25 @@ fn raised(count: i32) -> i32 {
 }
 
 impl Lockref {
-    /// A free lock and this count.
+    /// Makes a free lock with this count.
     #[cfg(not(loom))]
     pub const fn new(count: i32) -> Self {
         Lockref { word: AtomicU64::new((count as u32 as u64) << 32) }
     }
 
-    /// A free lock and this count.
+    /// Makes a free lock with this count.
     #[cfg(loom)]
     pub fn new(count: i32) -> Self {
         Lockref { word: AtomicU64::new(pack(count, FREE)) }
     }
 
-    /// The count a moment ago.
+    /// Returns the count at some recent moment.
     #[inline]
     pub fn count(&self) -> i32 {
         count_of(self.word.load(Ordering::Relaxed))
     }
 
-    /// Changes the count while the lock is free: `step` says to what, or refuses. Gives the new
-    /// count.
+    /// Changes the count to the result of `step` while the lock is free. Returns the new count.
     #[inline]
     fn change(&self, order: Ordering, step: impl Fn(i32) -> Option<i32>) -> Result<i32, Missed> {
         let mut word = self.word.load(Ordering::Relaxed);
@@ -111,7 +113,7 @@ impl Lockref {
         Err(Missed::Locked)
     }
 
-    /// Changes the count, with the lock if it cannot be done without; false if `step` refuses.
+    /// Changes the count, under the lock if necessary. Returns false if `step` returns `None`.
     #[inline]
     fn change_or_lock(&self, order: Ordering, step: impl Fn(i32) -> Option<i32>) -> bool {
         match self.change(order, &step) {
@@ -131,38 +133,41 @@ impl Lockref {
         true
     }
 
-    /// One more reference, made from one that the caller has.
+    /// Takes a reference. The caller must have one already.
     #[inline]
     pub fn get(&self) {
         self.change_or_lock(Ordering::Relaxed, |count| Some(raised(count)));
     }
 
-    /// One more reference, if there is one already.
+    /// Takes a reference if there is one already. Returns whether it did.
     #[inline]
     pub fn get_not_zero(&self) -> bool {
         self.change_or_lock(Ordering::Relaxed, |count| (count > 0).then(|| raised(count)))
     }
 
-    /// One more reference, if the object is not dead.
+    /// Takes a reference unless the object is dead. Returns whether it did.
     #[inline]
     pub fn get_not_dead(&self) -> bool {
         self.change_or_lock(Ordering::Relaxed, |count| (count >= 0).then(|| raised(count)))
     }
 
-    /// One reference less, unless it is the last; false if so, and nothing has changed.
+    /// Drops a reference unless it is the last. Returns false, with nothing changed, if it is the
+    /// last.
     #[inline]
     pub fn put_not_zero(&self) -> bool {
         self.change_or_lock(Ordering::Release, |count| (count > 1).then(|| count - 1))
     }
 
-    /// One reference less, without the lock: the new count. -1, and nothing has changed, if the
-    /// lock is held (or the count is not positive): the caller takes the lock and does it again.
+    /// Drops a reference without the lock and returns the new count. Returns -1, with nothing
+    /// changed, if the lock is held or the count is not positive: the caller must then take the
+    /// lock and drop the reference under it.
     #[inline]
     pub fn put_return(&self) -> i32 {
         self.change(Ordering::AcqRel, |count| (count > 0).then(|| count - 1)).unwrap_or(-1)
     }
 
-    /// One reference less, unless it is the last: then the lock, the count being what it was.
+    /// Drops a reference unless it is the last. Returns the lock, with the count unchanged, if it
+    /// is the last.
     #[inline]
     pub fn put_or_lock(&self) -> Option<LockrefGuard<'_>> {
         match self.change(Ordering::Release, |count| (count > 1).then(|| count - 1)) {
@@ -183,13 +188,14 @@ impl Lockref {
         None
     }
 
-    /// Waits for the lock. Innermost: whoever has it takes nothing but by trying, and leaf locks.
+    /// Waits for the lock and takes it. It is an innermost lock: its holder only tries other locks,
+    /// or takes leaf locks.
     #[inline]
     pub fn lock(&self) -> LockrefGuard<'_> {
         self.try_lock().unwrap_or_else(|| self.lock_slow())
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<LockrefGuard<'_>> {
         let mut word = self.word.load(Ordering::Relaxed);
@@ -213,24 +219,24 @@ impl Lockref {
 }
 
 impl LockrefGuard<'_> {
-    /// The count. It does not change but by this guard.
+    /// Returns the count. Only this guard can change it.
     pub fn count(&self) -> i32 {
         self.count
     }
 
-    /// Sets the count. A dead one stays dead.
+    /// Sets the count. A dead count stays dead.
     pub fn set_count(&mut self, count: i32) {
         if self.count >= 0 {
             self.count = count;
         }
     }
 
-    /// The object is being torn down: no reference comes any more.
+    /// Marks the object dead: no reference is granted any more.
     pub fn mark_dead(&mut self) {
         self.count = DEAD;
     }
 
-    /// Whether the object is dead.
+    /// Returns whether the object is dead.
     pub fn is_dead(&self) -> bool {
         self.count < 0
     }
@@ -263,12 +269,13 @@ mod park {
     };
     use crate::parking;
 
-    /// Looks before sleeping; the lock is held for some instructions only.
+    /// Looks at the word before sleeping. The lock is held only for some instructions.
     const SPINS: u32 = if cfg!(loom) { 0 } else { 40 };
 
     pub(super) fn lock(of: &Lockref) -> LockrefGuard<'_> {
         let mut spins = 0;
-        // Who has slept may not be the only one who did: the next unlocking has to look.
+        // After a sleep, other threads may be sleeping as well, so the next unlock must look for
+        // them.
         let mut mine = HELD;
         loop {
             let word = of.word.load(Ordering::Relaxed);
@@ -289,6 +296,9 @@ mod park {
                 continue;
             }
             if word & LOCK_MASK == HELD {
+                // Announce the sleep before sleeping, so that the unlock looks for sleeping
+                // threads. The table checks the word again under its own lock, so an unlock in
+                // between is not missed.
                 let waited = word & !LOCK_MASK | WAITED_FOR;
                 if of
                     .word
@@ -308,11 +318,11 @@ mod park {
         }
     }
 
-    /// Frees a lock that others wait for and wakes one; passes it on if somebody has waited for
-    /// long.
+    /// Frees a lock with waiting threads and wakes one of them. Passes the lock on if a thread has
+    /// waited for long.
     pub(super) fn unlock(of: &Lockref, count: i32) {
         parking::wake_one(&of.word, |woken| {
-            // The holder is the only one to change a word that says 2.
+            // Only the holder changes a word with the low half 2.
             let pass = woken.one && woken.fair;
             let lock = match (pass, woken.more) {
                 (false, _) => FREE,
@@ -339,7 +349,7 @@ mod tests {
             prop_assert_eq!(Lockref::new(count).count(), count);
         }
 
-        /// Every operation against its table: what it needs, what it leaves.
+        /// Checks each operation's condition and its effect on the count.
         #[test]
         fn operations_obey_their_conditions(count in -3..4i32) {
             let one = |op: fn(&Lockref) -> bool| {
@@ -389,7 +399,7 @@ mod tests {
                 scope.spawn(|| {
                     for n in 0..crate::times(5000) {
                         let mut guard = of.lock();
-                        // Not one read-modify-write: only the lock keeps it whole.
+                        // Not a single read-modify-write: only the lock makes it atomic.
                         cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                         let count = guard.count();
                         guard.set_count(count + 1);

@@ -1,30 +1,30 @@
-//! The locks as the model checker has them: the same calls, without levels, since a model's threads
-//! are one thread of the process, which is what levels are kept for.
+//! The locks under the model checker. They have the same interface but no levels: all threads of a
+//! model are one thread of the process, for which levels are recorded.
 
 use crate::Level;
 use core::ops::{Deref, DerefMut};
 
-/// Stands in for the mutex with a level.
+/// The model's replacement of the mutex with a level.
 #[derive(Debug)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
 
-/// Access to what a [`Mutex`] protects, until dropped.
+/// Access to the value of a [`Mutex`], until dropped.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
-    /// None only while a condition is waited for.
+    /// `None` only during a wait on a condition.
     inner: Option<loom::sync::MutexGuard<'a, T>>,
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        self.inner.as_ref().expect("nobody waits for a condition")
+        self.inner.as_ref().expect("no wait on a condition is in progress")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.inner.as_mut().expect("nobody waits for a condition")
+        self.inner.as_mut().expect("no wait on a condition is in progress")
     }
 }
 
@@ -39,31 +39,31 @@ impl<T> Mutex<T> {
         MutexGuard { inner: Some(self.0.lock().expect("a model that panics ends")) }
     }
 
-    /// Takes the lock if that needs no waiting.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok().map(|guard| MutexGuard { inner: Some(guard) })
     }
 }
 
-/// Stands in for the condition variable.
+/// The model's replacement of the condition variable.
 #[derive(Debug)]
 pub struct Condvar(loom::sync::Condvar);
 
 impl Condvar {
-    /// A condition variable that nobody waits for.
+    /// Makes a condition variable without waiters.
     pub fn new() -> Self {
         Condvar(loom::sync::Condvar::new())
     }
 
-    /// Gives the lock back, waits for a notification and takes the lock again, as long as the
-    /// condition holds.
+    /// Releases the lock, waits for a notification and takes the lock again, while `condition`
+    /// holds.
     pub fn wait_while<T>(
         &self,
         guard: &mut MutexGuard<'_, T>,
         mut condition: impl FnMut(&mut T) -> bool,
     ) {
         while condition(guard) {
-            let own = guard.inner.take().expect("nobody waits for a condition");
+            let own = guard.inner.take().expect("no wait on a condition is in progress");
             guard.inner = Some(self.0.wait(own).expect("a model that panics ends"));
         }
     }
@@ -74,7 +74,7 @@ impl Condvar {
     }
 }
 
-/// Stands in for the reader-writer lock.
+/// The model's replacement of the reader-writer lock.
 #[derive(Debug)]
 pub struct RwLock<T>(loom::sync::RwLock<T>);
 
@@ -101,7 +101,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// Stands in for the value that is set once, of which those who wait get copies.
+/// The model's replacement of a value that is set once and whose waiters get copies.
 #[derive(Debug)]
 pub struct OnceLock<T> {
     value: loom::sync::Mutex<Option<T>>,
@@ -115,7 +115,7 @@ impl<T> Default for OnceLock<T> {
 }
 
 impl<T> OnceLock<T> {
-    /// Sets the value, and wakes all who wait for it. The other one, if it has a value.
+    /// Sets the value and wakes all waiters. Returns `value` as the error if one was set before.
     pub fn set(&self, value: T) -> Result<(), T> {
         let mut own = self.value.lock().expect("a model that panics ends");
         if own.is_some() {
@@ -126,7 +126,7 @@ impl<T> OnceLock<T> {
         Ok(())
     }
 
-    /// Waits until there is a value.
+    /// Waits until the value is set, and returns a copy.
     pub fn wait(&self) -> T
     where
         T: Clone,

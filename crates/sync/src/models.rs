@@ -1,4 +1,4 @@
-//! Races, run through all their interleavings: `make loom`.
+//! Models of races, run through all their interleavings by `make loom`.
 
 use crate::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::cache::{Cache, Held, Object, Verdict};
@@ -19,7 +19,7 @@ mod rounds;
 mod slots;
 mod waiting;
 
-/// All interleavings with at most `LOOM_MAX_PREEMPTIONS` involuntary switches of threads.
+/// Checks all interleavings with at most `LOOM_MAX_PREEMPTIONS` involuntary thread switches.
 fn model(f: impl Fn() + Send + Sync + 'static) {
     loom::model(f);
 }
@@ -27,7 +27,7 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
 mod arrivals {
     use super::*;
 
-    /// An item that has to be listed while its flag is set, as an inode while it has dirty pages.
+    /// An item that must be listed while its flag is set, as an inode with dirty pages.
     struct Item {
         list: ShardedList<()>,
         link: Arrival,
@@ -67,8 +67,8 @@ mod arrivals {
         );
     }
 
-    /// The flag is set while the item is taken out since it was clear: it stays, or comes back,
-    /// perhaps elsewhere.
+    /// The flag is set while a remover, which saw it clear, removes the item. The item stays or is
+    /// added again, perhaps to another shard.
     #[test]
     fn add_against_remove() {
         model(|| {
@@ -82,7 +82,7 @@ mod arrivals {
         });
     }
 
-    /// Two take it out while a third adds it: it is on the list once.
+    /// Two threads remove the item while a third adds it: it is on the list at most once.
     #[test]
     fn two_removals_against_add() {
         model(|| {
@@ -97,9 +97,9 @@ mod arrivals {
         });
     }
 
-    /// Who waits is told, and waits for what had come before only.
+    /// A waiting thread is woken, and waits only for items that were added before.
     #[test]
-    fn who_waits_is_told() {
+    fn a_waiting_thread_is_woken() {
         model(|| {
             let (item, gone) = (listed(), Arc::new(AtomicBool::new(false)));
             let arrived = item.list.arrived();
@@ -110,13 +110,13 @@ mod arrivals {
                 other.list.add_to(0, &other.link, || ());
             });
             item.list.wait_gone(&arrived);
-            assert!(gone.load(Ordering::Relaxed), "what was done before it went is seen");
+            assert!(gone.load(Ordering::Relaxed), "writes before the removal are seen");
             remover.join().unwrap();
             check(&item);
         });
     }
 
-    /// What is flagged before somebody looks, and is not taken out, is seen: the list is not empty.
+    /// An item that was flagged before the check and is not removed is seen: the list is not empty.
     #[test]
     fn a_flagged_item_is_seen() {
         model(|| {
@@ -134,7 +134,7 @@ mod arrivals {
 mod lockref {
     use super::*;
 
-    /// An object with a count; `live` until somebody tears it down.
+    /// An object with a count; `live` until a thread tears it down.
     struct Object {
         refs: Lockref,
         live: AtomicBool,
@@ -144,7 +144,7 @@ mod lockref {
         Arc::new(Object { refs: Lockref::new(count), live: AtomicBool::new(true) })
     }
 
-    /// Gives a reference up; the last tears the object down.
+    /// Drops a reference. The last one tears the object down.
     fn put(object: &Object) {
         if let Some(mut last) = object.refs.put_or_lock() {
             assert_eq!(last.count(), 1);
@@ -153,7 +153,8 @@ mod lockref {
         }
     }
 
-    /// The last reference goes while another is taken: either it comes in time, or it is refused.
+    /// The last reference is dropped while another is taken: either it is taken in time, or it is
+    /// refused.
     #[test]
     fn last_put_against_get() {
         model(|| {
@@ -169,13 +170,13 @@ mod lockref {
             getter.join().unwrap();
             assert!(
                 object.refs.count() < 0 && !object.live.load(Ordering::Relaxed),
-                "nobody tore it down"
+                "no thread tore it down"
             );
         });
     }
 
-    /// Two references go at once: exactly one finds itself the last, whoever holds the lock in
-    /// between.
+    /// Two references are dropped at once: exactly one finds itself the last, whichever thread
+    /// holds the lock in between.
     #[test]
     fn two_puts() {
         model(|| {
@@ -208,7 +209,7 @@ mod lockref {
         });
     }
 
-    /// Whoever holds the lock sees a count that stands still, and loses no change of others.
+    /// The holder of the lock sees a stable count, and loses no change of other threads.
     #[test]
     fn a_holder_sees_a_stable_count() {
         model(|| {
@@ -229,8 +230,8 @@ mod lockref {
         });
     }
 
-    /// Put without the lock, against a holder: it is told to take the lock, or the holder sees the
-    /// smaller count.
+    /// A drop without the lock against a holder of the lock: either it is told to take the lock, or
+    /// the holder sees the smaller count.
     #[test]
     fn put_return_against_a_holder() {
         model(|| {
@@ -254,9 +255,10 @@ mod lockref {
         });
     }
 
-    /// What a reference's owner did is seen by who tears down, however the reference went.
+    /// The thread that tears an object down sees the accesses of all reference owners, whichever
+    /// way the references were dropped.
     #[test]
-    fn teardown_sees_what_was_done() {
+    fn teardown_sees_the_accesses_of_all_references() {
         let ways: [fn(&Lockref) -> Option<LockrefGuard<'_>>; 3] = [
             Lockref::put_or_lock,
             |refs| if refs.put_not_zero() { None } else { Some(refs.lock()) },
@@ -266,7 +268,7 @@ mod lockref {
             model(move || {
                 let object = Arc::new((Lockref::new(2), loom::cell::UnsafeCell::new(0)));
                 let other = object.clone();
-                // The checker reports accesses that no happens-before orders.
+                // The checker reports accesses that are not ordered by happens-before.
                 let finish = move |object: &(Lockref, loom::cell::UnsafeCell<i32>)| {
                     if let Some(last) = put(&object.0)
                         && last.count() <= 1
@@ -289,7 +291,7 @@ mod lockref {
 mod table {
     use super::*;
 
-    /// A value that knows whether it was given back.
+    /// A value that records its drop.
     struct Item {
         key: u32,
         life: u32,
@@ -308,7 +310,7 @@ mod table {
         }
     }
 
-    /// What others look up from below it.
+    /// An object that other threads look up as a parent.
     #[derive(Clone)]
     struct Parent(Arc<(AtomicBool, Lockref)>);
 
@@ -322,8 +324,8 @@ mod table {
         }
     }
 
-    /// A lookup against a removal and the key's next life: it finds one of the lives, which is not
-    /// given back meanwhile.
+    /// A lookup against a removal and a new value of the same key: the lookup finds one of the two
+    /// values, which is not dropped meanwhile.
     #[test]
     fn lookup_against_removal_and_reuse() {
         model(|| {
@@ -353,8 +355,8 @@ mod table {
         });
     }
 
-    /// A lookup while the table grows: what is in it all the time is found, whatever chain the
-    /// reader ends up on.
+    /// A lookup while the table grows: a value that is in the table all the time is found,
+    /// whichever chain the reader ends up on.
     #[test]
     fn lookup_against_growth() {
         model(|| {
@@ -370,15 +372,15 @@ mod table {
                     "it was there all the time"
                 );
             });
-            // One bucket holds one: the second makes it two.
+            // One bucket holds one value: the second value makes the table grow.
             table.lock(1).insert(item(1, &gone));
             reader.join().unwrap();
         });
     }
 
-    /// Looking up an object's parent, which another thread replaces and lets go: the reference is
-    /// of what was the parent at a moment after it was taken, since the pointer is looked at again;
-    /// and the parent is not dead.
+    /// The lookup of an object's parent, which another thread replaces and drops. The pointer is
+    /// read again after the reference was taken, so the reference is of the parent at a moment
+    /// after that; and the parent is not dead.
     #[test]
     fn parent_lookup_against_a_move() {
         model(|| {
@@ -396,8 +398,8 @@ mod table {
                 for _ in 0..2 {
                     let pinned = pin();
                     let seen = at.load(Ordering::Acquire);
-                    // The epoch is pinned over the taking of the reference, which a dead parent
-                    // refuses; then the pointer is looked at again.
+                    // The epoch is pinned while the reference is taken, which a dead parent
+                    // refuses. Then the pointer is read again.
                     let Some(found) = cache.get_pinned(&pinned, seen) else { continue };
                     if at.load(Ordering::Acquire) == seen {
                         assert!(found.0.0.load(Ordering::Relaxed), "the parent is gone");
@@ -407,7 +409,7 @@ mod table {
             });
             parent.store(2, Ordering::Release);
             drop(first);
-            // Only who has no reference left may be torn down.
+            // Only a parent without references may be torn down.
             drop(parents.lock(1).remove_if(1, |count, _| count == 0));
             reader.join().unwrap();
             drop(second);
@@ -418,8 +420,8 @@ mod table {
 mod list_lru {
     use super::*;
 
-    /// Adding and deleting look before they lock. The item is on the list or not, and the list
-    /// agrees with the item.
+    /// Adding and deleting look before they lock. The item ends on the list or not, and the list
+    /// agrees with the link.
     #[test]
     fn add_against_del() {
         model(|| {
@@ -484,7 +486,7 @@ mod seqcell {
     use super::*;
     use crate::seqcell::SeqCell;
 
-    /// A reader sees the words of one writing, or none.
+    /// A reader sees the words of one write, or none.
     #[test]
     fn reader_against_writer() {
         model(|| {
@@ -501,7 +503,7 @@ mod seqcell {
         });
     }
 
-    /// Who reads the first word alone sees what was done before it was written.
+    /// A reader of the first word alone sees all that happened before its write.
     #[test]
     fn the_first_word_alone() {
         model(|| {

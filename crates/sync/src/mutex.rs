@@ -4,13 +4,13 @@ use crate::levels::{Held, Level, Order, Tag};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
-/// A mutual exclusion lock. It is not poisoned by panics.
+/// A mutual exclusion lock. Panics do not poison it.
 pub struct Mutex<T: ?Sized> {
     tag: Tag,
     inner: parking_lot::Mutex<T>,
 }
 
-/// Access to what a [`Mutex`] protects, until dropped.
+/// Access to the value of a [`Mutex`], until dropped.
 #[must_use]
 pub struct MutexGuard<'a, T: ?Sized> {
     // Fields drop in this order: the lock is released before the level.
@@ -19,12 +19,12 @@ pub struct MutexGuard<'a, T: ?Sized> {
 }
 
 impl<T> Mutex<T> {
-    /// A new unlocked mutex of the given level.
+    /// Makes an unlocked mutex of the given level.
     pub const fn new(level: Level, value: T) -> Self {
         Mutex { tag: Tag::new(level), inner: parking_lot::Mutex::new(value) }
     }
 
-    /// The value, the mutex being nobody else's.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.inner.into_inner()
     }
@@ -38,8 +38,8 @@ impl<T: ?Sized> Mutex<T> {
         self.lock_in(Order::Inward)
     }
 
-    /// As [`Mutex::lock`], with a lock of the same level already held; the caller argues why the
-    /// order among the two is everywhere the same.
+    /// As [`Mutex::lock`], while a lock of the same level is held. The caller must argue why the
+    /// order among the two is the same everywhere.
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
@@ -54,7 +54,7 @@ impl<T: ?Sized> Mutex<T> {
         MutexGuard { inner, held }
     }
 
-    /// Takes the lock if that needs no waiting.
+    /// Takes the lock if it is free.
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -62,27 +62,27 @@ impl<T: ?Sized> Mutex<T> {
         Some(MutexGuard { inner, held: self.tag.taken(self.place()) })
     }
 
-    /// Where its word lies.
+    /// Returns the address of the lock's word.
     #[inline]
     fn place(&self) -> *const () {
         core::ptr::from_ref(&self.inner).cast()
     }
 
-    /// The value, without locking, the mutex being nobody else's.
+    /// Returns exclusive access to the value, without locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
 
-    /// Whether somebody holds the lock just now.
+    /// Returns whether a thread holds the lock at this moment.
     pub fn is_locked(&self) -> bool {
         self.inner.is_locked()
     }
 }
 
-/// Locks two mutexes of one level in the order of their keys and gives the guards in the order of
+/// Locks two mutexes of one level in the order of their keys. Returns the guards in the order of
 /// the arguments.
 ///
-/// The keys must differ and order the locks the same way everywhere.
+/// The keys must differ and must order the locks the same way everywhere.
 pub fn lock_two<'a, K: Ord + fmt::Debug, T: ?Sized, U: ?Sized>(
     (key_a, a): (K, &'a Mutex<T>),
     (key_b, b): (K, &'a Mutex<U>),
@@ -160,7 +160,7 @@ mod tests {
 
     #[cfg(not(any(debug_assertions, feature = "contention")))]
     #[test]
-    fn levels_take_no_room() {
+    fn levels_take_no_memory() {
         assert_eq!(size_of::<Mutex<u64>>(), size_of::<parking_lot::Mutex<u64>>());
     }
 }

@@ -1,8 +1,8 @@
-//! Values that share their cache line with nothing.
+//! Values that do not share a cache line with other data.
 
 use core::ops::{Deref, DerefMut};
 
-/// A value alone on its cache lines. 128 bytes, since processors fetch lines in pairs.
+/// A value alone on its cache lines. Aligned to 128 bytes, since processors fetch lines in pairs.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(128))]
 pub struct CachePadded<T>(
@@ -16,7 +16,7 @@ impl<T> CachePadded<T> {
         CachePadded(value)
     }
 
-    /// The value alone.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.0
     }

@@ -4,18 +4,18 @@
 pub(crate) use table::be_fair;
 pub(crate) use table::{sleep, wake_one};
 
-/// Who is woken.
+/// The result of waking a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Woken {
-    /// Whether there was one.
+    /// Whether a thread was woken.
     pub one: bool,
-    /// Whether there are more of them.
+    /// Whether more threads are sleeping.
     pub more: bool,
-    /// Whether it is time that those who wait come in before others.
+    /// Whether waiting threads are to get the lock before others.
     pub fair: bool,
 }
 
-/// The process's table of sleeping threads, by the word's address.
+/// The process's table of sleeping threads, by the address of the word.
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "parking by address, as parking_lot does")]
 mod table {
@@ -23,24 +23,24 @@ mod table {
     use crate::atomic::AtomicU64;
     use parking_lot_core::{DEFAULT_PARK_TOKEN, DEFAULT_UNPARK_TOKEN, ParkResult, UnparkToken};
 
-    /// The lock was passed on: it never was free.
+    /// The lock was passed on without becoming free.
     const PASSED: UnparkToken = UnparkToken(1);
 
     fn key(word: &AtomicU64) -> usize {
         std::ptr::from_ref(word).addr()
     }
 
-    /// Sleeps if `wanted` says so; true if the lock was passed to this thread.
+    /// Sleeps if `wanted` returns true. Returns true if the lock was passed to this thread.
     pub(crate) fn sleep(word: &AtomicU64, wanted: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the word is borrowed, so nobody else's word has its address; the closures do not
-        // panic and do not call into parking_lot.
+        // SAFETY: the word is borrowed, so no other word has its address. The closures neither
+        // panic nor call into parking_lot.
         let result = unsafe {
             parking_lot_core::park(key(word), wanted, || (), |_, _| (), DEFAULT_PARK_TOKEN, None)
         };
         matches!(result, ParkResult::Unparked(PASSED))
     }
 
-    /// Wakes one; `passes` says whether it gets the lock with that.
+    /// Wakes one thread. `passes` returns whether that thread gets the lock.
     pub(crate) fn wake_one(word: &AtomicU64, passes: impl FnOnce(Woken) -> bool) {
         // SAFETY: as for `sleep`.
         let _woken = unsafe {
@@ -56,8 +56,8 @@ mod table {
     }
 }
 
-/// Stands in for the process's table of sleeping threads. As with that one, whether to sleep is
-/// asked, and what is left to who is woken decided, under a lock.
+/// The model's replacement of the process's table of sleeping threads. As in the original, one lock
+/// covers the decision to sleep and the choice of the state left to the woken thread.
 #[cfg(loom)]
 mod table {
     use super::Woken;
@@ -65,7 +65,7 @@ mod table {
     use loom::sync::{Arc, Condvar, Mutex};
     use std::cell::Cell;
 
-    /// One who sleeps: whether it was woken, and got the lock with that.
+    /// A sleeping thread: whether it was woken, and whether it was passed the lock.
     #[derive(Default)]
     struct Sleeper {
         woken: Mutex<Option<bool>>,
@@ -81,7 +81,7 @@ mod table {
         static FAIR: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// From here on locks are passed on to those who wait, or not.
+    /// Sets whether locks are passed on to waiting threads from now on.
     pub(crate) fn be_fair(fair: bool) {
         FAIR.set(fair);
     }

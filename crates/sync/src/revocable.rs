@@ -1,13 +1,14 @@
 //! A value that many threads use at once, and that can be taken away from all of them.
 //!
 //! Each shard has a copy of the value under a lock of its own. A use holds its shard's lock for
-//! reading, so threads of different shards write no common line. [`Revocable::revoke`] takes each
-//! shard's lock for writing: it waits for the uses that run, and each later use finds nothing.
+//! reading, so threads of different shards write no common cache line. [`Revocable::revoke`] takes
+//! each shard's lock for writing in turn: it waits for the uses in progress, and each later use
+//! gets `None`.
 //!
 //! # Locking
-//! The locks have no level: a use takes nothing of this type inside of itself, and waits for
+//! The locks have no level: during a use, a thread takes no other lock of this type, and waits for
 //! nothing but the value's own work. [`Revocable::revoke`] and [`Revocable::settle`] hold one
-//! shard's lock at a time and take nothing inside of it. A use must not call them.
+//! shard's lock at a time and take no lock inside it. A use must not call them.
 
 use crate::Sharded;
 use parking_lot::RwLock;
@@ -18,24 +19,24 @@ pub struct Revocable<T> {
 }
 
 impl<T: Clone> Revocable<T> {
-    /// A value in use from now on.
+    /// Makes `value` available to all threads.
     pub fn new(value: T) -> Self {
         Revocable { shards: Sharded::new(|_| RwLock::new(Some(value.clone()))) }
     }
 
-    /// Runs `use_it` on the value; `None` if the value was revoked.
+    /// Runs `use_it` on the value. Returns `None` if the value was revoked.
     pub fn with<R>(&self, use_it: impl FnOnce(&T) -> R) -> Option<R> {
         self.shards.local().read().as_ref().map(use_it)
     }
 
     /// Waits until each use that began before this call has ended. A use that begins afterwards
-    /// sees all that the caller wrote before.
+    /// sees all writes that the caller made before the call.
     pub fn settle(&self) {
         self.shards.iter().for_each(|shard| drop(shard.write()));
     }
 
-    /// Takes the value away, after the uses that run have ended. Returns the last copy; `None` if
-    /// it was revoked before.
+    /// Takes the value away once the uses in progress have ended. Returns the last copy, or `None`
+    /// if the value was revoked before.
     pub fn revoke(&self) -> Option<T> {
         let mut last = None;
         for shard in self.shards.iter() {

@@ -1,43 +1,49 @@
-//! Work that many ask for and one does for all.
+//! Work that many threads request and one thread does for all of them.
 //!
-//! Who asks needs a round that begins after the question. If none is running, he begins one; if one
-//! is, it may have begun too early for him, so he waits for the next, which serves all who came
-//! meanwhile. However many ask, each waits for two rounds at most, and for what follows.
+//! A request needs a round of the work that begins after the request. If no round is running, the
+//! requesting thread begins one. If one is running, it may have begun too early, so the thread
+//! waits for the next round, which serves all requests made meanwhile. Each thread waits for at
+//! most two rounds and the pause before the second, however many threads there are.
 //!
-//! # A crowd
-//! Many who were served together mostly ask again, and had best be served together again: so after
-//! a round of many, the next begins when as many have come as were there before, or half as long
-//! after it as it took, at most [`PATIENCE`].
+//! For example, thread A syncs when B and C ask for a sync. B and C share the next sync: B runs it
+//! when A's has ended, and C gets B's result.
+//!
+//! # Crowds
+//! Many threads that were served together mostly request again soon, and are best served together
+//! again. After a round with many threads, the next round therefore begins when as many have
+//! requested it as were there before, or after half the duration of the last round, at most
+//! [`PATIENCE`].
 //!
 //! # Invariants
-//! - One round works at a time.
-//! - `next` is a round that has not begun. Who shares a round took it from `next` after he came.
-//! - The first who has to wait for `next` is its heir: he begins it unless somebody else has.
-//!   Nobody waits for a round without an heir that has not begun. When no round runs, the heir does
-//!   not sleep beyond `until`.
+//! - One round runs at a time.
+//! - `next` is a round that has not begun. A thread that shares a round took it from `next` after
+//!   its request.
+//! - The first thread that has to wait for `next` is its heir: it begins the round unless another
+//!   thread has. No thread waits for a round that has neither begun nor an heir. While no round
+//!   runs, the heir does not sleep beyond `until`.
 //!
 //! # Waking
-//! Those who share a round sleep on its result and need no lock when it is there: all can run at
-//! once. Where each needs a lock that wakes the next one, a hundred of them take a hundred
-//! switches, one after the other, and whoever else wants the processors comes in between.
+//! The threads that share a round sleep on its result and need no lock once the result is there, so
+//! all can run at once. If each needed a lock that wakes the next one, a hundred threads would take
+//! a hundred context switches, one after the other, with other threads of the machine in between.
 
 use crate::thread::{self, Thread};
 use crate::{Arc, Level, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// So many are a crowd.
+/// The number of threads that make a crowd.
 const CROWD: usize = 8;
 
-/// A crowd is waited for at most so long.
+/// The longest wait for a crowd.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// Rounds of shared work with a result that all who shared it get.
+/// Rounds of shared work, whose result all requesting threads get.
 #[derive(Debug)]
 pub struct Coalescer<R> {
     state: Mutex<State<R>>,
 }
 
-/// A round's result; none if it panicked.
+/// The result of a round; `None` if the round panicked.
 type Outcome<R> = OnceLock<Option<R>>;
 
 #[derive(Debug)]
@@ -45,22 +51,22 @@ struct State<R> {
     running: bool,
     heir: Option<Thread>,
     next: Arc<Outcome<R>>,
-    /// How many wait for `next`.
+    /// Number of threads that wait for `next`.
     came: usize,
-    /// How many the round that runs, or ran last, serves.
+    /// Number of threads that the running round serves, or the last round served.
     serves: usize,
-    /// How many are to come before `next` begins, if it is not yet `until`.
+    /// Number of threads to wait for before `next` begins, unless `until` has passed.
     expected: usize,
     until: Instant,
 }
 
 impl<R> State<R> {
-    /// Whether `next` may begin.
+    /// Returns whether `next` may begin.
     fn is_due(&self) -> bool {
         !self.running && (self.came >= self.expected || Instant::now() >= self.until)
     }
 
-    /// A round has ended that took so long.
+    /// Records the end of a round and its duration.
     fn end(&mut self, took: Duration) {
         self.running = false;
         let crowd = self.serves + self.came;
@@ -69,15 +75,15 @@ impl<R> State<R> {
     }
 }
 
-/// How somebody comes to his round.
+/// The part of a thread in its round.
 enum Joined<R> {
-    /// He begins it.
+    /// The thread begins the round.
     Begins(Arc<Outcome<R>>),
-    /// Somebody else does.
+    /// Another thread begins the round.
     Shares(Arc<Outcome<R>>),
 }
 
-/// A round that runs. Ends when it is dropped, after a panic as well.
+/// A running round. Ends when it is dropped, also by a panic.
 struct Running<'a, R> {
     rounds: &'a Coalescer<R>,
     outcome: Arc<Outcome<R>>,
@@ -92,17 +98,17 @@ impl<R> Drop for Running<'_, R> {
             state.end(self.began.elapsed());
             state.heir.clone()
         };
-        // First, so that he is at work while the others wake.
+        // The heir is woken first, so that it works while the other threads wake.
         if let Some(heir) = heir {
             heir.unpark();
         }
-        // Nobody else sets it.
+        // Only the thread that began the round sets its outcome.
         let _ = self.outcome.set(self.result.take());
     }
 }
 
 impl<R: Clone> Coalescer<R> {
-    /// No round has begun. The lock is of `level`; it is not held while the work is done.
+    /// Makes a coalescer without a round. Its lock is of `level` and is not held during the work.
     pub fn new(level: Level) -> Self {
         let (next, until) = (Arc::default(), Instant::now());
         let state =
@@ -110,7 +116,8 @@ impl<R: Clone> Coalescer<R> {
         Coalescer { state: Mutex::new(level, state) }
     }
 
-    /// The result of a round that begins after the call: of this thread's `work`, or of another's.
+    /// Returns the result of a round that begins after the call: of this thread's `work`, or of
+    /// another thread's.
     pub fn share(&self, work: impl FnOnce() -> R) -> R {
         let outcome = loop {
             match self.join() {
@@ -119,7 +126,7 @@ impl<R: Clone> Coalescer<R> {
                     if let Some(result) = others.wait().clone() {
                         return result;
                     }
-                    // A panic ended that round.
+                    // That round ended by a panic: request again.
                 }
             }
         };
@@ -132,11 +139,14 @@ impl<R: Clone> Coalescer<R> {
     fn join(&self) -> Joined<R> {
         let mut state = self.state.lock();
         state.came += 1;
+        // `own` has not begun, so it satisfies the request, whichever thread runs it.
         let own = Arc::clone(&state.next);
         if !state.is_due() {
             if state.heir.is_some() {
                 return Joined::Shares(own);
             }
+            // The first waiting thread becomes the heir. It sleeps without the lock until the round
+            // is due.
             state.heir = Some(thread::current());
             while !state.is_due() {
                 let until = (!state.running).then_some(state.until);
@@ -144,7 +154,7 @@ impl<R: Clone> Coalescer<R> {
                 sleep(until);
                 state = self.state.lock();
                 if !Arc::ptr_eq(&state.next, &own) {
-                    // Who came last has begun it.
+                    // The last thread of the crowd has begun the round.
                     return Joined::Shares(own);
                 }
             }
@@ -157,10 +167,10 @@ impl<R: Clone> Coalescer<R> {
     }
 }
 
-/// Until this thread is woken, or the time has come.
+/// Sleeps until this thread is unparked or `until` is reached.
 fn sleep(until: Option<Instant>) {
     match until {
-        // Models know no time, and are no crowd.
+        // Models have neither time nor crowds.
         #[cfg(not(loom))]
         Some(until) => thread::park_timeout(until.saturating_duration_since(Instant::now())),
         _ => thread::park(),
@@ -196,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_come_during_a_round_share_the_next() {
+    fn requests_during_a_round_share_the_next() {
         let rounds = Coalescer::new(Level::Leaf);
         let (begun, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -211,7 +221,7 @@ mod tests {
                 while waiting.load(SeqCst) < 20 {
                     std::thread::yield_now();
                 }
-                // They have only to take the lock now.
+                // All threads are about to take the lock.
                 std::thread::sleep(std::time::Duration::from_millis(100));
                 0
             });
@@ -220,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shared_a_round_that_panicked_asks_again() {
+    fn threads_that_shared_a_panicked_round_retry() {
         let rounds = Coalescer::new(Level::Leaf);
         let (begun, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
         let (rounds, begun, waiting) = (&rounds, &begun, &waiting);
@@ -235,7 +245,7 @@ mod tests {
                 while waiting.load(SeqCst) < 8 {
                     std::thread::yield_now();
                 }
-                // They have only to take the lock now.
+                // All threads are about to take the lock.
                 std::thread::sleep(std::time::Duration::from_millis(50));
             });
             threads.into_iter().map(|thread| thread.join().is_ok()).collect()
@@ -243,13 +253,13 @@ mod tests {
         assert_eq!(
             outcomes.iter().filter(|done| **done).count(),
             7,
-            "all but the one who panicked"
+            "all but the thread that panicked"
         );
         assert!(begun.load(SeqCst) > 1);
     }
 
     #[test]
-    fn a_panic_leaves_nobody_waiting() {
+    fn a_panic_leaves_no_thread_waiting() {
         let rounds = Coalescer::new(Level::Leaf);
         std::thread::scope(|scope| {
             let panics = scope.spawn(|| rounds.share(|| panic!("wanted")));

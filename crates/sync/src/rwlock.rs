@@ -7,14 +7,14 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use parking_lot::RawRwLock;
 
-/// A lock that many may hold for reading or one for writing. A waiting writer keeps new readers
-/// out, so a thread must not take it for reading twice. It is not poisoned by panics.
+/// A lock that many threads may hold for reading or one for writing. A waiting writer blocks new
+/// readers, so a thread must not take it for reading twice. Panics do not poison it.
 pub struct RwLock<T: ?Sized> {
     tag: Tag,
     inner: parking_lot::RwLock<T>,
 }
 
-/// Shared access to what a [`RwLock`] protects, until dropped.
+/// Shared access to the value of a [`RwLock`], until dropped.
 #[must_use]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     // Fields drop in this order: the lock is released before the level.
@@ -22,7 +22,7 @@ pub struct RwLockReadGuard<'a, T: ?Sized> {
     _held: Held,
 }
 
-/// Exclusive access to what a [`RwLock`] protects, until dropped.
+/// Exclusive access to the value of a [`RwLock`], until dropped.
 #[must_use]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     inner: parking_lot::RwLockWriteGuard<'a, T>,
@@ -30,12 +30,12 @@ pub struct RwLockWriteGuard<'a, T: ?Sized> {
 }
 
 impl<T> RwLock<T> {
-    /// A new unlocked lock of the given level.
+    /// Makes an unlocked lock of the given level.
     pub const fn new(level: Level, value: T) -> Self {
         RwLock { tag: Tag::new(level), inner: parking_lot::RwLock::new(value) }
     }
 
-    /// The value, the lock being nobody else's.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.inner.into_inner()
     }
@@ -68,8 +68,8 @@ impl<T: ?Sized> RwLock<T> {
         RwLockWriteGuard { inner, held }
     }
 
-    /// As [`RwLock::read`], with a lock of the same level already held; the caller argues why the
-    /// order among the two is everywhere the same.
+    /// As [`RwLock::read`], while a lock of the same level is held. The caller must argue why the
+    /// order among the two is the same everywhere.
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn read_nested(&self) -> RwLockReadGuard<'_, T> {
@@ -82,8 +82,8 @@ impl<T: ?Sized> RwLock<T> {
         RwLockReadGuard { inner, _held: held }
     }
 
-    /// As [`RwLock::write`], with a lock of the same level already held; the caller argues why the
-    /// order among the two is everywhere the same.
+    /// As [`RwLock::write`], while a lock of the same level is held. The caller must argue why the
+    /// order among the two is the same everywhere.
     #[cfg_attr(feature = "contention", track_caller)]
     #[inline]
     pub fn write_nested(&self) -> RwLockWriteGuard<'_, T> {
@@ -112,12 +112,12 @@ impl<T: ?Sized> RwLock<T> {
         Some(RwLockWriteGuard { inner, held: self.tag.taken(self.place()) })
     }
 
-    /// The value, without locking, the lock being nobody else's.
+    /// Returns exclusive access to the value, without locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
 
-    /// Where its word lies.
+    /// Returns the address of the lock's word.
     #[inline]
     fn place(&self) -> *const () {
         core::ptr::from_ref(&self.inner).cast()
@@ -125,17 +125,17 @@ impl<T: ?Sized> RwLock<T> {
 }
 
 impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
-    /// Turns exclusive into shared access, without letting a writer in between.
+    /// Turns exclusive into shared access without letting another writer in between.
     pub fn downgrade(self) -> RwLockReadGuard<'a, T> {
         let RwLockWriteGuard { inner, held } = self;
         RwLockReadGuard { inner: parking_lot::RwLockWriteGuard::downgrade(inner), _held: held }
     }
 }
 
-/// Locks two for writing, in the order of their keys, and gives the guards in the order of the
+/// Takes two locks for writing in the order of their keys. Returns the guards in the order of the
 /// arguments.
 ///
-/// The keys must differ and order the locks the same way everywhere.
+/// The keys must differ and must order the locks the same way everywhere.
 pub fn write_two<'a, K: Ord + fmt::Debug, T: ?Sized, U: ?Sized>(
     (key_a, a): (K, &'a RwLock<T>),
     (key_b, b): (K, &'a RwLock<U>),
@@ -150,8 +150,8 @@ pub fn write_two<'a, K: Ord + fmt::Debug, T: ?Sized, U: ?Sized>(
     }
 }
 
-/// A reader-writer lock that is shared by its handles, and whose guards may outlive the object that
-/// a handle lies in, as an inode's lock does.
+/// A reader-writer lock that its handles share. Guards may outlive the object with the handle, as
+/// those of an inode's lock do.
 pub struct ArcRwLock<T> {
     tag: Tag,
     inner: Arc<parking_lot::RwLock<T>>,
@@ -172,7 +172,7 @@ pub struct ArcWriteGuard<T> {
 }
 
 impl<T> ArcRwLock<T> {
-    /// A new unlocked lock of the given level.
+    /// Makes an unlocked lock of the given level.
     pub fn new(level: Level, value: T) -> Self {
         ArcRwLock { tag: Tag::new(level), inner: Arc::new(parking_lot::RwLock::new(value)) }
     }
@@ -232,8 +232,8 @@ impl<T> ArcRwLock<T> {
         self.write_arc_in(Order::Inward)
     }
 
-    /// As [`ArcRwLock::write_arc`], with a lock of the same level already held; the caller argues
-    /// why the order among the two is everywhere the same (a child below its locked parent, for
+    /// As [`ArcRwLock::write_arc`], while a lock of the same level is held. The caller must argue
+    /// why the order among the two is the same everywhere (a child below its locked parent, for
     /// example).
     #[cfg_attr(feature = "contention", track_caller)]
     pub fn write_arc_nested(&self) -> ArcWriteGuard<T> {
@@ -262,20 +262,20 @@ impl<T> ArcRwLock<T> {
         Some(ArcWriteGuard { inner, held: self.tag.taken(self.place()) })
     }
 
-    /// Where its word lies.
+    /// Returns the address of the lock's word.
     #[inline]
     fn place(&self) -> *const () {
         Arc::as_ptr(&self.inner).cast()
     }
 
-    /// Whether two handles are of one lock.
+    /// Returns whether two handles are of one lock.
     pub fn same_lock(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 }
 
 impl<T> ArcWriteGuard<T> {
-    /// Turns exclusive into shared access, without letting a writer in between.
+    /// Turns exclusive into shared access without letting another writer in between.
     pub fn downgrade(self) -> ArcReadGuard<T> {
         let ArcWriteGuard { inner, held } = self;
         ArcReadGuard { inner: parking_lot::ArcRwLockWriteGuard::downgrade(inner), _held: held }
@@ -297,8 +297,8 @@ pub fn write_two_arc<K: Ord + fmt::Debug, T, U>(
     }
 }
 
-/// Locks any number for writing, each key once, in the order of the keys, which is also the order
-/// of the result.
+/// Takes any number of locks for writing, each key once, in the order of the keys. Returns the
+/// guards in the same order.
 pub fn write_all_arc<'a, K: Ord, T: 'a>(
     locks: impl IntoIterator<Item = (K, &'a ArcRwLock<T>)>,
 ) -> Vec<(K, ArcWriteGuard<T>)> {

@@ -1,18 +1,19 @@
-//! A few words that readers copy without a lock, and see as one writer left them.
+//! A few words that readers copy without a lock, and always see as one writer left them.
 //!
 //! # Invariants
-//! - Writers exclude each other by a lock of their own; the version is odd while one writes.
-//! - A reader that copied between two looks at the same even version copied what one writer wrote.
+//! - Writers exclude each other by a lock of their own; the version is odd during a write.
+//! - A reader that copied the words between two reads of the same even version has the words of one
+//!   write.
 //!
 //! # Memory order
-//! A writer makes the version odd before it stores a word (a release fence between), and even again
-//! with release. A reader that saw any of the new words sees the version changed at its second
-//! look: its acquire fence, after the words, pairs with the writer's fence. A reader that starts
-//! with the even version sees all words before it.
+//! A writer makes the version odd before it stores a word (with a release fence in between), and
+//! even again with release. A reader that saw any of the new words sees a changed version at its
+//! second read: the reader's acquire fence, after the words, pairs with the writer's fence. A
+//! reader that starts with the even version sees all words stored before that version.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Copies that a reader tries before it gives up: a writer may have lost its processor.
+/// Copies that a reader attempts before it gives up, since the writer may have been preempted.
 const TRIES: u32 = if cfg!(loom) { 2 } else { 64 };
 
 /// `N` words under a version.
@@ -23,18 +24,20 @@ pub struct SeqCell<const N: usize> {
 }
 
 impl<const N: usize> SeqCell<N> {
-    /// These words.
+    /// Makes a cell with these words.
     pub fn new(words: [u64; N]) -> Self {
         SeqCell { version: AtomicU32::new(0), words: words.map(AtomicU64::new) }
     }
 
-    /// A copy. None if a writer is at it for long: the writers' lock helps then.
+    /// Returns a copy of the words. Returns `None` if a write stays in progress; the caller then
+    /// reads under the writers' lock.
     #[inline]
     pub fn read(&self) -> Option<[u64; N]> {
         self.read_first()
     }
 
-    /// A copy of the first `K` words, of which there must be as many.
+    /// Returns a copy of the first `K` words; `K` must be at most `N`. Returns `None` as
+    /// [`SeqCell::read`].
     #[inline]
     pub fn read_first<const K: usize>(&self) -> Option<[u64; K]> {
         const { assert!(K <= N) };
@@ -50,14 +53,15 @@ impl<const N: usize> SeqCell<N> {
         None
     }
 
-    /// The first word alone, as some writer left it. Acquire: who sees what a writer stored sees
-    /// what that one did before, by the fence before its stores.
+    /// Returns the first word alone, as some writer left it. Acquire: a reader that sees a writer's
+    /// store also sees all that the writer did before, by the release fence before the stores.
     #[inline]
     pub fn first(&self) -> u64 {
         self.words.first().map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Writes what differs. The caller holds the lock that all writers take.
+    /// Writes the words if any of them differs. The caller must hold the lock that excludes other
+    /// writers.
     pub fn write(&self, words: [u64; N]) {
         let same =
             self.words.iter().zip(&words).all(|(old, new)| old.load(Ordering::Relaxed) == *new);

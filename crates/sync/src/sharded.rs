@@ -1,15 +1,15 @@
-//! One copy of a value for each processor, more or less.
+//! Sharded values: about one copy of a value for each processor.
 //!
-//! A thread is given a shard when it first asks for one and keeps it. Threads come to shards in
-//! turn, so that as many threads as there are processors share none.
+//! A thread is assigned a shard at its first use and keeps it. Shards are assigned round-robin, so
+//! as many threads as there are processors share none.
 
 use crate::{CachePadded, LazyLock};
 use core::fmt;
-// A static, which no model can have: shards are given out the same in models.
+// A static, which cannot be a type of the model checker: models assign shards in the same way.
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::cell::Cell;
 
-/// The most shards there are, however many processors.
+/// The greatest number of shards, for any number of processors.
 const MAX_SHARDS: usize = 128;
 
 static SHARDS: LazyLock<usize> = LazyLock::new(|| {
@@ -23,13 +23,13 @@ thread_local! {
     static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The number of shards: a power of two, at least the number of processors (up to 128).
+/// Returns the number of shards: a power of two, at least the number of processors (up to 128).
 #[inline]
 pub fn shard_count() -> usize {
     *SHARDS
 }
 
-/// This thread's shard, less than [`shard_count`].
+/// Returns this thread's shard, less than [`shard_count`].
 #[inline]
 pub fn shard_index() -> usize {
     let mine = MINE.try_with(Cell::get).unwrap_or(0);
@@ -43,7 +43,7 @@ fn assign_shard() -> usize {
     index
 }
 
-/// A value for each shard.
+/// One value for each shard.
 pub struct Sharded<T> {
     shards: Box<[CachePadded<T>]>,
 }
@@ -55,19 +55,19 @@ impl<T> Sharded<T> {
         Sharded { shards: (0..shard_count()).map(|index| CachePadded::new(make(index))).collect() }
     }
 
-    /// The value of this thread's shard. Other threads may share it.
+    /// Returns the value of this thread's shard. Other threads may share it.
     #[inline]
     pub fn local(&self) -> &T {
         self.at(shard_index())
     }
 
-    /// The value of the shard that `index` falls into; every index has one.
+    /// Returns the value of the shard `index` modulo the number of shards.
     #[inline]
     pub fn at(&self, index: usize) -> &T {
         &self.shards[index & (self.shards.len() - 1)]
     }
 
-    /// All shards' values in order.
+    /// Returns the values of all shards in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.shards.iter().map(|shard| &shard.0)
     }

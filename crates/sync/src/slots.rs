@@ -1,38 +1,38 @@
 //! A fixed number of slots that threads fill and empty without a lock.
 //!
 //! # Invariants
-//! 1. `free` is at most the number of empty slots, at every instant: reserving lowers it before a
-//!    slot is filled, releasing empties the slot before raising it. So a reservation is the promise
-//!    of an empty slot.
-//! 2. A slot that is not empty belongs to who filled it, and nobody else empties it.
-//! 3. Whoever has lowered `free` sees the slots that earlier releases emptied.
+//! 1. `free` is at most the number of empty slots at every instant: a reservation lowers `free`
+//!    before a slot is filled, and a release empties the slot before raising `free`. So a
+//!    reservation guarantees an empty slot.
+//! 2. A filled slot belongs to the thread that filled it, and only that thread empties it.
+//! 3. A thread that has lowered `free` sees the slots that earlier releases emptied.
 //!
 //! # Memory order
-//! A release raises `free` after emptying its slot (at least Release), a reservation that reads the
-//! raised value acquires it: 3 follows, and with it that the search for the promised slot can fail
-//! only while others take and give slots faster than it walks. It is bounded for that reason, and
-//! because what a slot holds may come from a damaged medium. Filling is a compare-and-swap, since
-//! several reservations may meet at one slot. Emptying a slot, raising `free` and looking at either
-//! again acquire and release, as [`Hints`] want it: those over the slots, and those that a user has
-//! over many [`Slots`].
+//! A release raises `free` after emptying its slot (at least Release), and a reservation that reads
+//! the raised value acquires it. Invariant 3 follows. The search for the guaranteed slot can
+//! therefore fail only while other threads take and release slots faster than the search advances.
+//! The search is bounded for that reason, and because the slots' contents may come from a damaged
+//! medium. Filling is a compare-and-swap, since several reservations may meet at one slot. Emptying
+//! a slot, raising `free` and looking at either again acquire and release, as [`Hints`] require:
+//! the hints over the slots, and the hints of a user over many [`Slots`].
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::{CachePadded, Hints};
 
-/// How often all slots are walked when the hints do not lead to an empty one.
+/// Walks over all slots after the hints have led to no empty one.
 const WALKS: usize = 3;
 
 /// Slots that hold a number each, 0 if empty.
 #[derive(Debug)]
 pub struct Slots {
-    /// On a line of its own: it is written by each reservation and release.
+    /// On a cache line of its own, since each reservation and release writes it.
     free: CachePadded<AtomicU32>,
     hints: Hints,
     slots: Box<[AtomicU32]>,
 }
 
 impl Slots {
-    /// Slots with these numbers in them.
+    /// Makes slots with these numbers.
     pub fn new(numbers: impl IntoIterator<Item = u32>) -> Slots {
         let numbers: Vec<u32> = numbers.into_iter().collect();
         let free = numbers.iter().filter(|number| **number == 0).count();
@@ -45,28 +45,29 @@ impl Slots {
         }
     }
 
-    /// The number of slots.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether every slot is empty and none reserved.
+    /// Returns whether every slot is empty and unreserved.
     pub fn is_empty(&self) -> bool {
         self.free() as usize == self.slots.len()
     }
 
-    /// How many reservations would succeed now.
+    /// Returns the number of reservations that would succeed now.
     #[inline]
     pub fn free(&self) -> u32 {
         self.free.load(Ordering::Acquire)
     }
 
-    /// Whether a reservation would succeed, for hints that lead here: see [`Hints::find`].
+    /// Returns whether a reservation would succeed, for hints over many [`Slots`]: see
+    /// [`Hints::find`].
     pub fn has_free(&self) -> bool {
         self.free.fetch_or(0, Ordering::AcqRel) > 0
     }
 
-    /// Makes sure of an empty slot. Followed by [`Slots::claim`] or [`Slots::give_back`].
+    /// Reserves an empty slot. Must be followed by [`Slots::claim`] or [`Slots::give_back`].
     #[inline]
     #[must_use]
     pub fn reserve(&self) -> bool {
@@ -81,9 +82,8 @@ impl Slots {
         self.free.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Fills an empty slot, one having been reserved, with a number other than 0; looks from
-    /// `start` on first. `None` if others were always faster: the reservation is the caller's to
-    /// give back.
+    /// Fills a reserved slot with `number`, which must not be 0, searching from `start`. Returns
+    /// `None` if other threads were always faster: the caller must then return the reservation.
     #[inline]
     pub fn claim(&self, start: usize, number: u32) -> Option<usize> {
         self.claim_by_hint(start, number).or_else(|| self.walk(start, number))
@@ -114,7 +114,7 @@ impl Slots {
             && slot.compare_exchange(0, number, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Empties a slot that the caller filled. Nothing happens to an empty one. True if no slot
+    /// Empties a slot that the caller filled; does nothing if it is empty. Returns true if no slot
     /// could be reserved before.
     #[inline]
     pub fn release(&self, slot: usize) -> bool {
@@ -122,18 +122,18 @@ impl Slots {
         if place.swap(0, Ordering::AcqRel) == 0 {
             return false;
         }
-        // Before the count, so that whoever reserves this slot is led to it.
+        // The hint precedes the count, so that a thread that reserves this slot is led to it.
         self.hints.note(slot);
         self.free.fetch_add(1, Ordering::AcqRel) == 0
     }
 
-    /// What a slot holds; 0 past the end.
+    /// Returns the number in a slot; 0 past the end.
     pub fn get(&self, slot: usize) -> u32 {
         self.slots.get(slot).map_or(0, |slot| slot.load(Ordering::Acquire))
     }
 
-    /// What all slots hold, in order. Of slots that change meanwhile it may be the old or the new
-    /// number.
+    /// Returns the numbers of all slots in order. A slot that changes meanwhile yields its old or
+    /// new number.
     pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.slots.iter().map(|slot| slot.load(Ordering::Acquire))
     }
@@ -187,7 +187,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..crate::times(2000) {
                         assert!(slots.reserve());
-                        let slot = slots.claim(round as usize % 7, thread).expect("room");
+                        let slot = slots.claim(round as usize % 7, thread).expect("an empty slot");
                         assert_eq!(slots.get(slot), thread);
                         slots.release(slot);
                     }

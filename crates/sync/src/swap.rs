@@ -3,12 +3,11 @@
 use arc_swap::{ArcSwapOption, Guard};
 use std::sync::Arc;
 
-/// A place for a shared value, or none.
+/// An optional shared value that can be replaced.
 #[derive(Debug)]
 pub struct Swap<T>(ArcSwapOption<T>);
 
-/// Keeps a value alive while it is read. Not to be kept for long: a thread has a few cheap ones
-/// only.
+/// A read of the value, which keeps it alive. Must be short: each thread has only a few cheap ones.
 pub struct SwapRead<T>(Guard<Option<Arc<T>>>);
 
 impl<T> Default for Swap<T> {
@@ -18,20 +17,20 @@ impl<T> Default for Swap<T> {
 }
 
 impl<T> Swap<T> {
-    /// What is there now.
+    /// Returns the present value.
     #[inline]
     pub fn load(&self) -> SwapRead<T> {
         SwapRead(self.0.load())
     }
 
-    /// Puts another value there. Who reads the old one goes on reading it.
+    /// Replaces the value. Readers of the old value keep it.
     pub fn store(&self, value: Option<Arc<T>>) {
         self.0.store(value);
     }
 }
 
 impl<T> SwapRead<T> {
-    /// The value, if there was one.
+    /// Returns the value, if there was one.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         self.0.as_deref()
@@ -43,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_keep_what_they_found() {
+    fn readers_keep_the_old_value() {
         let place = Swap::default();
         assert!(place.load().get().is_none());
         place.store(Some(Arc::new(1)));

@@ -1,31 +1,36 @@
-//! Objects by number: found without a lock, counted while somebody has them, kept afterwards until
-//! memory is wanted.
+//! A cache of objects by number. Lookups take no lock, references are counted, and unreferenced
+//! objects stay until memory is needed.
+//!
+//! For example, inode 12 is loaded and inserted with one reference. When the reference is dropped,
+//! the inode goes to the LRU lists. A lookup finds it there; two walks of [`Cache::shrink`] without
+//! a lookup in between evict it.
 //!
 //! # Invariants
-//! - An object is in the table at most once for a number; while it is, `core` points to the cache,
-//!   and the count may be 0. It leaves the table under its shard's lock and its own. Whether it
-//!   stays alive is then a matter of the count: with none it is dead, else the last reference frees
-//!   it.
-//! - An object is dead once its count is negative; then nobody gets a reference any more. The one
-//!   who marked it dead tells it so ([`Object::depart`]); its value and memory go by epoch, since a
-//!   lookup may be looking at it.
-//! - An object in the table that nobody has a reference to is on the LRU lists, but for moments:
-//!   between a last reference's going and its putting the object there, and while a walk that has
-//!   isolated it decides. One that is not worth keeping need not be on them.
-//! - An object that was never put into the table needs neither its lock nor the lists'. Whoever has
-//!   a reference to it may put it there: as long as he has that, it cannot be the last one that
-//!   goes.
+//! - The table has at most one object for a number. While an object is in the table, `core` points
+//!   to the cache, and the count may be 0. The object leaves the table under its shard's lock and
+//!   its own. The count then decides: an object without references is dead, otherwise the last
+//!   reference frees it.
+//! - An object is dead once its count is negative; from then on no reference is granted. The thread
+//!   that marked it dead calls [`Object::depart`]. The value and memory are reclaimed by epoch,
+//!   since a lookup may be looking at them.
+//! - An unreferenced object in the table is on the LRU lists, except between the drop of the last
+//!   reference and the addition to the lists, and while a walk that has isolated the object
+//!   decides. An object that is not worth keeping may be off the lists.
+//! - An object that was never in the table needs neither the table's lock nor the lists'. Any
+//!   holder of a reference may put it into the table: while that reference exists, no other one can
+//!   be the last.
 //!
 //! # Locking
-//! Shard of the table > the object's own lock (its count stands still) > a shard of the lists. A
-//! walk over the lists goes the other way, so it only tries an object's lock, and evicts after the
-//! walk, from the table's shard on.
+//! Table shard > the object's own lock (its count is stable) > list shard. A walk over the lists
+//! goes the other way, so it only tries an object's lock, and evicts after the walk, beginning with
+//! the table's shard.
 //!
 //! # The last reference
-//! It goes without the lock. What is in the table and on the lists needs nothing more: that was so
-//! at a moment after the count became 0, and everybody who changes it afterwards looks at the count
-//! under the lock. Otherwise the lock is taken, and if the count is 0 still, the object goes to the
-//! lists, or is freed. Looking at the object after its count became 0 needs a pinned epoch.
+//! The last reference is dropped without the lock. An object in the table and on the lists then
+//! needs nothing more: it was so at a moment after the count became 0, and every thread that
+//! changes that afterwards checks the count under the lock. In the other cases the lock is taken;
+//! if the count is still 0, the object is added to the lists, or freed. Looking at an object after
+//! its count became 0 requires a pinned epoch.
 #![expect(
     unsafe_code,
     reason = "references to objects are pointers that counts and epochs keep valid"
@@ -43,26 +48,27 @@ use core::fmt;
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
 
-/// What a cache keeps, such as an `Arc`.
+/// An object of a cache, such as an `Arc`.
 pub trait Object: Clone + Send + Sync + 'static {
-    /// The count of its references: with the object, so that what else users of it write can lie on
-    /// the same line of a cache. It starts at 0, is this cache's, and is of one object however
-    /// often that is cloned.
+    /// Returns the count of its references. It lies in the object, so that it can share a cache
+    /// line with other data that the object's users write. It must start at 0, must be used by this
+    /// cache only, and must be the same for all clones of an object.
     fn refs(&self) -> &Lockref;
 
-    /// Nobody has a reference or gets one any more: what should not wait for the memory to go is
-    /// given back. Whoever looks at the object without a reference may still do so.
+    /// Releases the object's resources that must not wait for the reclamation of its memory. Called
+    /// when no reference is left and none can be granted. Lookups without a reference may still
+    /// read the object.
     fn depart(&self) {}
 
-    /// Whether it is worth keeping when nobody has a reference. If not, it is not put on the LRU
-    /// lists: somebody takes it out by its number before long. Asked under the object's lock: it
-    /// must take none.
+    /// Returns whether the object is worth keeping while unreferenced. If not, it is not added to
+    /// the LRU lists, and the caller must remove it by its number later. Called under the object's
+    /// lock: it must take no lock.
     fn is_worth_keeping(&self) -> bool {
         true
     }
 }
 
-/// What an `Arc` in a cache points to.
+/// The target of an `Arc` in a cache.
 pub trait OnEvict: Send + Sync + 'static {
     /// See [`Object::refs`].
     fn refs(&self) -> &Lockref;
@@ -90,30 +96,31 @@ impl<T: OnEvict> Object for std::sync::Arc<T> {
     }
 }
 
-/// An object's place: what lookups compare, what counts, and the value.
+/// An object's entry: the key for lookups, the state for the cache, and the value.
 struct Slot<T: Object> {
     key: u32,
-    /// On the LRU lists.
+    /// The position on the LRU lists.
     link: Link,
-    /// The cache whose table the object is in; null if in none. Changes under its count's lock, and
-    /// the cache is not dropped as long as it is set: dropping it takes that lock, too.
+    /// The cache whose table has the object; null if none. Changes under the lock of the object's
+    /// count. The cache is not dropped while this is set: dropping it takes that lock, too.
     core: AtomicPtr<Core<T>>,
-    /// Looked up since a walk came by.
+    /// Looked up since the last walk.
     used: AtomicBool,
     value: T,
 }
 
 impl<T: Object> Hashed for Slot<T> {
-    /// Numbers come in runs: multiplying spreads them over the high bits, which choose the shard,
-    /// and the low ones keep a run's neighbours in neighbouring buckets of one shard, so that who
-    /// goes along a run meets the same lines of a cache.
+    /// Hashes the number. Numbers come in runs. The multiplication spreads the runs over the high
+    /// bits, which choose the shard. The low bits keep the neighbors of a run in neighboring
+    /// buckets of one shard, so that a thread that follows a run uses the same cache lines.
     #[inline]
     fn hash(&self) -> u32 {
         hash(self.key)
     }
 }
 
-/// Neighbours in one shard, by powers of two: as many inodes as a block of a table usually holds.
+/// Logarithm of the number of neighbors in one shard: the usual number of inodes in a block of the
+/// inode table.
 const RUN_BITS: u32 = 4;
 
 #[inline]
@@ -128,51 +135,52 @@ struct Core<T: Object> {
     len: ShardedCounter,
 }
 
-/// Objects by number.
+/// A cache of objects by number.
 pub struct Cache<T: Object> {
     /// From a box, so that slots can point to it.
     core: NonNull<Core<T>>,
 }
 
-// SAFETY: the core is the cache's own, and everything in it is shared by locks, atomics and counts.
+// SAFETY: the cache owns the core, and everything in it is shared by locks, atomics and counts.
 unsafe impl<T: Object> Send for Cache<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T: Object> Sync for Cache<T> {}
 
-/// A counted reference to an object, in the table or not.
+/// A counted reference to an object, which may be in the table or not.
 pub struct Held<T: Object> {
     node: NonNull<Node<Slot<T>>>,
 }
 
-// SAFETY: as `Arc`: it gives shared references, and the last one's thread may drop the value.
+// SAFETY: as for `Arc`: it gives shared references, and the thread of the last one may drop the
+// value.
 unsafe impl<T: Object> Send for Held<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T: Object> Sync for Held<T> {}
 
-/// A locked part of the table.
+/// A locked shard of the table.
 pub struct CacheShard<'a, T: Object> {
     core: NonNull<Core<T>>,
     locked: Locked<'a, Slot<T>>,
 }
 
-/// What a walk over objects that nobody has a reference to does with one.
+/// The decision of a walk about an unreferenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may go.
+    /// It may be evicted.
     Evict,
-    /// Something needs it: it becomes the newest.
+    /// It is needed: it becomes the newest.
     Keep,
 }
 
 impl<T: Object> Slot<T> {
-    /// With one reference, the maker's.
+    /// Makes an entry with one reference, the caller's.
     fn new(key: u32, core: *mut Core<T>, value: T) -> Self {
         value.refs().get();
         let core = AtomicPtr::new(core);
         Slot { key, link: Link::new(), core, used: AtomicBool::new(false), value }
     }
 
-    /// The object dies. The caller holds the lock, and nobody has a count.
+    /// Marks the object dead. The caller must hold the lock, and the count must be 0.
     fn kill(&self, mut guard: LockrefGuard<'_>) {
         debug_assert_eq!(guard.count(), 0, "an object dies once, and unused");
         guard.mark_dead();
@@ -181,51 +189,51 @@ impl<T: Object> Slot<T> {
 
     #[inline]
     fn mark_used(&self) {
-        // Relaxed: a hint for eviction. Stored only where it changes something, since others look
-        // here, too.
+        // Relaxed: a hint for eviction. Stored only if it changes, since other threads read the
+        // line, too.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether an unused object has nothing to be done with it.
+    /// Returns whether an unreferenced object is in its final place: in the table and on the lists.
     fn is_settled(&self) -> bool {
         self.link.is_linked() && !self.core.load(Ordering::Relaxed).is_null()
     }
 }
 
 impl<T: Object> Held<T> {
-    /// An object that no table has, since nobody looks it up by its number. It goes with its last
+    /// Makes an object outside of any table, which no lookup finds. It is freed with its last
     /// reference, unless it was put into a table meanwhile ([`CacheShard::enter`]).
     pub fn unlisted(key: u32, value: T) -> Self {
         let node = Box::into_raw(Node::new(Slot::new(key, ptr::null_mut(), value)));
-        // SAFETY: it came from a box.
+        // SAFETY: the pointer came from a box.
         Held { node: unsafe { NonNull::new_unchecked(node) } }
     }
 
     #[inline]
     fn slot(&self) -> &Slot<T> {
-        // SAFETY: memory goes only after the count, which this reference is part of, has become
-        // negative.
+        // SAFETY: the memory is freed only after the count, which includes this reference, has
+        // become negative.
         unsafe { &self.node.as_ref().value }
     }
 
-    /// The object's number.
+    /// Returns the object's number.
     pub fn key(&self) -> u32 {
         self.slot().key
     }
 
-    /// References to the object, a moment ago.
+    /// Returns the number of references at some recent moment.
     pub fn count(&self) -> usize {
         usize::try_from(self.slot().value.refs().count()).unwrap_or(0)
     }
 
-    /// Whether both refer to the same object.
+    /// Returns whether both references are to the same object.
     pub fn same(&self, other: &Self) -> bool {
         self.node == other.node
     }
 
-    /// The count is 0 or is made so by the caller's reference, and the lock is held.
+    /// Lists or frees an object whose count is 0 under the held lock.
     #[cold]
     fn settle(
         slot: &Slot<T>,
@@ -233,7 +241,7 @@ impl<T: Object> Held<T> {
         pinned: &Guard,
         guard: LockrefGuard<'_>,
     ) {
-        // SAFETY: set under the lock that is held, and the cache is not dropped before it was
+        // SAFETY: `core` is set under the held lock, and the cache is not dropped before it is
         // cleared.
         if let Some(core) = unsafe { slot.core.load(Ordering::Relaxed).as_ref() } {
             if slot.value.is_worth_keeping() {
@@ -243,7 +251,7 @@ impl<T: Object> Held<T> {
         }
         slot.kill(guard);
         slot.value.depart();
-        // SAFETY: it is in no table, and only the one who killed it retires it.
+        // SAFETY: the object is in no table, and only the thread that killed it retires it.
         unsafe { pinned.retire(node.as_ptr()) };
     }
 
@@ -251,9 +259,11 @@ impl<T: Object> Held<T> {
     fn drop_last(&self) {
         let pinned = pin();
         let node = self.node;
-        // SAFETY: the epoch is pinned from before the count is given up, so the memory stays.
+        // SAFETY: the epoch was pinned before the reference is given up, so the memory stays.
         let slot = unsafe { &node.as_ref().value };
         let guard = match slot.value.refs().put_return() {
+            // 0: this was the last reference, and the lock was free. Positive: other references are
+            // left. Negative: the lock is held, and nothing has changed yet.
             0 if slot.is_settled() => return,
             0 => {
                 let guard = slot.value.refs().lock();
@@ -310,8 +320,8 @@ impl<T: Object + fmt::Debug> fmt::Debug for Held<T> {
 }
 
 impl<T: Object> Cache<T> {
-    /// An empty cache. Its table's locks are of `level`; `shards` is how many threads may change it
-    /// at once.
+    /// Makes an empty cache. The locks of its table are of `level`; `shards` is the number of
+    /// threads that can change it at once.
     pub fn new(level: Level, shards: usize) -> Self {
         let table = RawTable::new(level, shards, if cfg!(loom) { 1 } else { 16 });
         let core = Box::into_raw(Box::new(Core {
@@ -319,32 +329,32 @@ impl<T: Object> Cache<T> {
             lru: ListLru::new(),
             len: ShardedCounter::new(0),
         }));
-        // SAFETY: it came from a box.
+        // SAFETY: the pointer came from a box.
         Cache { core: unsafe { NonNull::new_unchecked(core) } }
     }
 
     #[inline]
     fn core(&self) -> &Core<T> {
-        // SAFETY: it lives as long as the cache.
+        // SAFETY: the core lives as long as the cache.
         unsafe { self.core.as_ref() }
     }
 
-    /// The object of a number. None if there is none, or it is just being evicted: under the lock
-    /// that is settled.
+    /// Returns a reference to the object of a number. Returns `None` if there is none, or if it is
+    /// being evicted; the caller can settle that under the lock.
     #[inline]
     pub fn get(&self, key: u32) -> Option<Held<T>> {
         self.get_pinned(&pin(), key)
     }
 
-    /// As [`Cache::get`], for callers who have pinned the epoch.
+    /// As [`Cache::get`], for callers that have pinned the epoch.
     #[inline]
     pub fn get_pinned(&self, pinned: &Guard, key: u32) -> Option<Held<T>> {
         let node = self.core().table.find(pinned, hash(key), |slot| slot.key == key)?;
         hold(node)
     }
 
-    /// The object of a number, to be looked at while the epoch is pinned. It may leave the table
-    /// meanwhile, and die.
+    /// Returns the object of a number for inspection while the epoch is pinned, without a
+    /// reference. The object may meanwhile leave the table and die.
     #[inline]
     pub fn look<'g>(&'g self, pinned: &'g Guard, key: u32) -> Option<&'g T> {
         let slot = &self.core().table.find(pinned, hash(key), |slot| slot.key == key)?.get().value;
@@ -352,8 +362,8 @@ impl<T: Object> Cache<T> {
         Some(&slot.value)
     }
 
-    /// An object is not worth keeping any more: it leaves the LRU lists, and comes back to them
-    /// only if it is again when a last reference goes.
+    /// Takes an object that is no longer worth keeping off the LRU lists. It returns to them only
+    /// if it is worth keeping when a last reference is dropped.
     pub fn unlist(&self, key: u32) {
         let pinned = pin();
         let Some(found) = self.core().table.find(&pinned, hash(key), |slot| slot.key == key) else {
@@ -361,7 +371,7 @@ impl<T: Object> Cache<T> {
         };
         let slot = &found.get().value;
         if slot.link.is_linked() {
-            // The last reference that has just found it worth keeping puts it there under this
+            // A last reference that has just found the object worth keeping adds it under this
             // lock.
             let _guard = slot.value.refs().lock();
             if !slot.value.is_worth_keeping() {
@@ -370,44 +380,45 @@ impl<T: Object> Cache<T> {
         }
     }
 
-    /// Locks the part of the table that a number is in.
+    /// Locks the shard of a number.
     pub fn lock(&self, key: u32) -> CacheShard<'_, T> {
         CacheShard { core: self.core, locked: self.core().table.lock(hash(key)) }
     }
 
-    /// How many objects ever left the part of the table that a number is in.
+    /// Returns how many objects ever left the shard of a number.
     pub fn removals(&self, key: u32) -> u64 {
         self.core().table.lock(hash(key)).totals.removals
     }
 
-    /// Objects in the table; those that come and go meanwhile may or may not be counted.
+    /// Returns the number of objects in the table. Concurrent insertions and removals may or may
+    /// not be counted.
     pub fn len(&self) -> usize {
         usize::try_from(self.core().len.sum()).unwrap_or(0)
     }
 
-    /// Whether more than `bound` objects are in the table, to be asked often.
+    /// Returns whether the table has more than `bound` objects. Cheap enough for frequent calls.
     pub fn exceeds(&self, bound: usize) -> bool {
         self.core().len.at_least(i64::try_from(bound).unwrap_or(i64::MAX).saturating_add(1))
     }
 
-    /// Whether there are none.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Objects on the LRU lists: about those that nobody has a reference to.
+    /// Returns the number of objects on the LRU lists: approximately the unreferenced ones.
     pub fn unused(&self) -> usize {
         self.core().lru.count()
     }
 
-    /// Parts of the table, each locked by itself.
+    /// Returns the number of shards, each with a lock of its own.
     pub fn shard_count(&self) -> usize {
         self.core().table.shard_count()
     }
 
-    /// References to all objects of one part. A walk over all parts meets every object that is in
-    /// the table from its beginning to its end exactly once, whatever changes meanwhile, and holds
-    /// no lock while it works on them.
+    /// Returns references to all objects of a shard. A walk over all shards returns every object
+    /// that is in the table from the beginning of the walk to its end exactly once, whatever
+    /// changes meanwhile, and holds no lock while the caller works on the objects.
     pub fn all_in_shard(&self, shard: usize) -> Vec<Held<T>> {
         let locked = self.core().table.lock_shard(shard);
         let mut all = Vec::with_capacity(locked.totals.len);
@@ -420,15 +431,15 @@ impl<T: Object> Cache<T> {
         all
     }
 
-    /// Looks at up to `budget` objects that nobody uses, the oldest of each list first, starting
-    /// with this thread's list, and evicts those that were not looked up since the last time and
-    /// that `judge` lets go.
+    /// Examines up to `budget` unreferenced objects, the oldest of each list first, starting with
+    /// this thread's list. Evicts those that were not looked up since the last walk and for which
+    /// `judge` returns [`Verdict::Evict`].
     pub fn shrink(&self, budget: usize, judge: impl Fn(&T) -> Verdict) -> Vec<Evicted<T>> {
         self.shrink_with(budget, judge, |_| ())
     }
 
-    /// As [`Cache::shrink`]. What goes is shown to `leave` before anybody can miss it: while its
-    /// part of the table is locked.
+    /// As [`Cache::shrink`]. Calls `leave` for each evicted object while its shard is locked,
+    /// before any lookup can miss it.
     pub fn shrink_with(
         &self,
         budget: usize,
@@ -445,7 +456,7 @@ impl<T: Object> Cache<T> {
         dispose.into_iter().filter_map(|key| self.evict(key, &judge, &leave)).collect()
     }
 
-    /// What a walk does with one object.
+    /// Examines one object of a walk, under the lock of its list.
     fn isolate(
         &self,
         key: u32,
@@ -454,7 +465,7 @@ impl<T: Object> Cache<T> {
         dispose: &mut Vec<u32>,
     ) -> Answer {
         let pinned = pin();
-        // Others add to the list under the table's lock: not waited for here.
+        // Threads add to the list under the table's lock, so this must not wait for that lock.
         let Some(found) = self.core().table.try_find(&pinned, hash(key), |slot| slot.key == key)
         else {
             return Answer::Skip;
@@ -466,7 +477,7 @@ impl<T: Object> Cache<T> {
         };
         let Some(guard) = slot.value.refs().try_lock() else { return Answer::Skip };
         if guard.count() != 0 {
-            // In use: its last reference puts it back.
+            // In use: its last reference adds it again.
             cursor.isolate(&slot.link);
             return Answer::Removed;
         }
@@ -478,8 +489,8 @@ impl<T: Object> Cache<T> {
         Answer::Removed
     }
 
-    /// Evicts an isolated object if nobody has come for it meanwhile. One in use is put back by its
-    /// last reference.
+    /// Evicts an isolated object unless it was referenced meanwhile. Its last reference adds a
+    /// referenced one to the lists again.
     fn evict(
         &self,
         key: u32,
@@ -499,7 +510,7 @@ impl<T: Object> Cache<T> {
         if spared.get()
             && let Some(held) = shard.get(key)
         {
-            // Its last reference puts it back.
+            // This reference, as the last one, adds the object to the lists again.
             drop(shard);
             drop(held);
         }
@@ -507,7 +518,7 @@ impl<T: Object> Cache<T> {
     }
 }
 
-/// A reference to what a lookup found.
+/// Makes a reference to the result of a lookup. Returns `None` if the object is dead.
 #[inline]
 fn hold<T: Object>(found: Found<'_, Slot<T>>) -> Option<Held<T>> {
     let node = found.pointer();
@@ -520,18 +531,18 @@ fn hold<T: Object>(found: Found<'_, Slot<T>>) -> Option<Held<T>> {
 }
 
 impl<T: Object> CacheShard<'_, T> {
-    /// How many objects ever left this part of the table.
+    /// Returns how many objects ever left this shard.
     pub fn removals(&self) -> u64 {
         self.locked.totals.removals
     }
 
-    /// The object of a number that is in this part.
+    /// Returns a reference to the object of a number. The number must belong to this shard.
     pub fn get(&self, key: u32) -> Option<Held<T>> {
         hold(self.locked.find(hash(key), |slot| slot.key == key)?)
     }
 
-    /// Puts an object into the table. What had its number before leaves the table; it comes back if
-    /// nobody has it.
+    /// Puts an object into the table and returns a reference to it. An object that had the number
+    /// before leaves the table; it is returned if it had no references.
     pub fn insert(&mut self, key: u32, value: T) -> (Held<T>, Option<Evicted<T>>) {
         let before = self.remove_if(key, |_, _| true);
         let node = self.locked.insert(Node::new(Slot::new(key, self.core.as_ptr(), value)));
@@ -540,32 +551,32 @@ impl<T: Object> CacheShard<'_, T> {
         (Held { node }, before)
     }
 
-    /// Puts an object into the table that was made outside of it ([`Held::unlisted`]), unless that
-    /// was done already. What had its number before leaves the table, as with
-    /// [`CacheShard::insert`]. One that was taken out of a table should not come back: a lookup
-    /// under way might miss others.
+    /// Puts an object that was made outside of the table ([`Held::unlisted`]) into it, unless it is
+    /// there already. An object that had the number before leaves the table, as with
+    /// [`CacheShard::insert`]. An object that was removed from a table should not be put back: a
+    /// lookup in progress might miss other objects.
     pub fn enter(&mut self, held: &Held<T>) -> Option<Evicted<T>> {
         let slot = held.slot();
-        // Relaxed: who puts it into the table or takes it out has locked this shard.
+        // Relaxed: all threads that put the object into the table or remove it lock this shard.
         if !slot.core.load(Ordering::Relaxed).is_null() {
             return None;
         }
         let before = self.remove_if(slot.key, |_, _| true);
         {
-            // Whoever gives the last reference up afterwards finds the cache under this lock.
+            // A thread that drops the last reference afterwards finds the cache under this lock.
             let _guard = slot.value.refs().lock();
             slot.core.store(self.core.as_ptr(), Ordering::Relaxed);
         }
-        // SAFETY: it is in no table, and the reference keeps it; from here on the last one leaves
-        // it to the cache.
+        // SAFETY: the node is in no table, and the reference keeps it alive. From here on, the last
+        // reference leaves it to the cache.
         unsafe { self.locked.put(held.node) };
         // SAFETY: a cache's shard borrows the cache.
         unsafe { self.core.as_ref() }.len.add(1);
         before
     }
 
-    /// Takes an object out of the table if `accepts` says so of its references and itself; it comes
-    /// back if nobody has a reference.
+    /// Removes an object from the table if `accepts` returns true for its number of references and
+    /// its value. Returns the object if it had no references.
     pub fn remove_if(
         &mut self,
         key: u32,
@@ -573,7 +584,7 @@ impl<T: Object> CacheShard<'_, T> {
     ) -> Option<Evicted<T>> {
         let node = self.locked.find(hash(key), |slot| slot.key == key)?.pointer();
         let pinned = pin();
-        // SAFETY: it is in the table, and the epoch is pinned.
+        // SAFETY: the node is in the table, and the epoch is pinned.
         let slot = unsafe { &node.as_ref().value };
         let guard = slot.value.refs().lock();
         if !accepts(usize::try_from(guard.count()).unwrap_or(0), &slot.value) {
@@ -583,7 +594,8 @@ impl<T: Object> CacheShard<'_, T> {
         let core = unsafe { self.core.as_ref() };
         core.lru.del(&slot.link);
         core.len.sub(1);
-        // Before the lock is given back: a last reference that comes then retires the memory.
+        // Before the lock is released: a last reference that is dropped afterwards retires the
+        // memory.
         self.locked.unlink(hash(key), |slot| slot.key == key);
         if guard.count() > 0 {
             slot.core.store(ptr::null_mut(), Ordering::Relaxed);
@@ -591,14 +603,15 @@ impl<T: Object> CacheShard<'_, T> {
         }
         slot.kill(guard);
         let value = slot.value.clone();
-        // SAFETY: off its chain, and dead: nobody has a count, so nobody else retires it.
+        // SAFETY: the node is off its chain, and dead: there are no references, so no other thread
+        // retires it.
         unsafe { pinned.retire(node.as_ptr()) };
         Some(Evicted(value))
     }
 }
 
-/// An object that has left a cache for good. Dropping this tells it so; no lock should be held
-/// then.
+/// An object that has left a cache for good. Dropping it calls [`Object::depart`]; the caller
+/// should hold no lock then.
 #[derive(Debug)]
 pub struct Evicted<T: Object>(T);
 
@@ -618,8 +631,8 @@ impl<T: Object> Drop for Cache<T> {
                 keys.into_iter().filter_map(|key| self.lock(key).remove_if(key, |_, _| true)),
             );
         }
-        // SAFETY: the table is empty: no slot points to the core any more, and nobody else has the
-        // cache.
+        // SAFETY: the table is empty, so no slot points to the core any more, and this is the only
+        // access to the cache.
         drop(unsafe { Box::from_raw(self.core.as_ptr()) });
         drop(values);
     }

@@ -2,7 +2,7 @@ use super::*;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Counts departures, and may be said to be worth nothing.
+/// Counts departures. The flag says that the object is not worth keeping.
 type Value = Arc<Departures>;
 
 struct Departures(AtomicU64, Lockref, AtomicBool);
@@ -48,7 +48,7 @@ fn the_unused_are_evicted_and_the_held_are_not() {
     assert!(cache.get(2).is_some_and(|found| found.same(&other)));
     drop(other);
     assert_eq!((cache.len(), cache.unused()), (2, 1));
-    // The first walk takes the mark of the lookup.
+    // The first walk clears the mark of the lookup.
     assert_eq!(cache.shrink(10, all).len(), 0);
     assert_eq!(cache.shrink(10, all).len(), 1);
     assert_eq!((cache.len(), cache.unused()), (1, 0));
@@ -73,7 +73,7 @@ fn one_in_use_leaves_the_lists_and_comes_back() {
 }
 
 #[test]
-fn what_is_worth_nothing_is_on_no_list() {
+fn a_worthless_object_is_on_no_list() {
     let (cache, value) = (cache(), Value::default());
     drop(cache.lock(1).insert(1, value.clone()));
     cache.unlist(1);
@@ -99,7 +99,7 @@ fn a_number_has_one_object() {
     assert!(before.is_none() && !held.same(&second));
     assert!(cache.get(7).is_some_and(|found| found.same(&second)));
     assert_eq!((cache.removals(7), cache.len()), (1, 1));
-    // What was displaced goes with its last reference.
+    // A displaced object departs with its last reference.
     let again = held.clone();
     drop(held);
     assert_eq!(gone(&first), 0);
@@ -107,11 +107,11 @@ fn a_number_has_one_object() {
     assert_eq!(gone(&first), 1);
     drop(second);
     let (_third, before) = cache.lock(7).insert(7, Value::default());
-    assert!(before.is_some(), "nobody had it");
+    assert!(before.is_some(), "it had no references");
 }
 
 #[test]
-fn what_is_held_is_not_taken_out_by_who_looks() {
+fn referenced_objects_are_not_removed_as_unused() {
     let cache = cache();
     let (held, _) = cache.lock(7).insert(7, Value::default());
     assert!(cache.lock(7).remove_if(7, |count, _| count == 0).is_none());
@@ -137,13 +137,13 @@ fn references_outlive_the_cache() {
 }
 
 #[test]
-fn what_enters_is_found_and_stays() {
+fn an_entered_object_is_found_and_stays() {
     let cache = cache();
     let (first, second) = (Value::default(), Value::default());
     drop(cache.lock(7).insert(7, first.clone()));
     let held = Held::unlisted(7, second.clone());
     assert!(cache.get(7).is_some_and(|found| !found.same(&held)));
-    // What had the number is gone, and nobody had it.
+    // The former object of the number had no references, so it is gone.
     assert!(cache.lock(7).enter(&held).is_some() && gone(&first) == 1);
     assert!(cache.lock(7).enter(&held).is_none(), "it is there");
     assert!(cache.get(7).is_some_and(|found| found.same(&held)));
@@ -171,7 +171,8 @@ fn a_walk_meets_all() {
     assert!(held.iter().all(|held| held.count() == 1));
 }
 
-/// An object of the next test: its number, and the objects of all numbers that have not departed.
+/// An object of the next test: its number, and the count of objects of all numbers that have not
+/// departed.
 type Numbered = Arc<(u32, Arc<AtomicU64>, Lockref)>;
 
 impl OnEvict for (u32, Arc<AtomicU64>, Lockref) {
@@ -184,7 +185,8 @@ impl OnEvict for (u32, Arc<AtomicU64>, Lockref) {
     }
 }
 
-/// Lookups, loads, evictions and displacements at once: a number's object is one, and none is lost.
+/// Concurrent lookups, loads, evictions and displacements: a number has one object, and no object
+/// is lost.
 #[test]
 fn threads_see_one_object_for_a_number() {
     const KEYS: u32 = 40;
@@ -221,7 +223,7 @@ fn threads_see_one_object_for_a_number() {
         }
     });
     assert!(cache.len() <= KEYS as usize);
-    assert_eq!(cache.unused(), cache.len(), "who is not in use is on the lists");
+    assert_eq!(cache.unused(), cache.len(), "unreferenced objects are on the lists");
     assert_eq!(alive.load(Ordering::Relaxed), cache.len() as u64);
     while !cache.is_empty() {
         cache.shrink(100, |_| Verdict::Evict);

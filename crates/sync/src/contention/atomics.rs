@@ -1,18 +1,18 @@
-//! The atomic types, counting.
+//! The atomic types, counting their writes.
 //!
 //! # Invariants
-//! Each does what the type of the same name in `core` does, with the same orderings, and looks the
-//! same in memory.
+//! Each type has the operations, orderings and memory layout of the type of the same name in
+//! `core`.
 
 use super::log::written;
 use core::fmt;
 use core::panic::Location;
 use core::sync::atomic::{self as real, Ordering};
 
-/// An exchange that stores what the arguments say, and whether it succeeded.
+/// Operations that every atomic type has.
 macro_rules! exchanges {
     ($value:ty) => {
-        /// Stores.
+        /// Stores `value`.
         #[track_caller]
         #[inline]
         pub fn store(&self, value: $value, order: Ordering) {
@@ -20,7 +20,7 @@ macro_rules! exchanges {
             self.0.store(value, order);
         }
 
-        /// Stores, and gives what was there.
+        /// Stores `value` and returns the previous value.
         #[track_caller]
         #[inline]
         pub fn swap(&self, value: $value, order: Ordering) -> $value {
@@ -28,7 +28,7 @@ macro_rules! exchanges {
             self.0.swap(value, order)
         }
 
-        /// Stores if `current` is there.
+        /// Stores `new` if the value is `current`. Returns the previous value in either case.
         #[track_caller]
         #[inline]
         pub fn compare_exchange(
@@ -43,7 +43,7 @@ macro_rules! exchanges {
             outcome
         }
 
-        /// As [`Self::compare_exchange`], and may fail without cause.
+        /// As [`Self::compare_exchange`], but may fail spuriously.
         #[track_caller]
         #[inline]
         pub fn compare_exchange_weak(
@@ -58,7 +58,7 @@ macro_rules! exchanges {
             outcome
         }
 
-        /// Stores what `change` makes of the value, until that succeeds or `change` gives up.
+        /// Applies `change` until its result is stored, or until it returns `None`.
         #[track_caller]
         pub fn fetch_update(
             &self,
@@ -76,19 +76,19 @@ macro_rules! exchanges {
             Err(seen)
         }
 
-        /// Loads, which writes nothing.
+        /// Loads the value. Loads are not counted.
         #[inline]
         pub fn load(&self, order: Ordering) -> $value {
             self.0.load(order)
         }
 
-        /// The value, nobody else having access.
+        /// Returns exclusive access to the value.
         #[inline]
         pub fn get_mut(&mut self) -> &mut $value {
             self.0.get_mut()
         }
 
-        /// The value alone.
+        /// Returns the value.
         #[inline]
         pub fn into_inner(self) -> $value {
             self.0.into_inner()
@@ -102,7 +102,7 @@ macro_rules! exchanges {
     };
 }
 
-/// Changes that give the value before.
+/// Read-modify-write operations that return the previous value.
 macro_rules! changes {
     ($value:ty, $($name:ident)*) => {$(
         #[doc = concat!("As `core`'s `", stringify!($name), "`.")]
@@ -123,7 +123,7 @@ macro_rules! atomic {
         pub struct $name(real::$name);
 
         impl $name {
-            /// A new value.
+            /// Makes an atomic with this value.
             pub const fn new(value: $value) -> Self {
                 $name(real::$name::new(value))
             }
@@ -170,7 +170,7 @@ atomic!(AtomicBool, bool, fetch_and fetch_or fetch_xor fetch_nand);
 pub struct AtomicPtr<T>(real::AtomicPtr<T>);
 
 impl<T> AtomicPtr<T> {
-    /// A new pointer.
+    /// Makes an atomic with this pointer.
     pub const fn new(value: *mut T) -> Self {
         AtomicPtr(real::AtomicPtr::new(value))
     }

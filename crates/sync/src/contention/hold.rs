@@ -1,10 +1,10 @@
-//! How long locks are waited for and held.
+//! Durations for which locks are waited for and held.
 
 use super::log::{self, Place, written};
 use crate::level::Level;
 use std::time::{Duration, Instant};
 
-/// A lock that is held, as its log wants it.
+/// A held lock, as the log of its thread records it.
 #[derive(Debug)]
 pub(crate) struct Hold {
     level: Level,
@@ -14,7 +14,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Takes a lock: without waiting if `now` gives it, by `wait` otherwise.
+    /// Takes a lock: by `now` if that succeeds, otherwise by `wait`, whose duration is recorded.
     pub(crate) fn take<G>(
         (level, address, place): (Level, usize, Place),
         now: impl FnOnce() -> Option<G>,
@@ -28,7 +28,7 @@ impl Hold {
         (guard, Hold::begin((level, address, place), Some(start.elapsed())))
     }
 
-    /// A lock was taken after having been waited for, or without (None).
+    /// Records an acquisition and the duration of the wait (`None`: the lock was free).
     pub(crate) fn begin(
         (level, address, place): (Level, usize, Place),
         waited: Option<Duration>,
@@ -43,15 +43,15 @@ impl Hold {
         Hold { level, address, place, since: Instant::now() }
     }
 
-    /// The lock is let go for a while, by a wait on a condition.
+    /// Ends the hold for the duration of a wait on a condition.
     pub(crate) fn pause(&self) {
         let held = self.since.elapsed();
         log::with(|log| log.locks[self.level as usize].held += held);
     }
 
-    /// It is held again.
+    /// Begins the hold again after the wait.
     pub(crate) fn resume(&mut self) {
-        // The end of the earlier hold is recorded already, so only the new one counts.
+        // `pause` has recorded the end of the earlier hold, so only the new one is counted.
         let again = Hold::begin((self.level, self.address, self.place), None);
         self.since = again.since;
         std::mem::forget(again);

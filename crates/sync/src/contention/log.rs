@@ -1,4 +1,4 @@
-//! What each thread did since counting started.
+//! The log of each thread: its writes, locks and events since counting started.
 
 use super::report::Report;
 use crate::level::{ALL, Level};
@@ -12,20 +12,20 @@ use std::time::Duration;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Where in the source something was done.
+/// A place in the source.
 pub(crate) type Place = &'static Location<'static>;
 
 /// Writes of one thread to one line from one place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Writes {
     pub place: Place,
-    /// The level of the lock whose word it was.
+    /// The level, if the write changed the word of a lock.
     pub level: Option<Level>,
     pub writes: u64,
     pub failed: u64,
 }
 
-/// What one thread did with the locks of one level.
+/// The use that one thread made of the locks of one level.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LockLog {
     pub taken: u64,
@@ -34,7 +34,7 @@ pub(super) struct LockLog {
     pub held: Duration,
 }
 
-/// What one thread did.
+/// All that one thread did while counting was on.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     pub worker: bool,
@@ -62,16 +62,17 @@ fn register() -> Shared {
     log
 }
 
-/// Changes this thread's log, while counting; a thread that is being torn down has none.
+/// Applies `change` to this thread's log while counting is on. A thread that is being torn down has
+/// no log.
 pub(super) fn with(change: impl FnOnce(&mut Log)) {
-    // Relaxed: what a thread does around the start or the stop is counted or not.
+    // Relaxed: operations that run while counting starts or stops may or may not be counted.
     if COUNTING.load(Ordering::Relaxed) {
         let _ = MINE.try_with(|mine| change(&mut lock(mine.get_or_init(register))));
     }
 }
 
-/// Notes writes to the line of `address`, of which `failed` did not succeed (they took the line all
-/// the same).
+/// Records `writes` to the cache line of `address`. `failed` of them did not succeed, but took the
+/// line for writing all the same.
 pub(crate) fn written(
     address: usize,
     level: Option<Level>,
@@ -87,20 +88,21 @@ pub(crate) fn written(
     });
 }
 
-/// The name of what happens when a reference count cannot be changed without its lock.
+/// The event of a reference count that could not be changed without its lock.
 pub const FELL_BACK: &str = "references that fell back to the lock";
 
-/// Counts something that has a name, such as [`FELL_BACK`].
+/// Counts a named event, such as [`FELL_BACK`].
 pub fn event(name: &'static str) {
     with(|log| *log.events.entry(name).or_default() += 1);
 }
 
-/// Marks this thread as one of those whose operations are measured; others work in the background.
+/// Marks this thread as a worker, whose operations are measured; other threads work in the
+/// background.
 pub fn worker() {
     with(|log| log.worker = true);
 }
 
-/// Forgets what was counted, and counts from here on.
+/// Clears all counts and starts counting.
 pub fn start() {
     let mut logs = lock(&LOGS);
     logs.retain(|log| Arc::strong_count(log) > 1);
@@ -108,7 +110,7 @@ pub fn start() {
     COUNTING.store(true, Ordering::Relaxed);
 }
 
-/// Counts no longer; what all threads did.
+/// Stops counting. Returns a report of all threads.
 pub fn stop() -> Report {
     COUNTING.store(false, Ordering::Relaxed);
     let logs = lock(&LOGS);

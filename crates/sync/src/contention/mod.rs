@@ -1,13 +1,12 @@
-//! Counts what threads do to memory that they share: writes to cache lines by locks and atomics,
-//! waits, failed exchanges.
+//! Counts of the accesses to shared memory: writes to cache lines by locks and atomics, waits, and
+//! failed exchanges.
 //!
-//! The crate's feature `contention` puts counting types in place of the usual ones; without it
-//! nothing of this exists. It makes everything slower and lets threads meet at other moments, so it
-//! tells *how often* and *where*, never how fast.
+//! The crate's feature `contention` replaces the usual types by counting ones; without the feature,
+//! nothing of this module exists. Counting slows all operations and changes the interleaving of
+//! threads. It therefore tells *how often* and *where* threads meet, never how fast they are.
 //!
-//! What it sees is every lock and atomic of this crate. It does not see the counts inside `std`'s
-//! `Arc`s, the allocator, or plain memory. A lock counts as one write when taken and one when
-//! released.
+//! Every lock and atomic of this crate is counted. The counts inside `std`'s `Arc`, the allocator
+//! and plain memory are not. A lock counts as one write when taken and one when released.
 //!
 //! # Locking
 //! Each thread has a log of its own behind a mutex that only [`start`] and [`stop`] also take.

@@ -1,22 +1,22 @@
-//! What all threads did, put together.
+//! The report over the logs of all threads.
 
 use super::log::{Log, Writes};
 use crate::level::{ALL, Level};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Writes from one place in the source.
+/// The writes from one place in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// File and line.
     pub place: String,
-    /// The level of the lock that is taken there; None of an atomic.
+    /// The level of the lock that is taken there; `None` for an atomic.
     pub level: Option<Level>,
     /// Writes by workers.
     pub writes: u64,
-    /// Exchanges of them that failed.
+    /// Failed exchanges among the writes.
     pub failed: u64,
-    /// Those of the writes that went to lines that several threads wrote.
+    /// Writes that went to lines written by several threads.
     pub shared: u64,
 }
 
@@ -25,13 +25,13 @@ pub struct Site {
 pub struct Line {
     /// Writes by workers.
     pub writes: u64,
-    /// Exchanges of them that failed.
+    /// Failed exchanges among the writes.
     pub failed: u64,
     /// Workers that wrote it.
     pub workers: usize,
     /// Other threads that wrote it.
     pub others: usize,
-    /// From where workers wrote it, most first, with how many writes.
+    /// The places of the workers' writes with the number of writes, most first.
     pub places: Vec<(String, u64)>,
 }
 
@@ -42,31 +42,31 @@ impl Line {
     }
 }
 
-/// What workers did with the locks of one level.
+/// The use that workers made of the locks of one level.
 #[derive(Clone, Copy, Debug)]
 pub struct LevelReport {
     /// The level.
     pub level: Level,
-    /// How often one was taken.
+    /// Number of acquisitions.
     pub taken: u64,
-    /// How often it had to be waited for.
+    /// Number of acquisitions that had to wait.
     pub contended: u64,
-    /// The waits together.
+    /// Sum of the waits.
     pub waited: Duration,
-    /// How long they were held, all together.
+    /// Sum of the durations for which the locks were held.
     pub held: Duration,
 }
 
-/// Everything that was counted.
+/// All counts of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Threads that were marked as workers.
+    /// Number of threads marked as workers.
     pub workers: usize,
-    /// Lines that workers wrote, most written first.
+    /// Lines that workers wrote, most writes first.
     pub lines: Vec<Line>,
-    /// Places from where workers wrote, most writes first.
+    /// Places of the workers' writes, most writes first.
     pub sites: Vec<Site>,
-    /// Levels of locks that workers took, outermost first.
+    /// Levels of the locks that workers took, outermost first.
     pub levels: Vec<LevelReport>,
     /// Named events of workers.
     pub events: BTreeMap<&'static str, u64>,
@@ -110,7 +110,7 @@ impl Report {
 
 fn name(writes: &Writes) -> String {
     let file = writes.place.file();
-    // From the crate's name on.
+    // Omits the path before the crate's name.
     let file = file.rsplit_once("crates/").map_or(file, |(_, rest)| rest);
     format!("{}:{}", file.replace("/src/", "/"), writes.place.line())
 }

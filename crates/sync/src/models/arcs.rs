@@ -1,10 +1,10 @@
-//! A table of references looked at without a lock, against those who take out what nobody has.
+//! A table of references that is read without a lock, against removals of unreferenced values.
 
 use super::model;
 use crate::atomic::{AtomicBool, Ordering};
 use crate::{Arc, ArcTable, Level, thread};
 
-/// A value that knows whether it was taken out.
+/// A value that records its removal.
 struct Value {
     gone: AtomicBool,
 }
@@ -15,24 +15,24 @@ fn table() -> Arc<ArcTable<Value>> {
     table
 }
 
-/// A reader gets the value or the writer takes it out: never both. Fails if either fence is left
-/// out.
+/// Either the reader gets the value or the writer removes it, never both. Fails without either of
+/// the fences.
 #[test]
-fn lookup_against_what_nobody_has() {
+fn lookup_against_removal_of_an_unused_value() {
     model(|| {
         let table = table();
         let other = table.clone();
         let reader = thread::spawn(move || other.get(1));
         let went = table.remove_unused(1, 0, |_| true);
         let found = reader.join().unwrap();
-        assert!(!(went && found.is_some()), "somebody has what was taken out");
+        assert!(!(went && found.is_some()), "a removed value is referenced");
         assert_eq!(table.get(1).is_some(), !went);
     });
 }
 
-/// What a user did is seen by who takes the value out.
+/// The thread that removes the value sees the changes made by its users.
 #[test]
-fn who_takes_it_out_sees_what_was_done() {
+fn removal_sees_the_changes_of_users() {
     model(|| {
         let table = table();
         let other = table.clone();
@@ -53,8 +53,8 @@ fn who_takes_it_out_sees_what_was_done() {
     });
 }
 
-/// Taking out whoever has it, and putting another there: a reader gets one of the two, or has to
-/// ask under the lock.
+/// A value is removed regardless of references and replaced: a reader gets one of the two values,
+/// or must ask under the lock.
 #[test]
 fn lookup_against_another_value() {
     model(|| {

@@ -1,8 +1,8 @@
-//! The cache: look-ups, evictions, last references and the end of the cache, against each other.
+//! The cache: lookups, evictions, last references and the end of the cache, against each other.
 
 use super::*;
 
-/// Departs once. Its memory tells the checker when it goes.
+/// An object that must depart only once. Its memory reports its drop to the checker.
 #[derive(Clone)]
 struct Value {
     live: Arc<AtomicBool>,
@@ -11,10 +11,7 @@ struct Value {
 
 struct Memory(loom::cell::UnsafeCell<bool>, Lockref);
 
-#[expect(
-    unsafe_code,
-    reason = "the checker watches the cell: who may touch it is what the model asks"
-)]
+#[expect(unsafe_code, reason = "the checker watches the cell: the model checks its exclusive use")]
 // SAFETY: it is written only when it is dropped.
 unsafe impl Sync for Memory {}
 
@@ -45,7 +42,7 @@ fn use_it(held: &Held<Value>) {
     assert!(held.live.load(Ordering::Relaxed), "a reference to an object that is gone");
 }
 
-/// A lookup against eviction: it gets the object whole, or nothing.
+/// A lookup against eviction: it gets the whole object, or nothing.
 #[test]
 fn lookup_against_eviction() {
     model(|| {
@@ -64,7 +61,7 @@ fn lookup_against_eviction() {
             true => assert_eq!(
                 (cache.len(), cache.unused()),
                 (1, 1),
-                "who is not in use is on the lists"
+                "unreferenced objects are on the lists"
             ),
             false => assert_eq!((cache.len(), cache.unused()), (0, 0)),
         }
@@ -73,7 +70,7 @@ fn lookup_against_eviction() {
     });
 }
 
-/// A look without a reference against eviction: the memory stays while it is looked at.
+/// A look without a reference against eviction: the memory stays during the look.
 #[test]
 fn look_against_eviction() {
     model(|| {
@@ -92,8 +89,8 @@ fn look_against_eviction() {
     });
 }
 
-/// The last reference goes while a walk takes what is in use off the lists: in the end it is on
-/// them.
+/// The last reference is dropped while a walk takes the referenced object off the lists: in the end
+/// the object is listed.
 #[test]
 fn last_reference_against_a_walk() {
     model(|| {
@@ -109,7 +106,7 @@ fn last_reference_against_a_walk() {
     });
 }
 
-/// Another object takes the number while the last reference to the first goes: each value is
+/// Another object takes the number while the last reference to the first is dropped: each value is
 /// dropped once.
 #[test]
 fn last_reference_against_displacement() {
@@ -132,8 +129,8 @@ fn last_reference_against_displacement() {
     });
 }
 
-/// An object enters the table while a lookup comes: it is found whole or not at all, and in the
-/// end it is on the lists.
+/// An object enters the table during a lookup: it is found whole or not at all, and in the end it
+/// is listed.
 #[test]
 fn entering_against_a_lookup() {
     model(|| {
@@ -154,8 +151,8 @@ fn entering_against_a_lookup() {
     });
 }
 
-/// An object enters the table while another reference goes: whichever is the last one leaves it
-/// to the table.
+/// An object enters the table while another reference is dropped: whichever reference is the last
+/// leaves the object to the table.
 #[test]
 fn entering_against_a_last_reference() {
     model(|| {
@@ -172,7 +169,7 @@ fn entering_against_a_last_reference() {
     });
 }
 
-/// Two enter it at once: it is in the table once, and goes once.
+/// Two threads enter an object at once: it is in the table once, and departs once.
 #[test]
 fn entering_twice() {
     model(|| {
@@ -190,7 +187,7 @@ fn entering_twice() {
     });
 }
 
-/// A reference outlives the cache, or goes while the cache does.
+/// A reference outlives the cache, or is dropped while the cache is.
 #[test]
 fn last_reference_against_the_end_of_the_cache() {
     model(|| {

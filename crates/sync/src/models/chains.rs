@@ -1,5 +1,5 @@
-//! Chains of a table: readers without a lock against those who put values on them, take them off,
-//! and move them to other chains.
+//! The chains of a table: readers without a lock against threads that add and remove values, and
+//! move them to other chains.
 
 use super::model;
 use crate::epoch::pin;
@@ -7,17 +7,14 @@ use crate::table::{Hashed, Table};
 use crate::{Arc, Level, thread};
 use loom::cell::UnsafeCell;
 
-/// A value whose content the checker watches: whoever reads it has to come after whoever made it.
+/// A value whose content the checker watches: each read must be ordered after its creation.
 struct Item {
     key: u32,
     content: UnsafeCell<u32>,
 }
 
-#[expect(
-    unsafe_code,
-    reason = "the checker watches the cell: who may touch it is what the model asks"
-)]
-// SAFETY: it is written by none but its maker.
+#[expect(unsafe_code, reason = "the checker watches the cell: the model checks its exclusive use")]
+// SAFETY: only its maker writes it.
 unsafe impl Sync for Item {}
 
 impl Hashed for Item {
@@ -26,7 +23,8 @@ impl Hashed for Item {
     }
 }
 
-/// A table with one bucket, which becomes four with the second value and sixteen with the fifth.
+/// Makes a table with one bucket, which becomes four with the second value and sixteen with the
+/// fifth.
 fn table(keys: &[u32]) -> Arc<Table<Item>> {
     let table = Arc::new(Table::new(Level::Leaf, 1));
     keys.iter().for_each(|key| insert(&table, *key));
@@ -45,26 +43,26 @@ fn look(item: &Item) {
     item.content.with(|_| ());
 }
 
-/// Looks a key up, which may be there or not: what is found is whole.
+/// Looks up a key that may be absent: a value that is found is whole.
 fn meets(key: u32) -> impl Fn(&Table<Item>) + Copy {
     move |table| {
         finds(table, key);
     }
 }
 
-/// Whether a key is found, and whole.
+/// Returns whether a key is found. Checks that the value is whole.
 fn finds(table: &Table<Item>, key: u32) -> bool {
     let pinned = pin();
     table.find(&pinned, key, |item| item.key == key).map(look).is_some()
 }
 
-/// As [`finds`]; `None` if that is not known.
+/// As [`finds`]; `None` if the answer is unknown.
 fn tries(table: &Table<Item>, key: u32) -> Option<bool> {
     let pinned = pin();
     table.try_find(&pinned, key, |item| item.key == key).map(|found| found.map(look).is_some())
 }
 
-/// What `change` does, while another thread does `read`.
+/// Runs `change` while another thread runs `read`.
 fn against(
     keys: &'static [u32],
     change: fn(&Table<Item>),
@@ -79,33 +77,33 @@ fn against(
     });
 }
 
-/// Two values of one chain part while a reader stands on the first: what it misses it looks for
-/// again.
+/// Two values of one chain are separated while a reader is at the first: the reader searches again
+/// for the value that it misses.
 #[test]
 fn a_chain_that_parts() {
     let grow = |table: &Table<Item>| insert(table, 3);
-    // 8 stands before 4, and leaves for a chain of its own.
+    // 8 is before 4, and moves to a chain of its own.
     against(&[4, 8, 1, 2], grow, |table| assert!(finds(table, 4), "it was there all the time"));
     against(&[4, 8, 1, 2], grow, |table| {
         assert_ne!(tries(table, 4), Some(false), "it was there all the time")
     });
 }
 
-/// Whatever a reader comes upon it sees whole: at a chain's head, behind an older value that was
-/// moved, and behind what went.
+/// A reader sees every value whole: at a chain's head, behind an older value that was moved, and
+/// behind a removed value.
 #[test]
-fn values_that_come_are_seen_whole() {
+fn new_values_are_seen_whole() {
     against(&[4], |table| insert(table, 20), meets(20));
-    // The newer one comes to stand behind the older.
+    // The newer value comes to be behind the older.
     let turn = |table: &Table<Item>| [20, 3].iter().for_each(|key| insert(table, *key));
     against(&[4, 1, 2], turn, meets(20));
-    // Between them stood another.
+    // Another value was between them.
     let turn_and_take = |table: &Table<Item>| {
         [20, 36, 3].iter().for_each(|key| insert(table, *key));
         remove(table, 20);
     };
     against(&[4, 1], turn_and_take, meets(36));
-    // What stood before it went.
+    // The value before it is removed.
     let cover_and_take = |table: &Table<Item>| {
         [20, 36].iter().for_each(|key| insert(table, *key));
         remove(table, 36);

@@ -1,10 +1,10 @@
 //! A counter whose threads share a shard: changes against the move of a batch, and against each
-//! other's.
+//! other.
 
 use super::model;
 use crate::{Arc, ShardedCounter, thread};
 
-/// One short of a batch, so that either of two threads moves it.
+/// One less than a batch, so that either thread moves it.
 #[test]
 fn nothing_is_lost_when_a_batch_is_moved() {
     model(|| {
@@ -20,7 +20,7 @@ fn nothing_is_lost_when_a_batch_is_moved() {
     });
 }
 
-/// Who takes a sum meanwhile may miss what is on its way, and counts nothing twice.
+/// A concurrent sum may miss a batch that is being moved, and counts nothing twice.
 #[test]
 fn a_sum_meanwhile_counts_nothing_twice() {
     model(|| {

@@ -1,4 +1,4 @@
-//! The gate: entering against shutting, lots against the bound, a reset, and each other.
+//! The gate: entries against shutting, lots against the bound, a reset, and each other.
 
 use super::model;
 use crate::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -10,15 +10,12 @@ struct Place {
     inside: AtomicUsize,
     /// Credits used since the last reset.
     used: AtomicU32,
-    /// Read by those inside, written while nobody is.
+    /// Read by threads inside, written while no thread is inside.
     content: UnsafeCell<()>,
 }
 
-#[expect(
-    unsafe_code,
-    reason = "the checker watches the cell: who may touch it is what the model asks"
-)]
-// SAFETY: the gate is to see to it; nothing is in there.
+#[expect(unsafe_code, reason = "the checker watches the cell: the model checks its exclusive use")]
+// SAFETY: the gate must ensure it, which the model checks; the cell is empty.
 unsafe impl Sync for Place {}
 
 fn place(bound: u32, shards: usize) -> Arc<Place> {
@@ -31,7 +28,7 @@ fn place(bound: u32, shards: usize) -> Arc<Place> {
     })
 }
 
-/// Comes in with credits, uses some, and leaves.
+/// Enters with credits, uses some, and leaves.
 fn visit(place: &Place, shard: usize, credits: u32, used: u32) -> Result<(), Refused> {
     let entered = place.gate.enter(shard, credits);
     if entered == Err(Refused::NoRoom) {
@@ -46,19 +43,19 @@ fn visit(place: &Place, shard: usize, credits: u32, used: u32) -> Result<(), Ref
     Ok(())
 }
 
-/// What holds when nobody is inside: what is drawn and in no lot was used.
+/// Checks the state without threads inside: the drawn credits outside of lots were used.
 fn settled(place: &Place) {
     let (drawn, bound) = place.gate.room();
     assert!(drawn <= bound && place.gate.is_drained());
     assert_eq!(place.gate.reserved(), place.used.load(Relaxed), "credits came or went");
 }
 
-/// Shuts the gate, and begins to count anew if nobody was inside.
+/// Shuts the gate, and resets its credits if no thread was inside.
 fn turn(place: &Place, bound: u32) -> bool {
     place.gate.shut();
     let drained = place.gate.is_drained();
     if drained {
-        assert_eq!(place.inside.load(Relaxed), 0, "somebody is inside");
+        assert_eq!(place.inside.load(Relaxed), 0, "a thread is inside");
         place.used.store(0, Relaxed);
         place.content.with_mut(|_| ());
         place.gate.reset(bound);
@@ -69,7 +66,7 @@ fn turn(place: &Place, bound: u32) -> bool {
 }
 
 #[test]
-fn nobody_is_inside_a_gate_that_was_shut() {
+fn no_thread_is_inside_a_drained_gate() {
     model(|| {
         let place = place(4, 2);
         let visitors = [0, 1].map(|shard| {
@@ -102,24 +99,25 @@ fn two_turns_and_a_visitor_with_a_lot() {
 fn lots_come_back_near_the_bound() {
     model(|| {
         let place = place(3, 2);
-        // A lot of two lies with the first shard.
+        // The first shard has a lot of two.
         visit(&place, 0, 2, 0).unwrap();
         assert_eq!(place.gate.room(), (2, 3));
         let other = place.clone();
         let visitor = thread::spawn(move || visit(&other, 0, 1, 1));
-        // May come while the other has credits in its hands.
+        // May enter while the other thread holds credits.
         let came = visit(&place, 1, 2, 1);
         visitor.join().unwrap().expect("one always fits");
         assert!(matches!(came, Ok(()) | Err(Refused::NoRoom)));
         settled(&place);
-        visit(&place, 1, 1, 1).expect("what is left is found wherever it lies");
+        visit(&place, 1, 1, 1).expect("remaining credits are found in any lot");
         settled(&place);
     });
 }
 
-/// A sleeper is told: it looks after shutting, and whoever leaves a shut gate last says so.
+/// A thread that waits for the drain is told: it looks after shutting, and the last thread that
+/// leaves a shut gate reports it.
 #[test]
-fn whoever_leaves_last_is_noticed() {
+fn the_last_thread_to_leave_is_noticed() {
     model(|| {
         let place = place(2, 1);
         place.gate.enter(0, 1).unwrap();
@@ -134,7 +132,7 @@ fn whoever_leaves_last_is_noticed() {
             place.content.with_mut(|_| ());
         }
         let told = visitor.join().unwrap();
-        assert!(drained || told, "who waits is never told");
+        assert!(drained || told, "the waiting thread is never told");
         assert!(place.gate.is_drained());
     });
 }

@@ -1,5 +1,5 @@
-//! What a cache keeps of objects that nobody has: those that are worth it, and those that a walk
-//! spares at the last moment.
+//! Unreferenced objects of a cache: those that are worth keeping, and those that a walk spares at
+//! the last moment.
 
 use super::model;
 use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,8 +25,8 @@ fn value(worth: bool) -> Value {
     Value(Arc::new((AtomicBool::new(worth), Lockref::new(0))))
 }
 
-/// Somebody has it taken off the lists, since it is worth nothing; meanwhile a user finds it worth
-/// keeping, and lets it go: it is on them.
+/// A thread unlists the object, which is worth nothing. Meanwhile a user finds it worth keeping,
+/// and drops its reference: the object ends on the lists.
 #[test]
 fn unlisting_against_a_last_reference() {
     model(|| {
@@ -49,9 +49,10 @@ fn unlisting_against_a_last_reference() {
     });
 }
 
-/// What is worth nothing leaves the lists, or never comes to them, whoever is first.
+/// An object that is worth nothing leaves the lists, or never gets there, whichever thread is
+/// first.
 #[test]
-fn what_is_worth_nothing_is_not_listed() {
+fn a_worthless_object_is_not_listed() {
     model(|| {
         let cache = Arc::new(Cache::new(Level::Leaf, 1));
         let (held, _) = cache.lock(1).insert(1, value(false));
@@ -63,10 +64,10 @@ fn what_is_worth_nothing_is_not_listed() {
     });
 }
 
-/// A walk has taken it off its list when it is found to be needed after all: it is put back,
-/// whoever else walks meanwhile.
+/// A walk has isolated the object when it is needed after all: the object is listed again, even if
+/// another thread walks meanwhile.
 #[test]
-fn what_is_spared_is_put_back() {
+fn a_spared_object_is_listed_again() {
     model(|| {
         let cache = Arc::new(Cache::new(Level::Leaf, 1));
         drop(cache.lock(1).insert(1, value(true)));

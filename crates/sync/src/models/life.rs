@@ -1,4 +1,4 @@
-//! An object's last name against its last holder.
+//! The removal of an object's last name against the release of its last hold.
 
 use super::model;
 use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use crate::{Arc, life::HoldState, thread};
 struct Object {
     life: HoldState,
     nameless: AtomicBool,
-    /// What its last holder left in it: who ends it has to find that.
+    /// Written by each holder before its release; the thread that ends the object must see both.
     left: [AtomicBool; 2],
     ends: AtomicUsize,
 }
@@ -23,7 +23,7 @@ impl Object {
     }
 
     fn unname(&self) {
-        // Relaxed: the word alone orders it.
+        // Relaxed: only the word orders it.
         self.nameless.store(true, Ordering::Relaxed);
         self.try_end();
     }
@@ -37,7 +37,7 @@ impl Object {
 }
 
 #[test]
-fn one_of_the_last_name_and_the_last_holder_ends_it() {
+fn either_the_last_unlink_or_the_last_release_ends_it() {
     model(|| {
         let object = Arc::new(Object::default());
         assert!(object.life.hold(1));
@@ -46,7 +46,7 @@ fn one_of_the_last_name_and_the_last_holder_ends_it() {
         let holder = thread::spawn(move || other.let_go(0));
         object.unname();
         holder.join().unwrap();
-        assert_eq!(object.ends.load(Ordering::Relaxed), 1, "nobody, or two, ended it");
+        assert_eq!(object.ends.load(Ordering::Relaxed), 1, "it was ended not once");
     });
 }
 
@@ -61,6 +61,6 @@ fn two_holders_and_the_last_name() {
         });
         object.unname();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(object.ends.load(Ordering::Relaxed), 1, "nobody, or two, ended it");
+        assert_eq!(object.ends.load(Ordering::Relaxed), 1, "it was ended not once");
     });
 }

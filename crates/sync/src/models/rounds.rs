@@ -1,5 +1,5 @@
-//! Rounds: those who ask at once, who comes while a round runs, and several who wait for the next.
-//! A wake-up that is lost leaves somebody waiting for ever, which ends a model.
+//! Rounds: concurrent requests, requests during a round, and several threads that wait for the next
+//! round. A lost wake-up leaves a thread waiting for ever, which fails a model.
 
 use super::model;
 use crate::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -19,7 +19,7 @@ fn place() -> Arc<Place> {
     })
 }
 
-/// Asks, and has the result of a round that began later.
+/// Requests a round and checks that it began after the request.
 fn ask(place: &Place) {
     let asked = place.clock.fetch_add(1, SeqCst);
     let begun = place.rounds.share(|| {
@@ -46,7 +46,7 @@ fn asked_by(threads: usize, times: usize) {
 }
 
 #[test]
-fn two_ask_again_and_again() {
+fn two_threads_request_repeatedly() {
     asked_by(2, 2);
 }
 

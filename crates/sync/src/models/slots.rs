@@ -1,10 +1,10 @@
-//! Slots: claim against release, claim against claim, hints against both.
+//! Slots: claims against releases, claims against claims, hints against both.
 
 use super::model;
 use crate::{Arc, Hints, Slots, thread};
 
-/// What holds when nobody is at it: the count is that of the empty slots, and the hints lead to
-/// each of them.
+/// Checks the state without concurrent threads: the count is that of the empty slots, and the hints
+/// lead to each of them.
 fn settled(slots: &Slots) {
     let empty = slots.numbers().filter(|number| *number == 0).count();
     assert_eq!(slots.free() as usize, empty, "the count is off");
@@ -16,7 +16,7 @@ fn settled(slots: &Slots) {
     assert_eq!(led, empty);
 }
 
-/// Takes a slot and gives it back; it is nobody else's in between.
+/// Takes a slot and releases it. No other thread has it in between.
 fn pass(slots: &Slots, start: usize, number: u32) {
     if slots.reserve() {
         let slot = slots.claim(start, number).expect("a reservation is the promise of a slot");
@@ -55,7 +55,7 @@ fn a_release_against_a_claim_that_doubts_the_slot() {
 }
 
 #[test]
-fn who_reserves_sees_what_was_released() {
+fn a_reservation_sees_released_slots() {
     model(|| {
         let slots = Arc::new(Slots::new([5, 6]));
         let owners = [0, 1].map(|slot| {
@@ -72,8 +72,8 @@ fn who_reserves_sees_what_was_released() {
     });
 }
 
-/// Hints over several [`Slots`], as the blocks of a file: a release from nothing against a search
-/// that finds nothing.
+/// Hints over several [`Slots`], as for the blocks of a file: a release into a full block against a
+/// search that finds nothing.
 #[test]
 fn a_block_that_was_full_is_found_again() {
     model(|| {

@@ -1,13 +1,13 @@
-//! Waiting for an object's lock: who sleeps is woken, gets the lock by himself or is given it, and
-//! is alone with it.
+//! Waiting for an object's lock: a sleeping thread is woken, takes the lock itself or is passed it,
+//! and holds it alone.
 
 use crate::lockref::Lockref;
 use crate::parking::be_fair;
 use crate::{Arc, thread};
 use loom::cell::UnsafeCell;
 
-/// As those of other models, but with at most three switches: three threads that sleep and wake
-/// have very many interleavings.
+/// As in other models, but with at most three switches: three threads that sleep and wake have very
+/// many interleavings.
 fn model(f: impl Fn() + Send + Sync + 'static) {
     let mut all = loom::model::Builder::new();
     all.preemption_bound = all.preemption_bound.map(|most| most.min(3));
@@ -19,14 +19,11 @@ struct Object {
     content: UnsafeCell<u32>,
 }
 
-#[expect(
-    unsafe_code,
-    reason = "the checker watches the cell: who may touch it is what the model asks"
-)]
-// SAFETY: who touches it holds the lock.
+#[expect(unsafe_code, reason = "the checker watches the cell: the model checks its exclusive use")]
+// SAFETY: it is accessed only under the lock.
 unsafe impl Sync for Object {}
 
-/// Comes in, counts, and goes.
+/// Locks the object, raises both counts, and unlocks it.
 fn visit(object: &Object) {
     let mut guard = object.refs.lock();
     #[expect(unsafe_code, reason = "a cell of the checker is written through a pointer")]
@@ -36,7 +33,8 @@ fn visit(object: &Object) {
     guard.set_count(count + 1);
 }
 
-/// So many come at once. One who is not woken would wait for ever, which ends a model.
+/// Runs `threads` concurrent visits. A thread that is not woken would wait for ever, which fails a
+/// model.
 fn come(threads: u32, fair: bool) {
     model(move || {
         be_fair(fair);
@@ -69,9 +67,9 @@ fn a_lock_is_passed_on() {
     come(3, true);
 }
 
-/// References come and go meanwhile, by the word or by its lock.
+/// References are taken and dropped meanwhile, by the word or under its lock.
 #[test]
-fn references_against_those_who_wait() {
+fn references_against_waiting_threads() {
     model(|| {
         let object = Arc::new(Object { refs: Lockref::new(1), content: UnsafeCell::new(0) });
         let (first, second) = (object.clone(), object.clone());

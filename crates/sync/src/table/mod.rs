@@ -1,5 +1,5 @@
-//! A hash table for values that readers look at in place, without a lock and without writing
-//! anything that is shared.
+//! A hash table whose values are read in place, without a lock and without a write to shared
+//! memory.
 //!
 //! # Locking
 //! Changes lock a shard. A lookup locks one only if it found nothing while the shard was growing.
@@ -14,28 +14,29 @@ use raw::{Node, RawTable};
 
 /// A value that a [`Table`] finds by its hash, which never changes.
 pub trait Hashed {
-    /// The hash. All its bits should differ: the highest choose a shard, the lowest a bucket.
+    /// Returns the hash. All its bits should vary: the highest bits choose a shard, the lowest a
+    /// bucket.
     fn hash(&self) -> u32;
 }
 
-/// The table. Values are found while a [`Guard`] is held and are dropped some time after they were
-/// removed.
+/// A hash table. A [`Guard`] is required for lookups; removed values are dropped some time later.
 pub struct Table<T: Hashed + Send + Sync + 'static> {
     raw: RawTable<T>,
 }
 
-/// A part of a table, locked for changes.
+/// A shard of a table, locked for changes.
 pub struct TableShard<'a, T: Hashed + Send + Sync + 'static> {
     locked: raw::Locked<'a, T>,
 }
 
 impl<T: Hashed + Send + Sync + 'static> Table<T> {
-    /// An empty table; `shards` (a power of two) is how many threads may change it at once.
+    /// Makes an empty table. `shards`, a power of two, is the number of threads that can change it
+    /// at once.
     pub fn new(level: Level, shards: usize) -> Self {
         Table { raw: RawTable::new(level, shards, if cfg!(loom) { 1 } else { 16 }) }
     }
 
-    /// The value of this hash that `is` accepts.
+    /// Returns the first value with this hash for which `is` returns true.
     #[inline(always)]
     pub fn find<'g>(
         &'g self,
@@ -46,8 +47,8 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
         self.raw.find(pinned, hash, is).map(|node| &node.get().value)
     }
 
-    /// As [`Table::find`], for callers that hold a lock which others take under the table's: it
-    /// never waits. The outer `None` if the answer cannot be known now.
+    /// As [`Table::find`], but never waits: for callers that hold a lock which other threads take
+    /// under the table's lock. The outer `None` means that the answer is unknown at the moment.
     pub fn try_find<'g>(
         &'g self,
         pinned: &'g Guard,
@@ -57,54 +58,56 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
         self.raw.try_find(pinned, hash, is).map(|found| found.map(|node| &node.get().value))
     }
 
-    /// Locks the part that values of this hash are in.
+    /// Locks the shard of this hash.
     pub fn lock(&self, hash: u32) -> TableShard<'_, T> {
         TableShard { locked: self.raw.lock(hash) }
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     pub fn shard_count(&self) -> usize {
         self.raw.shard_count()
     }
 
-    /// The shard that values of this hash are in.
+    /// Returns the shard of this hash.
     #[inline]
     pub fn shard_of(&self, hash: u32) -> usize {
         self.raw.shard_of(hash)
     }
 
-    /// Calls `f` for each value of a shard, which is locked meanwhile. A walk over all shards, one
-    /// by one, meets every value that is in the table from its beginning to its end exactly once,
-    /// whatever changes meanwhile.
+    /// Calls `f` for each value of a shard, under the shard's lock. A walk over all shards, one by
+    /// one, visits every value that is in the table from the beginning of the walk to its end
+    /// exactly once, whatever changes meanwhile.
     pub fn each_in_shard(&self, shard: usize, mut f: impl FnMut(&T)) {
         self.raw.lock_shard(shard).each(|node| f(&node.get().value));
     }
 
-    /// Values in the table; those that come and go meanwhile may or may not be counted.
+    /// Returns the number of values. Concurrent insertions and removals may or may not be counted.
     pub fn len(&self) -> usize {
         (0..self.raw.shard_count()).map(|shard| self.raw.lock_shard(shard).totals.len).sum()
     }
 
-    /// Whether there are none.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl<T: Hashed + Send + Sync + 'static> TableShard<'_, T> {
-    /// The value of this hash that `is` accepts.
+    /// Returns the first value with this hash for which `is` returns true.
     pub fn find(&self, hash: u32, is: impl FnMut(&T) -> bool) -> Option<&T> {
         self.locked.find(hash, is).map(|node| &node.get().value)
     }
 
-    /// Adds a value; its hash must belong to this shard.
+    /// Adds a value. Its hash must belong to this shard.
     pub fn insert(&mut self, value: T) -> &T {
         let node = self.locked.insert(Node::new(value));
-        // SAFETY: it is on a chain, the shard is locked, and nodes go by `&mut self` only.
+        // SAFETY: the node is on a chain, the shard is locked, and nodes are removed only through
+        // `&mut self`.
         unsafe { &node.as_ref().value }
     }
 
-    /// Takes out the value of this hash that `is` accepts; true if there was one.
+    /// Removes the first value with this hash for which `is` returns true. Returns whether there
+    /// was one.
     pub fn remove(&mut self, hash: u32, is: impl FnMut(&T) -> bool) -> bool {
         let Some(node) = self.locked.unlink(hash, is) else { return false };
         // SAFETY: the node came from a box and is on no chain any more.
@@ -131,7 +134,7 @@ mod tests {
         value: u64,
     }
 
-    /// Few bits, so that chains are long and shards are few.
+    /// A hash with few bits, for long chains and few shards.
     fn weak(key: u32) -> u32 {
         (key % 7) << 29 | (key % 5)
     }
@@ -191,15 +194,15 @@ mod tests {
         Counted(key, !u64::from(key))
     }
 
-    /// How often what stays is looked for at least, and how often all else comes and goes: an
-    /// interpreter takes a minute for one round.
+    /// The least number of lookup rounds, and the number of rounds of changes. Miri takes a minute
+    /// for one round.
     const LOOKS: usize = if cfg!(miri) { 1 } else { 10 };
     const ROUNDS: usize = if cfg!(miri) { 2 } else { 20 };
 
-    /// Keys below 100 stay, and are found at every moment; those above come and go, while the table
+    /// Keys below 100 stay and are always found. The others are added and removed while the table
     /// grows.
     #[test]
-    fn what_stays_is_found_while_all_else_changes() {
+    fn stable_keys_are_found_while_others_change() {
         let (table, stop) = (Table::new(Level::Leaf, 2), AtomicBool::new(false));
         let hash = |key: u32| key.wrapping_mul(0x9e37_79b1);
         (0..100).for_each(|key| assert!(table.lock(hash(key)).insert(counted(key)).1 != 0));
@@ -233,8 +236,8 @@ mod tests {
         assert_eq!(table.len(), 100);
         drop(table);
         while ALIVE.load(Ordering::Relaxed) > 0 {
-            // Garbage goes as epochs advance, which pinning makes them do; what this thread itself
-            // has gathered only once it is given away.
+            // Retired values are dropped as epochs advance, which pinning causes. The values
+            // retired by this thread are dropped only after a flush.
             crossbeam_epoch::pin().flush();
             std::thread::yield_now();
         }

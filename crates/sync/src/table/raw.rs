@@ -1,19 +1,23 @@
-//! A hash table that is looked at without a lock, and grows: the part that knows about memory.
+//! The memory management of a hash table that is read without a lock and grows.
 //!
 //! # Invariants
-//! - A node is on one chain at most. It is put there, moved and taken off under its shard's lock
-//!   only.
-//! - A node that was taken off keeps its `next`, so that who stands on it goes on; it is retired by
-//!   epoch. What its `next` leads to was not retired before whoever stands on it was pinned.
-//! - While a shard grows, `moves` is odd. A reader whose node moves may end up on another chain:
-//!   what it finds is what it looked for all the same, since keys are compared; what it does not
-//!   find is looked for again under the lock. Chains never have circles: a moved node points to
+//! - A node is on at most one chain. It is added, moved and removed only under its shard's lock.
+//! - A removed node keeps its `next`, so that a reader at the node can continue. The node is
+//!   retired by epoch. The node that `next` points to was not retired before the reader at the
+//!   removed node was pinned.
+//! - While a shard grows, `moves` is odd. A reader whose node is moved may continue on another
+//!   chain. A value that it finds there is still correct, since keys are compared. After finding
+//!   nothing, it searches again under the lock. Chains never have cycles: a moved node points to
 //!   nodes moved before it.
 //!
+//! For example, a reader stands on node 8 and looks for node 4 behind it. A growth moves node 8 to
+//! another chain, so the reader reaches the end of that chain. It sees that `moves` has changed,
+//! and searches again under the lock.
+//!
 //! # Memory order
-//! Every pointer to a node is stored with release and loaded with acquire, so the node is seen
-//! whole. A reader that followed a pointer stored by a growth sees `moves` odd or later: the
-//! counter was stored before the pointer.
+//! Every pointer to a node is stored with release and loaded with acquire, so a reader sees the
+//! node whole. A reader that followed a pointer stored by a growth sees `moves` odd or later,
+//! because the growth stores the counter before the pointer.
 #![expect(unsafe_code, reason = "nodes are reached by pointers that locks and epochs keep valid")]
 
 use super::Hashed;
@@ -36,12 +40,12 @@ impl<T> Node<T> {
     }
 }
 
-/// A node that a lookup met, by the pointer that its chain has: whoever retires it later may write
-/// through that, and not through a reference that was made of it.
+/// A node found by a lookup, as the chain's own pointer: the thread that retires the node later may
+/// write through this pointer, but not through one derived from a reference.
 #[derive(Debug)]
 pub(crate) struct Found<'g, T> {
     node: ptr::NonNull<Node<T>>,
-    /// As long as the node stays.
+    /// For the lifetime of the node.
     stays: PhantomData<&'g Node<T>>,
 }
 
@@ -52,7 +56,7 @@ impl<'g, T> Found<'g, T> {
 
     #[inline(always)]
     pub(crate) fn get(self) -> &'g Node<T> {
-        // SAFETY: whoever made this saw to it that the node stays for `'g`.
+        // SAFETY: the maker of this value ensured that the node stays for `'g`.
         unsafe { self.node.as_ref() }
     }
 }
@@ -61,7 +65,7 @@ type Head<T> = AtomicPtr<Node<T>>;
 
 #[derive(Debug)]
 struct Buckets<T> {
-    /// A power of two.
+    /// The length is a power of two.
     heads: Box<[Head<T>]>,
 }
 
@@ -80,28 +84,28 @@ impl<T> Buckets<T> {
     }
 }
 
-/// What a shard's lock protects beside the chains.
+/// The data that a shard's lock protects besides the chains.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) len: usize,
-    /// How many were ever taken off.
+    /// Number of nodes ever removed.
     pub(crate) removals: u64,
 }
 
 #[derive(Debug)]
 struct Shard<T> {
-    /// On lines of its own: lookups read what follows.
+    /// On cache lines of its own, since lookups read the fields below.
     totals: CachePadded<Mutex<Totals>>,
     moves: AtomicU32,
     buckets: AtomicPtr<Buckets<T>>,
 }
 
-/// Chains of nodes by hash. The nodes on them are the table's.
+/// Chains of nodes by hash. The table owns the nodes on its chains.
 #[derive(Debug)]
 pub(crate) struct RawTable<T: Send + Sync + 'static> {
-    /// A power of two.
+    /// The length is a power of two.
     shards: Box<[Shard<T>]>,
-    /// Bits of a hash that are not the shard's.
+    /// Number of bits of a hash below those of the shard.
     shift: u32,
 }
 
@@ -141,7 +145,7 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
         &self.shards[self.shard_of(hash)]
     }
 
-    /// The first node of this hash that `is` accepts.
+    /// Returns the first node with this hash for which `is` returns true.
     #[inline(always)]
     pub(crate) fn find<'g>(
         &'g self,
@@ -164,8 +168,8 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
         }
     }
 
-    /// As [`RawTable::find`], for callers that must not wait for the shard; the outer `None` if it
-    /// is being enlarged.
+    /// As [`RawTable::find`], for callers that must not wait for the shard. The outer `None` means
+    /// that the shard is growing.
     pub(crate) fn try_find<'g>(
         &'g self,
         _pinned: &'g Guard,
@@ -202,15 +206,17 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
 }
 
 impl<T: Hashed> Shard<T> {
+    /// Searches the chain of `hash`.
+    ///
     /// # Safety
-    /// The thread is pinned for `'g`, or holds the shard's lock for `'g`.
+    /// The thread must be pinned for `'g`, or must hold the shard's lock for `'g`.
     #[inline(always)]
     unsafe fn look<'g>(&self, hash: u32, is: &mut impl FnMut(&T) -> bool) -> Option<Found<'g, T>> {
         // SAFETY: buckets are never null and are retired by epoch.
         let buckets = unsafe { &*self.buckets.load(Ordering::Acquire) };
         let mut at = buckets.head(hash).load(Ordering::Acquire);
         while let Some(found) = ptr::NonNull::new(at) {
-            // SAFETY: what a chain leads to is alive, see the invariants.
+            // SAFETY: nodes reached through a chain are alive, see the invariants.
             let node = unsafe { found.as_ref() };
             if node.value.hash() == hash && is(&node.value) {
                 return Some(Found { node: found, stays: PhantomData });
@@ -223,17 +229,17 @@ impl<T: Hashed> Shard<T> {
 
 impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
     pub(crate) fn find(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<Found<'_, T>> {
-        // SAFETY: the shard is locked, and nodes go only by `&mut self`.
+        // SAFETY: the shard is locked, and nodes are removed only through `&mut self`.
         unsafe { self.shard.look(hash, &mut is) }
     }
 
     fn buckets(&self) -> &Buckets<T> {
-        // SAFETY: never null; replaced under the lock only.
+        // SAFETY: never null, and replaced only under the lock.
         unsafe { &*self.shard.buckets.load(Ordering::Relaxed) }
     }
 
     pub(crate) fn insert(&mut self, node: Box<Node<T>>) -> ptr::NonNull<Node<T>> {
-        // SAFETY: it comes from a box, so nobody else has it.
+        // SAFETY: the node comes from a box, so this is the only access to it.
         unsafe {
             let node = ptr::NonNull::new_unchecked(Box::into_raw(node));
             self.put(node);
@@ -241,25 +247,26 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
         }
     }
 
-    /// Puts a node onto its chain that others refer to already. It should have been on none: who
-    /// stands on a node that comes back goes on along another chain, and misses what follows on his
+    /// Puts a node that is already referenced onto its chain. It should never have been on a chain:
+    /// a reader at a node that returns continues along another chain, and misses the rest of its
     /// own.
     ///
     /// # Safety
-    /// It came from a box, is on no chain, and is not retired as long as it is on this one.
+    /// The node must come from a box, must be on no chain, and must not be retired while it is on
+    /// this one.
     pub(crate) unsafe fn put(&mut self, node: ptr::NonNull<Node<T>>) {
         if self.totals.len >= self.buckets().heads.len() {
             self.grow();
         }
         self.totals.len += 1;
-        // SAFETY: the caller's promise: it is alive.
+        // SAFETY: by the caller's promise, the node is alive.
         let own = unsafe { node.as_ref() };
         let head = self.buckets().head(own.value.hash());
         own.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
         head.store(node.as_ptr(), Ordering::Release);
     }
 
-    /// Takes a node off its chain. It is the caller's, who retires it.
+    /// Removes a node from its chain and passes it to the caller, which must retire it.
     pub(crate) fn unlink(
         &mut self,
         hash: u32,
@@ -268,7 +275,7 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
         let mut link = self.buckets().head(hash);
         let found = loop {
             let at = ptr::NonNull::new(link.load(Ordering::Relaxed))?;
-            // SAFETY: the shard is locked, so what is on a chain stays.
+            // SAFETY: the shard is locked, so nodes on its chains stay.
             let node = unsafe { at.as_ref() };
             if node.value.hash() == hash && is(&node.value) {
                 link.store(node.next.load(Ordering::Relaxed), Ordering::Release);
@@ -292,13 +299,14 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
         }
     }
 
-    /// Four times the buckets: to move a node costs a look at it, and so each is moved a third of a
-    /// time on average.
+    /// Multiplies the number of buckets by four. Moving a node requires a read of it; with this
+    /// factor each node is moved a third of a time on average.
     #[cold]
     fn grow(&mut self) {
         let moves = self.shard.moves.load(Ordering::Relaxed);
         self.shard.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
         let old = self.shard.buckets.load(Ordering::Relaxed);
+        // Readers may follow the old chains while their nodes are moved to the new ones.
         let new = Buckets::new(self.buckets().heads.len() * 4);
         for head in &self.buckets().heads {
             let mut at = head.load(Ordering::Relaxed);
@@ -306,7 +314,7 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
             while let Some(node) = unsafe { at.as_ref() } {
                 let next = node.next.load(Ordering::Relaxed);
                 let head = new.head(node.value.hash());
-                // Release: who follows it sees `moves` odd.
+                // Release: a reader that follows this pointer sees `moves` odd.
                 node.next.store(head.load(Ordering::Relaxed), Ordering::Release);
                 head.store(at, Ordering::Relaxed);
                 at = next;
@@ -314,24 +322,25 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
         }
         self.shard.buckets.store(Box::into_raw(Box::new(new)), Ordering::Release);
         self.shard.moves.store(moves.wrapping_add(2), Ordering::Release);
-        // SAFETY: it came from a box and is not reachable any more.
+        // SAFETY: the array came from a box and is not reachable any more.
         unsafe { pin().retire(old) };
     }
 }
 
-// SAFETY: the nodes that its pointers lead to are the table's: they are shared and dropped by any
-// thread that has it.
+// SAFETY: the table owns the nodes that its pointers lead to: any thread with the table shares and
+// drops them.
 unsafe impl<T: Send + Sync> Send for RawTable<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T: Send + Sync> Sync for RawTable<T> {}
-// SAFETY: as for the table: a retired node or array of heads is dropped by any thread.
+// SAFETY: as for the table: any thread may drop a retired node or array of heads.
 unsafe impl<T: Send + Sync> Send for Node<T> {}
 
 impl<T: Send + Sync + 'static> Drop for RawTable<T> {
     fn drop(&mut self) {
         for shard in &self.shards {
             let buckets = shard.buckets.load(Ordering::Relaxed);
-            // SAFETY: nobody else has the table; each came from a box and is given back once.
+            // SAFETY: this is the only access to the table. Each allocation came from a box and is
+            // freed once.
             unsafe {
                 for head in &(*buckets).heads {
                     let mut at = head.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What the counting types tell.
+//! The report of the counting types.
 
 use extant_sync::atomic::{AtomicU64, Ordering};
 use extant_sync::contention::{Line, Report, event, start, stop, worker};
@@ -47,14 +47,14 @@ fn count() -> Report {
     report
 }
 
-/// One test, since counting is for the whole process.
+/// A single test, since counting is on for the whole process.
 #[test]
 fn writes_locks_and_failures_are_counted() {
     let report = count();
     assert_eq!(report.workers, 2);
     assert_eq!(report.locks(), 4 * ROUNDS);
     assert_eq!(report.failed(), 2 * ROUNDS);
-    // Two for each time a lock was taken.
+    // Two writes for each acquisition of a lock.
     assert_eq!(report.writes(), (4 + 4 + 2 + 4) * ROUNDS);
     assert_eq!(report.shared_writes(), (4 + 4 + 2) * ROUNDS);
     assert_eq!(report.events["a round's end"], 2);
