@@ -1,37 +1,40 @@
-//! Free space as a number that many threads draw on and that is never overdrawn.
+//! A number of free units that many threads draw from and that is never overdrawn.
+//!
+//! For example, with 1,000,000 free units a thread that takes 3 moves 259 out of the pool: 3 for
+//! itself and 256 to its shard's stash, from which the next takes are served.
 //!
 //! # Invariants
-//! - The amount is the pool's plus all stashes'. It is never below zero unless [`Budget::correct`]
-//!   made it so.
-//! - A stash is filled from the pool only while the pool has plenty; stashes are emptied into it
-//!   only under the mutex.
+//! - The amount is the pool plus all stashes. It is never below zero, unless [`Budget::correct`]
+//!   makes it so.
+//! - A stash is filled from the pool only while the pool has plenty. Stashes are emptied into the
+//!   pool only under the mutex.
 //! - Taking fails only if the amount was too small at some moment of the call: the last attempt is
-//!   made under the mutex, with nothing on its way from the pool to a stash.
+//!   made under the mutex, with nothing in transit from the pool to a stash.
 
 use extant_sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
 use extant_sync::{CachePadded, Level, Mutex, Sharded, shard_count};
 
-/// How much a stash is filled up with.
+/// Amount with which a stash is filled.
 const BATCH: i64 = 256;
 
-/// See the module's description.
+/// A budget of free units. See the module's documentation.
 #[derive(Debug)]
 pub struct Budget {
     pool: CachePadded<AtomicI64>,
     stashes: Sharded<AtomicI64>,
-    /// Threads that move an amount from the pool to a stash just now.
+    /// Number of threads that are moving an amount from the pool to a stash.
     moving: CachePadded<AtomicU32>,
     scarce: Mutex<()>,
 }
 
-/// Subtracts `n` if at least `n + keep` is there.
+/// Subtracts `n` if at least `n + keep` is left before.
 fn try_sub(from: &AtomicI64, n: i64, keep: i64) -> bool {
     let enough = |have: i64| (have.saturating_sub(n) >= keep).then(|| have - n);
     from.fetch_update(SeqCst, SeqCst, enough).is_ok()
 }
 
 impl Budget {
-    /// A budget of `amount`.
+    /// Makes a budget of `amount`.
     pub fn new(amount: u64) -> Budget {
         let amount = i64::try_from(amount).unwrap_or(i64::MAX);
         Budget {
@@ -42,12 +45,12 @@ impl Budget {
         }
     }
 
-    /// Below this the pool is low: stashes are neither filled nor used.
+    /// Returns the amount below which the pool is low: stashes are then neither filled nor used.
     fn low(keep: i64) -> i64 {
         keep.saturating_add(BATCH.saturating_mul(4).saturating_mul(shard_count() as i64))
     }
 
-    /// Takes `n` if at least `keep` is left afterwards.
+    /// Takes `n` if at least `keep` is left afterwards. Returns whether it did.
     pub fn take(&self, n: u64, keep: u64) -> bool {
         let (Ok(n), Ok(keep)) = (i64::try_from(n), i64::try_from(keep)) else { return false };
         if self.pool.load(SeqCst) > Self::low(keep).saturating_add(n) {
@@ -62,7 +65,7 @@ impl Budget {
         self.take_scarce(n, keep)
     }
 
-    /// Moves `n` and a batch out of the pool; the batch goes to the stash.
+    /// Moves `n` and a batch out of the pool. The batch goes to the stash.
     fn refill(&self, stash: &AtomicI64, n: i64, keep: i64) -> bool {
         self.moving.fetch_add(1, SeqCst);
         let filled = try_sub(&self.pool, n + BATCH, Self::low(keep));
@@ -77,7 +80,7 @@ impl Budget {
     fn take_scarce(&self, n: i64, keep: i64) -> bool {
         let _scarce = self.scarce.lock();
         loop {
-            // What was on its way before the stashes were emptied may be missing in the pool.
+            // Amounts in transit before the stashes were emptied may be missing in the pool.
             let settled = self.moving.load(SeqCst) == 0;
             self.gather();
             if try_sub(&self.pool, n, keep) {
@@ -96,8 +99,8 @@ impl Budget {
         self.pool.fetch_add(sum, SeqCst);
     }
 
-    /// Takes as much of `want` as there is above `keep`, but at least `min`; 0 if there is not so
-    /// much.
+    /// Takes as much of `want` as there is above `keep`, but at least `min`. Returns 0 if less than
+    /// `min` is available.
     pub fn take_some(&self, want: u64, min: u64, keep: u64) -> u64 {
         if self.take(want, keep) {
             return want;
@@ -115,17 +118,17 @@ impl Budget {
         0
     }
 
-    /// Gives `n` back.
+    /// Returns `n` to the budget.
     pub fn give(&self, n: u64) {
         self.pool.fetch_add(i64::try_from(n).unwrap_or(i64::MAX), SeqCst);
     }
 
-    /// Lowers the amount by `n` whether or not it is there: space that turned out not to be usable.
+    /// Lowers the amount by `n` even below zero, for space that turned out to be unusable.
     pub fn correct(&self, n: u64) {
         self.pool.fetch_sub(i64::try_from(n).unwrap_or(i64::MAX), SeqCst);
     }
 
-    /// The amount; exact when nothing changes.
+    /// Returns the amount; exact without concurrent changes.
     pub fn amount(&self) -> u64 {
         let stashes: i64 = self.stashes.iter().map(|stash| stash.load(SeqCst)).sum();
         u64::try_from(self.pool.load(SeqCst).saturating_add(stashes)).unwrap_or(0)
@@ -138,7 +141,7 @@ mod tests {
     use extant_sync::atomic::AtomicU64;
 
     #[test]
-    fn keeps_what_must_be_kept() {
+    fn keeps_the_requested_reserve() {
         let budget = Budget::new(100);
         assert!(!budget.take(51, 50));
         assert!(budget.take(50, 50));
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_take_exactly_what_is_there() {
+    fn threads_take_exactly_the_amount() {
         let (budget, taken) = (Budget::new(50_000), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for thread in 1..=4u64 {

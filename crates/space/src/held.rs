@@ -1,20 +1,23 @@
-//! Units that a bitmap calls free and that nobody may take: claimed, or freed by a transaction that
-//! is not durable yet.
+//! Units that a bitmap shows as free but that must not be allocated: claimed units, and units freed
+//! by a transaction that is not durable yet.
 //!
-//! Free space that is made again from a bitmap is the bitmap's less these. They stay in memory as
-//! long as they are held, so that free space itself may be forgotten at any time.
+//! When the free space of a group is rebuilt from a bitmap, these runs are subtracted. They stay in
+//! memory while they are held, so the free-space tree itself may be evicted at any time. For
+//! example, transaction 7 frees blocks 100 to 107. Until it is durable they are held, and a tree
+//! built from the bitmap does not contain them.
 //!
 //! # Invariants
-//! Runs are disjoint; those that touch are one.
+//! Runs are disjoint, and adjacent runs are merged.
 
 use crate::Run;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Where there are more than so many times as many runs as go, they are searched for one by one.
+/// A removal of many runs searches for each of them only if there are more than this many times as
+/// many held runs.
 const SPARSE: usize = 4;
 
-/// See the module's description.
+/// Runs that are excluded from free space. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Held {
     runs: BTreeMap<u32, u32>,
@@ -25,7 +28,7 @@ impl Held {
         self.runs.range(..unit).next_back().map(|(start, len)| Run { start: *start, len: *len })
     }
 
-    /// Holds a run. False, with nothing changed, if it is empty or a part of it is held already.
+    /// Holds a run. Returns false, with nothing changed, if it is empty or partly held already.
     pub fn add(&mut self, run: Run) -> bool {
         if run.len == 0 || run.start.checked_add(run.len).is_none() {
             return false;
@@ -42,7 +45,7 @@ impl Held {
         true
     }
 
-    /// Lets a run go. False, with nothing changed, if it is empty or not wholly held.
+    /// Releases a run. Returns false, with nothing changed, if it is empty or not wholly held.
     pub fn remove(&mut self, run: Run) -> bool {
         let before = self.last_before(run.start.saturating_add(1));
         let Some(whole) = before.filter(|whole| run.len > 0 && run.end() <= whole.end()) else {
@@ -58,14 +61,15 @@ impl Held {
         true
     }
 
-    /// Lets runs go, which are in order, as [`Held::remove`] does each; gives those that it
-    /// refused. So many that what stays is no more than a few times as much cost no search each.
+    /// Releases runs, which must be in order, as [`Held::remove`] does for each. Returns those that
+    /// were refused. For many runs, one pass over all held runs replaces the searches.
     pub fn remove_all(&mut self, runs: &[Run]) -> Vec<Run> {
         if runs.len().saturating_mul(SPARSE) < self.runs.len() {
             return runs.iter().copied().filter(|run| !self.remove(*run)).collect();
         }
         let mut old =
             std::mem::take(&mut self.runs).into_iter().map(|(start, len)| Run { start, len });
+        // Merge the two ordered lists: `whole` is the rest of the held run at the present position.
         let (mut left, mut refused, mut whole) =
             (Vec::with_capacity(old.len()), Vec::new(), old.next());
         for run in runs {
@@ -90,12 +94,12 @@ impl Held {
         refused
     }
 
-    /// Whether a part of the run is held.
+    /// Returns whether a part of the run is held.
     pub fn overlaps(&self, run: Run) -> bool {
         run.len > 0 && self.last_before(run.end()).is_some_and(|held| held.end() > run.start)
     }
 
-    /// Held units within a range.
+    /// Returns the number of held units within a range.
     pub fn count(&self, units: Range<u32>) -> u32 {
         let mut sum = 0;
         self.each_within(units, |run| sum += run.len);
@@ -113,7 +117,7 @@ impl Held {
         first.into_iter().chain(rest).filter(|run| run.len > 0).for_each(&mut each);
     }
 
-    /// Takes what is held out of free runs, which are disjoint and in order.
+    /// Subtracts the held runs from free runs, which must be disjoint and in order.
     pub fn subtract(&self, free: Vec<Run>) -> Vec<Run> {
         let (Some(first), Some(last)) = (free.first(), free.last()) else { return free };
         if !self.overlaps(Run { start: first.start, len: last.end() - first.start }) {
@@ -131,7 +135,7 @@ impl Held {
         left
     }
 
-    /// Number of runs.
+    /// Returns the number of runs.
     pub fn runs(&self) -> usize {
         self.runs.len()
     }
@@ -145,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn many_go_as_each_does(
+        fn remove_all_equals_single_removals(
             held in prop::collection::vec((0u32..200, 1u32..20), 0..40), gone in prop::collection::vec((0u32..220, 0u32..6), 0..40),
         ) {
             let (mut one, mut many) = (Held::default(), Held::default());

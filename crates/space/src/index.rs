@@ -1,19 +1,20 @@
-//! Finds groups by a small number each, without visiting all of them.
+//! An index that finds groups by a small number each, without visiting all of them.
 //!
-//! Every item has a value; items come in chunks, and each chunk remembers its largest value. A
-//! search skips chunks whose largest value is too small.
+//! Every item has a value. Items are grouped into chunks, and each chunk has its largest value. A
+//! search skips chunks whose largest value is too small. For example, with 640 groups and a free
+//! inode only in group 639, a search reads the values of 10 chunks and of up to 64 items.
 //!
 //! # Invariants
-//! When nobody changes anything, a chunk's value is the largest of its items'. While values change,
-//! it may be too large or too small for a moment: what is found is a hint, and a search that must
-//! not miss anything looks at the items.
+//! Without concurrent changes, the value of a chunk is the largest of its items' values. During
+//! changes it may be too large or too small for a moment. The result of a search is therefore a
+//! hint, and a search that must find every item must read the items themselves.
 
 use extant_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::ops::Range;
 
 const CHUNK: usize = 64;
 
-/// See the module's description.
+/// An index of items by value. See the module's documentation.
 #[derive(Debug)]
 pub struct Index {
     items: Box<[AtomicU32]>,
@@ -21,19 +22,19 @@ pub struct Index {
 }
 
 impl Index {
-    /// An index of these values.
+    /// Makes an index of these values.
     pub fn new(values: impl IntoIterator<Item = u32>) -> Index {
         let items: Box<[AtomicU32]> = values.into_iter().map(AtomicU32::new).collect();
         let chunks = items.chunks(CHUNK).map(|chunk| AtomicU32::new(largest(chunk))).collect();
         Index { items, chunks }
     }
 
-    /// The item's value; 0 if it does not exist.
+    /// Returns an item's value; 0 if the item does not exist.
     pub fn get(&self, item: u32) -> u32 {
         self.items.get(item as usize).map_or(0, |value| value.load(SeqCst))
     }
 
-    /// Sets the item's value. Concurrent calls for one item are the caller's to order.
+    /// Sets an item's value. The caller must order concurrent calls for one item.
     pub fn set(&self, item: u32, value: u32) {
         let Some(place) = self.items.get(item as usize) else { return };
         let old = place.swap(value, SeqCst);
@@ -45,7 +46,8 @@ impl Index {
         }
     }
 
-    /// Computes a chunk's value again. A value that grew meanwhile is seen by the second look.
+    /// Computes the value of a chunk again. The second read sees a value that grew during the
+    /// first.
     fn renew(&self, index: usize, chunk: &AtomicU32) {
         let items = self.chunk_items(index);
         chunk.store(largest(items), SeqCst);
@@ -57,7 +59,7 @@ impl Index {
         &self.items[start..start.saturating_add(CHUNK).min(self.items.len())]
     }
 
-    /// The first item of the range whose value is at least `least` (which is not 0).
+    /// Returns the first item of `range` whose value is at least `least`, which must not be 0.
     pub fn find(&self, range: Range<u32>, least: u32) -> Option<u32> {
         let end = (range.end as usize).min(self.items.len());
         let mut at = range.start as usize;
@@ -75,17 +77,17 @@ impl Index {
         None
     }
 
-    /// The largest value of all.
+    /// Returns the largest value of all items.
     pub fn largest(&self) -> u32 {
         largest(&self.chunks)
     }
 
-    /// Number of items.
+    /// Returns the number of items.
     pub fn len(&self) -> u32 {
         self.items.len() as u32
     }
 
-    /// Whether there are no items.
+    /// Returns whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -102,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_a_scan_finds(
+        fn finds_the_result_of_a_scan(
             values in prop::collection::vec(0u32..20, 0..300),
             changes in prop::collection::vec((0u32..320, 0u32..20), 0..100),
             from in 0u32..320, to in 0u32..320, least in 1u32..20,

@@ -1,11 +1,11 @@
 //! Free-space data structures without I/O.
 //!
-//! - [`FreeTree`] is the free space of a flexible group by place and by length; [`Held`] what must
-//!   stay out of it; [`free_runs`] makes it from bitmaps.
-//! - [`Meta`] orders all trees by their longest runs, [`Summaries`] has 16 bytes on each group, in
-//!   memory or not, and [`Lru`] says which tree leaves memory next.
+//! - [`FreeTree`] holds the free space of a flex group by position and by length. [`Held`] holds
+//!   the runs that must be excluded from it, and [`free_runs`] reads its runs from bitmaps.
+//! - [`Meta`] orders all trees by their longest runs. [`Summaries`] keeps 16 bytes for each group,
+//!   whether its tree is in memory or not. [`Lru`] chooses the tree that leaves memory next.
 //! - [`Index`] finds groups by a small number each (free inodes) without visiting all of them.
-//! - [`prealloc`] keeps free runs for files that will want them.
+//! - [`prealloc`] keeps preallocated runs for files.
 //! - [`Budget`] is the free space of the whole file system as a number that is never overdrawn.
 #![forbid(unsafe_code)]
 
@@ -31,23 +31,23 @@ pub use runs::free_runs;
 pub use summary::{ORDERS, Summaries, Summary};
 pub use tree::FreeTree;
 
-/// Contiguous units (clusters) of a group.
+/// A run of contiguous units (clusters) of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
     /// The first unit.
     pub start: u32,
-    /// How many; not 0.
+    /// Number of units; not 0.
     pub len: u32,
 }
 
 impl Run {
-    /// The unit behind the last.
+    /// Returns the unit behind the last.
     pub fn end(self) -> u32 {
         self.start.saturating_add(self.len)
     }
 }
 
-/// The examples of the README are tests, too.
+/// Runs the examples of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,18 +1,20 @@
-//! Which tree leaves memory next: two lists, as caches have them.
+//! The order in which trees leave memory: an active and an inactive list, as in caches.
 //!
-//! A tree comes to the inactive list when it is loaded, and to the active one when it is used
-//! again. Active trees hold at most a budget of runs; beyond it the one that was promoted first
-//! becomes inactive. The inactive tree that has been so for longest leaves first. A use of an
-//! active tree changes nothing here, so that uses need no lock.
+//! A tree is added to the inactive list when it is loaded, and to the active list when it is used
+//! again. Active trees hold at most a budget of runs; beyond it, the tree that was promoted first
+//! becomes inactive. The oldest inactive tree leaves memory first. Further uses of an active tree
+//! change nothing here, so they need no lock.
+//!
+//! For example, tree 3 is loaded for one file and never used again: it leaves before tree 5, which
+//! was used twice.
 //!
 //! # Invariants
-//! - Each tree in memory is on exactly one list, others on none.
-//! - `active_runs` is the sum of the weights of active trees, each as it was when the tree was
-//!   promoted.
+//! - Each tree in memory is on exactly one list, other trees are on none.
+//! - `active_runs` is the sum of the weights of active trees, each as of the tree's promotion.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// See the module's description.
+/// The eviction order of trees. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Lru {
     places: HashMap<u32, Place>,
@@ -42,16 +44,16 @@ impl Lru {
         }
     }
 
-    /// A tree was loaded, or could not be evicted: it is the last of the inactive ones. Active
-    /// trees stay where they are.
+    /// Adds a tree that was loaded, or could not be evicted, to the end of the inactive list.
+    /// Active trees stay where they are.
     pub fn loaded(&mut self, tree: u32) {
         if !self.is_active(tree) {
             self.put(tree, false, 0);
         }
     }
 
-    /// A tree with so many runs was used. Gives the trees that become inactive, so that active ones
-    /// have at most `budget` runs; that may be this one.
+    /// Promotes a tree with `runs` runs that was used. Returns the trees that become inactive so
+    /// that active ones have at most `budget` runs; this tree may be one of them.
     pub fn used(&mut self, tree: u32, runs: u64, budget: u64) -> Vec<u32> {
         self.put(tree, true, runs);
         let mut demoted = Vec::new();
@@ -65,7 +67,7 @@ impl Lru {
         demoted
     }
 
-    /// A tree left memory.
+    /// Removes a tree that left memory.
     pub fn remove(&mut self, tree: u32) {
         let Some(place) = self.places.remove(&tree) else { return };
         if place.active {
@@ -76,31 +78,31 @@ impl Lru {
         }
     }
 
-    /// The tree that should leave memory next: an inactive one, else the active one that was
-    /// promoted first.
+    /// Returns the tree that should leave memory next: the oldest inactive one, otherwise the
+    /// active one that was promoted first.
     pub fn victim(&self) -> Option<u32> {
         let first = self.inactive.first_key_value().or_else(|| self.active.first_key_value());
         first.map(|(_, tree)| *tree)
     }
 
-    /// A tree could not be evicted just now: others come first.
+    /// Moves a tree that could not be evicted to the end of the inactive list.
     pub fn pass(&mut self, tree: u32) {
         if self.places.contains_key(&tree) {
             self.put(tree, false, 0);
         }
     }
 
-    /// Whether a tree is on the active list.
+    /// Returns whether a tree is on the active list.
     pub fn is_active(&self, tree: u32) -> bool {
         self.places.get(&tree).is_some_and(|place| place.active)
     }
 
-    /// Trees on the active and on the inactive list.
+    /// Returns the numbers of active and inactive trees.
     pub fn len(&self) -> (usize, usize) {
         (self.active.len(), self.inactive.len())
     }
 
-    /// Whether no tree is in memory.
+    /// Returns whether no tree is in memory.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_again_stays_longer() {
+    fn trees_used_again_stay_longer() {
         let mut lru = Lru::default();
         (0..4).for_each(|tree| lru.loaded(tree));
         assert!(lru.used(0, 10, 25).is_empty() && lru.used(1, 10, 25).is_empty());

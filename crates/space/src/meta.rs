@@ -1,20 +1,21 @@
 //! All trees of a file system ordered by their longest runs, whether they are in memory or not.
 //!
-//! A tree is linked by the class of its longest run: eight classes for each power of two. So the
-//! order changes only when a run changes by an eighth, not with each allocation, and of trees that
-//! fit equally well the nearest is found.
+//! A tree is linked under the class of its longest run; there are eight classes for each power of
+//! two. The order thus changes only when a longest run changes by an eighth, not with each
+//! allocation, and among trees that fit equally well the nearest is found. For example, a tree with
+//! a longest run of 1024 units stays in its class until the run has 1152 units or fewer than 1024.
 //!
 //! # Invariants
 //! - Each tree is linked once, under the class noted for it. Class and link change together under
 //!   the lock.
-//! - The class noted is that of `longest` when nobody changes it, however many threads did at once:
-//!   see [`Meta::relink`].
-//! - `longest` of a tree that is in memory is its true longest run, or that of its groups not in
-//!   memory, when nobody changes it; of other trees it is a hint.
+//! - Without concurrent changes, the noted class is that of `longest`, however many threads changed
+//!   it at once before: see [`Meta::relink`].
+//! - Without concurrent changes, `longest` of a tree in memory is its true longest run, or that of
+//!   its groups not in memory. For other trees it is a hint.
 //!
 //! # Locking
-//! The lock is held for a descent or one move. Searches only try it; who finds it busy goes by what
-//! `longest` says of the trees nearby, which needs no lock.
+//! The lock is held for one descent or one move. Searches only try it; a search that finds it busy
+//! reads `longest` of the trees nearby, which needs no lock.
 
 use extant_sync::atomic::{
     AtomicU8, AtomicU32,
@@ -24,17 +25,17 @@ use extant_sync::{Level, RwLock};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 
-/// Trees that a search gives at most.
+/// The most trees that a search returns.
 pub const ADVICE: usize = 8;
-/// Trees of one class that a search looks at.
+/// Trees of one class that a search examines.
 const CLASS_STEPS: usize = 64;
-/// Trees behind the goal's that a look without the lock passes.
+/// Trees on each side of the goal's tree that a search without the lock examines.
 const NEAR: usize = 256;
 
 /// Trees in the order in which they should be tried.
 pub type Advice = SmallVec<[u32; ADVICE]>;
 
-/// See the module's description.
+/// All trees by their longest runs. See the module's documentation.
 #[derive(Debug)]
 pub struct Meta {
     longest: Box<[AtomicU32]>,
@@ -42,16 +43,16 @@ pub struct Meta {
     linked: RwLock<BTreeSet<(u8, u32)>>,
 }
 
-/// The class of a run: 0 for none, and longer runs never have a lower one.
+/// Returns the class of a run: 0 for none. The class never decreases with the length.
 fn class(len: u32) -> u8 {
     let Some(log) = len.checked_ilog2() else { return 0 };
     let eighths = if log >= 3 { len >> (log - 3) } else { len << (3 - log) };
-    // At most 1 + 31 * 8 + 7, a byte.
+    // At most 1 + 31 * 8 + 7, which fits a byte.
     (1 + log * 8 + (eighths & 7)) as u8
 }
 
 impl Meta {
-    /// Trees with these longest runs.
+    /// Makes an order of trees with these longest runs.
     pub fn new(longest: impl IntoIterator<Item = u32>) -> Meta {
         let longest: Box<[AtomicU32]> = longest.into_iter().map(AtomicU32::new).collect();
         let class_of = |len: &AtomicU32| class(len.load(Relaxed));
@@ -60,22 +61,23 @@ impl Meta {
         Meta { longest, classes, linked: RwLock::new(Level::Alloc, linked) }
     }
 
-    /// Number of trees.
+    /// Returns the number of trees.
     pub fn len(&self) -> u32 {
         self.longest.len() as u32
     }
 
-    /// Whether there are no trees.
+    /// Returns whether there are no trees.
     pub fn is_empty(&self) -> bool {
         self.longest.is_empty()
     }
 
-    /// The longest run of a tree as far as is known; 0 if there is no such tree.
+    /// Returns the longest run of a tree as far as known; 0 if there is no such tree.
     pub fn get(&self, tree: u32) -> u32 {
         self.longest.get(tree as usize).map_or(0, |len| len.load(Relaxed))
     }
 
-    /// Notes a tree's longest run. Of concurrent calls for one tree the last one counts.
+    /// Sets the longest run of a tree. The last of concurrent calls for one tree determines the
+    /// value.
     pub fn set(&self, tree: u32, len: u32) {
         if let Some(longest) = self.longest.get(tree as usize) {
             if longest.load(SeqCst) != len {
@@ -95,13 +97,14 @@ impl Meta {
         }
     }
 
-    /// Links a tree under the class of its longest run, which was changed just now.
+    /// Links a tree under the class of its longest run, which the caller has just changed.
     ///
-    /// Threads change the length first and look at the class noted then. One that finds its own
-    /// class noted may be about to be overtaken: another one holds the lock, has read an older
-    /// length, and notes that one's class afterwards. So the one under the lock reads the length
-    /// again after it has noted a class. All of these are SeqCst: either the first sees the class
-    /// that was noted, and takes the lock itself, or the other one sees the new length.
+    /// Threads change the length first and read the noted class afterwards. A thread that finds its
+    /// own class noted may be about to be overtaken: another thread holds the lock, has read an
+    /// older length, and notes the class of that length afterwards. The thread under the lock
+    /// therefore reads the length again after it has noted a class. All these accesses are SeqCst:
+    /// either the first thread sees the class that was noted, and takes the lock itself, or the
+    /// thread under the lock sees the new length.
     fn relink(&self, tree: u32, longest: &AtomicU32) {
         let Some(noted) = self.classes.get(tree as usize) else { return };
         if noted.load(SeqCst) == class(longest.load(SeqCst)) {
@@ -119,8 +122,8 @@ impl Meta {
         }
     }
 
-    /// Trees below `limit` with a run of at least `want` units: those whose longest run is the
-    /// shortest first, of equals the next one from `near` on. `None` if the lock is busy.
+    /// Returns trees below `limit` with a run of at least `want` units: those with the shortest
+    /// longest run first, among equals the next from `near` on. Returns `None` if the lock is busy.
     pub fn fitting(&self, want: u32, near: u32, limit: u32) -> Option<Advice> {
         let linked = self.linked.try_read()?;
         let mut advice = Advice::new();
@@ -141,8 +144,8 @@ impl Meta {
         Some(advice)
     }
 
-    /// Trees below `limit` with the longest runs: the longest first, of equals the next one from
-    /// `near` on. `None` if the lock is busy.
+    /// Returns the trees below `limit` with the longest runs: the longest first, among equals the
+    /// next from `near` on. Returns `None` if the lock is busy.
     pub fn longest(&self, near: u32, limit: u32) -> Option<Advice> {
         let linked = self.linked.try_read()?;
         let mut advice = Advice::new();
@@ -163,7 +166,8 @@ impl Meta {
         Some(advice)
     }
 
-    /// Adds those trees of a class that are good, from `near` on and then from the first.
+    /// Adds the trees of a class for which `good` returns true, from `near` on and then from the
+    /// first.
     fn of_class(
         &self,
         linked: &BTreeSet<(u8, u32)>,
@@ -182,8 +186,8 @@ impl Meta {
         advice.extend(trees.take(ADVICE - advice.len()));
     }
 
-    /// Trees below `limit` near `near` with a run of at least `want` units, the nearest behind it
-    /// first. Takes no lock.
+    /// Returns trees below `limit` near `near` with a run of at least `want` units, those from
+    /// `near` on first, then those before it. Takes no lock.
     pub fn nearby(&self, want: u32, near: u32, limit: u32) -> Advice {
         let end = self.longest.len().min(limit as usize);
         let from = (near as usize).min(end);
@@ -194,7 +198,7 @@ impl Meta {
         trees.filter(good).take(ADVICE).map(|tree| tree as u32).collect()
     }
 
-    /// Bytes of memory: what the links take is estimated.
+    /// Returns the bytes of memory used, with an estimate for the links.
     pub fn bytes(&self) -> usize {
         const LINK: usize = 16;
         self.longest.len() * (size_of::<AtomicU32>() + size_of::<AtomicU8>() + LINK)
@@ -214,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn gives_what_a_scan_gives(
+        fn advice_equals_that_of_a_scan(
             longest in prop::collection::vec(0u32..3000, 0..60), changes in prop::collection::vec((0u32..70, 0u32..3000), 0..60),
             want in 1u32..3000, near in 0u32..70, limit in 0u32..70,
         ) {
@@ -240,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Two threads change the length while the links are locked: both see the same class noted.
+    /// Two threads change the length while the links are locked, and both see the same noted class.
     #[test]
     fn threads_that_note_lengths_of_one_tree_leave_it_linked_once() {
         for round in 0..50 {
@@ -256,7 +260,7 @@ mod tests {
                         std::thread::yield_now();
                     }
                 }
-                // They come to the lock soon.
+                // Both are about to take the lock.
                 (0..100).for_each(|_| std::thread::yield_now());
                 drop(locked);
             });

@@ -4,7 +4,7 @@ use crate::Run;
 
 const WORD: u32 = u64::BITS;
 
-/// The word with bits `index * 64` on; what the bitmap does not have is set.
+/// Returns the word of the bits from `index * 64` on. Bits beyond the bitmap are set.
 #[inline]
 fn word(bitmap: &[u8], index: usize) -> u64 {
     let tail = bitmap.get(index * 8..).unwrap_or(&[]);
@@ -14,8 +14,8 @@ fn word(bitmap: &[u8], index: usize) -> u64 {
     }
 }
 
-/// Calls `each` with the free runs of a group, from its front to its end: maximal runs of clear
-/// bits among the first `len` bits. Bits that `bitmap` does not have are used.
+/// Calls `each` with the free runs of a group, from its start to its end: the maximal runs of clear
+/// bits among the first `len` bits. Bits beyond `bitmap` count as used.
 ///
 /// The cost is a few instructions for each word and each run.
 #[inline]
@@ -29,7 +29,7 @@ pub fn free_runs(bitmap: &[u8], len: u32, mut each: impl FnMut(Run)) {
         if index + 1 == words && !len.is_multiple_of(WORD) {
             free &= u64::MAX >> (WORD - len % WORD);
         }
-        // A bit where free and used meet.
+        // The bits at which free and used units meet.
         let mut edges = free ^ (free << 1 | inside & 1);
         while edges != 0 {
             let at = index as u32 * WORD + edges.trailing_zeros();
@@ -74,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn are_those_that_single_bits_give(
+        fn runs_equal_those_of_single_bits(
             bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(0xFF), any::<u8>()], 0..64), len in 0u32..600,
         ) {
             prop_assert_eq!(found(&bytes, len), plainly(&bytes, len));

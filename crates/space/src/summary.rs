@@ -1,25 +1,26 @@
-//! What is known of each group without its free space in memory: the longest free run, and roughly
-//! how many of each length. 16 bytes a group.
+//! Summaries of the free space of groups that are not in memory: the longest free run, and the
+//! approximate number of runs of each length, in 16 bytes for each group.
 //!
-//! Summaries are hints: they were true when the bitmap was scanned, or when the group's free space
-//! left memory. Whoever goes by one looks at the group itself before taking anything.
+//! Summaries are hints: they were correct when the bitmap was scanned, or when the group's tree
+//! left memory. A caller must look at the group itself before allocating. For example, a summary
+//! with a longest run of 64 units tells a search for 100 units to skip the group.
 
 use crate::{Run, free_runs};
 use extant_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Powers of two that lengths of runs have: up to a group of 8 * 64 KiB units.
+/// Number of powers of two among the lengths of runs: up to a group of 8 * 64 KiB units.
 pub const ORDERS: usize = 20;
 /// Orders in a word, four bits each.
 const PER_WORD: usize = ORDERS / 2;
 const LONGEST_BITS: usize = 24;
 const KNOWN: u64 = 1 << 63;
 
-/// The free runs of a group by their lengths.
+/// The free runs of a group by length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Units of the longest run.
+    /// Length of the longest run in units.
     pub longest: u32,
-    /// For each power of two the number of runs that are at least so long and less than twice as
+    /// For each power of two, the number of runs that are at least that long and less than twice as
     /// long.
     pub runs: [u32; ORDERS],
 }
@@ -33,33 +34,33 @@ impl Summary {
         }
     }
 
-    /// Of these runs.
+    /// Makes the summary of these runs.
     pub fn of(runs: impl IntoIterator<Item = Run>) -> Summary {
         let mut summary = Summary::default();
         runs.into_iter().for_each(|run| summary.add(run.len));
         summary
     }
 
-    /// Of a bitmap's clear bits.
+    /// Makes the summary of a bitmap's clear bits.
     pub fn of_bitmap(bitmap: &[u8], len: u32) -> Summary {
         let mut summary = Summary::default();
         free_runs(bitmap, len, |run| summary.add(run.len));
         summary
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another summary.
     pub fn merge(&mut self, other: &Summary) {
         self.longest = self.longest.max(other.longest);
         self.runs.iter_mut().zip(other.runs).for_each(|(count, more)| *count += more);
     }
 }
 
-/// Four bits for a count: 0 for none, else one more than its binary logarithm.
+/// Encodes a count in four bits: 0 for none, otherwise one more than its binary logarithm.
 fn rough(count: u32) -> u64 {
     count.checked_ilog2().map_or(0, |log| u64::from(log + 1).min(15))
 }
 
-/// The smallest count that is written so.
+/// Returns the smallest count with this encoding.
 fn count(rough: u64) -> u32 {
     if rough == 0 { 0 } else { 1 << (rough - 1) }
 }
@@ -68,20 +69,20 @@ fn pack(orders: &[u32]) -> u64 {
     orders.iter().rev().fold(0, |word, runs| word << 4 | rough(*runs))
 }
 
-/// Summaries of all groups. A reader may see the halves of two summaries of one group, each of them
-/// a hint as well.
+/// The summaries of all groups. A reader may see the halves of two summaries of one group; each
+/// half is a hint as well.
 #[derive(Debug)]
 pub struct Summaries {
     words: Box<[[AtomicU64; 2]]>,
 }
 
 impl Summaries {
-    /// Nothing is known of `groups` groups.
+    /// Makes empty summaries of `groups` groups.
     pub fn new(groups: u32) -> Summaries {
         Summaries { words: (0..groups).map(|_| Default::default()).collect() }
     }
 
-    /// Notes what a group has.
+    /// Stores the summary of a group.
     pub fn set(&self, group: u32, summary: &Summary) {
         let Some([low, high]) = self.words.get(group as usize) else { return };
         let (front, back) = summary.runs.split_at(PER_WORD);
@@ -92,8 +93,8 @@ impl Summaries {
         high.store(pack(back) | KNOWN, Relaxed);
     }
 
-    /// What a group had, with numbers of runs rounded down to powers of two; `None` if that is not
-    /// known.
+    /// Returns the summary of a group, with the numbers of runs rounded down to powers of two.
+    /// Returns `None` if none was stored.
     pub fn get(&self, group: u32) -> Option<Summary> {
         let [low, high] = self.words.get(group as usize)?;
         let (low, high) = (low.load(Relaxed), high.load(Relaxed));
@@ -109,14 +110,14 @@ impl Summaries {
         (high & KNOWN != 0).then_some(summary)
     }
 
-    /// The longest free run of a group; `None` if nothing is known of it.
+    /// Returns the longest free run of a group. Returns `None` if no summary was stored.
     pub fn longest(&self, group: u32) -> Option<u32> {
         let [low, high] = self.words.get(group as usize)?;
         let known = high.load(Relaxed) & KNOWN != 0;
         known.then(|| (low.load(Relaxed) & ((1 << LONGEST_BITS) - 1)) as u32)
     }
 
-    /// A run of `len` units became free in a group that is not in memory.
+    /// Notes that a run of `len` units became free in a group that is not in memory.
     pub fn freed(&self, group: u32, len: u32) {
         if self.longest(group).is_some_and(|longest| longest < len)
             && let Some(summary) = self.get(group)
@@ -127,7 +128,7 @@ impl Summaries {
         }
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory used.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.words)
     }

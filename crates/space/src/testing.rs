@@ -1,4 +1,4 @@
-//! Sets of single units, to hold the clever structures against.
+//! Sets of single units: models for the tests of the faster structures.
 
 use crate::Run;
 
@@ -15,7 +15,7 @@ impl Units {
         self.0.get(unit as usize).is_some_and(|has| *has)
     }
 
-    /// Whether each unit of the run exists and is in the set (`are`) or not in it.
+    /// Returns whether each unit of the run exists and is in the set (`are`) or not in it.
     pub fn all(&self, run: Run, are: bool) -> bool {
         let part = self.0.get(run.start as usize..run.start as usize + run.len as usize);
         part.is_some_and(|part| part.iter().all(|has| *has == are))
@@ -25,7 +25,7 @@ impl Units {
         self.0[run.start as usize..run.end() as usize].fill(to);
     }
 
-    /// Maximal runs within groups of so many units.
+    /// Returns the maximal runs within groups of `group_len` units.
     pub fn runs(&self, group_len: u32) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for unit in (0..self.0.len() as u32).filter(|unit| self.has(*unit)) {

@@ -1,13 +1,16 @@
-//! The free space of neighbouring groups: the same runs by place and by length.
+//! The free space of neighboring groups: the same runs by position and by length.
 //!
-//! Places are units (clusters) from the first group's first one, so that nothing depends on how a
-//! file system numbers its blocks. A tree covers at most 2^32 units; the caller's coordinates are
-//! 64 bits wide.
+//! Positions are units (clusters) counted from the first unit of the first group, so they do not
+//! depend on the block numbers of the file system. A tree covers at most 2^32 units; the caller's
+//! coordinates have 64 bits.
+//!
+//! For example, units 100 to 107 and 200 to 203 are free. An allocation of 4 units takes the run at
+//! 200, the shortest that fits. Freeing units 108 to 111 makes one run of 100 to 111.
 //!
 //! # Invariants
 //! - Both trees hold the same runs.
-//! - Runs are disjoint, within one group each, and maximal in it: two that touch in a group are
-//!   one.
+//! - Runs are disjoint, each is within one group, and maximal in it: adjacent runs of a group are
+//!   merged.
 //! - `free` is the sum of the runs' lengths.
 
 use crate::Run;
@@ -15,61 +18,62 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// What a run takes in both trees, in bytes, as an estimate: two keys of 8 bytes each in leaves
-/// that hold eleven, the heads of leaves and the nodes above them. That makes 23 where leaves are
-/// full, as loading leaves them, and 43 where all are half full.
+/// Estimated bytes of a run in both trees: two keys of 8 bytes each in leaves of eleven, the
+/// headers of leaves, and the nodes above them. This is 23 with full leaves, as loading makes them,
+/// and 43 if all leaves are half full.
 const RUN_BYTES: usize = 32;
 
-/// Runs of a length that a search looks at before it gives the next length a try.
+/// Runs of one length that a search examines before it tries the next length.
 const AVOID_STEPS: usize = 64;
 
-/// Where there are more than so many times as many runs as come, each of these is put in its place
-/// by a search.
+/// An addition of many runs searches the position of each only if there are more than this many
+/// times as many runs in the tree.
 const SPARSE: usize = 4;
 
-/// See the module's description.
+/// The free space of neighboring groups. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct FreeTree {
     /// Units of a full group.
     group_len: u32,
     by_place: BTreeMap<u32, u32>,
-    /// The longest first; of one length the first in place first.
+    /// The longest first; among equal lengths, the lowest position first.
     by_len: BTreeSet<(Reverse<u32>, u32)>,
     free: u32,
 }
 
 impl FreeTree {
-    /// A tree without free space of groups of `group_len` units each, which is not 0.
+    /// Makes a tree without free space of groups of `group_len` units, which must not be 0.
     pub fn new(group_len: u32) -> FreeTree {
         FreeTree { group_len: group_len.max(1), ..FreeTree::default() }
     }
 
-    /// What the worst tree of `units` units takes in bytes: every second unit is free.
+    /// Returns the bytes of the largest tree of `units` units, in which every second unit is free.
     pub fn worst_bytes(units: u64) -> u64 {
         units.div_ceil(2).saturating_mul(RUN_BYTES as u64)
     }
 
-    /// Adds the free runs of a group that has none in the tree: disjoint, maximal and in order, as
-    /// [`free_runs`](crate::free_runs) gives them, and moved to their place.
+    /// Adds the free runs of a group that has none in the tree. They must be disjoint, maximal and
+    /// in order, as [`free_runs`](crate::free_runs) returns them, and moved to the group's
+    /// position.
     pub fn load(&mut self, runs: &[Run]) {
         self.free += runs.iter().map(|run| run.len).sum::<u32>();
         let mut by_place: BTreeMap<u32, u32> =
             runs.iter().map(|run| (run.start, run.len)).collect();
         let mut by_len: BTreeSet<_> =
             runs.iter().map(|run| (Reverse(run.len), run.start)).collect();
-        // Appending fills the leaves, inserting would leave them half full.
+        // Appending fills the leaves; inserting would leave them half full.
         self.by_place.append(&mut by_place);
         self.by_len.append(&mut by_len);
     }
 
-    /// Forgets all runs within a range of units that begins and ends with a group.
+    /// Removes all runs within a range of units that begins and ends at group boundaries.
     pub fn unload(&mut self, units: Range<u32>) {
         while let Some((&start, &len)) = self.by_place.range(units.clone()).next() {
             self.remove(Run { start, len });
         }
     }
 
-    /// Forgets all runs and gives their memory back.
+    /// Removes all runs and frees their memory.
     pub fn clear(&mut self) {
         *self = FreeTree::new(self.group_len);
     }
@@ -92,8 +96,8 @@ impl FreeTree {
         unit / self.group_len
     }
 
-    /// Makes a run free. False, with nothing changed, if it is empty, spans groups, or a part of it
-    /// is free already.
+    /// Adds a free run. Returns false, with nothing changed, if it is empty, spans groups, or is
+    /// partly free already.
     pub fn add(&mut self, run: Run) -> bool {
         let Some(last) = run.start.checked_add(run.len).and_then(|end| end.checked_sub(1)) else {
             return false;
@@ -119,9 +123,8 @@ impl FreeTree {
         true
     }
 
-    /// Makes runs free, which are in order, as [`FreeTree::add`] does each; gives those that it
-    /// refused. So many that what was there is no more than a few times as much cost no search
-    /// each.
+    /// Adds free runs, which must be in order, as [`FreeTree::add`] does for each. Returns those
+    /// that were refused. For many runs, one pass over the tree replaces the searches.
     pub fn add_all(&mut self, runs: &[Run]) -> Vec<Run> {
         if runs.len().saturating_mul(SPARSE) < self.runs() {
             return runs.iter().copied().filter(|run| !self.add(*run)).collect();
@@ -135,8 +138,8 @@ impl FreeTree {
         refused
     }
 
-    /// Old and new runs in order, those that touch in a group as one; and the new ones that are no
-    /// runs of a group, or not wholly new.
+    /// Merges old and new runs in order, joining adjacent ones of a group. Also returns the refused
+    /// new runs: those not within one group, and those that overlap another run.
     fn merged(&self, old: &[Run], new: &[Run]) -> (Vec<Run>, Vec<Run>) {
         let (mut all, mut refused) = (Vec::<Run>::with_capacity(old.len() + new.len()), Vec::new());
         let mut old = old.iter().copied().peekable();
@@ -165,7 +168,7 @@ impl FreeTree {
         }
     }
 
-    /// Makes a run longer by `more`.
+    /// Lengthens a run by `more` units.
     fn lengthen(&mut self, run: Run, more: u32) {
         self.by_place.insert(run.start, run.len + more);
         self.by_len.remove(&(Reverse(run.len), run.start));
@@ -173,7 +176,8 @@ impl FreeTree {
         self.free += more;
     }
 
-    /// Takes a run out. False, with nothing changed, if it is empty or not wholly free.
+    /// Removes a run from the free space. Returns false, with nothing changed, if it is empty or
+    /// not wholly free.
     pub fn take(&mut self, run: Run) -> bool {
         let Some(whole) = self.at(run.start) else { return false };
         if run.len == 0 || run.end() > whole.end() {
@@ -185,30 +189,30 @@ impl FreeTree {
         true
     }
 
-    /// Whether a part of the run is free.
+    /// Returns whether a part of the run is free.
     pub fn overlaps(&self, run: Run) -> bool {
         let before = self.before(run.end());
         run.len > 0 && before.is_some_and(|free| free.end() > run.start)
     }
 
-    /// The last run that starts before `unit`.
+    /// Returns the last run that starts before `unit`.
     fn before(&self, unit: u32) -> Option<Run> {
         self.by_place.range(..unit).next_back().map(|(start, len)| Run { start: *start, len: *len })
     }
 
-    /// The free run that begins with the unit.
+    /// Returns the free run that begins at the unit.
     fn starting_at(&self, unit: u32) -> Option<Run> {
         self.by_place.get(&unit).map(|len| Run { start: unit, len: *len })
     }
 
-    /// The free run that has the unit.
+    /// Returns the free run that contains the unit.
     pub fn at(&self, unit: u32) -> Option<Run> {
         let (start, len) = self.by_place.range(..=unit).next_back()?;
         let run = Run { start: *start, len: *len };
         (run.end() > unit).then_some(run)
     }
 
-    /// Free runs within a range of units in order, cut off at its ends.
+    /// Returns the free runs within a range of units in order, cut at the range's ends.
     pub fn within(&self, units: Range<u32>) -> impl Iterator<Item = Run> {
         let first = self.at(units.start).filter(|run| run.start < units.start);
         let first = first.map(|run| Run { start: units.start, len: run.end() - units.start });
@@ -219,14 +223,14 @@ impl FreeTree {
         first.into_iter().chain(rest).map(cut).filter(|run| run.len > 0)
     }
 
-    /// The longest run; of several the first in place.
+    /// Returns the longest run; among equals, the first in position.
     pub fn longest(&self) -> Option<Run> {
         self.by_len.first().map(|(len, start)| Run { start: *start, len: len.0 })
     }
 
-    /// The shortest run of at least `want` units that starts at or behind unit `avoid`; of several
-    /// the one at or behind `near`, else the first. Costs O(log n), unless the shortest ones all
-    /// start before `avoid`.
+    /// Returns the shortest run of at least `want` units that starts at or behind unit `avoid`;
+    /// among equals, the one at or behind `near`, otherwise the first. Costs O(log n), unless the
+    /// shortest runs all start before `avoid`.
     pub fn best_fit(&self, want: u32, near: u32, avoid: u32) -> Option<Run> {
         let mut bound = (Reverse(want.max(1)), u32::MAX);
         for _ in 0..AVOID_STEPS {
@@ -242,28 +246,28 @@ impl FreeTree {
         None
     }
 
-    /// The longest run that starts at or behind unit `avoid`, among the few longest.
+    /// Returns the longest run that starts at or behind unit `avoid`, among the few longest.
     pub fn longest_from(&self, avoid: u32) -> Option<Run> {
         let found = self.by_len.iter().take(AVOID_STEPS).find(|(_, start)| *start >= avoid);
         found.map(|(len, start)| Run { start: *start, len: len.0 })
     }
 
-    /// All runs, the longest first.
+    /// Returns all runs, the longest first.
     pub fn by_length(&self) -> impl Iterator<Item = Run> {
         self.by_len.iter().map(|(len, start)| Run { start: *start, len: len.0 })
     }
 
-    /// Number of runs.
+    /// Returns the number of runs.
     pub fn runs(&self) -> usize {
         self.by_place.len()
     }
 
-    /// Free units.
+    /// Returns the number of free units.
     pub fn free(&self) -> u32 {
         self.free
     }
 
-    /// Bytes of memory that so many runs take in a tree.
+    /// Returns the bytes of memory of `runs` runs in a tree.
     pub fn bytes_of(runs: u64) -> u64 {
         runs.saturating_mul(RUN_BYTES as u64)
     }

@@ -1,15 +1,15 @@
-//! Runs that small files share: each takes its blocks from the front of one near its goal, so that
-//! files that are made together lie together.
+//! Runs that small files share. Each file takes its blocks from the front of a chunk near its goal,
+//! so files that are created together lie together.
 //!
 //! # Invariants
-//! - A chunk is on the list of the power of two of what it has left (the last list has the larger
-//!   ones, too).
+//! - A chunk is on the list of the power of two of its remaining units (the last list has the
+//!   larger ones, too).
 //! - A list of more than [`MAX_LIST`] chunks is cut at the next addition.
 
 use std::ops::Range;
 
 const ORDERS: usize = 10;
-/// A list that becomes longer is cut to [`CUT_LIST`], the oldest first.
+/// A list longer than this is cut to [`CUT_LIST`] chunks, the oldest first.
 const MAX_LIST: usize = 8;
 const CUT_LIST: usize = 5;
 /// Units of a new chunk.
@@ -20,7 +20,7 @@ const CHUNK: u32 = 512;
 pub struct Chunk {
     /// The first unit.
     pub physical: u64,
-    /// How many.
+    /// Number of units.
     pub len: u32,
 }
 
@@ -35,7 +35,7 @@ fn order(len: u32) -> usize {
 }
 
 impl Locality {
-    /// Units to ask for when no chunk fits: a multiple of the stripe, if there is one.
+    /// Returns the units to request when no chunk fits: a multiple of the stripe, if there is one.
     pub fn goal_len(stripe: u32) -> u32 {
         CHUNK.checked_next_multiple_of(stripe.max(1)).unwrap_or(CHUNK)
     }
@@ -59,7 +59,7 @@ impl Locality {
         Some(Chunk { len, ..chunk })
     }
 
-    /// Adds a chunk; gives those that are too many.
+    /// Adds a chunk. Returns the excess chunks, which the caller must free.
     pub fn add(&mut self, chunk: Chunk) -> Vec<Chunk> {
         if let (true, Some(list)) = (chunk.len > 0, self.lists.get_mut(order(chunk.len))) {
             list.push(chunk);
@@ -68,22 +68,22 @@ impl Locality {
         too_long.flat_map(|list| list.drain(..list.len() - CUT_LIST)).collect()
     }
 
-    /// Gives all chunks up.
+    /// Removes and returns all chunks.
     pub fn drain(&mut self) -> Vec<Chunk> {
         self.lists.iter_mut().flat_map(std::mem::take).collect()
     }
 
-    /// Units of all chunks.
+    /// Returns the units of all chunks.
     pub fn free(&self) -> u64 {
         self.lists.iter().flatten().map(|chunk| u64::from(chunk.len)).sum()
     }
 
-    /// Number of chunks.
+    /// Returns the number of chunks.
     pub fn len(&self) -> usize {
         self.lists.iter().map(Vec::len).sum()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no chunks.
     pub fn is_empty(&self) -> bool {
         self.lists.iter().all(Vec::is_empty)
     }

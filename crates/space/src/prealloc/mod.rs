@@ -1,15 +1,18 @@
-//! Preallocations: runs of free space that memory keeps for a file at a place in it, so that what
-//! is written next to each other in the file, in whatever order and by however many writers, lies
-//! next to each other on the device.
+//! Preallocations: runs of free space that are kept in memory for a range of a file. Neighboring
+//! data of the file thus lies together on the device, in whatever order and by however many threads
+//! it is written.
 //!
-//! - [`Ask::window`] says which part of a file a request should be given space for.
+//! For example, a write of block 5 of a new file gets the window of blocks 0 to 7 (32 KiB) and 8
+//! contiguous blocks. A later write of block 6 is served from it.
+//!
+//! - [`Ask::window`] computes the range of a file that a request should be given space for.
 //! - [`Tree`] keeps the preallocations of one file by their first logical unit.
-//! - [`place`] puts a run that is shorter than its window within the window.
+//! - [`place`] positions a run that is shorter than its window within the window.
 //! - [`Locality`] keeps runs that many small files share.
 //!
 //! A unit is a cluster. Logical units count from the start of the file, physical ones from the
-//! start of the device. Nothing here allocates or frees: who owns a structure gives runs to it, and
-//! owns what comes out of it.
+//! start of the device. This module neither allocates nor frees: the owner of a structure adds runs
+//! to it, and owns the runs that it returns.
 
 mod locality;
 mod tree;
@@ -35,7 +38,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// One behind the last logical unit.
+    /// Returns the unit behind the last logical unit.
     pub fn end(&self) -> u64 {
         u64::from(self.logical) + u64::from(self.len)
     }

@@ -50,7 +50,7 @@ fn windows_are_those_of_the_table() {
         // Small blocks have smaller windows, however large the file is.
         (100 * M, 1024, 20_000..20_001, 18 * M..20 * M),
         (100 * M, 2048, 20_000..20_001, 36 * M..40 * M),
-        // A long request in a large file is its own window, unless blocks are small enough; no
+        // A long request in a large file is its own window, unless blocks are small enough. No
         // window is longer than a group.
         (100 << 30, 4096, 2045..2055, 0..8 * M),
         (100 << 30, 8192, 1000..1000 + 1025, 1000 * 8 * K..2025 * 8 * K),
@@ -65,14 +65,14 @@ fn windows_are_those_of_the_table() {
 
 #[test]
 fn windows_at_the_ends_of_numbers() {
-    // What ended at block 2^32 once wrapped to 0.
+    // A regression test: an end at block 2^32 once wrapped to 0.
     let last = Ask { limit: 1 << 32, ..ask(u32::MAX, 1, 1 << 44, 4096) };
     assert_eq!(last.window(), (1 << 32) - 2048..1 << 32);
     assert_eq!(ask(u32::MAX - 1, 1, 1 << 44, 4096).window().end, u64::from(u32::MAX));
     // A group that is shorter than the window.
     let small = Ask { group: 256, ..ask(1000, 1, 100 << 20, 4096) };
     assert_eq!(small.window(), 768..1024);
-    // Clusters: 64 KiB of 4 KiB blocks.
+    // Clusters of 64 KiB with blocks of 4 KiB.
     let clusters = Ask { unit: 65536, group: 32768, ..ask(200, 1, 100 << 20, 4096) };
     assert_eq!(clusters.window(), 128..256);
     let clusters = Ask { unit: 65536, group: 32768, ..ask(0, 1, 10, 4096) };
@@ -108,14 +108,14 @@ proptest! {
 fn the_goals_end_is_tried_first() {
     assert_eq!(place(4, &(0..10), &(6..8)), 6);
     assert_eq!(place(6, &(0..10), &(1..3)), 0);
-    // A start that covers only the start of the request will not do.
+    // A start that covers only the start of the request is not used.
     assert_eq!(place(9, &(0..11), &(1..10)), 1);
     assert_eq!(place(9, &(0..20), &(2..10)), 2);
     assert_eq!(place(20, &(0..20), &(2..10)), 0);
 }
 
 #[test]
-fn what_is_taken_keeps_its_distance() {
+fn taken_units_keep_their_offset() {
     let mut tree = Tree::default();
     assert!(tree.insert(piece(100, 5000, 50)));
     assert_eq!(take(&mut tree, 99, 5), Found::Nothing);
@@ -126,7 +126,7 @@ fn what_is_taken_keeps_its_distance() {
     assert_eq!(tree.free(), 25);
     assert_eq!(take(&mut tree, 125, 100), taken(125, 5025, 25, 100));
     assert_eq!(take(&mut tree, 150, 1), Found::Nothing);
-    // Its blocks are on their way to the map: nobody else may plan for them.
+    // Its blocks are about to be mapped: no other request may plan for them.
     assert_eq!(tree.trim(90, 0..200, &mut 0), 0..100);
     assert_eq!(tree.trim(160, 0..200, &mut 0), 150..200);
     assert!(tree.trim(110, 0..200, &mut 0).is_empty());
@@ -145,7 +145,7 @@ fn nothing_above_the_limit_is_taken() {
 }
 
 #[test]
-fn only_what_is_unused_is_given_away() {
+fn only_unused_parts_are_returned() {
     let mut tree = Tree::default();
     tree.insert(piece(0, 100, 10));
     tree.insert(piece(20, 300, 10));
@@ -173,9 +173,9 @@ fn a_new_one_may_start_where_a_deleted_one_did() {
     assert!(tree.is_sound() && tree.len() == 1);
 }
 
-/// A search that goes left or right at each node and stops at the first one that has the unit, or
-/// at a leaf: right as long as nothing is deleted. `nodes` in the order in which they came into the
-/// tree.
+/// A search that goes left or right at each node and stops at the first one that contains the unit,
+/// or at a leaf. Correct only while nothing is deleted. `nodes` are in the order of their
+/// insertion.
 fn naive_descent(nodes: &[(Piece, bool)], logical: u32) -> Option<Piece> {
     let (&(root, deleted), rest) = nodes.split_first()?;
     let side = |left: bool| {
@@ -193,8 +193,8 @@ fn naive_descent(nodes: &[(Piece, bool)], logical: u32) -> Option<Piece> {
     }
 }
 
-/// July 2023: deleted preallocations between live ones hid those from a descent; what was missed
-/// collided with a new one.
+/// A regression test: deleted preallocations between live ones hid those from a descent, and a new
+/// one collided with the missed one.
 #[test]
 fn deleted_ones_hide_no_live_one() {
     let nodes =
@@ -205,15 +205,15 @@ fn deleted_ones_hide_no_live_one() {
     tree.insert(piece(60, 9000, 10));
     discard_all(&mut tree);
     tree.insert(nodes[1].0);
-    assert_eq!(naive_descent(&nodes, 30), None, "the search that goes wrong does go wrong");
+    assert_eq!(naive_descent(&nodes, 30), None, "the naive search fails");
     assert_eq!(take(&mut tree, 30, 5), taken(30, 5030, 5, 0));
-    // Here the left neighbour itself is deleted, and the live one is farther left.
+    // Here the left neighbor itself is deleted, and the live one is farther left.
     let mut tree = Tree::default();
     for start in [20, 30, 40] {
         tree.insert(piece(start, 100 * u64::from(start), 10));
     }
     discard_all(&mut tree);
-    assert!(tree.insert(piece(10, 7000, 40)), "deleted ones are in nobody's way");
+    assert!(tree.insert(piece(10, 7000, 40)), "deleted ones do not collide");
     let nodes =
         [(piece(30, 3000, 10), true), (piece(20, 2000, 10), true), (piece(10, 7000, 40), false)];
     assert_eq!(naive_descent(&nodes, 35), None);
@@ -224,11 +224,12 @@ fn deleted_ones_hide_no_live_one() {
     assert!(tree.is_sound());
 }
 
-/// A plain model beside the tree: what each logical unit may get, and who owns each physical unit.
+/// A plain model beside the tree: the physical unit for each logical unit, and the owner of each
+/// physical unit.
 #[derive(Default)]
 struct Model {
     tree: Tree,
-    /// Physical unit of each preallocated logical unit that is not used.
+    /// The physical unit of each preallocated, unused logical unit.
     unused: BTreeMap<u32, u64>,
     /// Logical units of preallocations in use that are spent.
     spent: BTreeSet<u32>,
@@ -297,10 +298,10 @@ impl Model {
 
 proptest! {
     #[test]
-    fn does_what_a_plain_model_does(steps in prop::collection::vec((0u8..12, 0u32..600, 1u32..40), 1..300)) {
+    fn equals_a_plain_model(steps in prop::collection::vec((0u8..12, 0u32..600, 1u32..40), 1..300)) {
         let mut model = Model::default();
-        for (what, logical, len) in steps {
-            match what {
+        for (step, logical, len) in steps {
+            match step {
                 0 => model.discard(logical),
                 1 => model.tree.sweep(),
                 2..=4 if !model.uses.is_empty() => {
@@ -318,7 +319,7 @@ proptest! {
     }
 }
 
-/// Many threads on one tree; each physical unit has one owner at a time.
+/// Many threads on one tree: each physical unit has one owner at a time.
 #[test]
 fn threads_get_no_unit_twice() {
     const UNITS: u32 = 4000;

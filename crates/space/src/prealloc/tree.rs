@@ -1,37 +1,39 @@
 //! The preallocations of one file.
 //!
+//! For example, the preallocation at logical unit 100 with 50 units at 5000 gives logical units 120
+//! to 124 the physical units 5020 to 5024. It keeps the rest until the file is closed.
+//!
 //! # Invariants
-//! - Those that are not deleted are disjoint in the file (and on the device, if what was inserted
-//!   was).
-//! - A preallocation's start, place and length never change, nor does it cease to be deleted. One
-//!   that is deleted has given its unused part away and is erased later; every search passes over
-//!   it.
-//! - One that is being used ([`Found::Taken`] without [`Tree::finish`]) is not deleted. So space
-//!   whose blocks are not mapped yet, but will be, is in nobody else's window.
-//! - What was taken belongs to the taker, whatever becomes of the preallocation.
+//! - Preallocations that are not deleted are disjoint in the file (and on the device, if the
+//!   inserted ones were).
+//! - The start, position and length of a preallocation never change, and a deleted one never
+//!   becomes live again. A deleted one has returned its unused part and is erased later; every
+//!   search skips it.
+//! - A preallocation in use ([`Found::Taken`] without [`Tree::finish`]) is not deleted. So space
+//!   whose blocks are not mapped yet, but will be, is in no other window.
+//! - Taken units belong to the caller, whatever happens to the preallocation.
 
 use super::Piece;
 use super::used::Used;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Names a preallocation that is being used: its first logical unit.
+/// The key of a preallocation in use: its first logical unit.
 pub type Key = u32;
 
-/// Bytes that an entry of the tree takes, without a bitmap: itself and its share of half-full
-/// nodes.
+/// Bytes of an entry of the tree without a bitmap: the entry and its share of half-full nodes.
 const ENTRY_BYTES: usize = 2 * size_of::<(Key, Pa)>();
 
-/// How many preallocations were looked at.
+/// Number of preallocations that a search examined.
 pub type Visits = u32;
 
 #[derive(Debug)]
 struct Pa {
     physical: u64,
     len: u32,
-    /// Units that are not used.
+    /// Unused units.
     free: u32,
-    /// Uses that are not finished.
+    /// Unfinished uses.
     refs: u32,
     deleted: bool,
     used: Used,
@@ -52,70 +54,71 @@ impl Pa {
     }
 }
 
-/// What a search for space found.
+/// The result of a search for space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// This is the caller's now. `of` is to be finished once it is mapped, or given back.
+    /// The piece is now the caller's. The caller must finish `of` once the piece is mapped or
+    /// returned.
     Taken {
-        /// What was taken.
+        /// The taken piece.
         piece: Piece,
-        /// Of which preallocation.
+        /// Its preallocation.
         of: Key,
     },
-    /// So many units are in a preallocation, but were taken from it before, or given up.
+    /// This many units are in a preallocation, but were taken from it or given up before.
     Spent(u32),
-    /// No preallocation has the first unit.
+    /// No preallocation contains the first unit.
     Nothing,
 }
 
-/// See the module's description.
+/// The preallocations of one file. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Tree {
     pas: BTreeMap<Key, Pa>,
-    /// How many are deleted.
+    /// Number of deleted preallocations.
     dead: usize,
-    /// Unused units of all.
+    /// Unused units of all preallocations.
     free: u64,
     bytes: usize,
 }
 
 impl Tree {
-    /// Preallocations that are not deleted.
+    /// Returns the number of preallocations that are not deleted.
     pub fn len(&self) -> usize {
         self.pas.len() - self.dead
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Units that nobody has taken.
+    /// Returns the number of unused units.
     pub fn free(&self) -> u64 {
         self.free
     }
 
-    /// Bytes of memory, more or less.
+    /// Returns the bytes of memory used, approximately.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The last one, not deleted, that starts at or before `logical`.
+    /// Returns the last live preallocation that starts at or before `logical`.
     fn left(&self, logical: u32, visits: &mut Visits) -> Option<(Key, &Pa)> {
         let found =
             self.pas.range(..=logical).rev().inspect(|_| *visits += 1).find(|(_, pa)| !pa.deleted);
         found.map(|(key, pa)| (*key, pa))
     }
 
-    /// Where the first one, not deleted, starts that starts behind `logical`.
+    /// Returns the start of the first live preallocation that starts behind `logical`.
     fn right(&self, logical: u32, visits: &mut Visits) -> Option<Key> {
         let behind = self.pas.range(logical.checked_add(1)?..);
         behind.inspect(|_| *visits += 1).find(|(_, pa)| !pa.deleted).map(|(key, _)| *key)
     }
 
     /// Takes up to `len` units (not 0) for the file's units from `logical` on, if they lie below
-    /// the physical `limit`: of what is disjoint only the left neighbour can have them, and deleted
-    /// ones are nobody's neighbours.
+    /// the physical `limit`. Live preallocations are disjoint, so only the left live neighbor can
+    /// contain `logical`.
     pub fn take(&mut self, logical: u32, len: u32, limit: u64, visits: &mut Visits) -> Found {
         let Some((key, pa)) = self.left(logical, visits) else { return Found::Nothing };
         let offset = logical - key;
@@ -142,7 +145,8 @@ impl Tree {
         self.bytes = self.bytes + pa.bytes() - before;
     }
 
-    /// What of a window around `logical` no preallocation has; empty if one has `logical` itself.
+    /// Returns the part of a window around `logical` that no preallocation contains. Empty if one
+    /// contains `logical` itself.
     pub fn trim(&self, logical: u32, window: Range<u64>, visits: &mut Visits) -> Range<u64> {
         let start = self.left(logical, visits).map_or(0, |(key, pa)| pa.end(key));
         let end = self.right(logical, visits).map_or(u64::MAX, u64::from);
@@ -150,8 +154,8 @@ impl Tree {
         if start > u64::from(logical) { start..start } else { start..end.max(start) }
     }
 
-    /// Adds a preallocation; false, and nothing changes, if it is empty or overlaps another one in
-    /// the file.
+    /// Adds a preallocation. Returns false, with nothing changed, if it is empty or overlaps
+    /// another one in the file.
     pub fn insert(&mut self, piece: Piece) -> bool {
         let mut visits = 0;
         let wanted = u64::from(piece.logical)..piece.end();
@@ -167,7 +171,7 @@ impl Tree {
         true
     }
 
-    /// Keeps count of an erased one.
+    /// Updates the counts for an erased preallocation.
     fn forget(&mut self, old: Option<Pa>) {
         if let Some(pa) = old {
             self.bytes -= pa.bytes();
@@ -176,8 +180,8 @@ impl Tree {
         }
     }
 
-    /// A use is over: what was taken is mapped, or was given back. A preallocation without unused
-    /// units that nobody uses goes.
+    /// Finishes a use: the taken piece is mapped, or was returned. Removes a preallocation without
+    /// unused units and without other uses.
     pub fn finish(&mut self, of: Key) {
         let Some(pa) = self.pas.get_mut(&of) else { return };
         pa.refs = pa.refs.saturating_sub(1);
@@ -187,9 +191,9 @@ impl Tree {
         }
     }
 
-    /// Deletes those that `which` names by their range, and hands their unused parts to `give`, in
-    /// ascending order. Of those that are being used only the unused parts go. What is deleted
-    /// stays until [`Tree::sweep`], seen by no search.
+    /// Deletes the preallocations for which `which` returns true, and passes their unused parts to
+    /// `give` in ascending order. Preallocations in use lose only their unused parts. Deleted ones
+    /// stay until [`Tree::sweep`], and no search sees them.
     pub fn discard(&mut self, mut which: impl FnMut(&Piece) -> bool, mut give: impl FnMut(Piece)) {
         for (&logical, pa) in self.pas.iter_mut().filter(|(_, pa)| !pa.deleted) {
             let whole = Piece { logical, physical: pa.physical, len: pa.len };
@@ -208,7 +212,7 @@ impl Tree {
         }
     }
 
-    /// Erases what is deleted.
+    /// Erases the deleted preallocations.
     pub fn sweep(&mut self) {
         if self.dead > 0 {
             self.bytes -= self.dead * ENTRY_BYTES;
@@ -217,7 +221,7 @@ impl Tree {
         }
     }
 
-    /// Whether the invariants hold: disjoint, and counted right.
+    /// Returns whether the invariants hold: disjoint preallocations, and correct counts.
     pub fn is_sound(&self) -> bool {
         let live: Vec<_> = self.pas.iter().filter(|(_, pa)| !pa.deleted).collect();
         let disjoint = live.windows(2).all(|pair| match pair {
@@ -233,7 +237,7 @@ impl Tree {
     }
 }
 
-/// Hands out the unused runs of a preallocation.
+/// Passes the unused runs of a preallocation to `give`.
 fn unused(whole: &Piece, used: &Used, give: &mut impl FnMut(Piece)) {
     let mut at = 0;
     loop {

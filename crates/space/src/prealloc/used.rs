@@ -1,17 +1,17 @@
-//! Which units of a preallocation are used: a count while they are used from the front, a bitmap
+//! The used units of a preallocation: a count while they are used from the front, a bitmap
 //! afterwards.
 
 use std::ops::Range;
 
 #[derive(Clone, Debug)]
 pub(super) enum Used {
-    /// The first so many.
+    /// This many units from the front.
     Front(u32),
-    /// Those whose bit is set.
+    /// The units whose bit is set.
     Map(Box<[u64]>),
 }
 
-/// The bits of `range` within the word `index`.
+/// Returns the bits of `range` within the word `index`.
 fn mask(range: &Range<u32>, index: u32) -> u64 {
     let (from, to) =
         (range.start.max(index * 64) - index * 64, range.end.min(index * 64 + 64) - index * 64);
@@ -19,7 +19,7 @@ fn mask(range: &Range<u32>, index: u32) -> u64 {
 }
 
 impl Used {
-    /// Bytes beside the value itself.
+    /// Returns the bytes besides the value itself.
     pub fn bytes(&self) -> usize {
         match self {
             Used::Front(_) => 0,
@@ -27,7 +27,8 @@ impl Used {
         }
     }
 
-    /// The first unit at or behind `from` that is used (`used`) or not, below `len`; else `len`.
+    /// Returns the first unit at or behind `from` and below `len` that is used (`used`) or unused;
+    /// otherwise `len`.
     pub fn next(&self, from: u32, len: u32, used: bool) -> u32 {
         let words = match self {
             Used::Front(front) if used => return if from < *front { from } else { len },
@@ -46,7 +47,7 @@ impl Used {
         len
     }
 
-    /// Marks unused units of a preallocation of `len` as used.
+    /// Marks units of a preallocation of `len` units as used. They must be unused.
     pub fn mark(&mut self, range: Range<u32>, len: u32) {
         if range.is_empty() {
             return;

@@ -1,8 +1,8 @@
-//! Which part of a file a request is given space for.
+//! The range of a file that a request is given space for.
 //!
 //! # Invariants
-//! - Ends are 64-bit: a window may end at unit 2^32.
-//! - A window contains the request's first unit, lies within the file's largest size, and is no
+//! - Ends have 64 bits: a window may end at unit 2^32.
+//! - A window contains the request's first unit, lies within the largest file size, and is no
 //!   longer than a group. It need not contain the end of a long request.
 
 use std::ops::Range;
@@ -29,20 +29,22 @@ pub struct Ask {
     pub unit: u32,
     /// Units in a group.
     pub group: u32,
-    /// Units that a file can have.
+    /// The most units of a file.
     pub limit: u64,
 }
 
 impl Ask {
-    /// One behind the last unit that is asked for.
+    /// Returns the unit behind the last requested one.
     pub fn end(&self) -> u64 {
         u64::from(self.logical) + u64::from(self.len)
     }
 
-    /// The part of the file to be given space, if nothing in it is mapped or preallocated yet.
+    /// Returns the range of the file to be given space, provided that nothing in it is mapped or
+    /// preallocated yet.
     ///
-    /// Sizes: a file of up to 1 MiB from its start; then 2, 4 and 8 MiB, aligned to themselves, by
-    /// the file's size, the request's and the block's; a still longer request only itself.
+    /// A file of up to 1 MiB has a window from its start. Larger windows are 2, 4 or 8 MiB, aligned
+    /// to their size, depending on the sizes of the file, the request and a block. A still longer
+    /// request gets exactly its own range.
     pub fn window(&self) -> Range<u64> {
         let (start, len) = self.ideal();
         let group = u64::from(self.group.max(1));
@@ -52,7 +54,7 @@ impl Ask {
         start..end.min(start + group).max(start)
     }
 
-    /// Start and length in units, before any bound.
+    /// Returns start and length in units, before any bound.
     fn ideal(&self) -> (u64, u64) {
         let unit = u64::from(self.unit.max(1));
         let size = self.size.max(self.end().saturating_mul(unit));
@@ -76,9 +78,10 @@ impl Ask {
     }
 }
 
-/// Where in the file `found` units start that were found for the window `goal` of a request, and
-/// are fewer than the window: at its end, so that what comes before can join later; or at its
-/// start, if the request is covered from there; else at the request. They lie within the window.
+/// Returns the logical start of `found` units that were found for the window `goal` of a request
+/// and are fewer than the window. They are placed at the window's end, so that earlier data can
+/// join later; or at its start, if the request is covered from there; otherwise at the request.
+/// They lie within the window.
 pub fn place(found: u32, goal: &Range<u64>, request: &Range<u64>) -> u64 {
     let found = u64::from(found);
     let at_end = goal.end.saturating_sub(found).max(goal.start);

@@ -3,7 +3,7 @@ use crate::free_runs;
 use crate::testing::Units;
 use proptest::prelude::*;
 
-/// Units of a group and of the tree: the last group is a short one.
+/// Units of a group, and of the tree, whose last group is short.
 const GROUP: u32 = 96;
 const UNITS: u32 = 4 * GROUP - 17;
 
@@ -11,13 +11,13 @@ const UNITS: u32 = 4 * GROUP - 17;
 enum Step {
     Add(Run),
     Take(Run),
-    /// Whatever fits best, as an allocation does.
+    /// Takes the best fit, as an allocation does.
     Fit {
         want: u32,
         near: u32,
         avoid: u32,
     },
-    /// A group is forgotten and made again from its bitmap.
+    /// Removes a group and loads it from its bitmap.
     Reload(u32),
 }
 
@@ -75,7 +75,7 @@ fn apply(tree: &mut FreeTree, model: &mut Units, step: &Step) {
     match *step {
         Step::Add(run) => {
             let possible = within_a_group(run) && model.all(run, false);
-            // What lies behind the tree's end is the caller's to refuse.
+            // Units beyond the tree's end are the caller's to refuse.
             if run.end() <= UNITS {
                 assert_eq!(tree.add(run), possible);
                 if possible {
@@ -95,7 +95,7 @@ fn apply(tree: &mut FreeTree, model: &mut Units, step: &Step) {
     }
 }
 
-/// The trees are those of the model, and equal to each other.
+/// Checks that both trees equal the model.
 fn check(tree: &FreeTree, model: &Units) {
     let runs = model.runs(GROUP);
     let by_place: Vec<Run> = tree.within(0..u32::MAX).collect();
@@ -114,7 +114,7 @@ fn check(tree: &FreeTree, model: &Units) {
 
 proptest! {
     #[test]
-    fn lives_as_the_model_does(steps in prop::collection::vec(step(), 0..100), from in 0..UNITS, len in 0..UNITS) {
+    fn equals_the_model(steps in prop::collection::vec(step(), 0..100), from in 0..UNITS, len in 0..UNITS) {
         let (mut tree, mut model) = (FreeTree::new(GROUP), Units::new(UNITS as usize));
         for step in &steps {
             apply(&mut tree, &mut model, step);
@@ -149,7 +149,7 @@ fn a_group_of_single_units_is_the_worst() {
 
 proptest! {
     #[test]
-    fn many_come_as_each_does(
+    fn add_all_equals_single_adds(
         old in prop::collection::vec((0..UNITS, 0u32..12), 0..40), new in prop::collection::vec((0..UNITS, 0u32..9), 0..40),
     ) {
         let (mut one, mut many) = (FreeTree::new(GROUP), FreeTree::new(GROUP));
