@@ -1,7 +1,7 @@
-//! Which devices of this process are in use, so that no two file systems write to one.
+//! Claims on the devices of this process, so that no two file systems write to one.
 //!
-//! A device is known by its address. The user of a device must keep the device as long as the
-//! claim: then the address is no other device's.
+//! A device is identified by its address. The user of a device must keep the device as long as the
+//! claim, so that the address is not reused.
 
 use extant_sync::{LazyLock, Level, Mutex};
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ enum Users {
     Writer,
 }
 
-/// The right to use a device, until dropped: beside other readers, or alone. See
+/// The right to use a device until dropped, shared with other readers or exclusive. See
 /// [`BlockDevice::claim`](crate::BlockDevice::claim).
 #[derive(Debug)]
 #[must_use]
@@ -27,10 +27,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims the device at an address; `name` gives its name for an error.
+    /// Claims the device at an address. `name` returns its name for an error.
     ///
     /// # Errors
-    /// `ResourceBusy` if the device has a writer, or any user where `exclusive`.
+    /// `ResourceBusy` if the device has a writer, or has any user and `exclusive` is set.
     pub(crate) fn of_address(
         address: usize,
         exclusive: bool,

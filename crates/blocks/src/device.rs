@@ -1,4 +1,4 @@
-//! What every block device can do.
+//! The interface of all block devices.
 
 use crate::Claim;
 use extant_sync::Arc;
@@ -6,26 +6,26 @@ use std::fmt::Debug;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 
-/// How much is zeroed by one write where a device has nothing better.
+/// Bytes of one write when a device zeroes ranges by writing.
 const ZERO_CHUNK: usize = 1 << 20;
 
-/// A flat range of bytes that may be read and written at any place, by many threads at once.
+/// A flat range of bytes that many threads may read and write at any position at once.
 ///
 /// A range that is not wholly within the device is an error and transfers nothing: kind
-/// `UnexpectedEof` for reads, `InvalidInput` for writes. Reads and writes are whole or an error;
-/// after an error the range's bytes are unknown. Errors carry a [`DeviceError`](crate::DeviceError)
-/// that tells the place.
+/// `UnexpectedEof` for reads, `InvalidInput` for writes. Reads and writes are complete or an error;
+/// after an error, the contents of the range are unknown. Errors contain a
+/// [`DeviceError`](crate::DeviceError) with the position.
 ///
-/// Concurrent writes of overlapping ranges leave an unknown mixture; nothing here orders them.
+/// Concurrent writes of overlapping ranges leave an unknown mixture: devices do not order them.
 #[expect(clippy::len_without_is_empty, reason = "no device is empty")]
 pub trait BlockDevice: Send + Sync + Debug {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
 
-    /// What to call the device in messages.
+    /// Returns the device's name for messages.
     fn name(&self) -> String;
 
-    /// Whether writes are refused.
+    /// Returns whether writes are refused.
     fn read_only(&self) -> bool {
         false
     }
@@ -33,10 +33,10 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Fills `buf` from `offset`.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Writes `data` at `offset`. It is durable after a later [`BlockDevice::flush`].
+    /// Writes `data` at `offset`. The data is durable after a later [`BlockDevice::flush`].
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Fills the buffers one after the other from `offset`.
+    /// Fills the buffers in order from `offset`.
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
         let mut at = offset;
         for buf in bufs {
@@ -46,7 +46,7 @@ pub trait BlockDevice: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Writes the buffers one after the other at `offset`, in as few requests as the device can.
+    /// Writes the buffers in order at `offset`, in as few requests as the device allows.
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let mut at = offset;
         for buf in bufs {
@@ -58,15 +58,15 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Returns once every write that had completed before the call is durable.
     ///
-    /// After an error, which of them are durable is unknown and stays so: a later flush proves
-    /// nothing about them.
+    /// After an error, it is unknown and stays unknown which of these writes are durable: a later
+    /// flush proves nothing about them.
     fn flush(&self) -> io::Result<()>;
 
-    /// Tells that a range's bytes are no longer needed. What it reads as afterwards is unknown.
-    /// Doing nothing is a valid answer.
+    /// Tells the device that a range's bytes are no longer needed. Later reads of the range return
+    /// unknown bytes. A device may ignore the call.
     ///
     /// # Errors
-    /// `Unsupported` from a device that is known to do nothing each time.
+    /// `Unsupported` from a device that is known to ignore every call.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// Makes a range read as zeroes.
@@ -74,40 +74,40 @@ pub trait BlockDevice: Send + Sync + Debug {
         write_zeroes_plainly(self, offset, len)
     }
 
-    /// Changes the length; new bytes read as zeroes.
+    /// Changes the length. New bytes read as zeroes.
     ///
     /// # Errors
-    /// `Unsupported` where the length is given by the medium.
+    /// `Unsupported` if the medium determines the length.
     fn set_len(&self, len: u64) -> io::Result<()> {
         let cause = io::Error::new(io::ErrorKind::Unsupported, "the device's length is fixed");
         let op = crate::Op::SetLen;
         Err(crate::DeviceError { op, device: self.name(), offset: 0, len, cause }.into())
     }
 
-    /// The first range at or after `offset` that may hold something other than zeroes; `None` if
-    /// none follows. Answering the whole rest is valid.
+    /// Returns the first range at or after `offset` that may hold bytes other than zeroes, or
+    /// `None` if none follows. A device may return the whole rest.
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         let len = self.len();
         Ok((offset < len).then_some(offset..len))
     }
 
-    /// Claims the device for a file system: alone to write, beside other readers to read. Devices
-    /// are told apart by their addresses; a device over another one must pass this on if two of its
-    /// kind over one device would disturb each other. The caller must keep the device as long as
-    /// the claim.
+    /// Claims the device for a file system: exclusively for writing, shared with other readers for
+    /// reading. Devices are distinguished by their addresses. A device over another one must
+    /// forward the call if two devices of its kind over the same device would disturb each other.
+    /// The caller must keep the device as long as the claim.
     ///
     /// # Errors
-    /// `ResourceBusy` if this process has claimed the device otherwise.
+    /// `ResourceBusy` if this process has a conflicting claim on the device.
     fn claim(&self, exclusive: bool) -> io::Result<Claim> {
         Claim::new(self, exclusive)
     }
 }
 
 impl Claim {
-    /// Claims the device at the address of `device`, under its name.
+    /// Claims the device at the address of `device`. Its name is used in errors.
     ///
     /// # Errors
-    /// `ResourceBusy` if the device has a writer, or any user where `exclusive`.
+    /// `ResourceBusy` if the device has a writer, or has any user and `exclusive` is set.
     pub fn new<D: BlockDevice + ?Sized>(device: &D, exclusive: bool) -> io::Result<Claim> {
         let address = std::ptr::from_ref(device).cast::<()>().addr();
         Claim::of_address(address, exclusive, || device.name())
@@ -130,9 +130,8 @@ pub(crate) fn write_zeroes_plainly<D: BlockDevice + ?Sized>(
     Ok(())
 }
 
-/// Methods of [`BlockDevice`] that do what another device's do:
-/// `forward_device!(self => self.inner; len, name)` within the implementation of a device around
-/// another one.
+/// Implements methods of [`BlockDevice`] by those of another device: `forward_device!(self =>
+/// self.inner; len, name)` within the implementation of a device around another one.
 #[macro_export]
 macro_rules! forward_device {
     ($this:ident => $inner:expr; $($method:ident),+ $(,)?) => {
@@ -216,7 +215,7 @@ macro_rules! forward_pointers {
 
 forward_pointers!(Arc<D>, Box<D>, &D);
 
-/// The bytes of all buffers together.
+/// Returns the sum of the buffers' lengths.
 pub(crate) fn total_len(bufs: &[IoSlice<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }

@@ -1,18 +1,18 @@
-//! Errors of devices, with the place where they happened.
+//! Errors of devices, with their position.
 
 use std::fmt;
 use std::io;
 
-/// What was asked of a device.
+/// An operation of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Read bytes.
     Read,
     /// Write bytes.
     Write,
-    /// Make what was written durable.
+    /// Make completed writes durable.
     Flush,
-    /// Give up a range's bytes.
+    /// Discard a range.
     Discard,
     /// Make a range read as zeroes.
     Zero,
@@ -33,11 +33,11 @@ impl fmt::Display for Op {
     }
 }
 
-/// A device's error: what was asked of which device where, and why it failed. It is inside the
-/// [`io::Error`] that devices return, whose kind stays that of the cause.
+/// An error of a device: the operation, the device, the range and the cause. It is the inner error
+/// of the [`io::Error`] that devices return, whose kind is that of the cause.
 #[derive(Debug)]
 pub struct DeviceError {
-    /// What was asked.
+    /// The operation.
     pub op: Op,
     /// The device's name.
     pub device: String,
@@ -45,7 +45,7 @@ pub struct DeviceError {
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Why it failed.
+    /// The cause of the failure.
     pub cause: io::Error,
 }
 
@@ -68,7 +68,8 @@ impl From<DeviceError> for io::Error {
     }
 }
 
-/// The operating system's error number, also if the error was given its place by a device.
+/// Returns the operating system's error number, also of an error that a device wrapped in a
+/// [`DeviceError`].
 pub fn raw_os_error(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(|| {
         let inner = error.get_ref()?.downcast_ref::<DeviceError>()?;
@@ -93,7 +94,7 @@ pub(crate) fn check_range(
     Err(DeviceError { op, device: device(), offset, len, cause }.into())
 }
 
-/// The error of writing to a device that is open for reading only.
+/// Returns the error of a write to a device that is open for reading only.
 #[cfg(all(feature = "file-device", target_os = "linux"))]
 pub(crate) fn read_only(op: Op, device: String, offset: u64, len: u64) -> io::Error {
     let cause =

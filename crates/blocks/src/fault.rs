@@ -1,7 +1,7 @@
-//! A device that fails when told to.
+//! A device that fails on request.
 //!
 //! # Locking
-//! One lock (`Device`) over the plan and the counts. The device below is not called under it.
+//! One lock (`Device`) covers the plan and the counts. The inner device is not called under it.
 
 use crate::{BlockDevice, DeviceError, Op};
 use extant_sync::{Level, Mutex};
@@ -9,19 +9,19 @@ use rustc_hash::FxHashMap;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
-/// How an operation goes wrong.
+/// The way in which an operation fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It does nothing and returns the error number.
+    /// The operation does nothing and returns the error number.
     Error(i32),
-    /// Of a write only so many bytes reach the device, and it returns the error number.
+    /// Only this many bytes of a write reach the device, and the write returns the error number.
     Short(usize, i32),
-    /// Of a write only so many bytes reach the device, and it succeeds. Other operations do nothing
-    /// and succeed.
+    /// Only this many bytes of a write reach the device, and the write succeeds. Other operations
+    /// do nothing and succeed.
     Torn(usize),
 }
 
-/// When an operation goes wrong, and how.
+/// A planned failure: the operation that fails, and the way in which it does.
 #[derive(Clone, Debug)]
 pub struct Fault {
     op: Op,
@@ -36,13 +36,13 @@ pub struct Fault {
 const EIO: i32 = 5;
 
 impl Fault {
-    /// The `nth` operation (from 0) of the kind from now on fails with EIO.
+    /// Plans that the `nth` operation (from 0) of the kind from now on fails with EIO.
     pub fn new(op: Op, nth: u64) -> Self {
         let failure = Failure::Error(EIO);
         Fault { op, nth, sticky: false, within: None, failure, seen: 0 }
     }
 
-    /// So do all that follow it.
+    /// Makes all following operations of the kind fail, too.
     #[must_use]
     pub fn from_then_on(mut self) -> Self {
         self.sticky = true;
@@ -56,14 +56,14 @@ impl Fault {
         self
     }
 
-    /// Fails in another way.
+    /// Sets the way of failing.
     #[must_use]
     pub fn with(mut self, failure: Failure) -> Self {
         self.failure = failure;
         self
     }
 
-    /// Counts an operation, and tells how it goes wrong if it does.
+    /// Counts an operation. Returns the failure if the operation is to fail.
     fn meet(&mut self, op: Op, offset: u64, len: u64) -> Option<Failure> {
         let touches =
             |range: &Range<u64>| offset < range.end && range.start < offset.saturating_add(len);
@@ -77,7 +77,7 @@ impl Fault {
     }
 }
 
-/// Wraps a device, counts operations and makes planned ones fail.
+/// A device that counts the operations of another one and makes planned ones fail.
 #[derive(Debug)]
 pub struct FaultDevice<D> {
     inner: D,
@@ -92,32 +92,32 @@ struct Plan {
 }
 
 impl<D: BlockDevice> FaultDevice<D> {
-    /// A device that does not fail yet.
+    /// Makes a device around `inner` without planned faults.
     pub fn new(inner: D) -> Self {
         FaultDevice { inner, plan: Mutex::new(Level::Device, Plan::default()) }
     }
 
-    /// The device below.
+    /// Returns the inner device.
     pub fn inner(&self) -> &D {
         &self.inner
     }
 
-    /// Plans a fault. All planned faults count each operation; the first that hits decides.
+    /// Plans a fault. All planned faults count each operation; the first that matches decides.
     pub fn inject(&self, fault: Fault) {
         self.plan.lock().faults.push(fault);
     }
 
-    /// Forgets all faults.
+    /// Removes all faults.
     pub fn heal(&self) {
         self.plan.lock().faults.clear();
     }
 
-    /// How many operations of a kind there were, failed ones too.
+    /// Returns the number of operations of a kind, including failed ones.
     pub fn count(&self, op: Op) -> u64 {
         self.plan.lock().counts.get(&op).copied().unwrap_or(0)
     }
 
-    /// How many operations went wrong.
+    /// Returns the number of failed operations.
     pub fn failed(&self) -> u64 {
         self.plan.lock().failed
     }
@@ -132,7 +132,7 @@ impl<D: BlockDevice> FaultDevice<D> {
         failure
     }
 
-    /// Runs an operation that has no half-way, unless a fault hits it.
+    /// Runs an operation that cannot be partial, unless a fault matches it.
     fn run(
         &self,
         op: Op,
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use crate::{MemDevice, raw_os_error};
 
-    /// The error number of a device that is gone.
+    /// The error number of a removed device.
     const ENODEV: i32 = 19;
 
     #[test]

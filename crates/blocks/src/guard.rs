@@ -1,22 +1,23 @@
-//! A device whose panics are errors, so that nobody waits for a request that ended in one.
+//! A device that turns panics into errors, so that no thread waits for a request that ended in a
+//! panic.
 
 use crate::device::BlockDevice;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A device around another one. A panic of that one fails its request with an I/O error.
+/// A device around another one. A panic of the inner device fails its request with an I/O error.
 #[derive(Debug)]
 pub struct GuardedDevice<D>(D);
 
 impl<D: BlockDevice> GuardedDevice<D> {
-    /// A device that does what `inner` does.
+    /// Makes a device that forwards to `inner`.
     pub fn new(inner: D) -> Self {
         GuardedDevice(inner)
     }
 
     fn request<T>(&self, request: impl FnOnce(&D) -> io::Result<T>) -> io::Result<T> {
-        // What the device has left behind is its own matter: the next request shows it.
+        // The panic may have left the inner device in any state: its next request shows it.
         catch_unwind(AssertUnwindSafe(|| request(&self.0)))
             .unwrap_or_else(|_| Err(io::Error::other("the device's code panicked")))
     }

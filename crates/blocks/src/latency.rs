@@ -1,22 +1,23 @@
-//! A device that takes its time, as a disk does.
+//! A device with the latency of a disk.
 
 use crate::BlockDevice;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How long each request of a [`LatencyDevice`] takes at least.
+/// The least duration of each request of a [`LatencyDevice`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// A read, whatever its length.
+    /// A read of any length.
     pub read: Duration,
-    /// A write, whatever its length; a discard and a zeroed range too.
+    /// A write, a discard or a zeroing of any length.
     pub write: Duration,
     /// A flush.
     pub flush: Duration,
 }
 
-/// Wraps a device and delays each request. Requests of several threads are delayed side by side.
+/// A device that delays each request of another one. Requests of several threads are delayed
+/// concurrently.
 #[derive(Debug)]
 pub struct LatencyDevice<D> {
     inner: D,
@@ -24,12 +25,12 @@ pub struct LatencyDevice<D> {
 }
 
 impl<D: BlockDevice> LatencyDevice<D> {
-    /// A device as slow as told.
+    /// Makes a device around `inner` with this latency.
     pub fn new(inner: D, latency: Latency) -> Self {
         LatencyDevice { inner, latency }
     }
 
-    /// The device below.
+    /// Returns the inner device.
     pub fn inner(&self) -> &D {
         &self.inner
     }

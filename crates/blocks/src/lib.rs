@@ -41,7 +41,7 @@ pub use signature::{Signature, SignatureKind, identify};
 pub use sparse::{MAX_SPARSE_LEN, SparseDevice};
 pub use spec::{ImageSpec, Place, parse_image_spec};
 
-/// The examples of the README are tests, too.
+/// Runs the examples of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

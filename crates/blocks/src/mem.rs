@@ -1,9 +1,9 @@
 //! A device in memory.
 //!
 //! # Locking
-//! The list of chunks is locked for reading by every transfer and for writing by a change of
-//! length; then each chunk by itself, one at a time. Both are of level `Device`, the list always
-//! first.
+//! Every transfer locks the list of chunks for reading, and a change of length locks it for
+//! writing. Under it, chunks are locked one at a time. All locks are of level `Device`; the list's
+//! is always taken first.
 
 use crate::error::check_range;
 use crate::{BlockDevice, Op};
@@ -13,7 +13,7 @@ use std::ops::Range;
 
 const CHUNK: u64 = 1 << 18;
 
-/// A device in memory. Memory is taken from the system as bytes are first written.
+/// A device in memory. Pages of memory come from the system at their first write.
 #[derive(Debug)]
 pub struct MemDevice {
     name: String,
@@ -32,14 +32,14 @@ impl std::fmt::Debug for Body {
 }
 
 impl MemDevice {
-    /// A device of `len` zeroes.
+    /// Makes a device of `len` zeroes.
     pub fn new(len: u64) -> Self {
         let mut body = Body { len: 0, chunks: Vec::new() };
         body.set_len(len);
         MemDevice { name: "memory".into(), body: RwLock::new(Level::Device, body) }
     }
 
-    /// A device that holds `bytes`.
+    /// Makes a device with the contents `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let device = MemDevice::new(bytes.len() as u64);
         device.body.read().each_chunk(0, bytes.len(), |chunk, within, of_buffer| {
@@ -48,7 +48,7 @@ impl MemDevice {
         device
     }
 
-    /// A copy of all bytes.
+    /// Returns a copy of all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let body = self.body.read();
         let mut bytes = Vec::with_capacity(body.len as usize);
@@ -77,8 +77,8 @@ impl Body {
         self.len = len;
     }
 
-    /// Calls `f` with each chunk that a range touches, the range within it, and that range's place
-    /// in the buffer.
+    /// Calls `f` with each chunk of a range, the part of the range in that chunk, and the
+    /// corresponding part of the buffer.
     fn each_chunk(
         &self,
         offset: u64,

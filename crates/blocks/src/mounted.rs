@@ -2,16 +2,15 @@
 //!
 //! Every transfer of the file system goes through one [`MountedDevice`], which
 //!
-//! - counts the bytes that are written,
-//! - lets no byte change between [`MountedDevice::freeze`] and [`MountedDevice::thaw`]: changes
-//!   wait,
-//! - refuses every transfer after [`MountedDevice::revoke`], which waits for those that run and
-//!   lets go of the device. A handle of the file system that lives longer can neither write to the
-//!   device nor keep it open.
+//! - counts the bytes written,
+//! - lets changes wait between [`MountedDevice::freeze`] and [`MountedDevice::thaw`],
+//! - refuses every transfer after [`MountedDevice::revoke`], which waits for the transfers in
+//!   progress and releases the device. A handle that outlives the file system can thus neither
+//!   write to the device nor keep it open.
 //!
 //! # Locking
-//! A change that waits for the thaw holds no lock of this type; it may hold any lock of its caller.
-//! [`MountedDevice::thaw`] takes none of these.
+//! A change that waits for the thaw holds no lock of this type, but may hold any lock of its
+//! caller. [`MountedDevice::thaw`] takes none of these.
 
 use crate::device::total_len;
 use crate::{BlockDevice, Claim};
@@ -21,23 +20,23 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The number of the next mounting.
+/// The number of the next mount.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 /// A device of an open file system.
 pub struct MountedDevice {
     id: u32,
-    /// Before `device`, so that it is dropped first: see [`MountedDevice::revoke`].
+    /// Declared before `device`, so that it is dropped first: see [`MountedDevice::revoke`].
     claim: Mutex<Option<Claim>>,
     device: Revocable<Arc<dyn BlockDevice>>,
     name: String,
-    /// The length as it was known last; the device's own as long as it is there.
+    /// The last known length, for use after the device is gone.
     len: AtomicU64,
     read_only: bool,
     /// Bytes written by the threads of each shard. Relaxed: counters that guard nothing.
     written: Sharded<AtomicU64>,
     frozen: AtomicBool,
-    /// Held by those who wait for the thaw, and by who thaws.
+    /// Held by threads that begin to wait for the thaw, and by the thawing thread.
     waiters: Mutex<()>,
     thawed: Condvar,
 }
@@ -52,12 +51,13 @@ impl std::fmt::Debug for MountedDevice {
 }
 
 impl MountedDevice {
-    /// A device whose user is known to be alone, such as one over another device.
+    /// Wraps a device without a claim, for a device with only one user, such as one over another
+    /// device.
     pub fn unclaimed(device: Arc<dyn BlockDevice>) -> Arc<MountedDevice> {
         Self::new(device, None)
     }
 
-    /// Claims the device, alone where `exclusive`, until it is revoked.
+    /// Claims the device until it is revoked; exclusively if `exclusive` is set.
     ///
     /// # Errors
     /// Those of [`BlockDevice::claim`].
@@ -85,36 +85,37 @@ impl MountedDevice {
         })
     }
 
-    /// A number that no other mounting of this process has.
+    /// Returns a number that is unique among the mounts of this process.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Bytes written so far, zeroes included.
+    /// Returns the bytes written so far, including zeroes.
     pub fn written(&self) -> u64 {
         self.written.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Lets no byte of the device change from the return of this on: changes that run are waited
-    /// for, later ones wait.
+    /// Freezes the device: waits for the changes in progress, and lets later ones wait. No byte of
+    /// the device changes after the return.
     pub fn freeze(&self) {
         self.frozen.store(true, Ordering::Release);
         self.device.settle();
     }
 
-    /// Lets changes go on.
+    /// Lets changes continue.
     pub fn thaw(&self) {
         let _waiters = self.waiters.lock();
         self.frozen.store(false, Ordering::Release);
         self.thawed.notify_all();
     }
 
-    /// Whether changes wait.
+    /// Returns whether the device is frozen.
     pub fn is_frozen(&self) -> bool {
         self.frozen.load(Ordering::Acquire)
     }
 
-    /// Waits while changes wait. To be called before locks are taken that others need for reading.
+    /// Waits while the device is frozen. Must be called before taking locks that other threads need
+    /// for reading.
     pub fn wait_for_thaw(&self) {
         if self.is_frozen() {
             let mut waiters = self.waiters.lock();
@@ -122,16 +123,16 @@ impl MountedDevice {
         }
     }
 
-    /// Waits for transfers that run, refuses all others from now on, and lets go of the device and
-    /// of the claim.
+    /// Waits for the transfers in progress, refuses all later ones, and releases the device and the
+    /// claim.
     pub fn revoke(&self) {
         let device = self.device.revoke();
         let claim = self.claim.lock().take();
-        // The claim goes first: it names the device by its address, which a new device may have
-        // once this one is gone.
+        // The claim must go first: it identifies the device by its address, which a new device may
+        // get once this one is gone.
         drop(claim);
         drop(device);
-        // Changes that wait are refused instead.
+        // Waiting changes continue, and are refused.
         self.thaw();
     }
 
@@ -139,14 +140,15 @@ impl MountedDevice {
         self.device.with(|device| transfer(&**device)).unwrap_or_else(|| Err(self.revoked()))
     }
 
-    /// Runs a change, which has so many bytes to write, when the device is not frozen.
+    /// Runs a change that writes `bytes` bytes, once the device is not frozen.
     fn change(
         &self,
         bytes: u64,
         change: impl Fn(&dyn BlockDevice) -> io::Result<()>,
     ) -> io::Result<()> {
         loop {
-            // Asked within the use: a freeze waits for those that found the device thawed.
+            // Checked within the use: a freeze waits for the changes that found the device not
+            // frozen.
             match self.with(|device| {
                 if self.is_frozen() { Ok(false) } else { change(device).map(|()| true) }
             })? {
@@ -229,7 +231,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_revoked_device_is_let_go_and_refuses_transfers() {
+    fn a_revoked_device_is_released_and_refuses_transfers() {
         let inner = Arc::new(MemDevice::new(4096));
         let mounted = MountedDevice::claimed(inner.clone(), true).unwrap();
         mounted.write_at(&[1; 512], 0).unwrap();
@@ -245,7 +247,7 @@ mod tests {
         assert!(inner.claim(true).is_ok());
     }
 
-    /// A device that, when it is dropped, reports whether its claim has ended.
+    /// A device that reports at its drop whether its claim has ended.
     #[derive(Debug)]
     struct Reporting(MemDevice, mpsc::Sender<bool>);
 
@@ -294,8 +296,8 @@ mod tests {
             mounted.read_at(&mut bytes, 0).unwrap();
             mounted.flush().unwrap();
             assert_eq!(bytes, [0; 4096]);
-            // Time for a change that does not wait. One that waits never fails this, however long
-            // it takes to begin.
+            // Enough time for a change that does not wait. A change that waits never fails this,
+            // however late it begins.
             assert!(
                 ended.recv_timeout(Duration::from_millis(200)).is_err(),
                 "a change went through a freeze"

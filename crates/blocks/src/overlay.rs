@@ -1,11 +1,14 @@
 //! Writes kept in memory over a device that is only read.
 //!
+//! For example, a read-only mount with an unreplayed journal reads block 100 from the journal, and
+//! keeps a write of block 101 in memory.
+//!
 //! # Invariants
-//! A block's bytes are, in this order: what was written to it here; what the replay source has for
-//! it; what the base has.
+//! The contents of a block are the bytes written to it here; otherwise those of the replay source;
+//! otherwise those of the base.
 //!
 //! # Locking
-//! One lock (`Device`) over the map of written blocks. Neither the base nor the source is called
+//! One lock (`Device`) covers the map of written blocks. Neither the base nor the source is called
 //! under it.
 
 use crate::error::check_range;
@@ -16,16 +19,17 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
 
-/// Blocks that lie elsewhere than at home, such as in a journal that was not replayed.
+/// A source of blocks whose current contents are not at their home location, such as a journal that
+/// was not replayed.
 pub trait ReplaySource: Send + Sync + Debug {
-    /// Whether the source has block `nr`. The answer never changes.
+    /// Returns whether the source has block `nr`. The answer must never change.
     fn covers(&self, nr: u64) -> bool;
 
-    /// Fills `buf`, one block long, with block `nr`, which the source covers.
+    /// Fills `buf`, one block long, with block `nr`, which the source must cover.
     fn read_block(&self, nr: u64, buf: &mut [u8]) -> io::Result<()>;
 }
 
-/// A device whose writes stay in memory, up to a bound.
+/// A device whose writes stay in memory, up to a limit.
 #[derive(Debug)]
 pub struct OverlayDevice {
     base: Arc<dyn BlockDevice>,
@@ -37,7 +41,7 @@ pub struct OverlayDevice {
 
 type Written = FxHashMap<u64, Box<[u8]>>;
 
-/// The part of a transfer that lies in one block.
+/// The part of a transfer within one block.
 struct Part {
     nr: u64,
     within: Range<usize>,
@@ -45,7 +49,7 @@ struct Part {
 }
 
 impl OverlayDevice {
-    /// An overlay over `base` in blocks of `block_size` bytes (not 0) that holds at most
+    /// Makes an overlay over `base` in blocks of `block_size` bytes (not 0) that holds at most
     /// `max_bytes` of writes.
     pub fn new(base: Arc<dyn BlockDevice>, block_size: usize, max_bytes: usize) -> Self {
         let block_size = block_size.max(1);
@@ -59,19 +63,19 @@ impl OverlayDevice {
         }
     }
 
-    /// Puts a source of blocks between the writes and the base.
+    /// Inserts a source of blocks between the writes and the base.
     #[must_use]
     pub fn with_source(mut self, source: Arc<dyn ReplaySource>) -> Self {
         self.source = Some(source);
         self
     }
 
-    /// Bytes of writes held.
+    /// Returns the bytes of writes held.
     pub fn bytes_held(&self) -> usize {
         self.written.read().len() * self.block_size
     }
 
-    /// The blocks that were written, in their order.
+    /// Returns the written blocks in order.
     pub fn written(&self) -> Vec<(u64, Arc<[u8]>)> {
         let written = self.written.read();
         let mut blocks: Vec<_> =
@@ -101,8 +105,8 @@ impl OverlayDevice {
         })
     }
 
-    /// Fills `buf` if the part's block was written here or is the source's; otherwise the base has
-    /// it.
+    /// Fills `buf` if the part's block was written here or is in the source. Returns false if the
+    /// block must be read from the base.
     fn read_above_base(&self, part: &Part, buf: &mut [u8]) -> io::Result<bool> {
         if let Some(block) = self.written.read().get(&part.nr) {
             buf.copy_from_slice(&block[part.within.clone()]);
@@ -123,8 +127,7 @@ impl OverlayDevice {
         if buf.is_empty() { Ok(()) } else { self.base.read_at(buf, offset) }
     }
 
-    /// The whole block as it was before a write that covers only a part of it; zeroes beyond the
-    /// end.
+    /// Returns the whole block before a partial write. Bytes beyond the device's end are zeroes.
     fn old_block(&self, nr: u64) -> io::Result<Box<[u8]>> {
         let mut block = vec![0; self.block_size];
         let start = nr * self.block_size as u64;

@@ -1,4 +1,6 @@
-//! Writes that are collected, sorted and merged before the device sees them.
+//! A collection of writes, sorted and merged before they reach the device.
+//!
+//! For example, writes of blocks 20, 8 and 9 become two requests: blocks 8 to 9, and block 20.
 
 use crate::BlockDevice;
 use crate::device::total_len;
@@ -7,20 +9,20 @@ use std::io::{self, IoSlice};
 use std::ops::Deref;
 use std::thread::Builder;
 
-/// The most pieces in one request, which is also the most that the operating system takes.
+/// The most pieces of one request, which is also the limit of the operating system.
 const MAX_PIECES: usize = 1024;
 
-/// Bytes that are worth a thread of their own: a millisecond or more of any device.
+/// The least bytes for a thread of its own: a millisecond or more on any device.
 pub const SHARE: usize = 4 << 20;
 
 /// The bytes of one write.
 #[derive(Clone, Debug)]
 pub enum Piece<'a> {
-    /// Frozen bytes that others hold too, such as a block's snapshot.
+    /// Frozen bytes shared with other owners, such as a block's snapshot.
     Shared(Arc<[u8]>),
     /// Bytes that outlive the plug.
     Borrowed(&'a [u8]),
-    /// Bytes of this write alone.
+    /// Bytes owned by this write.
     Owned(Vec<u8>),
 }
 
@@ -53,21 +55,22 @@ impl From<Vec<u8>> for Piece<'_> {
     }
 }
 
-/// What a plug did.
+/// The work of a plug.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlugStats {
     /// Writes added.
     pub pieces: u64,
-    /// Requests that the device saw.
+    /// Requests to the device.
     pub requests: u64,
     /// Bytes written.
     pub bytes: u64,
 }
 
-/// Collects writes and submits them in the order of their offsets, adjacent ones as one request.
+/// A collection of writes, which are submitted in the order of their offsets, adjacent ones as one
+/// request.
 ///
-/// Writes that overlap are all submitted one by one in the order they were added, so that the last
-/// one wins.
+/// If any writes overlap, all writes are submitted one by one in the order of their addition, so
+/// that the last one wins.
 #[must_use]
 pub struct Plug<'a> {
     device: &'a dyn BlockDevice,
@@ -75,7 +78,7 @@ pub struct Plug<'a> {
 }
 
 impl<'a> Plug<'a> {
-    /// A plug without writes.
+    /// Makes a plug without writes.
     pub fn new(device: &'a dyn BlockDevice) -> Self {
         Plug { device, pieces: Vec::new() }
     }
@@ -88,17 +91,17 @@ impl<'a> Plug<'a> {
         }
     }
 
-    /// Whether nothing was added.
+    /// Returns whether no writes were added.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// The number of writes added.
+    /// Returns the number of writes added.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Submits everything and returns when it is written (not: durable).
+    /// Submits all writes and returns when they are complete. They are not durable yet.
     ///
     /// # Errors
     /// The first error of the device. The other requests are submitted nevertheless.
@@ -112,15 +115,14 @@ impl<'a> Plug<'a> {
         first_error.map(|()| stats)
     }
 
-    /// Submits everything and reports each request: its offset, its length in bytes and what came
-    /// of it.
+    /// Submits all writes and passes each request's offset, length in bytes and result to `done`.
     pub fn finish_each(self, done: impl FnMut(u64, u64, io::Result<()>)) -> PlugStats {
         self.finish_by(1, done)
     }
 
-    /// As [`Self::finish_each`], by at most so many threads of which this is one, as far as each
-    /// gets `SHARE` bytes. Writes that overlap are submitted by this one. Without a thread the
-    /// caller does its part.
+    /// As [`Self::finish_each`], by at most `threads` threads including this one, each with at
+    /// least `SHARE` bytes. Overlapping writes are submitted by this thread alone. If a thread
+    /// cannot be started, the caller does its part.
     pub fn finish_by(
         mut self,
         threads: usize,
@@ -137,7 +139,7 @@ impl<'a> Plug<'a> {
         stats
     }
 
-    /// Sorts by offset unless writes overlap.
+    /// Sorts the writes by offset, unless any overlap.
     fn sort(&mut self) -> Order {
         let end = |(at, piece): &(u64, Piece<'_>)| at.saturating_add(piece.len() as u64);
         if self.pieces.windows(2).all(|pair| end(&pair[0]) <= pair[1].0) {
@@ -160,14 +162,14 @@ enum Order {
     AsAdded,
 }
 
-/// A request that has ended.
+/// A finished request.
 struct Done {
     offset: u64,
     len: u64,
     result: io::Result<()>,
 }
 
-/// Writes pieces, by so many threads if each has enough to do.
+/// Writes pieces by up to `threads` threads, if there is enough work for each.
 fn submit(
     device: &dyn BlockDevice,
     pieces: &[(u64, Piece<'_>)],
@@ -190,7 +192,7 @@ fn submit(
         let theirs = || submit(device, others, order, rest);
         let other = Builder::new().name("extant-submit".into()).spawn_scoped(scope, theirs);
         let mut done = submit(device, own, order, many);
-        // Of one that panicked nobody knows what it wrote: all of it is written again.
+        // The writes of a thread that panicked are unknown, so all of them are repeated.
         let theirs = other.ok().and_then(|other| other.join().ok());
         done.extend(theirs.unwrap_or_else(|| one_by_one(device, others, order)));
         done
@@ -215,7 +217,7 @@ fn one_by_one(device: &dyn BlockDevice, mut rest: &[(u64, Piece<'_>)], order: Or
     done
 }
 
-/// How many of the first pieces follow each other without a gap; at least one.
+/// Returns how many of the first pieces follow each other without a gap; at least one.
 fn adjacent(pieces: &[(u64, Piece<'_>)]) -> usize {
     let follows = |pair: &&[(u64, Piece<'_>)]| {
         pair[0].0.checked_add(pair[0].1.len() as u64) == Some(pair[1].0)
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_what_is_enough_for_them() {
+    fn threads_share_large_submissions() {
         let piece = |i: usize| vec![i as u8 + 1; SHARE / 2];
         for (pieces, threads) in [(3, 4), (5, 2), (9, 3), (17, 4)] {
             let device = MemDevice::new(((pieces - 1) * SHARE / 2) as u64);
@@ -269,7 +271,7 @@ mod tests {
             });
             assert_eq!(stats.bytes, (pieces * SHARE / 2) as u64);
             assert_eq!(end, stats.bytes);
-            // The last piece lies behind the end of the device.
+            // The last piece is beyond the end of the device.
             assert_eq!(failed.len(), 1);
             let held = device.to_vec();
             for i in (0..pieces - 1).filter(|i| !failed[0].contains(&((i * SHARE / 2) as u64))) {

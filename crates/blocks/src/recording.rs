@@ -1,52 +1,55 @@
-//! A device that remembers what was done to it, so that a power cut can be played at any moment.
+//! A device that logs its changes, so that a power cut can be simulated at any moment.
+//!
+//! For example, from the log "write 8, flush, write 9, write 10" a power cut may leave block 8
+//! together with any subset of blocks 9 and 10.
 //!
 //! # Invariants
-//! A write is logged after it completed, a flush at the place where it began, once it succeeded. So
-//! what stands before a flush in the log is what that flush made durable, whatever ran at the same
-//! time.
+//! A write is logged after it completed. A flush is logged after it succeeded, at the position at
+//! which it began. The writes before a flush in the log are therefore durable by that flush,
+//! whatever ran concurrently.
 //!
 //! # Locking
-//! One lock (`Device`) over the log. The device below is not called under it.
+//! One lock (`Device`) covers the log. The inner device is not called under it.
 
 use crate::BlockDevice;
 use crate::device::total_len;
 use extant_sync::{Arc, Level, Mutex};
 use std::io::{self, IoSlice};
 
-/// Something that was done to a device.
+/// A change of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Bytes were written.
     Write {
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset: u64,
-        /// What.
+        /// The bytes.
         data: Arc<[u8]>,
     },
     /// A range was zeroed.
     Zero {
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// Everything logged before is durable.
+    /// All changes logged before are durable.
     Flush,
-    /// A range was given up.
+    /// A range was discarded.
     Discard {
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         len: u64,
     },
     /// The length changed.
     SetLen(u64),
-    /// The test set a mark.
+    /// A mark of the test.
     Mark(String),
 }
 
 impl Event {
-    /// Does it again, to another device. Flushes and marks do nothing.
+    /// Repeats the change on another device. Flushes and marks do nothing.
     pub fn apply(&self, device: &dyn BlockDevice) -> io::Result<()> {
         match self {
             Event::Write { offset, data } => device.write_at(data, *offset),
@@ -57,13 +60,13 @@ impl Event {
         }
     }
 
-    /// Whether it changes the device's bytes.
+    /// Returns whether the event changes the device's bytes.
     pub fn changes(&self) -> bool {
         !matches!(self, Event::Flush | Event::Mark(_))
     }
 
-    /// The pieces of a write that lie in different sectors of `sector` bytes (not 0), which a power
-    /// cut may separate. Anything else is one piece.
+    /// Splits a write at the boundaries of sectors of `sector` bytes (not 0), at which a power cut
+    /// may separate it. Other events are returned as one piece.
     pub fn split(&self, sector: u64) -> Vec<Event> {
         let Event::Write { offset, data } = self else { return vec![self.clone()] };
         let sector = sector.max(1);
@@ -81,8 +84,8 @@ impl Event {
     }
 }
 
-/// Does chosen events again in their order, to a device that holds the state before them: a prefix
-/// of the log up to a flush and any subset of what follows is a state that a power cut may leave.
+/// Repeats chosen events in order on a device in the state before them. A prefix of the log up to a
+/// flush and any subset of the following events give a state that a power cut may leave.
 pub fn replay<'a>(
     events: impl IntoIterator<Item = &'a Event>,
     device: &dyn BlockDevice,
@@ -90,7 +93,7 @@ pub fn replay<'a>(
     events.into_iter().try_for_each(|event| event.apply(device))
 }
 
-/// Wraps a device and logs every change in order.
+/// A device that logs every change of another one in order.
 #[derive(Debug)]
 pub struct RecordingDevice<D> {
     inner: D,
@@ -99,7 +102,7 @@ pub struct RecordingDevice<D> {
 
 #[derive(Debug, Default)]
 struct Log {
-    /// Ascending by sequence number.
+    /// In ascending order of sequence numbers.
     events: Vec<(u64, Event)>,
     next: u64,
     paused: bool,
@@ -116,7 +119,7 @@ impl Log {
         self.insert(number, event);
     }
 
-    /// Inserts an event at the place of a number taken before.
+    /// Inserts an event at the position of a number that was taken before.
     fn insert(&mut self, number: u64, event: Event) {
         if !self.paused {
             let place = self.events.partition_point(|(other, _)| *other < number);
@@ -126,32 +129,32 @@ impl Log {
 }
 
 impl<D: BlockDevice> RecordingDevice<D> {
-    /// Starts recording.
+    /// Makes a device that records the changes of `inner`.
     pub fn new(inner: D) -> Self {
         RecordingDevice { inner, log: Mutex::new(Level::Device, Log::default()) }
     }
 
-    /// The device below.
+    /// Returns the inner device.
     pub fn inner(&self) -> &D {
         &self.inner
     }
 
-    /// Sets a mark in the log.
+    /// Adds a mark to the log.
     pub fn mark(&self, label: impl Into<String>) {
         self.log.lock().push(Event::Mark(label.into()));
     }
 
-    /// A copy of the log; the bytes are shared.
+    /// Returns a copy of the log, which shares the bytes.
     pub fn log(&self) -> Vec<Event> {
         self.log.lock().events.iter().map(|(_, event)| event.clone()).collect()
     }
 
-    /// The log so far, which starts again empty.
+    /// Returns the log and empties it.
     pub fn take_log(&self) -> Vec<Event> {
         std::mem::take(&mut self.log.lock().events).into_iter().map(|(_, event)| event).collect()
     }
 
-    /// Stops or continues recording.
+    /// Pauses or resumes recording.
     pub fn pause(&self, paused: bool) {
         self.log.lock().paused = paused;
     }

@@ -1,12 +1,12 @@
-//! What a device holds, by the magic numbers of file systems, partition tables, volumes, disk
-//! images and archives.
+//! Identification of a device's contents by the magic numbers of file systems, partition tables,
+//! volumes, disk images and archives.
 //!
-//! The table is not complete and need not be: it exists so that a program can name a foreign image,
-//! and ask before it overwrites one.
+//! The table need not be complete: it allows a program to name a foreign image, and to ask before
+//! overwriting one.
 
 use crate::{BlockDevice, partition};
 
-/// The class of a signature, which decides the advice for the user.
+/// The class of a signature, which determines the advice for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignatureKind {
     /// ext2, ext3 or ext4.
@@ -21,13 +21,13 @@ pub enum SignatureKind {
     Encrypted,
     /// A member of a volume group, an array or a cache.
     Volume,
-    /// A virtual disk in a format of its own.
+    /// A virtual disk in its own format.
     DiskImage,
     /// A compressed file or an archive.
     Archive,
 }
 
-/// Something that a device was found to hold.
+/// The identified contents of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// Its class.
@@ -38,7 +38,7 @@ pub struct Signature {
 
 use SignatureKind::{Archive, DiskImage, Encrypted, Ext, FileSystem, PartitionTable, Swap, Volume};
 
-/// A magic number: where it lies, in bytes from the begin or before the end of the device.
+/// The position of a magic number, in bytes from the beginning or before the end of the device.
 enum Place {
     Begin(u64),
     End(u64),
@@ -46,7 +46,7 @@ enum Place {
 
 use Place::{Begin, End};
 
-/// Magic numbers in the order in which they are looked for: the more specific ones first.
+/// Magic numbers in the order of the search, the more specific ones first.
 const MAGICS: &[(SignatureKind, &str, &[u8], &[Place])] = &[
     (Ext, "an ext2, ext3 or ext4 file system", b"\x53\xef", &[Begin(1080)]),
     (FileSystem, "an XFS file system", b"XFSB", &[Begin(0)]),
@@ -156,22 +156,23 @@ const MAGICS: &[(SignatureKind, &str, &[u8], &[Place])] = &[
     (PartitionTable, "an Apple partition map", b"PM\0\0", &[Begin(512)]),
 ];
 
-/// RAID metadata at the end: versions 0.90 and 1.0 lie at the last multiple of 64 KiB and 4 KiB
-/// that leaves so many bytes.
+/// RAID metadata at the end of the device: versions 0.90 and 1.0 are at the last multiple of 64 KiB
+/// and 4 KiB that leaves at least this many bytes.
 const RAID_MAGIC: &[u8] = b"\xfc\x4e\x2b\xa9";
 const RAID_AT_END: [(u64, u64); 2] = [(64 << 10, 64 << 10), (4 << 10, 8 << 10)];
 
-/// The rings of ZFS in the first label: blocks of a KiB, of which any may be the one in use.
+/// The uberblock ring of ZFS in the first label: blocks of 1 KiB, any of which may be the current
+/// one.
 const ZFS_RING: std::ops::Range<u64> = 128 << 10..256 << 10;
 const ZFS_MAGICS: [&[u8]; 2] = [b"\x0c\xb1\xba\0\0\0\0\0", b"\0\0\0\0\0\xba\xb1\x0c"];
 
 /// Longest magic number, in bytes.
 const MAX_MAGIC: usize = 32;
 
-/// The first thing that a device is found to hold; None if it is nothing known. Places that cannot
-/// be read hold nothing.
+/// Identifies the contents of a device. Returns `None` if they are unknown. Positions that cannot
+/// be read match nothing.
 ///
-/// Reads a few hundred KiB at most, whatever is on the device.
+/// Reads a few hundred KiB at most, whatever the contents.
 pub fn identify(device: &dyn BlockDevice) -> Option<Signature> {
     let by_magic = MAGICS.iter().find(|(_, _, magic, places)| {
         places.iter().any(|place| match place {
@@ -187,7 +188,7 @@ pub fn identify(device: &dyn BlockDevice) -> Option<Signature> {
     }
 }
 
-/// Signatures that one magic number at a fixed place does not show.
+/// Identifies contents by more than one magic number at a fixed position.
 fn identify_by_structure(device: &dyn BlockDevice) -> Option<Signature> {
     if partition::has_table(device) {
         return Some(Signature { kind: PartitionTable, name: "an MBR partition table" });

@@ -1,12 +1,12 @@
 //! A device of any size that holds only the pages that are not zero.
 //!
 //! # Invariants
-//! No page of zeroes is held, and no byte at or beyond the length differs from zero.
+//! No page of zeroes is held, and every byte at or beyond the length is zero.
 //!
 //! # Locking
-//! Pages lie in shards by their number; each shard has one lock (`Device`), and no two are held at
-//! once. A change of length holds no lock as a whole: writes at the same time may leave bytes
-//! beyond a shorter length, which is the caller's error as for any file.
+//! Pages are in shards by their number. Each shard has one lock (`Device`), and no two are held at
+//! once. A change of length holds no lock over all shards: concurrent writes may leave bytes beyond
+//! a shorter length, which is the caller's error, as for any file.
 
 use crate::error::check_range;
 use crate::{BlockDevice, Op};
@@ -18,16 +18,16 @@ use std::ops::Range;
 
 const PAGE: u64 = 4096;
 const SHARDS: u64 = 64;
-/// Neighbouring pages lie in one shard in runs of this many.
+/// Runs of this many neighboring pages are in one shard.
 const RUN: u64 = 64;
 
-/// The longest device: offsets stay positive as signed numbers.
+/// The greatest length: offsets stay positive as signed numbers.
 pub const MAX_SPARSE_LEN: u64 = 1 << 63;
 
 type Page = [u8; PAGE as usize];
 type Pages = BTreeMap<u64, Arc<Page>>;
 
-/// A device in memory of up to 2^63 bytes that costs memory only for pages that are not zero.
+/// A device in memory of up to 2^63 bytes that uses memory only for pages that are not zero.
 #[derive(Debug)]
 pub struct SparseDevice {
     len: AtomicU64,
@@ -36,7 +36,7 @@ pub struct SparseDevice {
 }
 
 impl SparseDevice {
-    /// A device of `len` zeroes; at most [`MAX_SPARSE_LEN`].
+    /// Makes a device of `len` zeroes, at most [`MAX_SPARSE_LEN`].
     pub fn new(len: u64) -> Self {
         SparseDevice::from_shards(len.min(MAX_SPARSE_LEN), (0..SHARDS).map(|_| Pages::new()))
     }
@@ -51,12 +51,12 @@ impl SparseDevice {
         SparseDevice { len: AtomicU64::new(len), held: AtomicU64::new(held), shards }
     }
 
-    /// A copy that shares its pages until one side changes them.
+    /// Returns a copy that shares its pages until either side changes them.
     pub fn fork(&self) -> Self {
         SparseDevice::from_shards(self.len(), self.shards.iter().map(|shard| shard.read().clone()))
     }
 
-    /// Copies another device.
+    /// Makes a copy of another device.
     pub fn copy_of(device: &dyn BlockDevice) -> io::Result<Self> {
         let copy = SparseDevice::new(device.len());
         let mut buf = vec![0; 1 << 20];
@@ -71,7 +71,7 @@ impl SparseDevice {
         Ok(copy)
     }
 
-    /// Bytes held in pages that are not zero.
+    /// Returns the bytes held in pages that are not zero.
     pub fn bytes_held(&self) -> u64 {
         self.held.load(Ordering::Relaxed) * PAGE
     }
@@ -84,7 +84,7 @@ impl SparseDevice {
         &self.shards[(page / RUN % SHARDS) as usize]
     }
 
-    /// Changes a page by `change`; an absent page starts as zeroes, and a page of zeroes becomes
+    /// Changes a page by `change`. An absent page starts as zeroes, and a page of zeroes becomes
     /// absent.
     fn change_page(&self, nr: u64, change: impl FnOnce(&mut Page)) {
         let mut shard = self.shard(nr).write();
@@ -101,8 +101,8 @@ impl SparseDevice {
         self.held.fetch_add((after as u64).wrapping_sub(before as u64), Ordering::Relaxed);
     }
 
-    /// Drops the pages of a range of page numbers: one by one if they are few, else by cutting each
-    /// shard's map.
+    /// Drops the pages of a range of page numbers: one by one if they are few, otherwise by
+    /// splitting each shard's map.
     fn drop_pages(&self, pages: Range<u64>) {
         if pages.end.saturating_sub(pages.start) <= RUN * SHARDS {
             for nr in pages {
@@ -145,8 +145,8 @@ impl SparseDevice {
     }
 }
 
-/// Calls `f` with each page that a range touches, the range within it, and that range's place in
-/// the buffer.
+/// Calls `f` with each page of a range, the part of the range in that page, and the corresponding
+/// part of the buffer.
 fn each_page(offset: u64, len: usize, mut f: impl FnMut(u64, Range<usize>, Range<usize>)) {
     let mut done = 0;
     while done < len {
@@ -190,7 +190,7 @@ impl BlockDevice for SparseDevice {
         Ok(())
     }
 
-    /// Reads as zeroes afterwards.
+    /// Discards a range, which reads as zeroes afterwards.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check(Op::Discard, offset, len)?;
         self.zero(offset, len);

@@ -1,12 +1,12 @@
-//! How a command line names an image.
+//! The syntax of images on a command line.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where in a file a device lies.
+/// The position of a device in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// All of it.
+    /// The whole file.
     Whole,
     /// From a byte to the end.
     Offset(u64),
@@ -14,19 +14,20 @@ pub enum Place {
     Partition(u32),
 }
 
-/// A file or disk and a place in it, as `PATH`, `PATH@OFFSET` or `PATH@pN`.
+/// A file or disk and a position in it, as `PATH`, `PATH@OFFSET` or `PATH@pN`.
 ///
 /// An offset is in bytes, decimal or hexadecimal (`0x…`), or with a suffix `k`, `M`, `G` or `T` in
-/// powers of 1024. A path whose own end looks like a place is written with `@0` after it.
+/// powers of 1024. A path whose own end looks like a position must be followed by `@0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSpec {
     /// The file or disk.
     pub path: PathBuf,
-    /// The place in it.
+    /// The position in it.
     pub place: Place,
 }
 
-/// Takes a path and a place apart. What follows the last `@` and is no place belongs to the path.
+/// Separates the path and the position. Text after the last `@` that is not a position belongs to
+/// the path.
 pub fn parse_image_spec(spec: &str) -> ImageSpec {
     let split = spec.rsplit_once('@').filter(|(path, _)| !path.is_empty());
     let placed = split.and_then(|(path, place)| {
@@ -62,7 +63,7 @@ fn parse_bytes(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// Text that is digits alone; the standard parser would take a sign too.
+/// Returns text that consists of digits alone; the standard parser would accept a sign, too.
 fn digits(text: &str) -> Option<&str> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then_some(text)
 }
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_belongs_to_the_path() {
+    fn other_suffixes_belong_to_the_path() {
         for path in [
             "user@host",
             "a@",

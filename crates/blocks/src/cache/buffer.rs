@@ -1,7 +1,9 @@
-//! One cached block.
+//! A cached block.
 //!
 //! # Invariants
-//! The bytes are replaced, never changed, while a snapshot of them exists: a snapshot is frozen.
+//! While a snapshot of the bytes exists, they are replaced, not changed: a snapshot is frozen. For
+//! example, the journal takes a snapshot of block 100 for transaction 7; a handle of transaction 8
+//! that changes the block gets a copy.
 
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use extant_sync::{Arc, Level, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -11,25 +13,25 @@ use std::ops::{Deref, DerefMut};
 /// A block in memory.
 pub struct Buffer {
     nr: u64,
-    /// In the ring of its shard, whose lock protects it.
+    /// The position in the ring of its shard, protected by the shard's lock.
     place: AtomicUsize,
     data: RwLock<Arc<[u8]>>,
-    /// The transaction that the block last joined, 0 for none.
+    /// The transaction that the block joined last; 0 for none.
     tid: AtomicU64,
-    /// How it is sealed in that transaction, as the journal names it.
+    /// The journal's tag for the block's seal in that transaction.
     seal_tag: AtomicU64,
-    /// While not zero the block stays cached.
+    /// The block stays cached while this is not 0.
     pins: AtomicU32,
-    /// Used since the clock's hand last passed.
+    /// Used since the last pass of the clock's hand.
     referenced: AtomicBool,
-    /// The bytes passed a check or were made here.
+    /// The bytes passed a check or were made in memory.
     verified: AtomicBool,
 }
 
 /// A block's bytes, locked for reading.
 pub struct BufferRead<'a>(RwLockReadGuard<'a, Arc<[u8]>>);
 
-/// A block's bytes, locked for writing. Snapshots taken before keep the old bytes.
+/// A block's bytes, locked for writing. Earlier snapshots keep the old bytes.
 pub struct BufferWrite<'a>(RwLockWriteGuard<'a, Arc<[u8]>>);
 
 impl Buffer {
@@ -46,7 +48,7 @@ impl Buffer {
         }
     }
 
-    /// The block's number.
+    /// Returns the block's number.
     #[inline]
     pub fn nr(&self) -> u64 {
         self.nr
@@ -58,14 +60,14 @@ impl Buffer {
         BufferRead(self.data.read())
     }
 
-    /// The bytes as they are now, frozen; cheap.
+    /// Returns a frozen snapshot of the bytes. Cheap.
     #[inline]
     pub fn snapshot(&self) -> Arc<[u8]> {
         Arc::clone(&self.data.read())
     }
 
-    /// Locks the bytes for writing. Only the journal calls this, since it must know of every change
-    /// first.
+    /// Locks the bytes for writing. Must be called only by the journal, which must know of every
+    /// change first.
     #[doc(hidden)]
     #[inline]
     pub fn write_unlogged(&self) -> BufferWrite<'_> {
@@ -78,44 +80,44 @@ impl Buffer {
         self.pins.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes one pin back.
+    /// Removes one pin.
     #[inline]
     pub fn unpin(&self) {
         let before = self.pins.fetch_sub(1, Ordering::Release);
         debug_assert!(before > 0, "block {} unpinned more often than pinned", self.nr);
     }
 
-    /// Whether the block is pinned.
+    /// Returns whether the block is pinned.
     #[inline]
     pub fn pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
     }
 
-    /// The transaction that the block last joined; 0 if none.
+    /// Returns the transaction that the block joined last; 0 for none.
     #[inline]
     pub fn tid(&self) -> u64 {
         self.tid.load(Ordering::Acquire)
     }
 
-    /// Notes the transaction that the block joins.
+    /// Sets the transaction that the block joins.
     #[inline]
     pub fn set_tid(&self, tid: u64) {
         self.tid.store(tid, Ordering::Release);
     }
 
-    /// What [`Buffer::set_seal_tag`] noted.
+    /// Returns the tag set by [`Buffer::set_seal_tag`].
     #[inline]
     pub fn seal_tag(&self) -> u64 {
         self.seal_tag.load(Ordering::Acquire)
     }
 
-    /// Notes how the block is sealed. The journal does so before it notes the transaction.
+    /// Sets the tag of the block's seal. The journal must set it before the transaction.
     #[inline]
     pub fn set_seal_tag(&self, tag: u64) {
         self.seal_tag.store(tag, Ordering::Release);
     }
 
-    /// The place in the ring. Relaxed: under the shard's lock.
+    /// Returns the position in the ring. Relaxed: accessed under the shard's lock.
     pub(super) fn place(&self) -> usize {
         self.place.load(Ordering::Relaxed)
     }
@@ -131,7 +133,7 @@ impl Buffer {
         }
     }
 
-    /// Forgets that the buffer was used, and tells whether it was.
+    /// Clears the mark of use. Returns whether it was set.
     pub(super) fn untouch(&self) -> bool {
         self.referenced.swap(false, Ordering::Relaxed)
     }
@@ -145,14 +147,14 @@ impl Buffer {
         self.verified.store(true, Ordering::Release);
     }
 
-    /// The bytes of a buffer that only readers of the cache know, so nobody holds its lock for long
-    /// and the order among buffers does not matter.
+    /// Returns the bytes of a buffer known only to readers of the cache. No thread holds its lock
+    /// for long, so the order among buffers does not matter.
     pub(super) fn unverified_bytes(&self) -> Arc<[u8]> {
         Arc::clone(&self.data.read_nested())
     }
 
-    /// Zeroes a block whose old content no longer matters to anybody. Whoever held it gave it up,
-    /// so the order among buffers does not matter.
+    /// Zeroes a block whose old contents no longer matter. All former users gave it up, so the
+    /// order among buffers does not matter.
     pub(super) fn zero(&self) {
         let mut bytes = BufferWrite(self.data.write_nested());
         bytes.fill(0);
@@ -169,7 +171,7 @@ impl Deref for BufferRead<'_> {
 }
 
 impl BufferRead<'_> {
-    /// The bytes as they are now, frozen; cheap.
+    /// Returns a frozen snapshot of the bytes. Cheap.
     pub fn snapshot(&self) -> Arc<[u8]> {
         Arc::clone(&self.0)
     }
@@ -191,7 +193,7 @@ impl DerefMut for BufferWrite<'_> {
 }
 
 impl BufferWrite<'_> {
-    /// The bytes as they are now, frozen; the next change copies them.
+    /// Returns a frozen snapshot of the bytes. The next change copies them.
     pub fn snapshot(&self) -> Arc<[u8]> {
         Arc::clone(&self.0)
     }

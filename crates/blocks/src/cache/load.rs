@@ -1,14 +1,14 @@
-//! Loads in progress.
+//! Reads of blocks in progress.
 //!
 //! # Invariants
-//! A load registered in a shard is taken out again by its [`Loading`], whether it ends well, fails
-//! or panics, and then all who wait for it go on.
+//! Each load that is registered in a shard is removed by its [`Loading`], also after a failure or a
+//! panic. Then all threads that wait for it continue.
 
 use super::{Buffer, Cache};
 use extant_sync::atomic::{AtomicBool, Ordering};
 use extant_sync::{Arc, Condvar, Level, Mutex};
 
-/// A block's read in progress, shared by its reader and those who wait.
+/// The read of a block in progress, shared by the reading thread and waiting ones.
 #[derive(Debug)]
 pub(super) struct Load {
     done: Mutex<bool>,
@@ -25,7 +25,7 @@ impl Load {
         }
     }
 
-    /// Waits for the end, good or bad.
+    /// Waits until the load has ended, also by an error.
     pub(super) fn wait(&self) {
         self.changed.wait_while(&mut self.done.lock(), |done| !*done);
     }
@@ -35,28 +35,28 @@ impl Load {
         self.changed.notify_all();
     }
 
-    /// Marks that what is being read must not be cached. Called under the shard's lock.
+    /// Forbids caching the result of the read. Must be called under the shard's lock.
     pub(super) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Read under the shard's lock.
+    /// Returns whether caching is forbidden. Must be called under the shard's lock.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 }
 
-/// How a read of a block that was not found goes on.
+/// The next step for a block that was not found at first.
 pub(super) enum Outcome {
-    /// It is there by now.
+    /// It is cached by now.
     Cached(Arc<Buffer>),
-    /// Somebody else is reading it.
+    /// Another thread is reading it.
     LoadedByOther(Arc<Load>),
-    /// The caller reads it; the load is registered.
+    /// The caller must read it; the load is registered.
     LoadHere(Arc<Load>),
 }
 
-/// The duty to end a registered load.
+/// The obligation to end a registered load.
 pub(super) struct Loading<'a> {
     cache: &'a Cache,
     nr: u64,
@@ -72,8 +72,8 @@ impl<'a> Loading<'a> {
         self.nr
     }
 
-    /// Caches what was read and gives the block's buffer: the one that came meanwhile by other
-    /// means if there is one. A cancelled load's buffer is given but not cached.
+    /// Caches the result of the read and returns the block's buffer: a buffer that was cached
+    /// meanwhile if there is one. The buffer of a cancelled load is returned, but not cached.
     pub(super) fn publish(self, buffer: Buffer) -> Arc<Buffer> {
         let buffer = Arc::new(buffer);
         let (used, dropped) = self.cache.shard(self.nr).lock().complete(&self.load, buffer);

@@ -1,19 +1,21 @@
 //! The cache of metadata blocks.
 //!
+//! For example, two threads read the absent block 100. The first registers a load, reads the device
+//! and checks the bytes; the second waits for that load and gets the same [`Buffer`].
+//!
 //! # Invariants
-//! - There is at most one live [`Buffer`] of a block: a buffer leaves its shard only while nobody
-//!   else refers to it ([`ArcTable`] sees to that), except through [`Cache::forget`], whose caller
-//!   gave up the block.
-//! - A buffer that is reachable by [`Cache::read`] or [`Cache::peek`] holds bytes that passed a
-//!   check, or that were made in memory. Bytes read ahead wait unverified for their first reader's
-//!   check.
-//! - A block that fails to load, or fails its check, leaves nothing behind.
+//! - A block has at most one live [`Buffer`]: a buffer leaves its shard only while it has no other
+//!   references (which [`ArcTable`] ensures), except through [`Cache::forget`], whose caller gave
+//!   up the block.
+//! - A buffer that [`Cache::read`] or [`Cache::peek`] returns holds bytes that passed a check, or
+//!   that were made in memory. Blocks read ahead stay unverified until their first reader's check.
+//! - A block that fails to load, or fails its check, leaves no trace.
 //!
 //! # Locking
-//! A block that is here is found without a lock, but for its own count of references. Each shard
-//! has one lock (`CacheShard`) for what changes it, inside of which the table's own (`Leaf`) is
-//! taken. Devices are read and checks run outside it: an absent block's first reader registers a
-//! load, and the others wait for it.
+//! A cached block is found without a lock, with one change of its own reference count. Each shard
+//! has one lock (`CacheShard`) for changes, inside which the table's own lock (`Leaf`) is taken.
+//! The device is read and checks run outside of it: the first reader of an absent block registers a
+//! load, and other readers wait for that load.
 
 mod buffer;
 mod load;
@@ -31,14 +33,13 @@ use std::io;
 /// The most bytes that one call reads ahead.
 const MAX_READ_AHEAD: usize = 1 << 20;
 
-/// More blocks than this are forgotten by looking at all that are held, instead of for each of
-/// them.
+/// Ranges of more blocks than this are forgotten by a pass over all cached blocks, instead of by
+/// number.
 const FORGET_BY_NUMBER: u64 = 256;
 
-/// A bounded cache of the metadata blocks of one device, keyed by block number.
+/// A bounded cache of the metadata blocks of one device, by block number.
 ///
-/// Its capacity bounds the blocks that nobody uses; pinned and referenced ones stay whatever their
-/// number.
+/// Its capacity limits the unused blocks; pinned and referenced ones stay, whatever their number.
 pub struct Cache {
     device: Arc<dyn BlockDevice>,
     block_size: usize,
@@ -55,14 +56,14 @@ struct Counters {
     evictions: ShardedCounter,
 }
 
-/// What a cache holds and has done.
+/// Contents and counts of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Blocks held.
+    /// Blocks cached.
     pub blocks: u64,
-    /// Bytes held.
+    /// Bytes cached.
     pub bytes: u64,
-    /// Blocks that are pinned.
+    /// Pinned blocks.
     pub pinned: u64,
     /// Reads that found their block.
     pub hits: u64,
@@ -70,12 +71,12 @@ pub struct CacheStats {
     pub misses: u64,
     /// Blocks read ahead.
     pub read_ahead: u64,
-    /// Blocks dropped to make room.
+    /// Blocks evicted for others.
     pub evictions: u64,
 }
 
 impl Cache {
-    /// A cache of `device`'s blocks of `block_size` bytes, which must not be 0, that holds about
+    /// Makes a cache of `device`'s blocks of `block_size` bytes, which must not be 0, with about
     /// `capacity_bytes`.
     pub fn new(
         device: Arc<dyn BlockDevice>,
@@ -94,24 +95,25 @@ impl Cache {
         Arc::new(Cache { device, block_size, blocks, shards, counters: Counters::default() })
     }
 
-    /// The device below.
+    /// Returns the device below.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.device
     }
 
-    /// The size of a block in bytes.
+    /// Returns the size of a block in bytes.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// The block `nr`, from the device if need be.
+    /// Returns the block `nr`, from the device if necessary.
     ///
-    /// `check` runs on bytes just read from the device, before anybody else sees them; if it fails
-    /// the block is not cached. It must take no lock. Of concurrent readers of an absent block one
-    /// reads the device, and the others get what it got; after its failure they try for themselves.
+    /// `check` runs on bytes just read from the device, before any other thread sees them; if it
+    /// fails, the block is not cached. It must take no lock. Of concurrent readers of an absent
+    /// block, one reads the device, and the others get the same buffer; if it fails, they try for
+    /// themselves.
     ///
     /// # Errors
-    /// The device's (beyond its end: `UnexpectedEof`) or the check's.
+    /// The device's (beyond its end: `UnexpectedEof`) or those of `check`.
     pub fn read<E: From<io::Error>>(
         &self,
         nr: u64,
@@ -178,9 +180,10 @@ impl Cache {
         }
     }
 
-    /// A block about to be overwritten whole: zero-filled and valid, without reading the device.
+    /// Returns a block that is about to be overwritten whole: zeroed and valid, without reading the
+    /// device.
     ///
-    /// A buffer of the block that somebody still uses is zeroed in place.
+    /// A buffer of the block that is still in use is zeroed in place.
     pub fn fresh(&self, nr: u64) -> Arc<Buffer> {
         let buffer = Arc::new(Buffer::new(nr, zeroes(self.block_size), true));
         let (used, dropped) = self.shard(nr).lock().insert_fresh(buffer);
@@ -192,13 +195,13 @@ impl Cache {
         })
     }
 
-    /// The block if it is cached and checked.
+    /// Returns the block if it is cached and verified.
     pub fn peek(&self, nr: u64) -> Option<Arc<Buffer>> {
         self.lookup(nr).filter(|buffer| buffer.is_verified())
     }
 
-    /// Drops `count` blocks from `nr` without writing them, whoever uses them: their content no
-    /// longer matters. Loads in progress of these blocks are not cached.
+    /// Drops `count` blocks from `nr` on without writing them, even if they are in use: their
+    /// contents no longer matter. Loads of these blocks in progress are not cached.
     pub fn forget(&self, nr: u64, count: u64) {
         let range = nr..nr.saturating_add(count);
         if count > FORGET_BY_NUMBER {
@@ -211,13 +214,13 @@ impl Cache {
         }
     }
 
-    /// Drops all blocks that nobody uses.
+    /// Drops all unused blocks.
     pub fn forget_unused(&self) {
         self.shrink(0);
     }
 
-    /// Reads up to `count` blocks from `nr` that are not cached, each gap between cached ones in
-    /// one request, at most 1 MiB in all. Errors are left to the reads that follow, as are checks.
+    /// Reads the absent ones of `count` blocks from `nr` on, each gap between cached ones in one
+    /// request, at most 1 MiB in all. Errors are left to later reads, and so are checks.
     pub fn read_ahead(&self, nr: u64, count: u64) {
         let end = nr.saturating_add(count.min((MAX_READ_AHEAD / self.block_size).max(1) as u64));
         let end = end.min(self.device.len() / self.block_size as u64);
@@ -254,8 +257,8 @@ impl Cache {
         }
     }
 
-    /// Drops unused blocks until at most `target_bytes` are held, as far as that is possible. Gives
-    /// the bytes dropped.
+    /// Drops unused blocks until at most `target_bytes` are cached, as far as possible. Returns the
+    /// bytes dropped.
     pub fn shrink(&self, target_bytes: usize) -> usize {
         let target = target_bytes / self.block_size / self.shards.len();
         let dropped: usize =
@@ -264,7 +267,7 @@ impl Cache {
         dropped * self.block_size
     }
 
-    /// What is held and was done so far.
+    /// Returns the present contents and the counts so far.
     pub fn stats(&self) -> CacheStats {
         let mut stats = CacheStats {
             hits: self.counters.hits.sum() as u64,
@@ -290,8 +293,8 @@ impl Cache {
         Some(buffer)
     }
 
-    /// The shard that a block belongs to. The table's numbers spread neighbours and strides over
-    /// all.
+    /// Returns the shard of a block. The table's hash spreads neighbors and strides over all
+    /// shards.
     fn shard(&self, nr: u64) -> &Mutex<Shard> {
         &self.shards[self.blocks.shard_of(nr) & (self.shards.len() - 1)]
     }
@@ -304,9 +307,9 @@ impl Cache {
     }
 }
 
-/// How many shards a cache of so many blocks has, a power of two: many for each shard of threads,
-/// so that threads that look up different blocks rarely write the same lock, as long as a shard has
-/// room enough to choose what to drop.
+/// Returns the number of shards for a cache of `blocks` blocks, a power of two. There are many for
+/// each shard of threads, so that threads that look up different blocks rarely write the same lock,
+/// provided that each shard has enough blocks for a choice of the one to evict.
 fn shards(threads: usize, blocks: usize) -> usize {
     const LEAST: usize = 8;
     const MOST: usize = 128;

@@ -1,9 +1,9 @@
-//! One shard of the cache: what changes its part of the table, and the clock that chooses what to
-//! drop.
+//! One shard of the cache: the changes of its part of the table, and the clock that chooses the
+//! blocks to evict.
 //!
 //! # Invariants
-//! What the table has of this shard is what is in `ring`, each at the place that it knows itself.
-//! Both change only under the shard's lock, so that there the table's answers are settled.
+//! The table's entries of this shard are the buffers in `ring`, each of which knows its position.
+//! Both change only under the shard's lock, so under it the table's answers are exact.
 
 use super::Buffer;
 use super::load::{Load, Outcome};
@@ -11,7 +11,8 @@ use extant_sync::{Arc, ArcTable};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
-/// The most buffers that one insertion looks at to find room; the next one goes on from there.
+/// The most buffers that one insertion examines to evict one. The next insertion continues from
+/// there.
 const STEPS: usize = 64;
 
 /// The buffers of all shards.
@@ -25,10 +26,10 @@ pub(super) struct Shard {
     capacity: usize,
 }
 
-/// The buffer that was inserted, or else the one in use that kept its place.
+/// The inserted buffer, or as the error the buffer in use that kept its position.
 pub(super) type Fresh = Result<Arc<Buffer>, Arc<Buffer>>;
 
-/// Buffers taken out of a shard, to be dropped outside its lock.
+/// Buffers removed from a shard, to be dropped outside its lock.
 pub(super) type Dropped = Vec<Arc<Buffer>>;
 
 impl Shard {
@@ -50,7 +51,7 @@ impl Shard {
         Some(buffer)
     }
 
-    /// Finds the block, or whoever loads it, or registers a load for the caller.
+    /// Finds the block or its load in progress, or registers a load for the caller.
     pub(super) fn begin(&mut self, nr: u64) -> Outcome {
         if let Some(buffer) = self.get(nr) {
             return Outcome::Cached(buffer);
@@ -63,15 +64,15 @@ impl Shard {
         Outcome::LoadHere(load)
     }
 
-    /// Takes a load out, if it is still the one registered.
+    /// Removes a load if it is still registered.
     pub(super) fn end_load(&mut self, nr: u64, load: &Arc<Load>) {
         if self.loading.get(&nr).is_some_and(|registered| Arc::ptr_eq(registered, load)) {
             self.loading.remove(&nr);
         }
     }
 
-    /// Inserts what a load read, unless the block came by other means or was forgotten. Gives the
-    /// buffer to use.
+    /// Inserts the result of a load, unless the block was cached or forgotten meanwhile. Returns
+    /// the buffer to use.
     pub(super) fn complete(
         &mut self,
         load: &Arc<Load>,
@@ -87,7 +88,8 @@ impl Shard {
         (buffer, dropped)
     }
 
-    /// Inserts a buffer made in memory, or gives the block's buffer that is in use as an error.
+    /// Inserts a buffer made in memory. Returns the block's present buffer as an error if it is in
+    /// use.
     pub(super) fn insert_fresh(&mut self, buffer: Arc<Buffer>) -> (Fresh, Dropped) {
         let nr = buffer.nr();
         self.cancel_load(nr);
@@ -104,8 +106,8 @@ impl Shard {
         (Ok(buffer), dropped)
     }
 
-    /// Marks a buffer as checked and gives the one to use. If a failed check of somebody else
-    /// dropped it meanwhile, it comes back, unless another took its place.
+    /// Marks a buffer as verified and returns the one to use. A buffer that another thread's failed
+    /// check has dropped meanwhile is inserted again, unless another took its place.
     pub(super) fn confirm(&mut self, buffer: Arc<Buffer>) -> Arc<Buffer> {
         match self.get(buffer.nr()) {
             Some(present) if present.is_verified() => present,
@@ -130,15 +132,15 @@ impl Shard {
         dropped
     }
 
-    /// Keeps what a load in progress reads from being cached: it would be older than what comes
-    /// now.
+    /// Forbids caching the result of a load in progress, which would be older than the present
+    /// contents.
     fn cancel_load(&mut self, nr: u64) {
         if let Some(load) = self.loading.remove(&nr) {
             load.cancel();
         }
     }
 
-    /// Drops a block whoever uses it, and bars a load in progress from being cached.
+    /// Drops a block even if it is in use, and forbids caching the result of a load in progress.
     pub(super) fn forget(&mut self, nr: u64) -> Option<Arc<Buffer>> {
         self.cancel_load(nr);
         let place = self.blocks.get(nr)?.place();
@@ -146,7 +148,7 @@ impl Shard {
         Some(self.leave_ring(place))
     }
 
-    /// Drops the blocks of a range as [`Shard::forget`] does each.
+    /// Drops the blocks of a range, as [`Shard::forget`] does for each.
     pub(super) fn forget_range(&mut self, range: &Range<u64>) -> Dropped {
         let numbers =
             self.ring.iter().map(|buffer| buffer.nr()).chain(self.loading.keys().copied());
@@ -154,7 +156,7 @@ impl Shard {
         numbers.into_iter().filter_map(|nr| self.forget(nr)).collect()
     }
 
-    /// Drops a block if its buffer is such as `condition` says.
+    /// Drops a block if `condition` returns true for its buffer.
     pub(super) fn remove_if(&mut self, nr: u64, condition: impl FnOnce(&Buffer) -> bool) {
         if let Some(buffer) = self.blocks.get(nr)
             && condition(&buffer)
@@ -164,15 +166,16 @@ impl Shard {
         }
     }
 
-    /// Drops unused blocks, recently used ones too, until `target` are left or none is unused.
+    /// Drops unused blocks, including recently used ones, until `target` are left or all are in
+    /// use.
     pub(super) fn shrink(&mut self, target: usize) -> Dropped {
         let dropped = self.make_room(target, self.ring.len().saturating_mul(2));
         self.ring.shrink_to_fit();
         dropped
     }
 
-    /// The clock: from its hand on, drops unused blocks that were not touched since it last passed,
-    /// and forgets that the others were.
+    /// Advances the clock: drops unused blocks that were not used since the last pass of the hand,
+    /// and clears the marks of the others.
     fn make_room(&mut self, target: usize, steps: usize) -> Dropped {
         let mut dropped = Dropped::new();
         for _ in 0..steps {
@@ -191,8 +194,8 @@ impl Shard {
         dropped
     }
 
-    /// Drops the buffer at a place if nobody uses it, and only the ring, the table and `others`
-    /// here have references.
+    /// Drops the buffer at a position if it is unused: only the ring, the table and `others` in the
+    /// caller have references.
     fn remove_unused(&mut self, place: usize, others: usize) -> Option<Arc<Buffer>> {
         let nr = self.ring[place].nr();
         self.blocks

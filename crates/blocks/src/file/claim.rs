@@ -1,8 +1,9 @@
-//! The lock that keeps other programs from an image.
+//! The lock that excludes other programs from an image.
 //!
-//! A range of the file is locked by an open file description lock: shared to read, exclusive to
-//! write. It lasts until the file is closed. Programs that do not ask for it (and the kernel) are
-//! not kept out; those that have a disk open for themselves are found by opening it exclusively.
+//! A range of the file is locked by an open file description lock: shared for reading, exclusive
+//! for writing. It lasts until the file is closed. The lock is advisory: programs that do not take
+//! it, and the kernel, are not excluded. Programs that hold a disk exclusively are detected by
+//! opening it exclusively.
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -11,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// The bytes of a file that a device uses; up to any length if `len` is none.
+/// The bytes of a file that a device uses; without `len`, up to any length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     pub(super) start: u64,
@@ -19,7 +20,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// Whether two have a byte in common.
+    /// Returns whether two extents have a byte in common.
     pub(super) fn overlaps(&self, other: &Extent) -> bool {
         let end =
             |extent: &Extent| extent.len.map_or(u64::MAX, |len| extent.start.saturating_add(len));
@@ -27,7 +28,7 @@ impl Extent {
     }
 }
 
-/// The error of finding an image in use, which a later attempt may not meet.
+/// Returns the error for an image in use, which a later attempt may not meet.
 pub(super) fn busy(path: &Path, by: &str) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, format!("{} is in use: {by}", path.display()))
 }
@@ -37,7 +38,7 @@ pub(super) fn lock(file: &File, path: &Path, extent: Extent, exclusive: bool) ->
     let too_far =
         |_| io::Error::new(io::ErrorKind::InvalidInput, "the image begins beyond any file");
     let l_start = extent.start.try_into().map_err(too_far)?;
-    // A length of 0 means all that follows, however long the file becomes.
+    // A length of 0 locks all that follows, however long the file becomes.
     let l_len = extent.len.and_then(|len| len.try_into().ok()).unwrap_or(0);
     let l_type = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK } as libc::c_short;
     let request =
@@ -53,8 +54,8 @@ pub(super) fn lock(file: &File, path: &Path, extent: Extent, exclusive: bool) ->
     }
 }
 
-/// Gives back every lock of this description. Closing is not enough while a child process that is
-/// about to start another program still has a copy of the descriptor.
+/// Releases every lock of this description. Closing is not enough while a child process that is
+/// about to execute another program still has a copy of the descriptor.
 pub(super) fn unlock(file: &File) {
     let (l_type, l_whence) = (libc::F_UNLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
     let all = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };

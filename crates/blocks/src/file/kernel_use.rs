@@ -1,8 +1,9 @@
-//! Whether the kernel uses an image through a loop device.
+//! Detection of images that the kernel uses through a loop device.
 //!
-//! Its journal would then be live: replaying it, or writing anything, would destroy the mounted
-//! file system. The loop device's own file lies in `/sys`, mounts in `/proc/self/mountinfo`; mounts
-//! in other namespaces, and other holders, show when the loop device cannot be opened exclusively.
+//! The journal of such an image would be live: replaying it, or writing anything, would destroy the
+//! mounted file system. The backing file of a loop device is in `/sys`, and mounts are in
+//! `/proc/self/mountinfo`. Mounts in other namespaces, and other holders, are detected by failing
+//! to open the loop device exclusively.
 
 use super::claim::Extent;
 use rustix::fs::OFlags;
@@ -16,14 +17,14 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Sizes and offsets in `/sys` are in sectors of this many bytes, whatever the disk's.
+/// Sizes and offsets in `/sys` are in sectors of this many bytes, for any disk.
 const SECTOR: u64 = 512;
 
-/// How often an exclusive open is tried before it counts as refused: another program's own look
+/// Attempts of an exclusive open before it counts as refused, since another program's own attempt
 /// takes a moment.
 const LOOKS: u32 = 4;
 
-/// A loop device or one of its partitions, and the part of the file that it shows.
+/// A loop device or one of its partitions, and the part of the file that it maps.
 struct Node {
     name: String,
     /// Major and minor number, as `7:0`.
@@ -31,7 +32,7 @@ struct Node {
     extent: Extent,
 }
 
-/// Says how the kernel uses an extent of a file through a loop device, if it does.
+/// Returns how the kernel uses an extent of a file through a loop device, if it does.
 pub(super) fn find(path: &Path, metadata: &Metadata, extent: Extent) -> Option<String> {
     let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mounts = String::from_utf8_lossy(&mounts);
@@ -40,7 +41,7 @@ pub(super) fn find(path: &Path, metadata: &Metadata, extent: Extent) -> Option<S
     nodes.find_map(|node| in_use(&node, &mounts))
 }
 
-/// The directories of loop devices in `/sys`.
+/// Returns the directories of loop devices in `/sys`.
 fn loop_devices() -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     entries
@@ -48,7 +49,8 @@ fn loop_devices() -> impl Iterator<Item = PathBuf> {
         .map(|entry| entry.path())
 }
 
-/// Whether a loop device shows the file, by its identity or, where that cannot be had, by its path.
+/// Returns whether a loop device maps the file, by its identity or, if that is unavailable, by its
+/// path.
 fn backed_by(sys: &Path, path: &Path, metadata: &Metadata) -> bool {
     let Ok(backing) = fs::read(sys.join("loop/backing_file")) else { return false };
     let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
@@ -59,7 +61,7 @@ fn backed_by(sys: &Path, path: &Path, metadata: &Metadata) -> bool {
     }
 }
 
-/// The partitions of a loop device, or the device if it has none.
+/// Returns the partitions of a loop device, or the device if it has none.
 fn nodes(sys: &Path) -> Vec<Node> {
     let Some(whole) = whole_node(sys) else { return Vec::new() };
     let entries = fs::read_dir(sys).into_iter().flatten().flatten();
@@ -101,8 +103,8 @@ fn in_use(node: &Node, mounts: &str) -> Option<String> {
         .then(|| format!("the kernel or another program holds {device} over it"))
 }
 
-/// Where a device is mounted, from the text of mountinfo: its third field is the device's number,
-/// the fifth the place.
+/// Returns the mount point of a device from the text of mountinfo: the third field is the device's
+/// number, the fifth the mount point.
 fn mount_point(mounts: &str, number: &str) -> Option<String> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(2);
@@ -110,8 +112,8 @@ fn mount_point(mounts: &str, number: &str) -> Option<String> {
     })
 }
 
-/// Whether a block device cannot be opened exclusively. One that cannot be opened at all counts as
-/// free: then nothing is known.
+/// Returns whether a block device cannot be opened exclusively. One that cannot be opened at all
+/// counts as free, since its state is unknown.
 pub(super) fn is_held(device: &Path) -> bool {
     let look = || {
         OpenOptions::new()

@@ -1,12 +1,12 @@
 //! A device in a file: an image or a disk.
 //!
 //! # Invariants
-//! The device is the bytes `start..start + len` of the file. While it is open the file is claimed:
-//! see [`options`](OpenOptions).
+//! The device is the bytes `start..start + len` of the file. While the device is open, the file is
+//! claimed: see [`options`](OpenOptions).
 //!
-//! With direct I/O, transfers whose place and length are multiples of [`ALIGN`] go past the
-//! operating system's page cache, through an aligned copy if their memory is not aligned; the
-//! others go through it. The system keeps both coherent.
+//! With direct I/O, transfers whose offset and length are multiples of [`ALIGN`] bypass the
+//! operating system's page cache, through an aligned copy if their memory is not aligned. Other
+//! transfers use the page cache. The operating system keeps both coherent.
 
 mod claim;
 mod kernel_use;
@@ -29,10 +29,10 @@ use std::os::unix::fs::FileExt;
 use transfer::{AlignedBuf, is_aligned};
 use zero::Deallocator;
 
-/// What direct transfers are aligned to, in bytes: place, length and memory.
+/// Alignment of direct transfers in bytes: of offset, length and memory.
 const ALIGN: usize = 4096;
 
-/// The size of an aligned copy of a longer direct transfer.
+/// Bytes of the aligned copy of a longer direct transfer.
 const BOUNCE: usize = 1 << 20;
 
 /// A device in a regular file or on a block device.
@@ -49,17 +49,17 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Whether transfers that are aligned go past the operating system's page cache.
+    /// Returns whether aligned transfers bypass the operating system's page cache.
     pub fn is_direct(&self) -> bool {
         self.direct.is_some()
     }
 
-    /// Where the device begins in its file, in bytes.
+    /// Returns the offset of the device in its file, in bytes.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Gives an error its place.
+    /// Adds the position to an error.
     fn at(&self, op: Op, offset: u64, len: u64) -> impl Fn(io::Error) -> io::Error + '_ {
         move |cause| DeviceError { op, device: self.name.clone(), offset, len, cause }.into()
     }
@@ -75,7 +75,7 @@ impl FileDevice {
         check_range(op, &|| self.name.clone(), self.len(), offset, len)
     }
 
-    /// The direct file, if a transfer at a place in the file may use it.
+    /// Returns the direct file, if a transfer at this offset and of this length may use it.
     fn direct_for(&self, at: u64, len: usize) -> Option<&File> {
         let aligned = at.is_multiple_of(ALIGN as u64) && len.is_multiple_of(ALIGN);
         self.direct.as_ref().filter(|_| aligned)
@@ -125,7 +125,8 @@ impl FileDevice {
         }
     }
 
-    /// The next range of the file with data, within the device; `None` if the file cannot tell.
+    /// Returns the next range of the file with data, within the device. Returns `None` if none
+    /// follows.
     fn seek_data(&self, offset: u64) -> rustix::io::Result<Option<Range<u64>>> {
         let end = self.start + self.len();
         let Some(data) = self.seek(SeekFrom::Data(self.start + offset))? else { return Ok(None) };
@@ -146,7 +147,7 @@ fn read_bounced(direct: &File, buf: &mut [u8], at: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes through an aligned copy; the total length is a multiple of the alignment.
+/// Writes through an aligned copy. The total length must be a multiple of the alignment.
 fn write_bounced(direct: &File, bufs: &[IoSlice<'_>], at: u64) -> io::Result<()> {
     let size = usize::try_from(total_len(bufs)).unwrap_or(BOUNCE).min(BOUNCE);
     let mut bounce = AlignedBuf::new(size);
@@ -242,7 +243,7 @@ impl BlockDevice for FileDevice {
 
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check_change(Op::Zero, offset, len)?;
-        // What is a hole is zero already, and stays a hole.
+        // Holes are zero already, and stay holes.
         let (mut at, end) = (offset, offset + len);
         while at < end
             && let Some(data) = self.next_data(at)?

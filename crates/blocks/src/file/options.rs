@@ -1,4 +1,4 @@
-//! How an image or a disk is opened, and what is refused.
+//! Options of opening an image or a disk, and the refusals.
 
 use super::claim::{self, Extent, busy};
 use super::zero::Deallocator;
@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 
 const RETRY: Duration = Duration::from_millis(50);
 
-/// How to open a [`FileDevice`].
+/// Options for opening a [`FileDevice`].
 ///
-/// An image in use is refused: one that another program has locked (see below), a disk that
-/// somebody has open exclusively, such as a mount, and an image that the kernel has mounted through
-/// a loop device. Writers lock the image's bytes for themselves, readers share.
+/// An image in use is refused: one that another program has locked (see below), a disk that is open
+/// exclusively, for example because it is mounted, and an image that the kernel has mounted through
+/// a loop device. Writers lock the image's bytes exclusively, readers share the lock.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     path: PathBuf,
@@ -46,7 +46,7 @@ enum Kind {
 }
 
 impl OpenOptions {
-    /// To open a whole file or disk for reading and writing.
+    /// Opens a whole file or disk for reading and writing.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         OpenOptions {
             path: path.into(),
@@ -62,33 +62,33 @@ impl OpenOptions {
         }
     }
 
-    /// To open what a spec names; see [`ImageSpec`].
+    /// Opens the image of a spec; see [`ImageSpec`].
     pub fn from_spec(spec: &ImageSpec) -> Self {
         OpenOptions { place: spec.place, ..OpenOptions::new(&spec.path) }
     }
 
-    /// For reading only.
+    /// Opens for reading only.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// Beginning at a byte of the file.
+    /// Begins at an offset of the file in bytes.
     #[must_use]
     pub fn offset(mut self, bytes: u64) -> Self {
         self.place = Place::Offset(bytes);
         self
     }
 
-    /// A partition, from 1, of the MBR or GUID partition table in the file.
+    /// Opens a partition, from 1, of the MBR or GUID partition table in the file.
     #[must_use]
     pub fn partition(mut self, number: u32) -> Self {
         self.place = Place::Partition(number);
         self
     }
 
-    /// Past the operating system's page cache, where transfers are aligned.
+    /// Bypasses the operating system's page cache for aligned transfers.
     #[must_use]
     pub fn direct(mut self, direct: bool) -> Self {
         self.direct = direct;
@@ -102,31 +102,31 @@ impl OpenOptions {
         self
     }
 
-    /// Reads an image even while the kernel has it mounted. What is read may contradict itself. It
-    /// has no effect on opening to write.
+    /// Reads an image even while the kernel has it mounted. The bytes read may be inconsistent. Has
+    /// no effect on opening for writing.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 
-    /// Whether to lock the image and to refuse one in use. Without, nothing keeps two writers
-    /// apart.
+    /// Sets whether to lock the image and to refuse one in use. Without it, two writers are not
+    /// excluded.
     #[must_use]
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
         self
     }
 
-    /// The caller has had the kernel claim the disk for it, so that nobody else can open it
-    /// exclusively: nor does this.
+    /// Tells that the caller has had the kernel claim the disk, so that it cannot be opened
+    /// exclusively, and this does not try.
     #[must_use]
     pub fn claimed(mut self, claimed: bool) -> Self {
         self.claimed = claimed;
         self
     }
 
-    /// Waits so long for an image in use to become free; `None`: not at all.
+    /// Waits up to this long for an image in use to become free; `None` does not wait.
     #[must_use]
     pub fn wait(mut self, wait: Option<Duration>) -> Self {
         self.wait = wait;
@@ -140,13 +140,13 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the device. An image on a file system that is mounted read-only is opened for reading
-    /// only, as a disk that is write-protected.
+    /// Opens the device. An image on a file system that is mounted read-only, or a write-protected
+    /// disk, is opened for reading only.
     ///
     /// # Errors
     /// `Interrupted` if the wait was ended; `ResourceBusy` if the image is in use; `InvalidInput`
     /// if the path is neither a file nor a disk; `InvalidData` for a partition that the table does
-    /// not have, or has beyond the file's end; the system's errors.
+    /// not have, or that ends beyond the file's end; the system's errors.
     pub fn open(&self) -> io::Result<FileDevice> {
         let begin = Instant::now();
         let mut told = false;
@@ -209,7 +209,7 @@ impl OpenOptions {
         ImageSpec { path: self.path.clone(), place: self.place }.to_string()
     }
 
-    /// Opens the file, a disk exclusively if it will be written.
+    /// Opens the file; a disk for writing is opened exclusively.
     fn open_file(&self) -> io::Result<(File, Kind, bool)> {
         let existing = match fs::metadata(&self.path) {
             Err(error)
@@ -233,7 +233,7 @@ impl OpenOptions {
             Some(Errno::BUSY) => busy(&self.path, "mounted, or held by another program"),
             _ => self.named(error),
         })?;
-        // The path may lead elsewhere by now.
+        // The path may lead to another file by now.
         if kind_of(&self.path, &file.metadata()?)? != kind {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -259,7 +259,7 @@ impl OpenOptions {
         }
     }
 
-    /// Keeps others out, and refuses if others are in.
+    /// Excludes other users, and refuses if there are any.
     fn claim(
         &self,
         file: &File,
@@ -275,7 +275,7 @@ impl OpenOptions {
             return Ok(());
         }
         match kind {
-            // A writer's own exclusive open has shown it to be free.
+            // A writer's own exclusive open has shown that the disk is free.
             Kind::Disk if self.read_only && !self.claimed && kernel_use::is_held(&self.path) => {
                 Err(busy(&self.path, "mounted, or held by another program"))
             }
@@ -285,7 +285,7 @@ impl OpenOptions {
         }
     }
 
-    /// A second description of the same file, whose transfers go past the page cache.
+    /// Opens the same file a second time, for transfers that bypass the page cache.
     fn reopen_direct(&self, file: &File) -> io::Result<File> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let options = fs::OpenOptions::new()
@@ -331,7 +331,7 @@ fn kind_of(path: &Path, metadata: &Metadata) -> io::Result<Kind> {
     }
 }
 
-/// The device's length: given by its partition, or what the file has from its start.
+/// Returns the device's length: that of its partition, or the file's length from its start.
 fn length(file: &File, path: &Path, extent: Extent) -> io::Result<u64> {
     let mut file = file;
     let end = file.seek(SeekFrom::End(0))?;
@@ -348,24 +348,24 @@ fn length(file: &File, path: &Path, extent: Extent) -> io::Result<u64> {
     })
 }
 
-/// The size of a disk's sectors if the path is one.
+/// Returns the size of a disk's sectors. Returns `None` for other files.
 fn sector_size(metadata: &Metadata) -> Option<u64> {
     property(metadata, "queue/logical_block_size")
 }
 
-/// Whether it is a disk that can be opened for writing, but not written.
+/// Returns whether it is a disk that can be opened for writing, but not written.
 fn is_protected(metadata: &Metadata) -> bool {
     property(metadata, "ro") == Some(1)
 }
 
-/// Whether a path leads to a disk that is write-protected, or to a file on a file system that is
+/// Returns whether a path leads to a write-protected disk, or to a file on a file system that is
 /// mounted read-only.
 pub fn is_write_protected(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| is_protected(&metadata))
         || access(path, Access::WRITE_OK) == Err(Errno::ROFS)
 }
 
-/// A number that the kernel shows of a disk; None for other files.
+/// Returns a number from the kernel's attributes of a disk. Returns `None` for other files.
 fn property(metadata: &Metadata, name: &str) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     if !metadata.file_type().is_block_device() {
@@ -375,7 +375,7 @@ fn property(metadata: &Metadata, name: &str) -> Option<u64> {
     fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{name}")).ok()?.trim().parse().ok()
 }
 
-/// Makes a new file's name durable, as far as the directory allows.
+/// Makes the name of a new file durable, as far as the directory allows.
 fn sync_parent(path: &Path) {
     let parent =
         path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

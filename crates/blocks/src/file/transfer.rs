@@ -1,14 +1,14 @@
-//! Whole transfers by calls that may do a part, and memory aligned for direct I/O.
+//! Complete transfers by system calls that may do a part, and memory aligned for direct I/O.
 
 use super::ALIGN;
 use rustix::io::{Errno, preadv, pwritev};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 
-/// The most buffers that one call takes.
+/// The most buffers of one system call.
 const MAX_BUFS: usize = 1024;
 
-/// Writes all buffers at a place in the file.
+/// Writes all buffers from the file offset `at` on.
 pub(super) fn write_vectored(file: &File, bufs: &[IoSlice<'_>], at: u64) -> io::Result<()> {
     let mut bufs: Vec<IoSlice<'_>> = bufs.iter().filter(|buf| !buf.is_empty()).copied().collect();
     let mut rest = bufs.as_mut_slice();
@@ -27,7 +27,7 @@ pub(super) fn write_vectored(file: &File, bufs: &[IoSlice<'_>], at: u64) -> io::
     Ok(())
 }
 
-/// Fills all buffers from a place in the file.
+/// Fills all buffers from the file offset `at` on.
 pub(super) fn read_vectored(file: &File, bufs: &mut [IoSliceMut<'_>], at: u64) -> io::Result<()> {
     let mut bufs: Vec<IoSliceMut<'_>> =
         bufs.iter_mut().filter(|buf| !buf.is_empty()).map(|buf| IoSliceMut::new(buf)).collect();
@@ -48,7 +48,7 @@ pub(super) fn read_vectored(file: &File, bufs: &mut [IoSliceMut<'_>], at: u64) -
     Ok(())
 }
 
-/// Whether memory is aligned for direct I/O.
+/// Returns whether memory is aligned for direct I/O.
 pub(super) fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGN)
 }
@@ -61,7 +61,7 @@ pub(super) struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// `len` zeroes.
+    /// Makes a buffer of `len` zeroes.
     pub(super) fn new(len: usize) -> Self {
         let memory = vec![0; len + ALIGN];
         let skip = memory.as_ptr().addr().wrapping_neg() % ALIGN;

@@ -1,4 +1,4 @@
-//! Zeroing and giving up ranges of a file by the system's means.
+//! Zeroing and discarding ranges of a file by system calls.
 
 use extant_sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -6,8 +6,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 
-/// Remembers the ways that the file does not support. Relaxed: a stale value costs one vain
-/// attempt.
+/// The methods that the file does not support. Relaxed: a stale value costs one failing attempt.
 #[derive(Debug, Default)]
 pub(super) struct Deallocator {
     no_punch: AtomicBool,
@@ -15,10 +14,10 @@ pub(super) struct Deallocator {
 }
 
 impl Deallocator {
-    /// Gives up a range's storage. A range that does not fit the file's units keeps it.
+    /// Releases a range's storage. A range that does not fit the file's units keeps it.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the file cannot give up any.
+    /// EOPNOTSUPP if the file cannot release any storage.
     pub(super) fn discard(&self, file: &File, at: u64, len: u64) -> io::Result<()> {
         let done = attempt(&self.no_punch, file, FallocateFlags::PUNCH_HOLE, at, len)?;
         match !done && self.no_punch.load(Ordering::Relaxed) {
@@ -27,15 +26,16 @@ impl Deallocator {
         }
     }
 
-    /// Zeroes a range without writing it. Its storage stays the file's: space that was allocated
-    /// beforehand is not to be lacking later. False: the range has to be written.
+    /// Zeroes a range without writing it. The file keeps the range's storage, so space that was
+    /// allocated in advance does not become unavailable. Returns false if the range must be written
+    /// instead.
     pub(super) fn zero(&self, file: &File, at: u64, len: u64) -> io::Result<bool> {
         attempt(&self.no_zero, file, FallocateFlags::ZERO_RANGE, at, len)
     }
 }
 
-/// Tries one way and tells whether it worked. A way that the file does not know is not tried again;
-/// one that does not fit the range (a disk's sectors) may fit the next.
+/// Tries one method and returns whether it worked. A method that the file does not support is not
+/// tried again; one that does not fit the range (a disk's sectors) may fit the next.
 fn attempt(
     unsupported: &AtomicBool,
     file: &File,
@@ -54,7 +54,9 @@ fn attempt(
         match fallocate(file, flags, at, len) {
             Ok(()) => return Ok(true),
             Err(Errno::INTR) => {}
+            // This range does not fit the file's units; another may.
             Err(Errno::INVAL) => return Ok(false),
+            // The file does not support the method for any range.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => {
                 unsupported.store(true, Ordering::Relaxed);
                 return Ok(false);

@@ -9,7 +9,7 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 const SIGNATURE: [u8; 8] = *b"EFI PART";
-/// The most that an array of entries may take. Usual is 16 KiB.
+/// The most bytes of an array of entries. Usually it has 16 KiB.
 const MAX_ARRAY: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -37,7 +37,7 @@ struct Entry {
     kind: [u8; 16],
     partition: [u8; 16],
     first: U64,
-    /// The last sector, which belongs to the partition.
+    /// The last sector, inclusive.
     last: U64,
     flags: U64,
     name: [[u8; 2]; 36],
@@ -70,11 +70,11 @@ pub(super) fn find(
 struct Array {
     bytes: Vec<u8>,
     entry_size: usize,
-    /// The sectors that partitions may have.
+    /// The range of sectors that partitions may use.
     usable: RangeInclusive<u64>,
 }
 
-/// Reads the header in a sector and its entries, if both are valid.
+/// Reads the header in sector `at` and its entries, if both are valid.
 fn read_array(device: &dyn BlockDevice, sector: u64, at: u64) -> io::Result<Option<Array>> {
     let Some(place) = byte_range(device, sector, at, 1) else { return Ok(None) };
     let mut bytes = vec![0; sector as usize];
@@ -98,7 +98,7 @@ fn read_array(device: &dyn BlockDevice, sector: u64, at: u64) -> io::Result<Opti
     Ok(valid.then_some(Array { bytes, entry_size: entry_size as usize, usable }))
 }
 
-/// The header at the start of a sector, if its sums and sizes are right.
+/// Returns the header at the start of a sector, if its checksum and sizes are valid.
 fn valid_header(bytes: &[u8], at: u64) -> Option<Header> {
     let (header, _) = Header::read_from_prefix(bytes).ok()?;
     let size = header.header_size.get() as usize;
@@ -131,7 +131,7 @@ fn entry_range(
     byte_range(device, sector, entry.first.get(), count).filter(|_| used && usable)
 }
 
-/// The sum of the table: CRC-32 with the polynomial of Ethernet.
+/// Computes the table's checksum: CRC-32 with the polynomial of Ethernet.
 fn crc32(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0xedb8_8320;
     let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };

@@ -1,5 +1,5 @@
-//! The classic partition table: four entries in the first sector, one of which may lead to a chain
-//! of others.
+//! The MBR partition table: four entries in the first sector, one of which may lead to a chain of
+//! further tables.
 
 use super::{SECTOR, byte_range};
 use crate::BlockDevice;
@@ -9,13 +9,13 @@ use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 const SIGNATURE: [u8; 2] = [0x55, 0xaa];
-/// The status of an entry that is booted from.
+/// The status of a bootable entry.
 const BOOTABLE: u8 = 0x80;
 /// The type of the entry that covers a disk with a GUID table.
 const TYPE_PROTECTIVE: u8 = 0xee;
-/// The types of entries that hold a chain of tables.
+/// The types of extended entries, which lead to a chain of tables.
 const TYPES_EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
-/// Numbers up to here are entries of the first table; the chain's follow.
+/// Numbers up to this one are entries of the first table; those of the chain follow.
 const PRIMARY: u32 = 4;
 /// The most tables of a chain that are followed.
 const MAX_CHAIN: u32 = 256;
@@ -27,7 +27,7 @@ struct Entry {
     first_chs: [u8; 3],
     kind: u8,
     last_chs: [u8; 3],
-    /// First sector, counted from the table or the chain's start.
+    /// First sector, relative to the table or the start of the chain.
     first: U32,
     /// Number of sectors.
     count: U32,
@@ -58,15 +58,15 @@ impl Table {
         self.entries.iter().any(|entry| entry.kind == TYPE_PROTECTIVE)
     }
 
-    /// Whether it has a partition, and nothing but what a table may have: a boot sector of
-    /// something else ends with the same signature.
+    /// Returns whether it has a partition, and only plausible entries: other boot sectors end with
+    /// the same signature.
     pub(super) fn is_in_use(&self) -> bool {
         let plausible = self.entries.iter().all(|entry| matches!(entry.status, 0 | BOOTABLE));
         plausible && self.entries.iter().any(Entry::is_used)
     }
 }
 
-/// Reads the table at a byte, if there is one.
+/// Reads the table at a byte offset, if there is one.
 pub(super) fn read(device: &dyn BlockDevice, offset: u64) -> io::Result<Option<Table>> {
     if offset.checked_add(SECTOR).is_none_or(|end| end > device.len()) {
         return Ok(None);
@@ -100,8 +100,9 @@ pub(super) fn find(
     }
 }
 
-/// Follows the chain of tables to its `nth` partition, from 1. Each table has at most one, whose
-/// place counts from that table, and the next table, whose place counts from the chain's start.
+/// Follows the chain of tables to its `nth` partition, from 1. Each table has at most one
+/// partition, whose position is relative to that table, and a link to the next table, whose
+/// position is relative to the start of the chain.
 fn find_in_chain(
     device: &dyn BlockDevice,
     start: u64,
@@ -125,6 +126,7 @@ fn find_in_chain(
         else {
             return Ok(None);
         };
+        // A hostile chain may lead back to this table: `MAX_CHAIN` bounds the loop.
         at = start.saturating_add(next.first.get().into());
     }
     Ok(None)

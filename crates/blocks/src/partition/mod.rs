@@ -1,7 +1,7 @@
-//! Where a partition lies, by the table in the device's first sectors.
+//! Partitions, found by the table in the device's first sectors.
 //!
-//! The tables may hold anything: a partition is given only if it lies within the device, chains are
-//! followed a bounded number of steps, and no more is read than a valid table may have.
+//! The tables may be hostile. A partition is returned only if it is within the device, chains are
+//! followed for a limited number of steps, and no more is read than a valid table can have.
 
 mod gpt;
 mod mbr;
@@ -10,20 +10,20 @@ use crate::BlockDevice;
 use std::io;
 use std::ops::Range;
 
-/// The sector size of images, and the size of the classic table whatever the sector.
+/// The sector size of images, and the size of the MBR for any sector size.
 const SECTOR: u64 = 512;
 
-/// Partitions that are tried for the first one.
+/// Partitions that [`first`] tries.
 const MAX_TRIED: u32 = 16;
 
-/// Finds partition `number`, from 1, and gives its range in bytes.
+/// Finds partition `number`, from 1. Returns its range in bytes.
 ///
-/// `sector` is the size of the device's sectors in bytes, if known; in an image 512 and 4096 are
+/// `sector` is the size of the device's sectors in bytes, if known. In an image, 512 and 4096 are
 /// tried for a GUID table.
 ///
 /// # Errors
-/// `InvalidData` if there is no table, or it has no such partition within the device; the device's
-/// errors.
+/// `InvalidData` if there is no table, or if it has no such partition within the device; the
+/// device's errors.
 pub fn find(device: &dyn BlockDevice, number: u32, sector: Option<u64>) -> io::Result<Range<u64>> {
     let sector = sector.filter(|sector| sector.is_power_of_two() && (512..=65536).contains(sector));
     let Some(table) = mbr::read(device, 0)? else {
@@ -39,18 +39,18 @@ pub fn find(device: &dyn BlockDevice, number: u32, sector: Option<u64>) -> io::R
     })
 }
 
-/// Whether the first sector holds a classic table with a partition, or one that announces a GUID
-/// table.
+/// Returns whether the first sector holds an MBR with a partition, or a protective one.
 pub(crate) fn has_table(device: &dyn BlockDevice) -> bool {
     mbr::read(device, 0).is_ok_and(|table| table.is_some_and(|table| table.is_in_use()))
 }
 
-/// The number of the first partition that [`find`] gives; None if there is none.
+/// Returns the number of the first partition that [`find`] finds.
 pub fn first(device: &dyn BlockDevice) -> Option<u32> {
     (1..=MAX_TRIED).find(|number| find(device, *number, None).is_ok())
 }
 
-/// The byte range of sectors `first..first + count` if it is not empty and within the device.
+/// Returns the byte range of the sectors `first..first + count`, if it is not empty and within the
+/// device.
 fn byte_range(device: &dyn BlockDevice, sector: u64, first: u64, count: u64) -> Option<Range<u64>> {
     let start = first.checked_mul(sector)?;
     let end = first.checked_add(count)?.checked_mul(sector)?;

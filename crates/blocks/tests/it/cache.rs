@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 
 const BLOCK: usize = 1024;
 
-/// A device whose blocks each hold their number in every eight bytes.
+/// Makes a device whose blocks each hold their number in every eight bytes.
 fn numbered(blocks: u64) -> Arc<FaultDevice<MemDevice>> {
     let bytes: Vec<u8> = (0..blocks).flat_map(|nr| nr.to_le_bytes().repeat(BLOCK / 8)).collect();
     Arc::new(FaultDevice::new(MemDevice::from_bytes(&bytes)))
@@ -74,7 +74,7 @@ fn fresh_blocks_are_zero_and_not_read() {
     let cache = cache(&device, 1 << 20);
     assert!(cache.fresh(2).read().iter().all(|byte| *byte == 0));
     assert_eq!(device.count(Op::Read), 0);
-    // One that is in use stays the same buffer; its snapshot keeps the old bytes.
+    // A block in use keeps its buffer; its snapshot keeps the old bytes.
     let held = read(&cache, 4);
     let old = held.snapshot();
     let fresh = cache.fresh(4);
@@ -149,7 +149,7 @@ fn forgotten_blocks_are_read_again() {
 }
 
 #[test]
-fn a_load_does_not_bring_back_what_was_given_up_meanwhile() {
+fn a_load_does_not_cache_a_block_forgotten_meanwhile() {
     let device = numbered(10);
     let cache = cache(&device, 1 << 20);
     let forgotten = |_: &[u8]| {
@@ -189,8 +189,8 @@ fn blocks_read_ahead_are_checked_by_their_first_reader() {
     assert_eq!(number(&cache.read(11, check).unwrap()), 11);
     assert!(checked && cache.peek(11).is_some());
     assert_eq!(device.count(Op::Read), 3);
-    // What failed its check is read again; what lies beyond the end is left out; errors are left to
-    // readers.
+    // A block that failed its check is read again; blocks beyond the end are omitted; errors are
+    // left to readers.
     assert_eq!(number(&read(&cache, 10)), 10);
     cache.read_ahead(98, 1000);
     cache.read_ahead(u64::MAX, 10);
@@ -224,9 +224,9 @@ fn concurrent_readers_of_an_absent_block_read_it_once() {
     assert_eq!((checks.load(Ordering::Relaxed), device.count(Op::Read)), (200, 200));
 }
 
-/// Each block counts the changes made to it; a lost or doubled buffer would lose some. Blocks
-/// changed since they were last written home are pinned, as a journal does, and now and then
-/// written home and unpinned.
+/// Each block counts the changes made to it; a lost or doubled buffer would lose some. Blocks with
+/// changes that are not written home are pinned, as a journal does, and are written home and
+/// unpinned at intervals.
 #[test]
 fn no_change_is_lost_under_eviction() {
     const BLOCKS: u64 = 300;
@@ -261,7 +261,7 @@ fn no_change_is_lost_under_eviction() {
     }
 }
 
-/// Counts up in a block and writes it home, as one step under the block's lock.
+/// Increments a block's count and writes it home, atomically under the block's lock.
 fn change(cache: &Cache, device: &dyn BlockDevice, nr: u64, changes: &AtomicU64) {
     let buffer = read(cache, nr);
     buffer.pin();

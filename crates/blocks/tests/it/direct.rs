@@ -1,4 +1,4 @@
-//! Direct I/O, on a file system that has it: the working directory's.
+//! Direct I/O on the working directory's file system, which supports it.
 
 use extant_blocks::{BlockDevice, OpenOptions};
 use std::io::IoSlice;
@@ -12,7 +12,7 @@ fn direct_and_buffered_transfers_agree() {
     assert!(device.is_direct());
     let mut model = vec![0u8; 4 << 20];
     let pattern: Vec<u8> = (0..3 << 20).map(|n: u32| (n % 251) as u8).collect();
-    // Aligned in place and length; then neither; then aligned as a whole only, and longer than one
+    // Aligned in offset and length; then neither; then aligned only as a whole, and longer than one
     // aligned copy.
     for (offset, len) in
         [(4096, 8192), (5000, 3), (8192, 4096), (4096 * 3, (2 << 20) + 4096), (1, 1 << 20)]

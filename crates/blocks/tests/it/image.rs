@@ -1,4 +1,4 @@
-//! Opening images: places, locks, refusals.
+//! Opening images: positions, locks, refusals.
 
 use extant_blocks::{BlockDevice, DeviceError, FileDevice, OpenOptions, Place, parse_image_spec};
 use std::fs::File;
@@ -80,7 +80,7 @@ fn zeroes_and_holes() {
     assert_eq!(device.next_data(device.len()).unwrap(), None);
 }
 
-/// Bytes of storage that a file has.
+/// Returns the bytes of storage that a file has.
 pub fn stored(path: &PathBuf) -> u64 {
     std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512
 }
@@ -169,7 +169,7 @@ fn a_file_is_made_if_asked_for() {
 }
 
 #[test]
-fn what_is_no_image_is_refused() {
+fn paths_other_than_images_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     for path in [directory.path().to_path_buf(), PathBuf::from("/dev/null")] {
         assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::InvalidInput);

@@ -1,6 +1,6 @@
-//! What the kernel has mounted is refused. These need root and loop devices.
+//! Images that the kernel has mounted are refused. These tests need root and loop devices.
 //!
-//! They run one at a time, since one's mount may be seen through another's loop device.
+//! They run one at a time, since one test's mount may be seen through another's loop device.
 
 use crate::image::{image, stored};
 use extant_blocks::{BlockDevice, OpenOptions, raw_os_error};
@@ -69,7 +69,7 @@ fn an_image_mounted_through_a_loop_device_is_refused() {
     let other_name = directory.path().join("link");
     std::fs::hard_link(&path, &other_name).unwrap();
     let device = Loop::new(&[], &path);
-    drop(OpenOptions::new(&path).open().expect("a loop device that nobody uses is no hindrance"));
+    drop(OpenOptions::new(&path).open().expect("an unused loop device does not hinder"));
     let mount = Mount::new(&device.0, &point);
     for path in [&path, &other_name] {
         let error = OpenOptions::new(path).open().unwrap_err();
@@ -183,7 +183,7 @@ fn discard_is_unsupported_where_the_host_cannot_punch() {
     drop(image);
     let disk = OpenOptions::new(&device.0).open().unwrap();
     assert_eq!(disk.discard(0, 65_536).unwrap_err().kind(), ErrorKind::Unsupported);
-    // What cannot be punched is written.
+    // A range that cannot be punched is written instead.
     disk.write_zeroes(0, 65_536).unwrap();
     let mut bytes = vec![1; 65_537];
     disk.read_at(&mut bytes, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Devices and the cache from outside.
+//! Integration tests of the devices and the cache.
 #![allow(missing_docs)]
 
 mod cache;

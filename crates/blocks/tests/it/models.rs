@@ -1,4 +1,4 @@
-//! Devices in memory against plain bytes.
+//! Devices in memory, compared with plain bytes.
 
 use extant_blocks::{BlockDevice, MemDevice, OverlayDevice, Plug, SparseDevice};
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// Runs the steps on a device and on a vector of the same content.
+/// Runs the steps on a device and on a vector with the same contents.
 fn agree(device: &dyn BlockDevice, mut model: Vec<u8>, steps: &[Step]) {
     for step in steps {
         let end = model.len() as u64;
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plug_writes_what_was_added(pieces in proptest::collection::vec((0..20_000u64, 0..300usize, any::<u8>()), 0..80)) {
+    fn a_plug_writes_all_additions(pieces in proptest::collection::vec((0..20_000u64, 0..300usize, any::<u8>()), 0..80)) {
         let device = MemDevice::new(32_768);
         let mut model = vec![0; 32_768];
         let mut plug = Plug::new(&device);

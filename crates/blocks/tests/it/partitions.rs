@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-/// One entry of a classic table: kind, first sector, number of sectors.
+/// Makes an MBR of entries: type, first sector, number of sectors.
 pub fn mbr(entries: &[(u8, u32, u32)]) -> [u8; 512] {
     let mut table = [0; 512];
     for (entry, (kind, first, count)) in table[446..].chunks_mut(16).zip(entries) {
@@ -23,7 +23,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), bit))
 }
 
-/// Writes a table with its copy. Partitions are first and last sector.
+/// Writes a GUID table with its copy. Partitions are given by first and last sector.
 pub fn write_gpt(device: &dyn BlockDevice, sector: u64, partitions: &[(u64, u64)]) {
     let mut array = vec![0u8; 128 * 128];
     for (entry, (first, last)) in array.chunks_mut(128).zip(partitions) {
@@ -90,7 +90,7 @@ fn a_chain_that_bites_its_tail_ends() {
     device.write_at(&mbr(&[(0x05, 100, 500)]), 0).unwrap();
     device.write_at(&mbr(&[(0x05, 0, 500)]), 100 * 512).unwrap();
     assert_eq!(found(&device, 5), None);
-    // With a partition in it, it is as long as the bound.
+    // With a partition in it, the chain is as long as the bound.
     device.write_at(&mbr(&[(0x05, 0, 500), (0x83, 1, 1)]), 100 * 512).unwrap();
     assert_eq!(found(&device, 6), Some((101 * 512, 102 * 512)));
     assert_eq!(found(&device, 4000), None);
@@ -110,7 +110,7 @@ fn guid_tables_of_both_sector_sizes() {
             None,
         ];
         assert_eq!([1, 3, 4, 5, 129].map(|number| found(&device, number)), expected);
-        // A damaged header or array leaves the copy.
+        // The copy serves when the header is damaged.
         device.write_at(&[0xff], sector + 20).unwrap();
         assert_eq!(found(&device, 1), expected[0]);
         device.write_at(&[0xff], device.len() - sector + 20).unwrap();
@@ -170,7 +170,7 @@ proptest! {
     }
 }
 
-/// Partitions as `partx` finds them in an image: number, start and end in bytes.
+/// Returns the partitions that `partx` finds in an image: number, start and end in bytes.
 fn by_partx(path: &Path) -> Vec<(u32, u64, u64)> {
     let output = Command::new("partx").args(["-g", "-o", "NR,START,SECTORS"]).arg(path).output();
     let output = output.unwrap_or_else(|error| panic!("partx (package util-linux): {error}"));
@@ -209,6 +209,6 @@ fn partx_finds_the_same_partitions() {
         device.write_at(&mbr(&[(0x83, 16, 100), (0x05, 1024, 512)]), 4096 * 512).unwrap();
         device.write_at(&mbr(&[(0x82, 8, 64)]), (4096 + 1024) * 512).unwrap();
     };
-    // Number 2 is the chain itself, which is no partition to open.
+    // Number 2 is the chain itself, which cannot be opened as a partition.
     assert_partx_agrees(classic, &[2], 4);
 }

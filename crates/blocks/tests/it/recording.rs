@@ -61,7 +61,7 @@ fn a_failed_flush_promises_nothing() {
 }
 
 #[test]
-fn what_a_flush_covers_stands_before_it() {
+fn a_flush_covers_the_writes_logged_before_it() {
     let device = RecordingDevice::new(MemDevice::new(4096));
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
