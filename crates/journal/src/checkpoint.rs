@@ -1,13 +1,16 @@
-//! Bringing committed copies home.
+//! Checkpoints: committed copies are written to their home locations.
+//!
+//! For example, block 100 was committed by transactions 7 and 9. Only the copy of 9 is pending.
+//! Once it is home and flushed, and no older copy is pending, the log's tail moves past 9.
 //!
 //! # Invariants
 //! 1. `pending` holds, for each block with a durable copy that is not known to be home, the newest
-//!    such copy. It is there before its transaction is announced as durable.
+//!    such copy. The copy is there before its transaction is announced as durable.
 //! 2. `live` counts the entries of `pending` by transaction.
 //! 3. The log's tail is never past the oldest transaction in `live`, nor past the oldest that is
 //!    not durable.
-//! 4. A block in `in_flight` may be written at any moment; all others are not.
-//! 5. `pending` has at most twice `max_pending` entries and those of one transaction more.
+//! 4. A block in `in_flight` may be written home at any moment; other blocks are not.
+//! 5. `pending` has at most twice `max_pending` entries, plus those of one transaction.
 //!
 //! # Locking
 //! One mutex (`JournalList`), not held over I/O.
@@ -24,7 +27,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Blocks written home at a time. A freeing commit may have to wait for so many.
+/// Blocks written home at a time. A commit that frees blocks may have to wait for one such batch.
 const BATCH: usize = 1024;
 
 /// The frozen copy of a block.
@@ -32,7 +35,7 @@ const BATCH: usize = 1024;
 pub(crate) struct FrozenBlock {
     pub nr: u64,
     pub bytes: Arc<[u8]>,
-    /// Keeps the block in the cache, since what the device has is old.
+    /// Keeps the block in the cache, since the device's contents are old.
     pub pinned: Pinned,
 }
 
@@ -41,11 +44,11 @@ pub(crate) struct Checkpoint {
     state: Mutex<State>,
     /// For the checkpoint thread.
     work: Condvar,
-    /// For those who wait for a pass, or for a batch.
+    /// For threads that wait for a pass or a batch.
     done: Condvar,
-    /// More entries than this call for a pass.
+    /// More entries than this start a pass.
     max_pending: usize,
-    /// So long an entry waits for a pass that nobody asks for.
+    /// The longest wait of an entry for a pass without a request.
     interval: Duration,
 }
 
@@ -54,13 +57,13 @@ struct State {
     pending: FxHashMap<u64, Entry>,
     live: BTreeMap<Tid, u32>,
     in_flight: FxHashSet<u64>,
-    /// Passes asked for, and begun; the last begun that is to leave nothing behind, and the last
-    /// that ended.
+    /// Numbers of passes: the last requested; the last requested that must empty the log; the last
+    /// begun; the last ended.
     asked: u64,
     asked_empty: u64,
     begun: u64,
     ended: u64,
-    /// When the next pass begins unasked.
+    /// The time at which the next pass begins without a request.
     deadline: Option<Instant>,
     stopped: bool,
 }
@@ -100,9 +103,9 @@ impl Checkpoint {
         }
     }
 
-    /// A transaction is durable in the log: takes over its copies, drops those of the blocks it
-    /// revoked, and returns once no home write of these is in flight. True if there is so much now
-    /// that a pass should begin.
+    /// Takes over the copies of a transaction that is durable in the log, drops the copies of the
+    /// blocks that it revoked, and returns once no home write of these is in flight. Returns true
+    /// if a pass should begin because of the number of copies.
     pub fn add(&self, tid: Tid, blocks: Vec<FrozenBlock>, revoked: &[u64]) -> bool {
         let mut state = self.state.lock();
         if !blocks.is_empty() {
@@ -117,7 +120,8 @@ impl Checkpoint {
         for &nr in revoked {
             state.remove(nr);
         }
-        // After an abort nobody can allocate, so there is nothing to wait for, and perhaps nobody.
+        // After an abort, no block is allocated, so the wait is unnecessary; and perhaps no thread
+        // is left to end it.
         self.done.wait_while(&mut state, |state| {
             !state.stopped && revoked.iter().any(|nr| state.in_flight.contains(nr))
         });
@@ -128,8 +132,8 @@ impl Checkpoint {
         state.pending.len() > self.max_pending
     }
 
-    /// Waits until few enough copies are kept for another transaction's to be added; true if it had
-    /// to. Whoever waits holds nothing that the checkpointer needs.
+    /// Waits until few enough copies are kept to add those of another transaction. Returns whether
+    /// it had to wait. The caller must hold nothing that the checkpointer needs.
     pub fn wait_for_room(&self) -> bool {
         let mut state = self.state.lock();
         let full = |state: &mut State| {
@@ -144,19 +148,19 @@ impl Checkpoint {
         waits
     }
 
-    /// The oldest transaction with a copy that is not home.
+    /// Returns the oldest transaction with a copy that is not home.
     fn oldest(&self) -> Option<Tid> {
         self.state.lock().live.first_key_value().map(|(tid, _)| *tid)
     }
 
-    /// Asks for a pass.
+    /// Requests a pass.
     pub fn ask(&self) {
         let mut state = self.state.lock();
         state.asked = state.begun + 1;
         self.work.notify_one();
     }
 
-    /// Asks for a pass and waits for its end, or for the end of the thread.
+    /// Requests a pass and waits for its end, or for the end of the thread.
     pub fn wait_for_pass(&self) {
         let mut state = self.state.lock();
         let pass = state.begun + 1;
@@ -165,8 +169,8 @@ impl Checkpoint {
         self.done.wait_while(&mut state, |state| state.ended < pass && !state.stopped);
     }
 
-    /// Waits until everything is home that is durable now, and for the log to be marked empty if it
-    /// is. False if that will not happen.
+    /// Waits until all copies that are durable now are home, and until the log is marked empty if
+    /// it is. Returns false if that will not happen.
     pub fn wait_for_all(&self) -> bool {
         let mut state = self.state.lock();
         let pass = state.begun + 1;
@@ -176,8 +180,8 @@ impl Checkpoint {
         state.ended >= pass
     }
 
-    /// Waits until a pass is wanted. Tells whether it is to leave an empty log; `None` if the
-    /// thread has to end.
+    /// Waits until a pass is needed. Returns whether it must leave an empty log; `None` if the
+    /// thread must end.
     fn next_pass(&self) -> Option<bool> {
         let mut state = self.state.lock();
         loop {
@@ -207,14 +211,14 @@ impl Checkpoint {
         self.done.notify_all();
     }
 
-    /// The blocks with copies to bring home, in their order.
+    /// Returns the blocks with pending copies in order.
     fn blocks(&self) -> Vec<u64> {
         let mut blocks: Vec<u64> = self.state.lock().pending.keys().copied().collect();
         blocks.sort_unstable();
         blocks
     }
 
-    /// The copies of those of `blocks` that still are to come home. They count as in flight.
+    /// Returns the pending copies of `blocks`, which then count as in flight.
     fn begin_batch(&self, blocks: &[u64]) -> Vec<(u64, Tid, Arc<[u8]>)> {
         let mut state = self.state.lock();
         let copy = |nr: &u64| {
@@ -231,7 +235,7 @@ impl Checkpoint {
         self.done.notify_all();
     }
 
-    /// These copies are home, and flushed.
+    /// Removes copies that are home and flushed, unless a newer copy is pending.
     fn are_home(&self, written: &[(u64, Tid)]) {
         let mut gone = Vec::with_capacity(written.len());
         let mut state = self.state.lock();
@@ -244,7 +248,7 @@ impl Checkpoint {
     }
 }
 
-/// The checkpoint thread.
+/// Runs the checkpoint thread.
 pub(crate) fn run(core: &Core) {
     let _guard = AbortOnPanic(core);
     let Some(logged) = &core.logged else { return };
@@ -257,7 +261,7 @@ pub(crate) fn run(core: &Core) {
     }
 }
 
-/// Brings everything home that is durable, and moves the tail of the log.
+/// Writes all durable copies home, and moves the tail of the log.
 fn pass(core: &Core, logged: &Logged, empty: bool) -> Result<()> {
     let checkpoint = &logged.checkpoint;
     let mut written = Vec::new();
@@ -280,7 +284,7 @@ fn pass(core: &Core, logged: &Logged, empty: bool) -> Result<()> {
 }
 
 impl Core {
-    /// Writes copies to their places on the file system's device, sorted and merged.
+    /// Writes copies to the file system's device, sorted and merged.
     pub fn write_home<'a>(&self, copies: impl Iterator<Item = (u64, &'a Arc<[u8]>)>) -> Result<()> {
         self.check_crash()?;
         let size = self.cache.block_size() as u64;
@@ -302,7 +306,7 @@ impl Core {
         self.home.flush()
     }
 
-    /// Fails once the power has failed, as a test would have it.
+    /// Returns an error after a simulated power failure.
     pub fn check_crash(&self) -> Result<()> {
         if self.crashed.load(SeqCst) { Err(crate::Error::ShutDown) } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! What the journal tells those above it, and what it asks of them.
+//! The interface between the journal and its client.
 
 use crate::error::{Error, Result};
 use crate::members::Members;
@@ -8,26 +8,26 @@ use extant_format::types::Timestamp;
 use extant_sync::Arc;
 use std::fmt;
 
-/// Gives a block its checksum just before it is frozen. It must not read anything but its
-/// arguments.
+/// The checksum function of a block, applied just before the block is frozen. It must read nothing
+/// but its arguments.
 #[derive(Clone, Copy)]
 pub struct Seal {
     /// Called with the block's bytes, its number and `seed`.
     pub f: fn(&mut [u8], u64, u32),
-    /// Where the checksum's chain starts.
+    /// The initial value of the checksum.
     pub seed: u32,
 }
 
 impl Seal {
-    /// The block carries no checksum, or its owner has computed it.
+    /// For blocks without a checksum, or whose owner has computed it.
     pub const NONE: Seal = Seal { f: nothing, seed: 0 };
 
     pub(crate) fn is_none(self) -> bool {
         std::ptr::fn_addr_eq(self.f, Seal::NONE.f)
     }
 
-    /// Names the seal in one word, 0 for none. The functions are those of one program, so their
-    /// distances fit into half of it; should they not, the seal has no tag.
+    /// Returns the seal's name as one word, 0 for none. All functions belong to one program, so
+    /// their distances fit into 32 bits; if one does not, the seal has no tag.
     pub(crate) fn tag(self) -> u64 {
         let distance = (self.f as usize).wrapping_sub(Seal::NONE.f as usize) as isize;
         i32::try_from(distance)
@@ -35,8 +35,7 @@ impl Seal {
     }
 }
 
-// Not inlined, so that it has one address. Should another function share it, that one does nothing
-// either.
+// Not inlined, so that it has one address. A function that shares the address does nothing either.
 #[inline(never)]
 fn nothing(_block: &mut [u8], _nr: u64, _seed: u32) {}
 
@@ -50,45 +49,45 @@ impl fmt::Debug for Seal {
     }
 }
 
-/// The owner of the in-memory objects that blocks are made from. Called by the journal's threads,
-/// and `aborted` by whoever met the error; no journal lock is held, but the client must not start
+/// The owner of the in-memory objects of the blocks. The journal's threads call it, and the thread
+/// that met the error calls `aborted`. No journal lock is held, but the client must neither start
 /// handles nor wait for commits.
 pub trait Client: Send + Sync {
-    /// No handle of `tid` is open and its successor has not opened: write every in-memory object
-    /// that is dirty in `tid` into its block. An error aborts the journal.
+    /// Writes every in-memory object that is dirty in `tid` into its block. No handle of `tid` is
+    /// open, and its successor has not opened. An error aborts the journal.
     fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<()>;
 
-    /// `tid` is durable: what it freed may be allocated again.
+    /// Called when `tid` is durable: the blocks that it freed may be allocated again.
     fn committed(&self, tid: Tid);
 
-    /// Nothing will be committed any more. Called once, on the thread that met the error, with
-    /// whatever locks it holds.
+    /// Called once when the journal is aborted, on the thread that met the error, under any locks
+    /// that the thread holds.
     fn aborted(&self, why: &Error);
 
-    /// The time that commit records are given; `None` is the system's.
+    /// Returns the time for commit records; `None` for the system's.
     fn now(&self) -> Option<Timestamp> {
         None
     }
 }
 
-/// Gives the client its blocks while a transaction is frozen.
+/// The client's access to blocks while a transaction is frozen.
 #[derive(Debug)]
 pub struct Freezer<'a> {
     pub(crate) tid: Tid,
     pub(crate) members: &'a Members,
-    /// How many blocks may still join beyond those that handles have joined.
+    /// The number of blocks that may still join besides those that handles have joined.
     pub(crate) spare: u32,
 }
 
 impl Freezer<'_> {
-    /// The transaction that is being frozen.
+    /// Returns the transaction that is being frozen.
     pub fn tid(&self) -> Tid {
         self.tid
     }
 
-    /// Exclusive access to the bytes of a block of the transaction, and how it is sealed;
-    /// [`Seal::NONE`] leaves the seal that it got earlier in this transaction. A block that no
-    /// handle joined becomes part of the transaction, as long as few do.
+    /// Returns exclusive access to the bytes of a block of the transaction, and sets its seal;
+    /// [`Seal::NONE`] keeps the seal of earlier writes in this transaction. A block that no handle
+    /// has joined becomes a member, within a small limit.
     ///
     /// # Errors
     /// [`Error::NoCredits`] if too many blocks join this way.

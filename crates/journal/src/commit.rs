@@ -1,13 +1,18 @@
 //! A commit: freezes the running transaction and makes it durable.
 //!
+//! For example, transaction 7 has blocks 100 to 107. Its handles end, the client writes its
+//! objects, and copies of the eight blocks are taken. Transaction 8 starts. The log then gets a
+//! descriptor and the copies; flush; the commit record; flush.
+//!
 //! # Invariants
-//! 1. From the last handle's end until the successor opens nobody but the client's `freeze` changes
-//!    blocks, so the copies taken in between hold all of the transaction and nothing else.
+//! 1. From the end of the last handle until the successor opens, only the client's `freeze` changes
+//!    blocks. The copies taken in between therefore hold all changes of the transaction and no
+//!    others.
 //! 2. The commit record is written after a flush that covers everything before it, and all file
 //!    data noted before.
-//! 3. Where the record has a checksum, a flushed block of zeroes lies in its place before it. So it
-//!    is there with its first sector, or not at all: of a part of it e2fsck says that it is
-//!    damaged, while the kernel takes it for whole.
+//! 3. If the record has a checksum, a flushed block of zeroes is in its place before it. The record
+//!    is then complete once its first sector is written, or absent. Otherwise e2fsck would report a
+//!    torn record as damaged, while the kernel takes it for a complete one.
 
 use crate::checkpoint::FrozenBlock;
 use crate::client::Freezer;
@@ -24,35 +29,34 @@ use extant_sync::{Arc, Weak};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A transaction that nobody changes any more.
+/// A transaction whose content no longer changes.
 struct Frozen {
     tid: Tid,
     blocks: Vec<FrozenBlock>,
     revoked: Vec<u64>,
-    /// Its place in the log, if there is one.
+    /// Its position in the log, if there is one.
     start: u32,
 }
 
-/// The commit thread.
+/// Runs the commit thread.
 pub(crate) fn run(core: &Core) {
     while let Some(begun) = core.control.next_attempt(|| core.running(), core.commit_interval) {
         attempt(core, begun);
     }
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The transaction is durable.
     Durable,
-    /// It holds nothing and goes on running.
+    /// The transaction is empty and stays the running one.
     Empty,
     /// The journal is aborted.
     Failed,
 }
 
-/// Commits the running transaction, on whatever thread. A failure aborts the journal, and so does a
-/// panic.
+/// Commits the running transaction on the calling thread. A failure or a panic aborts the journal.
 pub(crate) fn attempt(core: &Core, begun: Attempt) -> Outcome {
     let attempted = catch_unwind(AssertUnwindSafe(|| {
         let _guard = AbortOnPanic(core);
@@ -80,10 +84,10 @@ fn announce(core: &Core, tid: Tid) {
     core.control.committed(tid);
 }
 
-/// Commits the running transaction. `None` if it was empty.
+/// Commits the running transaction. Returns `None` if it was empty.
 fn commit(core: &Core) -> Result<Option<Tid>> {
-    // Before handles have to wait: the copies of a log are not to take as much memory as the log is
-    // long.
+    // Must precede the stop of the gate, so that handles do not wait as well. It keeps the copies
+    // in memory below the length of the log.
     if core.logged.as_ref().is_some_and(|logged| logged.checkpoint.wait_for_room()) {
         count(&core.counters.local().room_waits, 1);
     }
@@ -127,8 +131,8 @@ fn freeze(core: &Core) -> Result<Option<Frozen>> {
 /// Lets the client write its objects into their blocks.
 fn ask_client(core: &Core, tid: Tid) -> Result<()> {
     let Some(client) = core.client.get() else { return Ok(()) };
-    // Without its client the transaction is not whole. That one is gone, so nobody waits for it
-    // either.
+    // Without its client, the transaction is incomplete. The client is gone, so no thread waits for
+    // the transaction.
     let client = client.upgrade().ok_or(Error::ShutDown)?;
     let spare = core.logged.as_ref().map_or(u32::MAX, |logged| logged.space.spare());
     client.freeze(tid, &mut Freezer { tid, members: &core.members, spare })
@@ -162,6 +166,9 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     count(&core.counters.local().log_blocks, record.body.len() as u64 + 1);
     count(&core.counters.local().escapes, record.escapes);
     let log = logged.space.log();
+    // The order matters for crashes: body and blank; flush of data and log; commit record; flush;
+    // then the copies are handed to the checkpoint. See *Each point of failure* in
+    // `docs/design/journal.md`.
     let commit_at = record.body.iter().fold(start, |at, _| log.after(at));
     let blank = record.blank.into_iter().map(Piece::from);
     write_pieces(core, logged, start, record.body.into_iter().chain(blank))?;
@@ -200,7 +207,8 @@ fn write_pieces(
     Ok(())
 }
 
-/// The client's time, so that one with a clock of its own finds no other time in its log.
+/// Returns the client's time, so that a client with a clock of its own finds no other time in its
+/// log.
 fn now(core: &Core) -> Timestamp {
     let own = core.client.get().and_then(Weak::upgrade).and_then(|client| client.now());
     own.unwrap_or_else(|| {

@@ -1,18 +1,21 @@
-//! Who commits next, and who waits for it.
+//! The choice of the committing thread, and the wait for commits.
 //!
-//! A transaction is committed by one of those who wait for it, if any do: a switch to another
-//! thread and back would take longer than a small commit. The commit thread sees to those that
-//! nobody waits for.
+//! A transaction is committed by one of the threads that wait for it, if any: a switch to another
+//! thread and back would take longer than a small commit. The commit thread commits transactions
+//! without waiting threads.
+//!
+//! For example, threads A and B wait for transaction 7. A commits it and B sleeps. When 7 is
+//! durable, B returns, and one of the threads that wait for transaction 8 commits that.
 //!
 //! # Invariants
-//! 1. `durable` is the newest durable transaction and only grows. It is changed under the lock, and
-//!    read without it too.
-//! 2. Whoever waits for a transaction has asked for it, and asks again when an attempt found it
-//!    empty.
-//! 3. One thread commits at a time: the one that `committing` names.
-//! 4. Those who wait for a transaction sleep by the parity of its number: while one is committed
-//!    others wait for it and for its successor. The end of a commit wakes all whose transaction it
-//!    was, and one of the others, who commits next.
+//! 1. `durable` is the newest durable transaction and never decreases. It changes under the lock,
+//!    and is also read without it.
+//! 2. A thread that waits for a transaction has requested it, and requests it again if an attempt
+//!    found it empty.
+//! 3. One thread commits at a time: the one in `committing`.
+//! 4. Threads that wait for a transaction sleep by the parity of its number: while one transaction
+//!    is being committed, other threads wait for it and for its successor. The end of a commit
+//!    wakes all threads that wait for its transaction, and one of the others, which commits next.
 
 use crate::tid::Tid;
 use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -20,7 +23,7 @@ use extant_sync::{Condvar, Level, Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// The commit thread looks for work at most so often unasked.
+/// The shortest interval at which the commit thread looks for work without a request.
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -29,30 +32,30 @@ pub(crate) struct Control {
     durable: AtomicU64,
     /// For the commit thread.
     work: Condvar,
-    /// For those who wait for a commit, by [`side`] of their transaction.
+    /// For threads that wait for a commit, by [`side`] of their transaction.
     done: [Condvar; 2],
-    /// For those who wait until nobody commits.
+    /// For threads that wait until no commit is in progress.
     idle: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Commit everything up to this transaction.
+    /// The newest requested transaction: all up to it must be committed.
     asked: Tid,
-    /// Attempts begun.
+    /// Number of attempts begun.
     attempts: u64,
     /// The last attempt that found its transaction empty.
     empty_at: u64,
-    /// When the running transaction is committed unasked.
+    /// The time at which the running transaction is committed without a request.
     deadline: Option<Instant>,
-    /// Who commits now.
+    /// The committing thread.
     committing: Option<ThreadId>,
-    /// The commit thread has to end.
+    /// The commit thread must end.
     stopped: bool,
 }
 
 impl State {
-    /// Begins an attempt, if nobody else is at one.
+    /// Begins an attempt. No other attempt may be in progress.
     fn begin(&mut self) -> Attempt {
         self.deadline = None;
         self.attempts += 1;
@@ -61,23 +64,23 @@ impl State {
     }
 }
 
-/// Where those sleep who wait for a transaction.
+/// Returns the index of the condition variable for threads that wait for `tid`.
 fn side(tid: Tid) -> usize {
     (tid.0 & 1) as usize
 }
 
-/// How a wait ended.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// The transaction is durable, or it was found empty after the wait began.
+    /// The transaction is durable, or was found empty after the wait began.
     Durable,
-    /// It never will be.
+    /// The transaction will never be durable.
     Stopped,
-    /// Nobody commits it: the caller is to do so, and to wait again.
+    /// No thread commits it: the caller must do so, and then wait again.
     Lead(Attempt),
 }
 
-/// One attempt to commit. Ends with [`Control::committed`], [`Control::found_empty`] or
+/// An attempt to commit. Must end with [`Control::committed`], [`Control::found_empty`] or
 /// [`Control::gave_up`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt(u64);
@@ -105,7 +108,7 @@ impl Control {
         Tid(self.durable.load(SeqCst))
     }
 
-    /// Asks the commit thread for a commit.
+    /// Requests a commit from the commit thread.
     pub fn ask(&self, tid: Tid) {
         let mut state = self.state.lock();
         if state.asked < tid {
@@ -114,8 +117,8 @@ impl Control {
         }
     }
 
-    /// The running transaction got its first block: it is committed before long. The commit thread
-    /// looks often enough to see it in time.
+    /// Sets the time of the commit after the first change of the running transaction. The commit
+    /// thread looks often enough to see it in time.
     pub fn arm(&self, interval: Duration) {
         let mut state = self.state.lock();
         if state.deadline.is_none() {
@@ -123,8 +126,8 @@ impl Control {
         }
     }
 
-    /// Asks for `tid` and waits until it is durable, or until the caller is to commit it. Also
-    /// tells whether somebody had asked before.
+    /// Requests `tid` and waits until it is durable, or until the caller must commit it. Also
+    /// returns whether another thread had requested it before.
     pub fn wait(&self, tid: Tid, running: impl Fn() -> Tid) -> (Waited, bool) {
         let mut state = self.state.lock();
         let (since, mut shared, mut first) = (state.attempts, false, true);
@@ -145,8 +148,8 @@ impl Control {
         }
     }
 
-    /// Waits for work on the transaction that runs, and looks again after `interval` at the latest.
-    /// `None` if the thread has to end.
+    /// Waits for a request for the running transaction, looking again after `interval` at the
+    /// latest. Returns `None` if the commit thread must end.
     pub fn next_attempt(&self, running: impl Fn() -> Tid, interval: Duration) -> Option<Attempt> {
         let interval = interval.max(LEAST_INTERVAL);
         let mut state = self.state.lock();
@@ -167,7 +170,7 @@ impl Control {
         }
     }
 
-    /// The transaction of an attempt is durable.
+    /// Ends an attempt whose transaction is durable.
     pub fn committed(&self, tid: Tid) {
         let mut state = self.state.lock();
         self.durable.store(tid.0, SeqCst);
@@ -176,7 +179,7 @@ impl Control {
         self.end(&mut state);
     }
 
-    /// The transaction of an attempt was empty and goes on running.
+    /// Ends an attempt whose transaction was empty and stays the running one.
     pub fn found_empty(&self, attempt: Attempt, tid: Tid) {
         let mut state = self.state.lock();
         state.empty_at = attempt.0;
@@ -185,7 +188,7 @@ impl Control {
         self.end(&mut state);
     }
 
-    /// An attempt failed; the journal is stopped.
+    /// Ends a failed attempt. The journal must have been stopped.
     pub fn gave_up(&self) {
         let mut state = self.state.lock();
         self.wake_all();
@@ -196,7 +199,7 @@ impl Control {
         self.done.iter().for_each(Condvar::notify_all);
     }
 
-    /// Nobody commits any more: the commit thread looks whether it was asked.
+    /// Ends the commit. The commit thread then checks for requests.
     fn end(&self, state: &mut MutexGuard<'_, State>) {
         state.committing = None;
         self.idle.notify_all();
@@ -205,7 +208,7 @@ impl Control {
         }
     }
 
-    /// Waits until nobody commits, but for the caller itself.
+    /// Waits until no thread other than the caller is committing.
     pub fn wait_idle(&self) {
         let mut state = self.state.lock();
         let me = thread::current().id();
@@ -227,10 +230,10 @@ mod tests {
     const RUNNING: Tid = Tid(5);
 
     #[test]
-    fn one_of_those_who_wait_commits() {
+    fn a_waiting_thread_commits() {
         let control = Control::new(Tid(4));
         let (Waited::Lead(_), false) = control.wait(RUNNING, || RUNNING) else {
-            panic!("nobody else commits")
+            panic!("no other thread commits")
         };
         std::thread::scope(|scope| {
             let other = scope.spawn(|| control.wait(RUNNING, || RUNNING));
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_transaction_frees_those_who_wait() {
+    fn an_empty_transaction_releases_waiting_threads() {
         let control = Control::new(Tid(4));
         control.ask(RUNNING);
         let begun =
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_looks_in_time() {
+    fn the_commit_thread_looks_in_time() {
         let (control, interval) = (Control::new(Tid(4)), Duration::from_millis(20));
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| control.next_attempt(|| RUNNING, interval));

@@ -1,33 +1,33 @@
-//! What can go wrong in the journal.
+//! Errors of the journal.
 
 use extant_format::Corrupt;
 use extant_sync::Arc;
 use std::io;
 
-/// An error of the journal. It can be cloned, since one failure is told to many waiters.
+/// An error of the journal. It is `Clone`, since one failure is reported to many waiting threads.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// A device failed.
     #[error("journal I/O: {0}")]
     Io(Arc<io::Error>),
-    /// The log holds something that no journal writes.
+    /// The log is damaged.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// The log needs something that is not implemented.
+    /// The log needs a feature that is not implemented.
     #[error("not supported by the journal: {0}")]
     Unsupported(&'static str),
-    /// The journal was aborted, with this errno; nothing can be committed any more.
+    /// The journal was aborted with this errno; nothing can be committed any more.
     #[error("the journal was aborted (errno {0})")]
     Aborted(i32),
-    /// The log holds transactions that have not been replayed.
+    /// The log has transactions that have not been replayed.
     #[error("the journal needs recovery")]
     NeedsRecovery,
     /// More credits than a transaction can have, or than a handle was given.
     #[error("{wanted} journal credits wanted, {available} available")]
     NoCredits {
-        /// Blocks asked for.
+        /// Requested blocks.
         wanted: u32,
-        /// Blocks that can be had at most.
+        /// The most blocks available.
         available: u32,
     },
     /// The client could not write its objects into their blocks.
@@ -35,7 +35,7 @@ pub enum Error {
     Client {
         /// A positive errno.
         errno: i32,
-        /// What went wrong.
+        /// A description of the failure.
         message: String,
     },
     /// The journal was shut down.
@@ -53,7 +53,8 @@ impl From<io::Error> for Error {
 }
 
 impl Error {
-    /// The positive errno that says this to a caller of the system and to the journal superblock.
+    /// Returns the positive errno of the error, for callers of system calls and for the journal
+    /// superblock.
     pub fn errno(&self) -> i32 {
         const EIO: i32 = 5;
         const ENOSPC: i32 = 28;

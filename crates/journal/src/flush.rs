@@ -1,15 +1,18 @@
-//! Flushes of one device, shared by all who need one.
+//! Flushes of one device, shared by all threads that need one.
 //!
 //! # Stamps
 //! Flushes are numbered as they begin. A write's stamp is the number of the last flush that had
-//! begun when the write was complete, so every later flush that succeeds has made it durable.
-//! Stamps cost a look at a word that changes with flushes only: writers share nothing that each of
-//! them writes.
+//! begun when the write was complete, so every later flush that succeeds has made it durable. A
+//! stamp costs one read of a word that changes only with flushes: writers share no line that each
+//! of them writes.
+//!
+//! For example, flush 4 has begun when a write completes: the write's stamp is 4, since flush 4 may
+//! miss the write. Flush 5 covers it.
 //!
 //! # Invariants
 //! `flushed` is the number of the last flush that succeeded, and at most `begun`. `noted` is the
-//! newest stamp, and at most `begun`. After a failed flush nothing is ever flushed again: see "What
-//! is assumed of the medium" in `docs/journal.md`.
+//! newest stamp, and at most `begun`. After a failed flush the device is never flushed again: see
+//! "What is assumed of the medium" in `docs/design/journal.md`.
 
 use crate::error::{Error, Result};
 use crate::stats::{Counters, count};
@@ -17,26 +20,26 @@ use extant_blocks::BlockDevice;
 use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use extant_sync::{Arc, CachePadded, Level, Mutex};
 
-/// When a write was complete, by the flushes that had begun before. Later stamps are greater or
-/// equal.
+/// The time at which a write was complete, measured by the flushes begun before. Stamps never
+/// decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WriteStamp(pub u64);
 
 impl WriteStamp {
-    /// There was no write.
+    /// The stamp without any write.
     pub const NONE: WriteStamp = WriteStamp(0);
 }
 
 pub(crate) struct Flusher {
     device: Arc<dyn BlockDevice>,
     counters: Arc<Counters>,
-    /// The number of the flush that has begun last.
+    /// The number of the flush that began last.
     begun: CachePadded<AtomicU64>,
     /// The stamp of the newest write.
     noted: AtomicU64,
     /// The number of the last flush that succeeded.
     flushed: AtomicU64,
-    /// Held while flushing; the failure, once there was one.
+    /// Held during a flush. Contains the error after a failure.
     failed: Mutex<Option<Error>>,
 }
 
@@ -45,7 +48,7 @@ impl Flusher {
         Flusher {
             device,
             counters,
-            // What was written before the session began is not known to be flushed.
+            // Writes before the session may not have been flushed.
             begun: CachePadded::new(AtomicU64::new(1)),
             noted: AtomicU64::new(1),
             flushed: AtomicU64::new(0),
@@ -57,7 +60,7 @@ impl Flusher {
         &self.device
     }
 
-    /// Notes that a write is complete, and in want of a flush. Gives its stamp.
+    /// Notes that a write is complete and needs a flush. Returns its stamp.
     pub fn note_write(&self) -> WriteStamp {
         // Read after the write: a flush that begins later has a greater number.
         let stamp = self.begun.load(SeqCst);
@@ -67,7 +70,7 @@ impl Flusher {
         WriteStamp(stamp)
     }
 
-    /// Whether every noted write is durable.
+    /// Returns whether every noted write is durable.
     pub fn is_clean(&self) -> bool {
         self.covers(self.newest())
     }
@@ -77,7 +80,7 @@ impl Flusher {
         self.flush_since(self.newest())
     }
 
-    /// The stamp of the newest noted write.
+    /// Returns the stamp of the newest noted write.
     pub fn newest(&self) -> WriteStamp {
         WriteStamp(self.noted.load(SeqCst))
     }
@@ -86,7 +89,7 @@ impl Flusher {
         stamp == WriteStamp::NONE || self.flushed.load(SeqCst) > stamp.0
     }
 
-    /// Makes the writes durable that have this stamp or an earlier one.
+    /// Makes the writes with this stamp or an earlier one durable.
     pub fn flush_since(&self, stamp: WriteStamp) -> Result<()> {
         if self.covers(stamp) {
             return Ok(());
@@ -99,6 +102,8 @@ impl Flusher {
             count(&self.counters.local().flushes_shared, 1);
             return Ok(());
         }
+        // The number must be taken before the flush begins: a write that completes during the flush
+        // gets this number as its stamp, and needs the next flush.
         let number = self.begun.fetch_add(1, SeqCst) + 1;
         if let Err(error) = self.device.flush() {
             let error = Error::from(error);

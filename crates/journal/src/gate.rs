@@ -1,14 +1,15 @@
-//! Who may enter the running transaction, and with how many credits: a [`sync::Gate`] and those who
-//! wait at it.
+//! The entry of handles into the running transaction with their credits: a [`sync::Gate`], and the
+//! threads that wait at it.
 //!
 //! # Invariants
-//! 1. While a stopper is past [`Gate::stop`], no handle is open and none opens.
-//! 2. The credits reserved are at most the limit at any time; they count what handles may still
-//!    add, what shards of threads keep for their next handles, and what the transaction holds.
+//! 1. While a stopping thread is past [`Gate::stop`], no handle is open and none opens.
+//! 2. The reserved credits are at most the limit at any time. They count the blocks that handles
+//!    may still add, the credits that shards of threads keep for their next handles, and the
+//!    content of the transaction.
 //!
 //! # Locking
-//! Nobody takes the mutex unless somebody waits: entering and leaving change a word of the thread's
-//! shard only.
+//! The mutex is taken only if a thread waits: entering and leaving change only a word of the
+//! thread's shard.
 //!
 //! [`sync::Gate`]: extant_sync::Gate
 
@@ -18,15 +19,16 @@ use std::time::Duration;
 
 pub(crate) use extant_sync::Refused;
 
-/// How long a starter waits before it tries and asks again.
+/// The longest wait of a starting handle before it tries and requests space again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct Gate {
     inner: extant_sync::Gate,
-    /// Counts the times that those who wait were told to look again.
+    /// Incremented when waiting threads must look again.
     epoch: AtomicU64,
-    /// How many stop it. Held by those who wait, and by those who change what they wait for.
+    /// Number of threads that have stopped the gate. The mutex is held by waiting threads, and by
+    /// changes of the state that they wait for.
     stops: Mutex<u32>,
     drained: Condvar,
     opened: Condvar,
@@ -43,7 +45,7 @@ impl Gate {
         }
     }
 
-    /// Enters by a shard with `credits`, without waiting.
+    /// Enters through a shard with `credits`, without waiting.
     #[inline]
     pub fn try_enter(&self, shard: usize, credits: u32) -> Result<(), Refused> {
         let entered = self.inner.enter(shard, credits);
@@ -53,7 +55,7 @@ impl Gate {
         entered
     }
 
-    /// Leaves by the shard of the entry, giving back the credits that were not used.
+    /// Leaves through the shard of the entry and returns the unused credits.
     #[inline]
     pub fn leave(&self, shard: usize, unused: u32) {
         if self.inner.leave(shard, unused) {
@@ -62,26 +64,26 @@ impl Gate {
         }
     }
 
-    /// Takes more credits for somebody inside, without waiting.
+    /// Takes more credits for an open handle, without waiting.
     #[inline]
     pub fn reserve(&self, shard: usize, credits: u32) -> bool {
         self.inner.reserve(shard, credits)
     }
 
-    /// The credits that handles have or have used, and the most there may be.
+    /// Returns the credits reserved or used by handles, and the limit.
     pub fn room(&self) -> (u32, u32) {
         (self.inner.reserved(), self.inner.room().1)
     }
 
-    /// To be read before an attempt that may have to wait.
+    /// Returns the epoch. Must be read before an attempt that may have to wait.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(SeqCst)
     }
 
-    /// Waits until it makes sense to try again to enter with `credits`, or to ask again for room:
-    /// something has changed since `epoch`, which was read before the attempt that failed. A handle
-    /// that leaves tells nobody, so a wait is short: credits that were taken and given back
-    /// meanwhile would otherwise leave nobody to end it.
+    /// Waits until another attempt to enter with `credits`, or another request for space, makes
+    /// sense: the state has changed since `epoch`, which the caller must have read before the
+    /// failed attempt. A handle that leaves notifies no one, so the wait is short: otherwise
+    /// credits that were taken and returned meanwhile might leave no thread to end it.
     pub fn wait_to_enter(&self, credits: u32, epoch: u64) {
         let mut stops = self.stops.lock();
         while self.epoch() == epoch && !self.may_enter(*stops, credits) {
@@ -97,7 +99,7 @@ impl Gate {
         self.is_closed() || (stops == 0 && fits)
     }
 
-    /// Lets nobody enter and waits until all have left. Pairs with [`Gate::resume`].
+    /// Refuses entries and waits until all handles have left. Pairs with [`Gate::resume`].
     pub fn stop(&self) {
         let mut stops = self.stops.lock();
         *stops += 1;
@@ -117,18 +119,19 @@ impl Gate {
         self.tell();
     }
 
-    /// Begins to count for a new transaction. Called between [`Gate::stop`] and [`Gate::resume`].
+    /// Resets the credits for a new transaction. Must be called between [`Gate::stop`] and
+    /// [`Gate::resume`].
     pub fn reset(&self, limit: u32) {
         self.inner.reset(limit);
     }
 
-    /// Sets how many credits the running transaction may have, if that is more than before, since
-    /// space in the log became free. [`Gate::wake`] is to follow if this says so.
+    /// Raises the limit of the running transaction after space in the log became free. If it
+    /// returns true, [`Gate::wake`] must follow.
     pub fn raise(&self, limit: u32) -> bool {
         self.inner.raise(limit)
     }
 
-    /// Lets nobody enter for ever; those who wait are told.
+    /// Refuses all entries for good, and wakes waiting threads.
     pub fn close(&self) {
         self.inner.close();
         self.wake();
@@ -138,13 +141,13 @@ impl Gate {
         self.inner.is_closed()
     }
 
-    /// Lets those who wait look again.
+    /// Lets waiting threads look again.
     pub fn wake(&self) {
         let _stops = self.stops.lock();
         self.tell();
     }
 
-    /// The mutex is held.
+    /// Lets waiting threads look again. The caller must hold the mutex.
     fn tell(&self) {
         self.epoch.fetch_add(1, SeqCst);
         self.opened.notify_all();
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn two_may_stop_it() {
+    fn two_threads_may_stop_the_gate() {
         let gate = Gate::new(10);
         gate.stop();
         gate.stop();

@@ -12,20 +12,20 @@ use extant_sync::levels::{self, Entered};
 use extant_sync::{Arc, Level, shard_index};
 use std::thread::panicking;
 
-/// An open handle: what is changed through it becomes durable as a whole, with everything else in
-/// its transaction. It belongs to the thread that started it. Dropping it stops it; if a panic
+/// An open handle: its changes become durable as a whole, together with the rest of its
+/// transaction. It belongs to the thread that started it. Dropping the handle stops it. If a panic
 /// drops it, the journal is aborted.
 #[must_use]
 pub struct Handle<'a> {
     core: &'a Arc<Core>,
     tid: Tid,
-    /// The shard of threads by which it entered.
+    /// The shard of the gate through which the handle entered.
     shard: usize,
     credits: u32,
-    /// Counts what may have been a change.
+    /// Number of possible changes.
     changes: u64,
     sync: bool,
-    /// The thread panicked before it started the handle.
+    /// The thread was panicking before it started the handle.
     panicked: bool,
     /// `None` only while the handle is between two transactions.
     level: Option<Entered>,
@@ -59,31 +59,31 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// The transaction.
+    /// Returns the transaction.
     #[inline]
     pub fn tid(&self) -> Tid {
         self.tid
     }
 
-    /// How many more blocks this handle may bring into the transaction.
+    /// Returns how many more blocks this handle may join to the transaction.
     pub fn credits_left(&self) -> u32 {
         self.credits
     }
 
-    /// How often a change was made through this handle, or begun: an operation that fails while
-    /// this stands still has changed nothing.
+    /// Returns how often a change was made or begun through this handle. An operation that fails
+    /// while this is unchanged has changed nothing.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Counts a change of what the client keeps of a block that joined the transaction before.
+    /// Counts a change of a client's object whose block joined the transaction before.
     #[inline]
     pub fn note_change(&mut self) {
         self.changes += 1;
     }
 
-    /// Makes the block part of the transaction, without changing its bytes: the client writes them
-    /// when the transaction freezes. Costs a credit the first time in a transaction.
+    /// Joins the block to the transaction without changing its bytes: the client writes them when
+    /// the transaction freezes. Costs a credit the first time in a transaction.
     ///
     /// # Errors
     /// [`Error::NoCredits`] if this handle has none left and the transaction is full.
@@ -103,10 +103,9 @@ impl<'a> Handle<'a> {
         if buffer.tid() == self.tid.0 { Ok(()) } else { self.add(buffer, Seal::NONE) }
     }
 
-    /// Makes the block part of the transaction and gives exclusive access to its bytes. `seal` is
-    /// applied when the transaction freezes; [`Seal::NONE`] leaves an earlier one in place. A
-    /// revoke of the block in this transaction is taken back. The handle must stay open until the
-    /// access ends.
+    /// Joins the block to the transaction and returns exclusive access to its bytes. `seal` is
+    /// applied when the transaction freezes; [`Seal::NONE`] keeps an earlier one. Cancels a revoke
+    /// of the block in this transaction. The handle must stay open until the access ends.
     ///
     /// # Errors
     /// As [`Handle::join`].
@@ -119,13 +118,15 @@ impl<'a> Handle<'a> {
         Ok(buffer.write_unlogged())
     }
 
-    /// Paid before the block joins, so that the bound on the transaction holds at every moment.
+    /// Joins the block. The credit is paid first, so that the bound on the transaction holds at
+    /// every moment.
     fn add(&mut self, buffer: &Arc<Buffer>, seal: Seal) -> Result<()> {
         let pays = buffer.tid() != self.tid.0;
         if pays {
             self.pay(1)?;
-            // Before the block is seen to be in: who finds it there changes it without coming here,
-            // and a sync that follows has to find that there is something to commit.
+            // Must precede the block's visible membership: a thread that finds the block there
+            // changes it without coming here, and a following sync must find that there is
+            // something to commit.
             self.note_content();
         }
         let joined = self.core.members.add(self.tid, buffer, seal);
@@ -135,16 +136,17 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// The first change of a transaction sees to it that it is committed before long.
+    /// Notes that the transaction has content. The first change of a transaction arms the timer of
+    /// its commit.
     fn note_content(&self) {
         if self.core.members.note_content() {
             self.core.control.arm(self.core.commit_interval);
         }
     }
 
-    /// Blocks of metadata were freed: they leave the transaction and the cache, and no older copy
-    /// of them will be replayed once the transaction is durable. Records cost a credit per block of
-    /// the log that they fill.
+    /// Revokes freed metadata blocks: they leave the transaction and the cache, and no older copy
+    /// of them is replayed once the transaction is durable. Revoke records cost a credit for each
+    /// block of the log that they fill.
     ///
     /// # Errors
     /// As [`Handle::join`]; nothing has changed then.
@@ -153,7 +155,8 @@ impl<'a> Handle<'a> {
         let record = core.revokes_per_block();
         if let Some(per_block) = record {
             let (shard, members) = (self.shard, &core.members);
-            // Each shard pays for its own, so that together they pay for no less than is needed.
+            // Each shard pays for its own records, so all shards together pay for at least as many
+            // blocks as are needed.
             let before = members.promise_revokes(shard, count);
             self.pay(revoke_blocks(before, count, per_block))
                 .inspect_err(|_| members.take_back(shard, count))?;
@@ -161,7 +164,7 @@ impl<'a> Handle<'a> {
         }
         self.changes += 1;
         for nr in first..first.saturating_add(count) {
-            // A block that joined has paid; its credit is free for another.
+            // A block that joined has been paid for; its credit is returned to the handle.
             if core.members.revoke(nr, record.is_some()) {
                 self.credits += 1;
             }
@@ -185,8 +188,8 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// Asks for `credits` more in the same transaction. False if they do not fit;
-    /// [`Handle::restart`] then helps.
+    /// Requests `credits` more in the same transaction. Returns false if they do not fit; the
+    /// caller may then use [`Handle::restart`].
     ///
     /// # Errors
     /// If the journal was aborted.
@@ -199,12 +202,11 @@ impl<'a> Handle<'a> {
         Ok(fits)
     }
 
-    /// Ends this handle's part in its transaction and goes on in one that has room for `credits`,
-    /// which may be the same one. What was changed must be consistent. No lock further inward than
-    /// a handle may be held.
+    /// Leaves the transaction and enters one with space for `credits`, possibly the same. The
+    /// changes so far must be consistent. The caller must hold no lock inward of a handle.
     ///
     /// # Errors
-    /// If the journal was aborted; the handle may then only be dropped.
+    /// If the journal was aborted. The handle may then only be dropped.
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         self.leave();
         let level = enter(self.core, self.shard, credits)?;
@@ -212,7 +214,7 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// Asks for a commit of the transaction once this handle stops; it does not wait for it.
+    /// Requests a commit of the transaction when this handle stops, without waiting for it.
     pub fn sync_on_stop(&mut self) {
         self.sync = true;
     }
@@ -230,8 +232,8 @@ impl<'a> Handle<'a> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        // An operation that panicked may be half-done. The transaction can be committed once its
-        // last handle has left it, so it is stopped before.
+        // The operation of a panicking thread may be incomplete. The transaction can be committed
+        // once its last handle has left, so the journal is aborted before this one leaves.
         if panicking() && !self.panicked && self.level.is_some() {
             self.core.abort_of_panic("a thread panicked in the middle of a change");
         }
@@ -248,13 +250,13 @@ impl std::fmt::Debug for Handle<'_> {
     }
 }
 
-/// Enters the running transaction, waiting for locked transactions, credits and log space. The
-/// level is entered afterwards, since the caller may have to commit on the way.
+/// Enters the running transaction. Waits for a transaction being frozen, for credits and for log
+/// space. The level is entered afterwards, since the caller may have to commit while it waits.
 fn enter(core: &Arc<Core>, shard: usize, credits: u32) -> Result<Entered> {
     enter_where(core, shard, credits, || true)?.ok_or_else(|| core.closed_error())
 }
 
-/// As [`enter`]; gives nothing where it would have to wait and `may_wait` is false.
+/// As [`enter`], but returns `None` if it would have to wait and `may_wait` returns false.
 fn enter_where(
     core: &Arc<Core>,
     shard: usize,
@@ -266,6 +268,8 @@ fn enter_where(
         return Err(Error::NoCredits { wanted: credits, available: core.max_credits });
     }
     loop {
+        // The epoch must be read before the attempt, so that a change after the attempt ends the
+        // wait.
         let epoch = core.gate.epoch();
         match core.gate.try_enter(shard, credits) {
             Ok(()) => return Ok(Some(levels::enter(Level::Handle))),
@@ -279,7 +283,8 @@ fn enter_where(
     }
 }
 
-/// How many more blocks revoke records fill when `count` join `before` others.
+/// Returns how many more blocks revoke records fill when `count` records are added to `before`
+/// others.
 fn revoke_blocks(before: u64, count: u64, per_block: u32) -> u32 {
     let per_block = u64::from(per_block);
     let after = before.saturating_add(count).div_ceil(per_block);

@@ -1,9 +1,9 @@
-//! The journal as its client sees it.
+//! The journal's interface for its client.
 //!
 //! # Locking
 //! A handle is ordered as a lock of level `Handle`. The journal's own locks (`JournalState`,
-//! `JournalList`) are never held while the client is called, while waiting for a handle, or two of
-//! one level at once.
+//! `JournalList`) are not held while the client is called or while a thread waits for a handle, and
+//! no thread holds two of one level at once.
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::client::Client;
@@ -21,34 +21,35 @@ use extant_sync::levels::{self, Level};
 use extant_sync::{Arc, Mutex, Weak, thread};
 use std::time::Duration;
 
-/// Most blocks of a transaction without a log.
+/// The most blocks of a transaction without a log.
 const CREDITS_WITHOUT_LOG: u32 = 8192;
 
-/// How a journal is opened.
+/// The configuration of a journal.
 #[derive(Debug)]
 pub struct Config {
-    /// The blocks that are journalled, and the device they come home to.
+    /// The cache of the journaled blocks, and the device of their home locations.
     pub cache: Arc<Cache>,
-    /// The log, replayed. Without one, a commit writes the blocks home.
+    /// The log, after recovery. Without one, a commit writes the blocks home.
     pub log: Option<Log>,
-    /// How the log is written.
+    /// The format in which the log is written.
     pub features: LogFeatures,
-    /// How long after its first change a transaction is committed unasked.
+    /// The time after the first change of a transaction at which it is committed without a request.
     pub commit_interval: Duration,
-    /// How long copies stay in the log alone at most, if nothing else brings them home earlier.
+    /// The longest time for which copies stay only in the log.
     pub checkpoint_interval: Duration,
-    /// An upper bound on the blocks of a transaction, below that which the log's length sets.
+    /// An upper bound on the blocks of a transaction, below the bound by the log's length.
     pub max_credits: Option<u32>,
-    /// So many copies in memory that are not home call for a checkpoint. At twice as many commits
+    /// This many copies in memory that are not home start a checkpoint. At twice as many, commits
     /// wait for it.
     pub max_pending_blocks: usize,
-    /// The log's bytes depend on the calls of the client only: the caller that needs a commit or a
-    /// checkpoint waits for it, and none begins unasked, whatever the intervals are.
+    /// The log's bytes depend only on the client's calls: a caller that needs a commit or a
+    /// checkpoint waits for it, and none begins without a request, whatever the intervals are.
     pub deterministic: bool,
 }
 
 impl Config {
-    /// The defaults: a commit after 5 seconds, a checkpoint after 30 or at 64 MiB of copies.
+    /// Makes the default configuration: a commit after 5 seconds, a checkpoint after 30 seconds or
+    /// at 64 MiB of copies.
     pub fn new(cache: Arc<Cache>, log: Option<Log>) -> Config {
         let max_pending_blocks = (64 << 20) / cache.block_size().max(1);
         let features = LogFeatures::default();
@@ -68,17 +69,17 @@ impl Config {
     }
 }
 
-/// Transactions over the blocks of one cache.
+/// A journal of the blocks of one cache.
 ///
-/// Dropping it without [`Journal::shutdown`] stops its threads and leaves what is not committed, as
-/// a crash would.
+/// Dropping it without [`Journal::shutdown`] stops its threads and loses uncommitted changes, as a
+/// crash would.
 #[derive(Debug)]
 pub struct Journal {
     core: Arc<Core>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
-/// While it lives no handle is open. See [`Journal::lock_updates`].
+/// A lock that keeps handles from being open. See [`Journal::lock_updates`].
 #[derive(Debug)]
 #[must_use]
 pub struct UpdatesLock<'a> {
@@ -99,6 +100,7 @@ impl Journal {
         let home = Arc::new(Flusher::new(Arc::clone(config.cache.device()), Arc::clone(&counters)));
         let mut running = Tid::first(1);
         let (mut logged, mut bound) = (None, CREDITS_WITHOUT_LOG);
+        // Block numbers need 64 bits if the device has more than 2^32 blocks, whatever the log had.
         if let Some(log) = config.log {
             let blocks = config.cache.device().len() / config.cache.block_size() as u64;
             let bit64 = config.features.bit64 || blocks > 1 << 32;
@@ -141,16 +143,16 @@ impl Journal {
         Ok(())
     }
 
-    /// Names the client. To be called once, before the first handle starts; a journal without a
-    /// client only carries the blocks that handles write.
+    /// Sets the client. Must be called once, before the first handle starts. A journal without a
+    /// client commits only the blocks that handles write.
     pub fn set_client(&self, client: Weak<dyn Client>) {
         let first = self.core.client.set(client).is_ok();
         debug_assert!(first, "a journal has one client");
     }
 
-    /// Starts a handle that may bring up to `credits` blocks into the running transaction. Waits
-    /// for a transaction that is being frozen, for log space, or for an [`UpdatesLock`]; a thread
-    /// has one handle at a time.
+    /// Starts a handle that may join up to `credits` blocks to the running transaction. Waits for a
+    /// transaction that is being frozen, for log space, or for an [`UpdatesLock`]. A thread must
+    /// have only one handle at a time.
     ///
     /// # Errors
     /// [`Error::Aborted`], [`Error::ShutDown`]; [`Error::NoCredits`] beyond
@@ -159,7 +161,7 @@ impl Journal {
         Handle::start(&self.core, credits)
     }
 
-    /// As [`Journal::start`], but gives none instead of waiting for an [`UpdatesLock`].
+    /// As [`Journal::start`], but returns `None` instead of waiting for an [`UpdatesLock`].
     ///
     /// # Errors
     /// Those of [`Journal::start`].
@@ -167,37 +169,38 @@ impl Journal {
         Handle::start_unless_locked(&self.core, credits)
     }
 
-    /// The most credits a handle can have.
+    /// Returns the most credits that a handle can have.
     pub fn max_credits(&self) -> u32 {
         self.core.max_credits
     }
 
-    /// The transaction that takes handles.
+    /// Returns the transaction that handles join.
     pub fn running_tid(&self) -> Tid {
         self.core.running()
     }
 
-    /// The newest durable transaction.
+    /// Returns the newest durable transaction.
     pub fn durable(&self) -> Tid {
         self.core.control.durable()
     }
 
-    /// Asks for a commit of `tid`, without waiting.
+    /// Requests a commit of `tid` without waiting.
     pub fn commit(&self, tid: Tid) {
         self.core.ask_commit(tid);
     }
 
-    /// Asks for a commit of `tid` and waits until it is durable. Many waits share one commit. A
-    /// transaction that holds nothing counts as durable.
+    /// Requests a commit of `tid` and waits until it is durable. Several waiting threads share one
+    /// commit. An empty transaction counts as durable.
     ///
     /// # Errors
-    /// [`Error::Aborted`] or [`Error::ShutDown`], if it never will be.
+    /// [`Error::Aborted`] or [`Error::ShutDown`], if the transaction will never be durable.
     pub fn wait(&self, tid: Tid) -> Result<()> {
         levels::assert_may_take(Level::Handle);
         self.core.wait(tid)
     }
 
-    /// What fsync needs: waits for `tid`, and makes data durable that was written before the call.
+    /// Waits for `tid` and makes the data durable that was written before the call, as fsync
+    /// requires.
     ///
     /// # Errors
     /// As [`Journal::wait`] and [`Journal::barrier_flush`].
@@ -206,7 +209,7 @@ impl Journal {
         self.barrier_flush()
     }
 
-    /// Makes everything durable that was changed before the call, noted data too.
+    /// Makes all changes before the call durable, including noted data writes.
     ///
     /// # Errors
     /// As [`Journal::wait_and_flush`].
@@ -214,26 +217,28 @@ impl Journal {
         self.wait_and_flush(self.core.newest_with_content())
     }
 
-    /// Whether everything is durable: no change waits for a commit, and no noted write for a flush.
-    /// Reads a few words.
+    /// Returns whether everything is durable: no change waits for a commit, and no noted write for
+    /// a flush. Reads only a few words.
     pub fn is_clean(&self) -> bool {
         self.core.newest_with_content() <= self.core.control.durable() && self.core.home.is_clean()
     }
 
-    /// Notes that data was written to the file system's device, past the cache. To be called when
-    /// the write is complete. The stamp tells [`Journal::flush_since`] which flushes cover it.
+    /// Notes that data was written to the file system's device past the cache. Must be called when
+    /// the write is complete. The stamp tells [`Journal::flush_since`] which flushes cover the
+    /// write.
     #[inline]
     pub fn note_data_write(&self) -> WriteStamp {
         self.core.home.note_write()
     }
 
-    /// The stamp of the newest data write: for who does not know which of them concern him.
+    /// Returns the stamp of the newest data write, for callers that do not know which writes
+    /// concern them.
     pub fn newest_data_write(&self) -> WriteStamp {
         self.core.home.newest()
     }
 
-    /// Makes the data durable that has this stamp or an earlier one. Does nothing if a flush has
-    /// done it already, even if other data waits for one.
+    /// Makes the data writes with this stamp or an earlier one durable. Does nothing if a flush has
+    /// covered them already, even if other data waits for one.
     ///
     /// # Errors
     /// As [`Journal::barrier_flush`].
@@ -241,16 +246,15 @@ impl Journal {
         self.core.home.flush_since(stamp).inspect_err(|error| self.core.abort(error.clone()))
     }
 
-    /// Flushes the file system's device, unless a flush since the last noted write has done it
-    /// already.
+    /// Flushes the file system's device, unless a flush has covered the last noted write already.
     ///
     /// # Errors
-    /// The device's; the journal is aborted then, since it is unknown what is durable.
+    /// The device's. The journal is then aborted, since it is unknown which writes are durable.
     pub fn barrier_flush(&self) -> Result<()> {
         self.core.home.flush().inspect_err(|error| self.core.abort(error.clone()))
     }
 
-    /// Commits, writes everything home, and marks the log empty if it is then.
+    /// Commits, writes all copies home, and marks the log empty if nothing is left in it.
     ///
     /// # Errors
     /// As [`Journal::sync`].
@@ -265,7 +269,7 @@ impl Journal {
         }
     }
 
-    /// Waits until no handle is open and lets none start until the lock is dropped.
+    /// Waits until no handle is open, and lets none start until the lock is dropped.
     /// [`Journal::sync`] and [`Journal::checkpoint_all`] work meanwhile: together they freeze the
     /// file system on the medium.
     pub fn lock_updates(&self) -> UpdatesLock<'_> {
@@ -275,11 +279,12 @@ impl Journal {
         UpdatesLock { core: &self.core }
     }
 
-    /// Commits, writes everything home, marks the log empty and ends the threads. Handles cannot
+    /// Commits, writes all copies home, marks the log empty and ends the threads. Handles cannot
     /// start any more.
     ///
     /// # Errors
-    /// [`Error::Aborted`] if it was; the log keeps what is not home.
+    /// [`Error::Aborted`] if the journal was aborted. The log then keeps the copies that are not
+    /// home.
     pub fn shutdown(&self) -> Result<()> {
         let updates = self.lock_updates();
         let result = self.checkpoint_all();
@@ -288,24 +293,24 @@ impl Journal {
         result
     }
 
-    /// Aborts: an error elsewhere means that nothing may be committed any more. `errno` goes to the
-    /// journal superblock.
+    /// Aborts the journal after an error elsewhere: nothing is committed any more. `errno` is
+    /// written to the journal superblock.
     pub fn abort(&self, errno: i32) {
         self.core.abort(Error::Aborted(errno));
     }
 
-    /// Why the journal was aborted, if it was.
+    /// Returns the error that aborted the journal, if any.
     pub fn abort_cause(&self) -> Option<&Error> {
         self.core.why()
     }
 
-    /// Whether the journal was aborted.
+    /// Returns whether the journal was aborted.
     pub fn is_aborted(&self) -> bool {
         self.core.why().is_some()
     }
 
-    /// Clears the error number that an aborted session left in the journal superblock, once it is
-    /// noted elsewhere.
+    /// Clears the error number that an aborted session left in the journal superblock. The caller
+    /// must have recorded it elsewhere.
     ///
     /// # Errors
     /// I/O errors.
@@ -313,13 +318,13 @@ impl Journal {
         self.core.logged.as_ref().map_or(Ok(()), |logged| logged.space.record_error(0))
     }
 
-    /// What was done so far.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.core.counters.read()
     }
 
-    /// As if the power failed: threads end without writing another block (a write in progress is
-    /// finished).
+    /// Simulates a power failure: the threads end without writing another block, except for a write
+    /// in progress.
     pub fn crash(&self) {
         self.core.crashed.store(true, SeqCst);
         self.stop_threads();

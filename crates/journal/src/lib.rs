@@ -1,12 +1,16 @@
-//! jbd2: handles, group commit, checkpoint, recovery.
+//! The jbd2 journal: handles, group commit, checkpoint, recovery.
 //!
-//! A [`Journal`] turns changes of cached blocks into transactions. Operations start a [`Handle`],
-//! let it know each block before they change it, and drop it; a thread commits the transaction as a
-//! whole, another brings committed copies home. The objects that blocks are made from are written
-//! into them when the transaction freezes, by the journal's [`Client`]. [`recovery`] replays a log
-//! that was left by a crash.
+//! A [`Journal`] combines changes of cached blocks into transactions. An operation starts a
+//! [`Handle`], declares each block through it before changing the block, and drops it. One thread
+//! commits the transaction as a whole; another writes committed copies home. When the transaction
+//! freezes, the journal's [`Client`] writes its in-memory objects into their blocks. [`recovery`]
+//! replays a log that a crash left.
 //!
-//! What is assumed of devices, and why each point of failure is harmless, is in `docs/journal.md`.
+//! For example, a create joins an inode table block and a directory block to transaction 7. The
+//! commit writes both to the log, then the commit record. The checkpoint writes both to their home
+//! locations later.
+//!
+//! `docs/design/journal.md` states the assumptions about devices, and argues each point of failure.
 #![forbid(unsafe_code)]
 
 mod checkpoint;
@@ -37,7 +41,7 @@ pub use log::{
 pub use stats::Stats;
 pub use tid::Tid;
 
-/// The examples of the README are tests, too.
+/// Runs the examples of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,17 +1,22 @@
 //! The blocks and revokes of the running transaction.
 //!
+//! For example, block 100 joins transaction 7: it is entered into its shard, and its buffer gets
+//! the `tid` 7. Further handles see the `tid` and skip the shard. A revoke of block 100 removes it
+//! again.
+//!
 //! # Invariants
-//! 1. A block is in a shard exactly if its buffer's `tid` is the running transaction's; both change
-//!    under the shard's lock. Its `seal` there is the one that the buffer's `seal_tag` names; that
-//!    is stored before `tid`. So who finds both as it wants them need not look into the shard.
+//! 1. A block is in a shard if and only if its buffer's `tid` is the running transaction's; both
+//!    change under the shard's lock. Its `seal` there is the one that the buffer's `seal_tag`
+//!    names, which is stored before `tid`. A thread that finds both as it needs them can therefore
+//!    skip the shard.
 //! 2. A block is not both a member and revoked: each cancels the other.
 //! 3. A member is pinned until its copy is home.
-//! 4. `content` is set if the transaction holds anything. It may be set though everything was taken
-//!    out again: a commit then finds out.
+//! 4. `content` is set if the transaction has any content. It may stay set after all content was
+//!    removed again; a commit then finds the transaction empty.
 //!
 //! # Locking
-//! One mutex for each shard, taken by a block's first handle in a transaction and by those that
-//! revoke. What all threads look at is written once per transaction.
+//! Each shard has one mutex, taken by a block's first handle in a transaction and by revokes. The
+//! words that all threads read are written once per transaction.
 
 use crate::client::Seal;
 use crate::tid::Tid;
@@ -22,7 +27,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 const SHARD_BITS: u32 = 6;
 
-/// A reference to a buffer that keeps it in the cache.
+/// A reference to a buffer that pins it in the cache.
 #[derive(Debug)]
 pub(crate) struct Pinned(Arc<Buffer>);
 
@@ -53,7 +58,7 @@ pub(crate) struct Member {
 pub(crate) struct Members {
     shards: [CachePadded<Mutex<Shard>>; 1 << SHARD_BITS],
     content: CachePadded<AtomicBool>,
-    /// Blocks whose revoke was paid for, whether or not it was taken back, by shards of threads.
+    /// Blocks whose revoke was paid for, including cancelled ones, by shards of threads.
     promised: Sharded<AtomicU64>,
 }
 
@@ -63,12 +68,12 @@ struct Shard {
     revoked: FxHashSet<u64>,
 }
 
-/// What a transaction held when it was frozen.
+/// The content of a frozen transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    /// By block number, ascending.
+    /// In ascending order of block numbers.
     pub members: Vec<(u64, Member)>,
-    /// Ascending.
+    /// In ascending order.
     pub revoked: Vec<u64>,
 }
 
@@ -84,13 +89,14 @@ impl Default for Members {
 }
 
 impl Members {
-    /// Blocks of one kind lie at regular distances; multiplied they do not meet in one shard.
+    /// Returns the shard of a block. Blocks of one kind are at regular distances; the
+    /// multiplication spreads them over the shards.
     #[inline]
     fn shard(&self, nr: u64) -> &Mutex<Shard> {
         &self.shards[(nr.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SHARD_BITS)) as usize]
     }
 
-    /// Makes the block a member and notes its seal. True if it was none before.
+    /// Makes the block a member and sets its seal. Returns whether it was no member before.
     pub fn add(&self, tid: Tid, buffer: &Arc<Buffer>, seal: Seal) -> bool {
         let nr = buffer.nr();
         let mut shard = self.shard(nr).lock();
@@ -109,15 +115,15 @@ impl Members {
         shard.members.insert(nr, Member { buffer: Pinned::new(buffer), seal }).is_none()
     }
 
-    /// Whether the block is a member with that seal, as its buffer says without a lock.
+    /// Returns whether the block is a member with this seal, from its buffer and without a lock.
     #[inline]
     pub fn has(tid: Tid, buffer: &Buffer, seal: Seal) -> bool {
         buffer.tid() == tid.0
             && (seal.is_none() || matches!(seal.tag(), tag if tag != 0 && tag == buffer.seal_tag()))
     }
 
-    /// Takes the block out of the transaction and notes that it is revoked. True if it was a
-    /// member.
+    /// Removes the block from the transaction and, with `record`, adds a revoke. Returns whether it
+    /// was a member.
     pub fn revoke(&self, nr: u64, record: bool) -> bool {
         let mut shard = self.shard(nr).lock();
         if record {
@@ -130,8 +136,7 @@ impl Members {
         member.is_some()
     }
 
-    /// Counts blocks that are about to be revoked by threads of a shard. Gives how many these had
-    /// counted before.
+    /// Counts blocks that threads of a shard are about to revoke. Returns the count before.
     pub fn promise_revokes(&self, shard: usize, count: u64) -> u64 {
         self.promised.at(shard).fetch_add(count, Ordering::Relaxed)
     }
@@ -141,30 +146,31 @@ impl Members {
         self.promised.at(shard).fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// The transaction changes nothing, for sure.
+    /// Returns true only if the transaction changes nothing.
     pub fn is_empty(&self) -> bool {
         !self.content.load(Ordering::SeqCst)
     }
 
-    /// Notes that the transaction changes something. True for the first in it.
+    /// Notes that the transaction changes something. Returns true for the first change.
     #[inline]
     pub fn note_content(&self) -> bool {
         self.is_empty() && !self.content.swap(true, Ordering::SeqCst)
     }
 
-    /// Forgets how much the transaction held. Called when the successor's number is published, not
-    /// before, so that who sees a transaction running and empty may rely on it.
+    /// Resets the counts of the transaction. Must be called when the successor's number is
+    /// published, not before, so that a thread that sees a transaction running and empty can rely
+    /// on it.
     pub fn reset_counts(&self) {
         self.found_empty();
         self.promised.iter().for_each(|promised| promised.store(0, Ordering::Relaxed));
     }
 
-    /// All that the transaction held was taken out again. No handle is open.
+    /// Notes that all content was removed again. No handle may be open.
     pub fn found_empty(&self) {
         self.content.store(false, Ordering::SeqCst);
     }
 
-    /// Empties the transaction, but for the counts. No handle is open.
+    /// Removes and returns the content, except for the counts. No handle may be open.
     pub fn take(&self) -> Taken {
         let mut taken = Taken::default();
         for shard in &self.shards {

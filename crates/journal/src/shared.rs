@@ -1,4 +1,4 @@
-//! What the journal's handles and threads share.
+//! State shared by the journal's handles and threads.
 
 use crate::checkpoint::Checkpoint;
 use crate::client::Client;
@@ -19,15 +19,15 @@ use std::time::Duration;
 
 const EIO: i32 = 5;
 
-/// The log and what is to come home from it.
+/// The log, and the copies to be written home from it.
 #[derive(Debug)]
 pub(crate) struct Logged {
     pub space: LogSpace,
     pub checkpoint: Checkpoint,
 }
 
-/// The error number of an abort that is not written while updates are locked: the device may be
-/// frozen, so that the write would wait for the thaw, and with it the thread that met the error.
+/// The error number of an abort while updates are locked. It is not written then: the device may be
+/// frozen, so the write would wait for the thaw, and with it the thread that met the error.
 #[derive(Debug, Default)]
 struct Held {
     locks: u32,
@@ -38,23 +38,23 @@ pub(crate) struct Core {
     pub cache: Arc<Cache>,
     pub client: OnceLock<Weak<dyn Client>>,
     pub commit_interval: Duration,
-    /// Commits and checkpoints are waited for where they are asked for.
+    /// Commits and checkpoints are awaited where they are requested.
     pub deterministic: bool,
-    /// Most credits of a handle, and of a transaction.
+    /// The most credits of a handle, and of a transaction.
     pub max_credits: u32,
     pub gate: Gate,
     pub members: Members,
     pub control: Control,
-    /// On a line of its own: all handles read it.
+    /// On a cache line of its own, since all handles read it.
     running: CachePadded<AtomicU64>,
-    /// The file system's device.
+    /// The flusher of the file system's device.
     pub home: Arc<Flusher>,
-    /// `None` without a journal.
+    /// `None` without a log.
     pub logged: Option<Logged>,
-    /// Why nothing can be committed any more.
+    /// The error that aborted the journal.
     why: OnceLock<Error>,
     held: Mutex<Held>,
-    /// Stopped as by a power cut: nothing may be written.
+    /// Set by a simulated power failure: nothing may be written.
     pub crashed: AtomicBool,
     pub counters: Arc<Counters>,
 }
@@ -90,20 +90,20 @@ impl Core {
         }
     }
 
-    /// The transaction that takes handles.
+    /// Returns the transaction that handles join.
     #[inline]
     pub fn running(&self) -> Tid {
         Tid(self.running.load(SeqCst))
     }
 
-    /// Lets the successor of a frozen transaction run. The gate is stopped, and its counts are
-    /// reset.
+    /// Makes the successor of a frozen transaction the running one. The gate must be stopped, with
+    /// its counts reset.
     pub fn open_successor(&self, tid: Tid) {
         self.running.store(tid.0, SeqCst);
         self.members.reset_counts();
     }
 
-    /// The running transaction, or the one before it if that has nothing to commit.
+    /// Returns the running transaction, or the one before it if the running one is empty.
     pub fn newest_with_content(&self) -> Tid {
         loop {
             let (tid, empty) = (self.running(), self.members.is_empty());
@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    /// How many revokes a log block holds; `None` if they need not be recorded.
+    /// Returns the number of revokes in a log block; `None` if revokes need not be recorded.
     pub fn revokes_per_block(&self) -> Option<u32> {
         self.logged.as_ref().map(|logged| logged.space.format().revokes_per_block() as u32)
     }
@@ -122,9 +122,9 @@ impl Core {
         self.control.ask(tid.min(self.running()));
     }
 
-    /// Asks for whatever lets a handle start that has no room. A pass of the checkpointer that
-    /// comes too early for the transaction that is being committed is made up for by the one that
-    /// its commit asks for.
+    /// Requests the commit or checkpoint that will let a waiting handle start. A checkpoint pass
+    /// may begin too early for the transaction that is being committed; the pass that its commit
+    /// requests then follows.
     pub fn make_room(&self) {
         if self.deterministic {
             return self.make_room_now();
@@ -140,9 +140,9 @@ impl Core {
         }
     }
 
-    /// As [`Core::make_room`], but the room is there on return: commits and checkpoints on the way,
-    /// so that the handle starts in the same transaction each time. A failure closes the gate,
-    /// where the caller looks next.
+    /// As [`Core::make_room`], but the space is available on return: commits and checkpoints are
+    /// done here, so that the handle starts in the same transaction in each run. A failure closes
+    /// the gate, which the caller checks next.
     fn make_room_now(&self) {
         if self.gate.room().0 > 0 {
             let _ = self.wait(self.running());
@@ -179,28 +179,28 @@ impl Core {
         }
     }
 
-    /// Fails if nothing can be committed any more.
+    /// Returns an error if nothing can be committed any more.
     pub fn check(&self) -> Result<()> {
         if self.gate.is_closed() { Err(self.closed_error()) } else { Ok(()) }
     }
 
-    /// Why a closed journal is closed, to those who come later.
+    /// Returns the error for callers of a closed journal.
     pub fn closed_error(&self) -> Error {
         self.why.get().map_or(Error::ShutDown, |why| Error::Aborted(why.errno()))
     }
 
-    /// Fails if the journal was aborted, though not if it is only being shut down.
+    /// Returns an error if the journal was aborted, but not if it is only being shut down.
     pub fn check_abort(&self) -> Result<()> {
         if self.why.get().is_some() { Err(self.closed_error()) } else { Ok(()) }
     }
 
-    /// Why the journal was aborted.
+    /// Returns the error that aborted the journal.
     pub fn why(&self) -> Option<&Error> {
         self.why.get()
     }
 
-    /// Aborts: nothing is committed any more. Only the first call does anything. That the client is
-    /// gone, or a test's power failed, is no error: nobody is to be told.
+    /// Aborts the journal: nothing is committed any more. Only the first call has an effect. A
+    /// missing client and a simulated power failure are no errors, and are reported to no one.
     pub fn abort(&self, why: Error) {
         if matches!(why, Error::ShutDown) {
             self.stop();
@@ -209,7 +209,7 @@ impl Core {
         if self.why.set(why.clone()).is_err() {
             return;
         }
-        // Before anything else, all of which may panic: those who wait have to be told.
+        // Before the steps below, all of which may panic: waiting threads must be released.
         self.stop();
         tracing::error!(error = %why, "journal aborted");
         if !self.keep_error(why.errno()) {
@@ -225,7 +225,7 @@ impl Core {
         if let Some(logged) = &self.logged
             && self.check_crash().is_ok()
         {
-            // This may be the end of a panic, so none may come of it.
+            // This may run during a panic, so it must not panic.
             let recorded = catch_unwind(AssertUnwindSafe(|| logged.space.record_error(errno)));
             if !matches!(recorded, Ok(Ok(()))) {
                 tracing::warn!("the journal superblock could not take the error number");
@@ -233,7 +233,8 @@ impl Core {
         }
     }
 
-    /// Keeps an error number for the end of a lock of updates; false if there is none.
+    /// Keeps an error number until the end of a lock of updates. Returns false if there is no such
+    /// lock.
     fn keep_error(&self, errno: i32) -> bool {
         let mut held = self.held.lock();
         if held.locks > 0 {
@@ -242,12 +243,13 @@ impl Core {
         held.locks > 0
     }
 
-    /// Updates are locked: errors are not written until [`Core::release_errors`].
+    /// Defers the writing of error numbers until [`Core::release_errors`], while updates are
+    /// locked.
     pub fn lock_errors(&self) {
         self.held.lock().locks += 1;
     }
 
-    /// Undoes one [`Core::lock_errors`], and writes the error that was kept meanwhile.
+    /// Undoes one [`Core::lock_errors`], and writes the error number kept meanwhile.
     pub fn release_errors(&self) {
         let kept = {
             let mut held = self.held.lock();
@@ -259,17 +261,17 @@ impl Core {
         }
     }
 
-    /// Whether a lock of updates exists or is waited for.
+    /// Returns whether a lock of updates exists or is awaited.
     pub fn updates_are_locked(&self) -> bool {
         self.held.lock().locks > 0
     }
 
-    /// Aborts after a panic, which may have left something half-done.
+    /// Aborts the journal after a panic, which may have left incomplete changes.
     pub fn abort_of_panic(&self, what: &str) {
         self.abort(Error::Client { errno: EIO, message: what.to_owned() });
     }
 
-    /// Ends handles to come, waits, and threads.
+    /// Refuses further handles, and ends waits and threads.
     pub fn stop(&self) {
         self.gate.close();
         self.control.stop();
@@ -279,7 +281,7 @@ impl Core {
     }
 }
 
-/// Aborts the journal if a thread of it panics, so that those who wait for the thread are told.
+/// Aborts the journal if one of its threads panics, so that threads that wait for it are released.
 pub(crate) struct AbortOnPanic<'a>(pub &'a Core);
 
 impl Drop for AbortOnPanic<'_> {

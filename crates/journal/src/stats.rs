@@ -1,14 +1,14 @@
-//! Counters of what the journal did.
+//! Counters of the journal's work.
 
 use extant_sync::Sharded;
 use extant_sync::atomic::{AtomicU64, Ordering};
 
-/// Counts by shards of threads, so that no line is written by all.
+/// Counters by shards of threads, so that no cache line is written by all threads.
 #[derive(Debug, Default)]
 pub(crate) struct Counters(Sharded<Part>);
 
 impl Counters {
-    /// The part of the thread's shard.
+    /// Returns the counters of the thread's shard.
     #[inline]
     pub fn local(&self) -> &Part {
         self.0.local()
@@ -17,11 +17,11 @@ impl Counters {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What the journal did since it was opened.
+        /// The journal's work since it was opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
 
-        /// The part of one shard of threads.
+        /// The counters of one shard of threads.
         #[derive(Debug, Default)]
         pub(crate) struct Part { $(pub $name: AtomicU64,)* }
 
@@ -42,11 +42,11 @@ counters! {
     commits,
     /// Waits for a transaction that was not durable yet.
     waits,
-    /// Those of them whose transaction somebody else had asked for already.
+    /// Those of them whose transaction another thread had requested already.
     shared_waits,
     /// Copies of blocks written to the log (or home, without a log).
     blocks_logged,
-    /// Blocks of the log written in all, with descriptors, revoke blocks and commit records.
+    /// All blocks written to the log, including descriptors, revoke blocks and commit records.
     log_blocks,
     /// Blocks named in revoke records.
     revokes,
@@ -54,9 +54,9 @@ counters! {
     escapes,
     /// Passes of the checkpointer.
     checkpoints,
-    /// Blocks it wrote home.
+    /// Blocks that the checkpointer wrote home.
     blocks_checkpointed,
-    /// Commits that waited for it, since too many copies were kept in memory.
+    /// Commits that waited for the checkpointer, because of too many copies in memory.
     room_waits,
     /// Times the tail of the log moved.
     tail_moves,
@@ -64,10 +64,9 @@ counters! {
     flushes,
     /// Flushes that were not needed, since another one covered them.
     flushes_shared,
-    /// Handles that had to wait for room in the transaction or the log.
+    /// Handles that had to wait for space in the transaction or the log.
     start_waits,
-    /// Credits that handles took beyond those they had asked for: an operation's bound is too
-    /// small.
+    /// Credits that handles took beyond their request: the bound of an operation is too small.
     overdrawn,
 }
 

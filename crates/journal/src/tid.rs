@@ -2,28 +2,28 @@
 
 use std::fmt;
 
-/// The number of a transaction. The low 32 bits are the sequence on disk; the upper ones keep the
-/// order through a wrap of those. Never 0, which means "no transaction" in a buffer.
+/// The number of a transaction. The low 32 bits are the sequence on disk; the upper bits keep the
+/// order when the sequence wraps. Never 0, which means "no transaction" in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tid(pub u64);
 
 impl Tid {
-    /// The first transaction of a session, whose sequence on disk is `sequence`.
+    /// Returns the first transaction of a session, whose sequence on disk is `sequence`.
     pub(crate) fn first(sequence: u32) -> Tid {
         Tid((1 << 32) | u64::from(sequence))
     }
 
-    /// The sequence on disk.
+    /// Returns the sequence on disk.
     pub fn sequence(self) -> u32 {
         self.0 as u32
     }
 
-    /// The transaction after this one.
+    /// Returns the transaction after this one.
     pub fn next(self) -> Tid {
         Tid(self.0 + 1)
     }
 
-    /// The transaction before this one.
+    /// Returns the transaction before this one.
     pub fn previous(self) -> Tid {
         Tid(self.0 - 1)
     }

@@ -1,18 +1,18 @@
-//! Writing the superblock of an empty journal.
+//! The superblock of an empty journal.
 
 use super::{LogExtent, LogPlace, offset};
 use crate::error::Result;
 use extant_blocks::BlockDevice;
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
 
-/// How an empty journal is made.
+/// The parameters of an empty journal.
 #[derive(Clone, Debug)]
 pub struct FormatLog {
     /// Bytes of a block.
     pub block_size: u32,
-    /// Blocks, the superblock included.
+    /// Number of blocks, including the superblock.
     pub blocks: u32,
-    /// The journal's UUID: of an internal journal usually all zero, of an external one its own.
+    /// The journal's UUID: usually zero for an internal journal, its own for an external one.
     pub uuid: [u8; 16],
     /// Blocks of the fast-commit area at the end; 0 for none.
     pub fast_commit_blocks: u32,
@@ -20,15 +20,15 @@ pub struct FormatLog {
     pub incompat: JournalIncompat,
     /// UUIDs of the file systems that use an external journal; empty for an internal one.
     pub users: Vec<[u8; 16]>,
-    /// Where the journal lies.
+    /// The location of the journal.
     pub place: LogPlace,
-    /// Where sequences start. If the log's blocks are not known to be free of an earlier journal, a
-    /// random number keeps its remains from being taken for this one's.
+    /// The first sequence. If the log's blocks may hold an earlier journal, a random number
+    /// prevents its remains from being taken for this journal's.
     pub sequence: u32,
 }
 
 impl FormatLog {
-    /// An internal journal of version 2 without features, of sequence 1.
+    /// Makes an internal journal of version 2 without features, with the sequence 1.
     pub fn new(block_size: u32, blocks: u32) -> FormatLog {
         FormatLog {
             block_size,
@@ -42,7 +42,7 @@ impl FormatLog {
         }
     }
 
-    /// The superblock.
+    /// Returns the superblock.
     pub fn superblock(&self) -> JournalSuperblock {
         let mut superblock = JournalSuperblock::new(self.block_size, self.blocks, self.uuid);
         superblock.set_incompat(self.incompat);
@@ -58,7 +58,7 @@ impl FormatLog {
         superblock
     }
 
-    /// The superblock's whole block.
+    /// Returns the superblock's whole block.
     pub fn block(&self) -> Vec<u8> {
         let bytes = self.superblock().encode();
         let mut block = vec![0; (self.block_size as usize).max(bytes.len())];
@@ -67,11 +67,11 @@ impl FormatLog {
     }
 }
 
-/// Writes the superblock of an empty journal to its block in `extents`. It is not flushed. An
-/// external journal also has a superblock of ext4, which is not written here.
+/// Writes the superblock of an empty journal to its block in `extents`, without a flush. An
+/// external journal also has an ext4 superblock, which is not written here.
 ///
 /// # Errors
-/// The device's; corruption if the extents do not hold it.
+/// The device's; corruption if the extents do not contain the block.
 pub fn format_log(device: &dyn BlockDevice, extents: &[LogExtent], how: &FormatLog) -> Result<()> {
     Ok(device.write_at(
         &how.block(),

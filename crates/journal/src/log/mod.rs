@@ -1,4 +1,4 @@
-//! The log as a row of blocks, wherever they lie.
+//! The log as a sequence of blocks, mapped to a device by extents.
 
 pub(crate) mod format;
 pub(crate) mod record;
@@ -20,11 +20,11 @@ pub struct LogExtent {
     pub logical: u32,
     /// The run's first block on the device.
     pub physical: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub len: u32,
 }
 
-/// Where the log lies.
+/// The location of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogPlace {
     /// In the file system, as the blocks of an inode.
@@ -34,7 +34,7 @@ pub enum LogPlace {
 }
 
 impl LogPlace {
-    /// The log's block that holds its superblock.
+    /// Returns the block of the log with its superblock.
     pub(crate) fn superblock(self, block_size: u32) -> u32 {
         match self {
             LogPlace::Inside => 0,
@@ -43,37 +43,37 @@ impl LogPlace {
     }
 }
 
-/// How a log is to be written from now on.
+/// The features with which a log is to be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogFeatures {
-    /// Checksums: `Some(true)` for version 3, `Some(false)` for none, `None` for what the log has.
+    /// Checksums: `Some(true)` for version 3, `Some(false)` for none, `None` to keep the log's.
     pub checksums: Option<bool>,
-    /// Block numbers have 64 bits. Otherwise as the log has them, unless the device needs more
-    /// than 32.
+    /// Block numbers have 64 bits. If false, as the log has them, unless the device needs more than
+    /// 32.
     pub bit64: bool,
 }
 
-/// An open log: its device, its superblock, and the place of each block.
+/// An open log: its device, its superblock, and the position of each block.
 #[derive(Clone)]
 pub struct Log {
     device: Arc<dyn BlockDevice>,
-    /// By logical block, without gaps from 0 on.
+    /// In order of logical blocks, without gaps from 0 on.
     extents: Vec<LogExtent>,
     place: LogPlace,
     superblock: JournalSuperblock,
 }
 
 impl Log {
-    /// Opens a log that lies in `extents` of `device`, whose blocks have `block_size` bytes, and
-    /// reads its superblock.
+    /// Opens a log in `extents` of `device`, whose blocks have `block_size` bytes, and reads its
+    /// superblock.
     ///
-    /// The blocks of an external journal are those of its device: its superblock is not the first
+    /// The blocks of an external journal are those of its device; its superblock is not the first
     /// of them.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the extents have gaps, overlap, lead outside the device, or hold less
-    /// than the superblock says, or if that is damaged; [`Error::Unsupported`] for features
-    /// unknown.
+    /// [`Error::Corrupt`] if the extents have gaps, overlap, lead outside the device, or are
+    /// shorter than the superblock says, or if the superblock is damaged; [`Error::Unsupported`]
+    /// for unknown features.
     pub fn open(
         device: Arc<dyn BlockDevice>,
         extents: &[LogExtent],
@@ -88,32 +88,32 @@ impl Log {
         Ok(Log { device, extents, place, superblock })
     }
 
-    /// The journal superblock as it was when the log was opened.
+    /// Returns the journal superblock as of the opening of the log.
     pub fn superblock(&self) -> &JournalSuperblock {
         &self.superblock
     }
 
-    /// Whether there may be transactions to replay.
+    /// Returns whether the log may have transactions to replay.
     pub fn needs_recovery(&self) -> bool {
         self.superblock.start() != 0
     }
 
-    /// The errno that an aborted session left; 0 for none.
+    /// Returns the errno that an aborted session left; 0 for none.
     pub fn errno(&self) -> i32 {
         self.superblock.errno()
     }
 
-    /// Whether the log has a fast-commit area.
+    /// Returns whether the log has a fast-commit area.
     pub fn has_fast_commit(&self) -> bool {
         self.superblock.incompat().contains(JournalIncompat::FAST_COMMIT)
     }
 
-    /// Where the log lies.
+    /// Returns the location of the log.
     pub fn place(&self) -> LogPlace {
         self.place
     }
 
-    /// The device that holds the log.
+    /// Returns the device of the log.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.device
     }
@@ -122,8 +122,8 @@ impl Log {
         self.superblock.block_size() as usize
     }
 
-    /// The file system's blocks that are the log's own, as sorted and disjoint ranges from the
-    /// first to before the last.
+    /// Returns the file system's blocks that belong to the log, as sorted and disjoint half-open
+    /// ranges.
     pub fn own_blocks(&self) -> Vec<(u64, u64)> {
         if self.place == LogPlace::External {
             return Vec::new();
@@ -132,7 +132,7 @@ impl Log {
         let mut ranges: Vec<(u64, u64)> =
             self.extents.iter().map(|extent| (extent.physical, end(extent))).collect();
         ranges.sort_unstable();
-        // Adjacent extents become one range.
+        // Merges adjacent extents.
         ranges.dedup_by(|next, kept| {
             let joins = next.0 <= kept.1;
             if joins {
@@ -148,7 +148,7 @@ impl Log {
         Log::open(self.device, &self.extents, self.superblock.block_size(), self.place)
     }
 
-    /// Where a block of the log begins on the device, in bytes.
+    /// Returns the offset of a block of the log on the device, in bytes.
     pub(crate) fn offset(&self, logical: u32) -> Result<u64> {
         offset(&self.extents, logical, self.superblock.block_size())
     }
@@ -158,7 +158,7 @@ impl Log {
         Ok(self.device.read_at(block, self.offset(logical)?)?)
     }
 
-    /// Writes a superblock. It is not flushed.
+    /// Writes a superblock, without a flush.
     pub(crate) fn write_superblock(&self, superblock: &JournalSuperblock) -> Result<()> {
         let mut block = vec![0; self.block_size()];
         block[..JOURNAL_SUPERBLOCK_SIZE].copy_from_slice(&superblock.encode());
@@ -167,17 +167,17 @@ impl Log {
             .write_at(&block, self.offset(self.place.superblock(self.superblock.block_size()))?)?)
     }
 
-    /// The block that follows `logical` in the log.
+    /// Returns the block that follows `logical` in the circular log.
     pub(crate) fn after(&self, logical: u32) -> u32 {
         if logical + 1 >= self.superblock.log_end() { self.superblock.first() } else { logical + 1 }
     }
 
-    /// The number of blocks that the log goes round.
+    /// Returns the number of blocks in the circle of the log.
     pub(crate) fn capacity(&self) -> u32 {
         self.superblock.log_end().saturating_sub(self.superblock.first())
     }
 
-    /// Checks that the log can be written, and gives the superblock that it is to have.
+    /// Checks that the log can be written. Returns the superblock that it is to have.
     pub(crate) fn prepare(&self, features: LogFeatures) -> Result<JournalSuperblock> {
         let mut superblock = self.superblock.clone();
         if !superblock.is_v2() {
@@ -195,7 +195,7 @@ impl Log {
             incompat.set(JournalIncompat::CSUM_V3, checksums);
         }
         // Checksums of version 1 would have to be computed over whole transactions; every reader
-        // accepts none.
+        // accepts records without one.
         superblock.set_compat(superblock.compat() - JournalCompat::CHECKSUM);
         superblock.set_incompat(incompat);
         Ok(superblock)
@@ -216,9 +216,9 @@ fn corrupt(field: &'static str) -> Corrupt {
     Corrupt::new("journal").field(field)
 }
 
-/// Checks that the extents are a gapless row of distinct blocks of the device, and gives its
-/// length. So a log is no longer than its device, and work in proportion to its length is bounded
-/// by that.
+/// Checks that the extents are a gapless sequence of distinct blocks of the device, and returns its
+/// length. A log is then no longer than its device, which bounds all work in proportion to its
+/// length.
 fn check_extents(extents: &[LogExtent], device_blocks: u64) -> Result<u32> {
     let mut next = 0u32;
     for extent in extents {

@@ -1,4 +1,4 @@
-//! A transaction as blocks of the log.
+//! The encoding of a transaction as blocks of the log.
 
 use extant_blocks::Piece;
 use extant_format::jbd2::{
@@ -7,21 +7,22 @@ use extant_format::jbd2::{
 use extant_format::types::{BlockNr, Timestamp};
 use extant_sync::Arc;
 
-/// The blocks of the log that a transaction becomes, in their order.
+/// The blocks of the log for a transaction, in order.
 pub(crate) struct Record {
     /// Revoke blocks, descriptors and copies.
     pub body: Vec<Piece<'static>>,
-    /// What lies in the commit record's place before it is written, if a part of the record would
-    /// be taken for damage: where checksums cover the whole block, and all that differs from zeroes
-    /// is in its first sector, a torn record is none.
+    /// The block written to the commit record's position before the record, if a part of the record
+    /// would be taken for damage. With checksums, which cover the whole block, the record differs
+    /// from zeroes only in its first sector, so over a block of zeroes a torn record is complete or
+    /// absent.
     pub blank: Option<Vec<u8>>,
     /// The commit record.
     pub commit: Vec<u8>,
-    /// How many copies had to be escaped.
+    /// Number of escaped copies.
     pub escapes: u64,
 }
 
-/// How many blocks of the log a transaction needs.
+/// Returns the number of log blocks that a transaction needs.
 pub(crate) fn blocks_needed(format: &JournalFormat, copies: usize, revokes: usize) -> u32 {
     let descriptors = copies.div_ceil(format.tags_per_block().max(1));
     let revoke_blocks = revokes.div_ceil(format.revokes_per_block().max(1));
@@ -29,7 +30,7 @@ pub(crate) fn blocks_needed(format: &JournalFormat, copies: usize, revokes: usiz
 }
 
 impl Record {
-    /// Builds the blocks of transaction `sequence`: `copies` are block numbers with their bytes.
+    /// Builds the blocks of transaction `sequence`. `copies` are block numbers with their bytes.
     pub fn build(
         format: &JournalFormat,
         sequence: u32,
@@ -61,7 +62,7 @@ impl Record {
         self.body.push(block.into());
     }
 
-    /// A descriptor and the copies it describes.
+    /// Adds a descriptor and the copies that it describes.
     fn add_copies(&mut self, format: &JournalFormat, sequence: u32, copies: &[(u64, Arc<[u8]>)]) {
         let mut descriptor = new_block(format);
         let mut builder = DescriptorBuilder::new(&mut descriptor, format, sequence);
@@ -78,7 +79,7 @@ impl Record {
         self.body.append(&mut pieces);
     }
 
-    /// The copy as it goes into the log.
+    /// Returns the copy in the form for the log, escaped if necessary.
     fn logged(&mut self, bytes: &Arc<[u8]>) -> (Piece<'static>, TagFlags) {
         if !jbd2::needs_escape(bytes) {
             return (Arc::clone(bytes).into(), TagFlags::empty());
@@ -90,8 +91,8 @@ impl Record {
     }
 }
 
-/// Checksums of version 1 would be over whole transactions; every reader accepts a commit record
-/// that says that it has none.
+/// Returns the format of commit records. Checksums of version 1 would be over whole transactions;
+/// every reader accepts a commit record that declares none.
 fn of_commit(format: &JournalFormat) -> JournalFormat {
     let mut of_commit = *format;
     if of_commit.checksums == ChecksumMode::V1 {
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_as_long_as_was_said_and_names_everything() {
+    fn a_record_has_the_computed_length_and_all_blocks() {
         for (checksums, bit64) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
             let format = JournalFormat::new(1024, checksums, bit64, [3; 16]);
             for (copies, revokes) in [(0, 1), (1, 0), (60, 300), (125, 126), (500, 1)] {
@@ -137,7 +138,7 @@ mod tests {
         }
     }
 
-    /// The numbers of the copies and of the revoked blocks.
+    /// Returns the numbers of the copies and of the revoked blocks.
     fn read_back(format: &JournalFormat, record: &Record) -> (Vec<u64>, Vec<u64>) {
         let (mut copied, mut revoked, mut data) = (Vec::new(), Vec::new(), 0);
         for piece in &record.body {
@@ -161,9 +162,9 @@ mod tests {
         (copied, revoked)
     }
 
-    /// Sectors of 512 bytes are written at once.
+    /// Sectors of 512 bytes are written atomically.
     #[test]
-    fn a_torn_commit_record_over_its_blank_is_a_whole_one_or_none() {
+    fn a_torn_commit_record_over_zeroes_is_complete_or_absent() {
         for checksums in MODES {
             let format = JournalFormat::new(4096, checksums, true, [3; 16]);
             let record = Record::build(
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_journal_block_is_escaped() {
+    fn blocks_with_the_journal_magic_are_escaped() {
         let format = JournalFormat::new(1024, ChecksumMode::V3, true, [3; 16]);
         let mut bytes = vec![1; 1024];
         bytes[..4].copy_from_slice(&jbd2::JBD2_MAGIC.to_be_bytes());

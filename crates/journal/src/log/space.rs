@@ -1,13 +1,17 @@
-//! Which transactions lie in the log, where it begins and where it goes on.
+//! The transactions in the log, and the log's head and tail.
+//!
+//! For example, in a log of 55 blocks transactions 7 (blocks 1 to 20) and 8 (blocks 21 to 30) are
+//! in the queue, and the head is block 31. When the blocks of 7 are home, the superblock gets the
+//! start 21; after its flush, blocks 1 to 20 are free.
 //!
 //! # Invariants
-//! 1. `queue` holds the transactions in the log in their order: the oldest begins where the
-//!    superblock on the medium says, each next one where the one before ends, and `head` is the end
-//!    of the last. `used` is their length.
-//! 2. A transaction leaves `queue` only when the superblock that no longer names it is durable.
+//! 1. `queue` holds the transactions in the log in order: the oldest begins at the start in the
+//!    superblock on the medium, each next one at the end of the one before, and `head` is the end
+//!    of the last. `used` is their total length.
+//! 2. A transaction leaves `queue` only when the superblock that no longer includes it is durable.
 //!
 //! # Locking
-//! One mutex (`JournalState`), held over writes of the superblock, so that these are in order too.
+//! One mutex (`JournalState`), held over writes of the superblock, so that these are ordered, too.
 
 use super::{Log, LogFeatures, LogPlace};
 use crate::error::{Error, Result};
@@ -64,6 +68,8 @@ impl LogSpace {
         };
         let superblock = log.prepare(features)?;
         let state = State { head: superblock.first(), used: 0, queue: VecDeque::new(), superblock };
+        // Blocks that join late are not paid for by credits, so every transaction keeps space for
+        // them.
         let spare = (log.capacity() / 64).clamp(1, 64);
         let space = LogSpace {
             format: state.superblock.format(),
@@ -91,18 +97,19 @@ impl LogSpace {
         &self.flusher
     }
 
-    /// Blocks that may join a transaction while it freezes.
+    /// Returns the number of blocks that may join a transaction while it freezes.
     pub fn spare(&self) -> u32 {
         self.spare
     }
 
-    /// The first transaction of this session: above every sequence that may have been written to
-    /// the log, which includes the one that the superblock of an empty log names.
+    /// Returns the first transaction of this session. Its sequence is above every sequence that may
+    /// have been written to the log, including the one in the superblock of an empty log.
     pub fn first_tid(&self) -> Tid {
         Tid::first(self.log.superblock().sequence().wrapping_add(1))
     }
 
-    /// A quarter of the log, so that handles rarely wait for a checkpoint.
+    /// Returns the most credits: those of a quarter of the log, so that handles rarely wait for a
+    /// checkpoint.
     pub fn max_credits(&self) -> u32 {
         self.credits_in(self.log.capacity() / 4)
     }
@@ -115,13 +122,13 @@ impl LogSpace {
         self.credits_in(self.log.capacity().saturating_sub(state.used)).min(self.max_credits())
     }
 
-    /// Whether it is time for a checkpoint.
+    /// Returns whether a checkpoint is due.
     pub fn is_crowded(&self) -> bool {
         self.state.lock().used > self.log.capacity() / 2
     }
 
-    /// Gives a frozen transaction its place, and the gate the number of credits that its successor
-    /// may have. Returns the place's first block.
+    /// Allocates the blocks of a frozen transaction, and sets the gate's limit for its successor.
+    /// Returns the first block.
     pub fn allocate(&self, tid: Tid, len: u32, gate: &Gate, max_credits: u32) -> Result<u32> {
         let mut state = self.state.lock();
         let used = state.used.saturating_add(len);
@@ -141,8 +148,8 @@ impl LogSpace {
         Ok(start)
     }
 
-    /// The superblock of an empty log comes to name the first transaction in it. It becomes durable
-    /// with the flush before that one's commit record.
+    /// Writes the first transaction of an empty log to the superblock. The write becomes durable
+    /// with the flush before that transaction's commit record.
     fn begin(&self, state: &mut State, tid: Tid) -> Result<()> {
         let start = state.head;
         state.superblock.set_start(start);
@@ -158,13 +165,13 @@ impl LogSpace {
 
     fn advance(&self, start: u32, len: u32) -> u32 {
         let (first, capacity) = (self.log.superblock().first(), self.log.capacity());
-        // Both terms are less than or equal to the capacity, which is a part of the log's length.
+        // Both terms are at most the capacity, which is less than the log's length.
         first + ((u64::from(start - first) + u64::from(len)) % u64::from(capacity)) as u32
     }
 
-    /// Everything before `tail` is home and flushed. Makes the superblock say so and frees the
-    /// space; if nothing is left in the log and `empty` is wanted, it is marked empty. The gate
-    /// learns how much fits now.
+    /// Moves the tail to `tail`; the copies of all transactions before it must be home and flushed.
+    /// Writes the superblock and frees the space. If nothing is left in the log and `empty` is set,
+    /// marks the log empty. Raises the gate's limit accordingly.
     pub fn advance_tail(
         &self,
         tail: Tid,
@@ -176,8 +183,8 @@ impl LogSpace {
         if state.superblock.start() != 0 {
             self.move_tail(&mut state, tail, empty)?;
         }
-        // Under the lock, so that no transaction takes its place in between: its successor would
-        // get this limit.
+        // Under the lock, so that no transaction is allocated in between, whose successor would get
+        // this limit.
         let raised = gate.raise(self.limit(&state).min(max_credits));
         drop(state);
         if raised {
@@ -197,6 +204,7 @@ impl LogSpace {
         state.superblock.set_start(if empties { 0 } else { begin.unwrap_or(head) });
         state.superblock.set_head(if empties { head } else { 0 });
         state.superblock.set_sequence(tail.sequence());
+        // The space is free for new transactions only once the superblock without it is durable.
         self.write_superblock(state)?;
         self.flusher.flush()?;
         let freed: u32 = state.queue.drain(..gone).map(|in_log| in_log.len).sum();
@@ -205,7 +213,7 @@ impl LogSpace {
         Ok(())
     }
 
-    /// Notes an errno (0 for none) in the superblock.
+    /// Writes an errno (0 for none) to the superblock.
     pub fn record_error(&self, errno: i32) -> Result<()> {
         let mut state = self.state.lock();
         if state.superblock.errno() == errno {
@@ -217,11 +225,11 @@ impl LogSpace {
     }
 }
 
-/// How many blocks of metadata and of revokes surely fit into so many blocks of the log, besides
-/// `spare` that join late.
+/// Returns how many blocks of metadata and of revokes are certain to fit into `blocks` blocks of
+/// the log, besides `spare` blocks that join late.
 fn credits_in(blocks: u32, spare: u32, tags_per_block: u32) -> u32 {
     let tags = u64::from(tags_per_block);
-    // The commit record; what joins late, with descriptors.
+    // Subtracts the commit record, and the blocks that join late with their descriptors.
     let usable = blocks.saturating_sub(1).saturating_sub(spare.saturating_mul(2));
     (u64::from(usable) * tags / (tags + 1)) as u32
 }
@@ -231,11 +239,11 @@ mod tests {
     use super::credits_in;
 
     #[test]
-    fn credits_fit_whatever_they_are_used_for() {
+    fn credits_fit_for_copies_and_revokes() {
         for (tags, spare) in [(62, 1), (254, 16), (3, 2)] {
             for blocks in 0..2000u32 {
                 let credits = credits_in(blocks, spare, tags);
-                // All copies; a revoke block has no descriptor.
+                // All of them copies, which is the worst case: a revoke block has no descriptor.
                 let copies = credits + spare;
                 let needed = copies + copies.div_ceil(tags) + 1;
                 assert!(credits == 0 || needed <= blocks, "{credits} in {blocks}");

@@ -1,18 +1,18 @@
-//! The fast-commit area: what follows in it on the last full commit.
+//! The fast commits after the last full commit.
 //!
 //! # Invariants
-//! Records count up to the last tail whose transaction and checksum are right; what comes after it
-//! was never promised to anybody. The area is read once, and no further than to its first block
-//! that does not go on.
+//! Records count up to the last tail with the right transaction and checksum; later records were
+//! never reported as durable. The area is read once, up to the first block that does not continue
+//! it.
 
 use crate::error::{Error, Result};
 use crate::log::Log;
 use extant_format::jbd2::{FastCommitTag, FastCommitTags};
 
-/// More bytes than any program sets aside for fast commits.
+/// More bytes than any known program reserves for fast commits.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Records of fast commits. What they mean is the file system's affair.
+/// The records of fast commits. The file system interprets them.
 #[derive(Clone, Debug, Default)]
 pub struct FastCommits {
     blocks: Vec<Box<[u8]>>,
@@ -20,24 +20,23 @@ pub struct FastCommits {
 }
 
 impl FastCommits {
-    /// Whether there is nothing to replay.
+    /// Returns whether there is nothing to replay.
     pub fn is_empty(&self) -> bool {
         self.records == 0
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.records
     }
 
-    /// The records in their order.
+    /// Returns the records in order.
     pub fn iter(&self) -> impl Iterator<Item = FastCommitTag<'_>> + Clone {
         self.blocks.iter().flat_map(|block| FastCommitTags::new(block, 0)).take(self.records)
     }
 }
 
-/// Reads the fast commits that follow on the last full commit, `end` being the sequence after that
-/// one.
+/// Reads the fast commits after the last full commit. `end` is the sequence after that commit.
 pub(super) fn find(log: &Log, end: u32) -> Result<FastCommits> {
     let mut found = FastCommits::default();
     let Some(area) = log.superblock().fast_commit_area() else { return Ok(found) };
@@ -48,6 +47,7 @@ pub(super) fn find(log: &Log, end: u32) -> Result<FastCommits> {
         log.read(at, &mut block)?;
         let goes_on = scan.block(&block);
         found.blocks.push(block.into());
+        // A valid tail makes the records before it count, and the blocks up to here necessary.
         if scan.valid > found.records {
             (found.records, needed) = (scan.valid, found.blocks.len());
         }
@@ -65,11 +65,11 @@ pub(super) fn find(log: &Log, end: u32) -> Result<FastCommits> {
     }
 }
 
-/// What was read so far.
+/// The state of a scan of the area.
 #[derive(Debug, Default)]
 struct Scan {
     end: u32,
-    /// Records read, and those of them that are before a tail that is right.
+    /// Number of records read, and number of those before the last valid tail.
     seen: usize,
     valid: usize,
     checksum: u32,
@@ -77,7 +77,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Reads a block; whether the area goes on after it.
+    /// Reads a block. Returns whether the area continues after it.
     fn block(&mut self, block: &[u8]) -> bool {
         let mut tags = FastCommitTags::new(block, self.checksum);
         for tag in tags.by_ref() {

@@ -1,19 +1,22 @@
-//! Replaying a log that a crash left.
+//! Replay of a log that a crash left.
 //!
-//! [`scan`] reads the log and decides what is to be replayed, without changing anything.
-//! [`Replay::apply`] writes it home; [`Replay::overlay`] shows the file system as if it were home,
-//! for those who only read.
+//! [`scan`] reads the log and determines the replay without changing anything. [`Replay::apply`]
+//! writes the copies home. [`Replay::overlay`] shows readers the file system as if the copies were
+//! home.
 //!
-//! Fast commits follow on the last full commit. They say what became of files and names, so the
-//! file system replays them, in memory, over what the full commits give; [`Replay::append`] makes a
-//! full commit of the blocks that this changes.
+//! Fast commits follow the last full commit. They describe changes of files and names, so the file
+//! system replays them in memory, on top of the full commits. [`Replay::append`] makes a full
+//! commit of the blocks that this changes.
+//!
+//! For example, the log has transactions 7 and 8, and descriptors of 9 without a commit record. The
+//! replay writes the newest copy of each block from 7 and 8 home; 9 is dropped as torn.
 //!
 //! # Invariants
 //! 1. Nothing is written before everything was checked.
 //! 2. A scan takes time and memory in proportion to the log's length on its device, whatever the
-//!    log holds.
-//! 3. Replay depends on the log alone, and changes it only when everything is home: it can be
-//!    interrupted and repeated.
+//!    log contains.
+//! 3. The replay depends only on the log, and changes the log only when all copies are home. It can
+//!    therefore be interrupted and repeated.
 
 mod fast_commit;
 mod overlay;
@@ -27,34 +30,33 @@ pub use replay::{Replay, recover};
 use crate::error::Result;
 use crate::log::Log;
 
-/// Why the log ended before what looked like its end.
+/// The reason why the log ended before its apparent end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// A transaction without a commit record: the usual trace of a crash.
+    /// A transaction without a commit record, the usual trace of a crash.
     Torn,
     /// The commit record's checksum is wrong.
     CommitChecksum,
     /// Blocks of an earlier use of the log.
     Stale,
-    /// The last transaction's blocks are not those that its commit record was made for (with
-    /// `async_commit`).
+    /// The last transaction's blocks do not match its commit record (with `async_commit`).
     Incomplete,
 }
 
-/// What a log held.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Transactions to replay.
     pub transactions: u32,
-    /// Blocks that they bring home.
+    /// Blocks that they write home.
     pub blocks: u64,
-    /// Copies not replayed since their block was revoked.
+    /// Copies that are not replayed because their block was revoked.
     pub revoked: u64,
     /// The first transaction's sequence.
     pub first: u32,
     /// The sequence after the last transaction's.
     pub end: u32,
-    /// The log goes on at `end`, but not with a whole transaction.
+    /// The reason why the log continues at `end` without a complete transaction.
     pub dropped: Option<Dropped>,
     /// The errno that an aborted session left; 0 for none.
     pub errno: i32,
@@ -64,13 +66,13 @@ pub struct Outcome {
     pub fast_records: u64,
 }
 
-/// Finds out what is to be replayed onto the file system's device, which has `device_blocks`
-/// blocks. A log that is marked empty gives an empty replay.
+/// Determines the replay onto the file system's device, which has `device_blocks` blocks. A log
+/// that is marked empty gives an empty replay.
 ///
 /// # Errors
-/// [`Corrupt`](crate::Error::Corrupt) if a committed transaction is damaged or names blocks that do
-/// not exist or belong to the log; [`Unsupported`](crate::Error::Unsupported) for fast commits of a
-/// kind that is not known; I/O errors.
+/// [`Corrupt`](crate::Error::Corrupt) if a committed transaction is damaged, or names blocks that
+/// do not exist or belong to the log; [`Unsupported`](crate::Error::Unsupported) for unknown kinds
+/// of fast commits; I/O errors.
 pub fn scan(log: &Log, device_blocks: u64) -> Result<Replay> {
     let mut outcome = Outcome {
         first: log.superblock().sequence(),
@@ -94,6 +96,8 @@ pub fn scan(log: &Log, device_blocks: u64) -> Result<Replay> {
     outcome.end = outcome.first.wrapping_add(outcome.transactions);
     outcome.dropped = found.dropped;
     outcome.blocks = copies.len() as u64;
+    // `end` is final only after `resolve`, which may have dropped the last transaction. Fast
+    // commits count only if they follow it.
     let fast = fast_commit::find(log, outcome.end)?;
     outcome.fast_records = fast.len() as u64;
     Ok(Replay::new(log.clone(), copies, fast, outcome, found.end_block(log)))

@@ -5,7 +5,7 @@ use extant_blocks::{BlockDevice, ReplaySource};
 use extant_sync::Arc;
 use std::io;
 
-/// Reads blocks from the log where it has them, and from the device below elsewhere.
+/// A device that reads blocks from the log if it has them, and otherwise from the device below.
 #[derive(Debug)]
 pub(super) struct Overlay {
     base: Arc<dyn BlockDevice>,
@@ -17,8 +17,8 @@ impl Overlay {
         Overlay { base, replay }
     }
 
-    /// Reads the part of `buf` up to the end of the block, or the run of blocks without a copy,
-    /// that `offset` lies in. Gives its length.
+    /// Reads the part of `buf` up to the end of the block at `offset`, or of its run of blocks
+    /// without a copy. Returns its length.
     fn read_some(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let size = self.replay.block_size() as u64;
         let nr = offset / size;

@@ -1,4 +1,4 @@
-//! Bringing home what a scan found.
+//! The replay of a scanned log.
 
 use super::overlay::Overlay;
 use super::scan::Copy;
@@ -14,11 +14,11 @@ use extant_sync::Arc;
 /// Copies in memory at a time.
 const BATCH: usize = 256;
 
-/// What is to be replayed.
+/// The copies and fast commits to replay.
 #[derive(Debug)]
 pub struct Replay {
     log: Log,
-    /// One for each block, in the order of the blocks.
+    /// One copy for each block, in order of blocks.
     copies: Vec<Copy>,
     fast: FastCommits,
     outcome: Outcome,
@@ -37,12 +37,12 @@ impl Replay {
         Replay { log, copies, fast, outcome, next }
     }
 
-    /// What the log held.
+    /// Returns the result of the scan.
     pub fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// Whether replaying changes nothing on the file system.
+    /// Returns whether the replay changes nothing in the file system.
     pub fn is_empty(&self) -> bool {
         self.copies.is_empty()
     }
@@ -52,12 +52,12 @@ impl Replay {
         &self.fast
     }
 
-    /// Writes everything home to `device`, flushes, and then marks the log empty. The [`Log`] that
-    /// was scanned still knows the old superblock: open it again, as [`recover`] does.
+    /// Writes all copies home to `device`, flushes, and then marks the log empty. The scanned
+    /// [`Log`] still has the old superblock: it must be opened again, as [`recover`] does.
     ///
     /// # Errors
-    /// I/O errors; the log is as it was then. [`Unsupported`](crate::Error::Unsupported) where fast
-    /// commits follow, which the file system has to replay.
+    /// I/O errors; the log is then unchanged. [`Unsupported`](crate::Error::Unsupported) if fast
+    /// commits follow, which the file system must replay.
     pub fn apply(&self, device: &dyn BlockDevice) -> Result<Outcome> {
         if !self.log.needs_recovery() {
             return Ok(self.outcome);
@@ -70,7 +70,7 @@ impl Replay {
         Ok(self.outcome)
     }
 
-    /// As [`Replay::apply`]; gives the log as it is then.
+    /// As [`Replay::apply`]. Returns the log after the replay.
     ///
     /// # Errors
     /// As [`Replay::apply`].
@@ -86,15 +86,15 @@ impl Replay {
         Ok(device.flush()?)
     }
 
-    /// Writes the full commits home to `device`, flushes, and lets the log begin behind them. The
-    /// fast commits stay what they are: to be replayed, by whoever recovers next. So do the log's
-    /// features: behind the full commits there may be a transaction that was torn, which they tell
-    /// from a whole one.
+    /// Writes the full commits home to `device`, flushes, and moves the log's start behind them.
+    /// The fast commits stay valid, and the next recovery replays them. The log's features stay as
+    /// well: behind the full commits there may be a torn transaction, which the features
+    /// distinguish from a complete one.
     ///
     /// # Errors
     /// I/O errors; [`Unsupported`](crate::Error::Unsupported) for a log that cannot be written.
     pub fn apply_full(&self, device: &dyn BlockDevice) -> Result<()> {
-        // Whether it can be written is all that is asked.
+        // Only the check is needed, not the resulting superblock.
         self.log.prepare(LogFeatures::default())?;
         let mut superblock = self.log.superblock().clone();
         self.bring_home(device)?;
@@ -104,12 +104,12 @@ impl Replay {
         Ok(self.log.device().flush()?)
     }
 
-    /// After [`Replay::apply_full`]: makes a full commit of `blocks`, which are what the fast
-    /// commits make of the file system. When its record is durable they count no more; until then
-    /// they count alone. Gives the log to recover.
+    /// Makes a full commit of `blocks`, the result of the fast commits, after
+    /// [`Replay::apply_full`]. Once its record is durable, the fast commits no longer count; until
+    /// then, only they count. Returns the log to recover.
     ///
     /// # Errors
-    /// I/O errors; [`Unsupported`](crate::Error::Unsupported) if the log has no room for so many
+    /// I/O errors; [`Unsupported`](crate::Error::Unsupported) if the log is too small for the
     /// blocks.
     pub fn append(self, blocks: &[(u64, Arc<[u8]>)], time: Timestamp) -> Result<Log> {
         let log = self.log.reopen()?;
@@ -133,6 +133,7 @@ impl Replay {
             device.write_at(blank, log.offset(at)?)?;
         }
         device.flush()?;
+        // The commit record follows the flush of all that it covers.
         device.write_at(&record.commit, log.offset(at)?)?;
         device.flush()?;
         log.reopen()
@@ -150,15 +151,15 @@ impl Replay {
         Ok(())
     }
 
-    /// Marks the log empty without bringing anything home.
+    /// Marks the log empty without writing any copies home.
     ///
     /// # Errors
-    /// I/O errors; the log is as it was then.
+    /// I/O errors; the log is then unchanged.
     pub fn discard(&self) -> Result<()> {
         self.mark_empty()
     }
 
-    /// The next session starts above the sequence of a transaction that was torn.
+    /// Marks the log empty. The next session starts above the sequence of a torn transaction.
     fn mark_empty(&self) -> Result<()> {
         let mut superblock = self.log.superblock().clone();
         superblock.set_start(0);
@@ -168,7 +169,7 @@ impl Replay {
         Ok(self.log.device().flush()?)
     }
 
-    /// The file system on `base` as it will be after the replay, for reading only.
+    /// Returns the file system on `base` as it will be after the replay, for reading only.
     pub fn overlay(self, base: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
         if self.is_empty() { base } else { Arc::new(Overlay::new(base, self)) }
     }
@@ -177,12 +178,12 @@ impl Replay {
         self.log.block_size()
     }
 
-    /// The first copy of `nr` or a block after it.
+    /// Returns the first copy of `nr` or of a later block.
     pub(super) fn copy_from(&self, nr: u64) -> Option<&Copy> {
         self.copies.get(self.copies.partition_point(|copy| copy.block < nr))
     }
 
-    /// Reads a copy as it is to be at home.
+    /// Reads a copy in its form for the home location.
     pub(super) fn read(&self, copy: &Copy, block: &mut [u8]) -> Result<()> {
         self.log.read(copy.at, block)?;
         if copy.escaped {
@@ -192,7 +193,7 @@ impl Replay {
     }
 }
 
-/// Scans a log, replays it onto `device` and gives the log as it is then.
+/// Scans a log and replays it onto `device`. Returns the log after the replay.
 ///
 /// # Errors
 /// As [`scan`] and [`Replay::apply`].

@@ -1,5 +1,5 @@
-//! The second and third pass: which copies are revoked, and which of the others is each block's
-//! newest.
+//! The second and third pass: determines the revoked copies, and each block's newest copy among the
+//! others.
 
 use super::scan::{Copy, Found};
 use super::{Dropped, Outcome};
@@ -9,10 +9,10 @@ use extant_format::Corrupt;
 use extant_format::jbd2::{JournalIncompat, RevokeRecords, tid_geq, tid_gt};
 use rustc_hash::FxHashMap;
 
-/// For each block that some copy is of: the last transaction that revoked it.
+/// For each block with a copy, the last transaction that revoked it.
 type Revoked = FxHashMap<u64, Option<u32>>;
 
-/// The copies to replay, one for each block, in the order of the blocks. Their checksums are right.
+/// Returns the copies to replay, one for each block, in order of blocks, with verified checksums.
 pub(super) fn copies(log: &Log, found: &mut Found, outcome: &mut Outcome) -> Result<Vec<Copy>> {
     let mut revoked = revokes(log, found)?;
     if let Err(bad) = verify(log, found, &revoked)? {
@@ -38,8 +38,8 @@ pub(super) fn copies(log: &Log, found: &mut Found, outcome: &mut Outcome) -> Res
     Ok(copies)
 }
 
-/// Reads the revoke blocks. Only blocks that have a copy matter, which bounds the table by the
-/// log's length.
+/// Reads the revoke blocks. Only blocks with a copy are kept, which bounds the table by the log's
+/// length.
 fn revokes(log: &Log, found: &Found) -> Result<Revoked> {
     let mut revoked: Revoked = found.copies.iter().map(|copy| (copy.block, None)).collect();
     let (format, mut block) = (log.superblock().format(), vec![0; log.block_size()]);
@@ -56,13 +56,13 @@ fn revokes(log: &Log, found: &Found) -> Result<Revoked> {
     Ok(revoked)
 }
 
-/// A block that was written after it was revoked in one transaction has no revoke record there, so
-/// equality revokes.
+/// Returns whether a copy is revoked. A block that was written after its revoke in the same
+/// transaction has no revoke record there, so equal sequences mean revoked.
 fn is_revoked(revoked: &Revoked, copy: &Copy) -> bool {
     revoked.get(&copy.block).copied().flatten().is_some_and(|last| tid_geq(last, copy.sequence))
 }
 
-/// Checks the copies that are not revoked; gives the first that is bad.
+/// Verifies the copies that are not revoked. Returns the first bad one.
 fn verify(log: &Log, found: &Found, revoked: &Revoked) -> Result<std::result::Result<(), Copy>> {
     let (format, mut block) = (log.superblock().format(), vec![0; log.block_size()]);
     if !format.has_crc32c() {

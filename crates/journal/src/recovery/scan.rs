@@ -1,8 +1,8 @@
 //! The first pass: finds the transactions in the log.
 //!
 //! # Invariants
-//! Each step of [`Scanner`] uses up some of `left`, the blocks of the log that were not looked at,
-//! and it ends when none is left.
+//! Each step of [`Scanner`] consumes some of `left`, the log's blocks that were not visited; the
+//! scan ends when none is left.
 
 use super::Dropped;
 use crate::error::Result;
@@ -18,9 +18,9 @@ use extant_format::types::Timestamp;
 /// A copy in the log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copy {
-    /// Its home.
+    /// Its home block.
     pub block: u64,
-    /// Its place in the log.
+    /// Its position in the log.
     pub at: u32,
     /// Its transaction.
     pub sequence: u32,
@@ -42,7 +42,7 @@ pub(super) struct RevokeAt {
     pub sequence: u32,
 }
 
-/// A committed transaction: how far it reaches in the lists of [`Found`].
+/// A committed transaction: the ends of its parts in the lists of [`Found`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Transaction {
     pub copies_end: usize,
@@ -61,12 +61,12 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// The block of the log where the next transaction would begin.
+    /// Returns the block of the log at which the next transaction would begin.
     pub fn end_block(&self, log: &Log) -> u32 {
         self.transactions.last().map_or(log.superblock().start(), |last| last.next)
     }
 
-    /// Drops what belongs to no transaction.
+    /// Drops the copies and revokes of no committed transaction.
     fn truncate(&mut self) {
         let last = self.transactions.last().copied().unwrap_or_default();
         self.copies.truncate(last.copies_end);
@@ -113,10 +113,9 @@ struct Scanner<'a> {
     left: u32,
     sequence: u32,
     found: Found,
-    /// Of the transaction that is being read: a checksum of its descriptors or revoke blocks is
-    /// wrong.
+    /// Whether a descriptor or revoke block of the current transaction has a wrong checksum.
     damaged: bool,
-    /// Of the transaction that is being read: its checksum of version 1.
+    /// The checksum of version 1 of the current transaction.
     v1: u32,
     last_commit: Option<Timestamp>,
 }
@@ -141,7 +140,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Moves on by one block and gives its place; `None` if the log was gone round.
+    /// Advances by one block and returns its position. Returns `None` after one round of the log.
     fn advance(&mut self) -> Option<u32> {
         self.left = self.left.checked_sub(1)?;
         let at = self.next;
@@ -149,7 +148,7 @@ impl<'a> Scanner<'a> {
         Some(at)
     }
 
-    /// Reads a block of the log, and what belongs to it.
+    /// Reads a block of the log with its dependents.
     fn step(&mut self) -> Result<Step> {
         let Some(at) = self.advance() else { return Ok(Step::End) };
         self.log.read(at, &mut self.block)?;
@@ -204,8 +203,8 @@ impl<'a> Scanner<'a> {
         Ok(Step::Continue)
     }
 
-    /// A commit record follows a descriptor that is not as it was written. If it is older than the
-    /// last good one, all of this is from an earlier use of the log. A record that is damaged too
+    /// Handles a commit record after a damaged descriptor. If the record is older than the last
+    /// good one, the blocks are from an earlier use of the log. A record that is damaged, too,
     /// proves nothing.
     fn damaged_transaction(&mut self, commit: &CommitBlock, at: u32) -> Result<Step> {
         let whole = CommitBlock::verify(&self.block, &self.format);
@@ -232,7 +231,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Checks where the transaction's copies would go.
+    /// Checks the home blocks of the transaction's copies.
     fn check_homes(&self) -> Result<()> {
         let start = self.found.transactions.last().map_or(0, |last| last.copies_end);
         for copy in self.found.copies.get(start..).unwrap_or(&[]) {
@@ -258,7 +257,7 @@ fn time_key(time: &Timestamp) -> (i64, u32) {
     (time.sec, time.nsec)
 }
 
-/// Whether one of the sorted, disjoint ranges holds `nr`.
+/// Returns whether one of the sorted, disjoint ranges contains `nr`.
 fn contains(ranges: &[(u64, u64)], nr: u64) -> bool {
     let index = ranges.partition_point(|(start, _)| *start <= nr);
     index.checked_sub(1).and_then(|index| ranges.get(index)).is_some_and(|(_, end)| nr < *end)

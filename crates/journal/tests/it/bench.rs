@@ -1,4 +1,4 @@
-//! A small file system without files: a log, and blocks whose content the tests know.
+//! A minimal file system without files: a log, and blocks with contents known to the tests.
 
 use extant_blocks::{BlockDevice, Cache, MemDevice};
 use extant_journal::{
@@ -12,7 +12,7 @@ pub const BLOCKS: u64 = 256;
 /// The first block that tests may use.
 pub const HOME: u64 = 100;
 
-/// The log's blocks lie in two pieces, so that the mapping is used.
+/// The log's blocks are in two extents, so that the mapping is tested.
 pub fn extents() -> [LogExtent; 2] {
     [
         LogExtent { logical: 0, physical: 40, len: 21 },
@@ -20,12 +20,12 @@ pub fn extents() -> [LogExtent; 2] {
     ]
 }
 
-/// How many blocks the extents hold.
+/// Returns the number of blocks in the extents.
 pub fn log_len() -> u32 {
     extents().iter().map(|extent| extent.len).sum()
 }
 
-/// How the log is written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Features {
     pub checksums: bool,
@@ -37,7 +37,7 @@ pub struct Features {
 pub const PLAIN: Features = Features { checksums: false, bit64: false, sequence: 1 };
 pub const SUMMED: Features = Features { checksums: true, bit64: true, sequence: u32::MAX - 20 };
 
-/// An image with an empty log.
+/// Makes an image with an empty log.
 pub fn format(features: Features) -> MemDevice {
     let device = MemDevice::new(BLOCKS * BLOCK as u64);
     let mut how = FormatLog::new(BLOCK as u32, log_len());
@@ -78,7 +78,7 @@ impl Bench {
         Bench { cache: Arc::clone(&config.cache), journal: Journal::open(config).unwrap() }
     }
 
-    /// Without a log.
+    /// Opens a journal without a log.
     pub fn open_without_log(device: &Arc<dyn BlockDevice>) -> Bench {
         let cache = Cache::new(Arc::clone(device), BLOCK, 1 << 20);
         let mut config = Config::new(Arc::clone(&cache), None);
@@ -99,7 +99,8 @@ impl Bench {
     }
 }
 
-/// Content that tells the block and the version; every fifth needs escaping.
+/// Returns contents that identify the block and the version. Those of every fifth version need
+/// escaping.
 pub fn content(nr: u64, version: u64) -> Vec<u8> {
     let mut bytes = vec![(nr ^ (version * 31)) as u8; BLOCK];
     bytes[8..16].copy_from_slice(&nr.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Power cuts at every write, with any subset of what was not flushed.
+//! Power cuts at every write, with any subset of the unflushed writes.
 
 use crate::bench::*;
 use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
@@ -13,21 +13,19 @@ use std::sync::Arc;
 /// Blocks that transactions change.
 const HOMES: u64 = 24;
 
-/// Blocks of a log on a device of its own. Two are in front of its superblock.
+/// Blocks of an external log. Two precede its superblock.
 const OWN_LOG: u32 = 58;
 
-/// The file system's part of the medium, in bytes. Behind it lies the log, if that has a device of
-/// its own.
+/// The file system's part of the medium in bytes. An external log is behind it.
 const HOME_BYTES: u64 = BLOCKS * BLOCK as u64;
 
-/// A part of a medium that is a device: its flushes make durable what was written to it, and
-/// nothing else.
+/// A part of a medium as a device: its flushes make only the writes to that part durable.
 #[derive(Debug)]
 struct Part {
     whole: Arc<dyn BlockDevice>,
     start: u64,
     len: u64,
-    /// Where flushes are noted.
+    /// Records the flushes.
     recorder: Option<Arc<RecordingDevice<MemDevice>>>,
 }
 
@@ -59,19 +57,18 @@ impl BlockDevice for Part {
     }
 }
 
-/// What the marks of a part's flushes begin with.
+/// The prefix of the marks of a part's flushes.
 const FLUSH: &str = "flush ";
 
-/// Where the log lies.
+/// The location of the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Inside,
-    /// On a device of its own, which loses what it was not told to flush at other times than the
-    /// file system's.
+    /// On its own device, which loses unflushed writes independently of the file system's.
     Outside,
 }
 
-/// A file system's device and its log's, which may be the same.
+/// The devices of a file system and of its log, which may be the same.
 struct Devices {
     place: Place,
     home: Arc<dyn BlockDevice>,
@@ -98,7 +95,7 @@ impl Devices {
         Devices { place, home: part(0, HOME_BYTES), log: part(HOME_BYTES, medium.len()) }
     }
 
-    /// A medium with an empty log.
+    /// Makes a medium with an empty log.
     fn format(features: Features, place: Place) -> MemDevice {
         if place == Place::Inside {
             return format(features);
@@ -132,17 +129,17 @@ impl Devices {
     }
 }
 
-/// What a block must hold after recovery.
+/// The required contents of a block after recovery.
 #[derive(Clone, Debug, PartialEq)]
 enum Expected {
     Bytes(Vec<u8>),
-    /// Free: anything.
+    /// Free: any contents.
     Free,
 }
 
 type State = Vec<Expected>;
 
-/// Transactions on a recorded device, and what the blocks must hold after each of them.
+/// Transactions on a recorded device, and the required contents of the blocks after each of them.
 struct Story {
     recorder: Arc<RecordingDevice<MemDevice>>,
     place: Place,
@@ -151,7 +148,7 @@ struct Story {
     now: State,
     /// Blocks freed by transactions that are not durable yet.
     freed: Vec<(Tid, usize)>,
-    /// Free blocks that may be used again.
+    /// Free blocks that may be reused.
     free: Vec<usize>,
     states: BTreeMap<Tid, State>,
     version: u64,
@@ -243,7 +240,8 @@ impl Story {
         self.freed.push((handle.tid(), index));
     }
 
-    /// A free block becomes a file's: its data is on the device before a transaction says so.
+    /// Turns a free block into a file's: its data is written to the device before a transaction
+    /// maps it.
     fn write_data(&mut self) {
         if self.free.is_empty() || !self.rng.one_in(2) {
             return;
@@ -256,7 +254,7 @@ impl Story {
         self.bench.journal.note_data_write();
         let mut handle = self.bench.journal.start(1).unwrap();
         self.now[index] = Expected::Bytes(bytes);
-        // The mapping: without a change the transaction might be empty, and say nothing.
+        // The mapping. Without a change, the transaction might be empty and commit nothing.
         let map = HOME + HOMES;
         let buffer = self.bench.cache.read(map, |_| Ok::<_, std::io::Error>(())).unwrap();
         handle.write(&buffer, Seal::NONE).unwrap()[..8]
@@ -272,12 +270,12 @@ fn matches(device: &dyn BlockDevice, state: &State) -> bool {
     })
 }
 
-/// All states that a cut after the first `cut` events may leave, or a few of them.
+/// The states that a cut after the first `cut` events may leave, or a few of them.
 struct Cuts<'a> {
-    /// What is durable.
+    /// The durable contents.
     base: MemDevice,
     pending: Vec<&'a Event>,
-    /// The newest transaction that somebody was told is durable.
+    /// The newest transaction that was reported as durable.
     durable: Tid,
 }
 
@@ -295,7 +293,7 @@ impl<'a> Cuts<'a> {
         }
     }
 
-    /// What was written to the file system's part, or to the log's, is durable.
+    /// Makes the writes to the file system's part, or to the log's, durable.
     fn flush_part(&mut self, home: bool) {
         let of_part = |event: &mut &Event| matches!(event, Event::Write { offset, .. } if (*offset < HOME_BYTES) == home);
         self.pending.extract_if(.., of_part).for_each(|event| event.apply(&self.base).unwrap());
@@ -345,7 +343,7 @@ fn check(story: &Story, image: Vec<u8>, features: Features, seed: u64) {
     }
 }
 
-/// The recovered image is as good as any: it takes another session, a crash and a recovery.
+/// Checks that the recovered image supports another session, a crash and a recovery.
 fn go_on(devices: &Devices, features: Features, context: &str) {
     let bench = devices.bench(features);
     bench.set(HOME + 3, &content(1, 2));
@@ -376,8 +374,8 @@ fn with_checksums() {
     power_cuts(SUMMED, Place::Inside, 4);
 }
 
-/// Data are flushed on their device before a commit record on another one speaks of them, and so
-/// are copies before the log forgets them.
+/// Data is flushed on its device before a commit record on another device refers to it, and copies
+/// are flushed before the log drops them.
 #[test]
 fn with_a_log_on_a_device_of_its_own() {
     power_cuts(PLAIN, Place::Outside, 5);

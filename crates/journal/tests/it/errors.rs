@@ -1,4 +1,4 @@
-//! Devices that fail.
+//! Failing devices.
 
 use crate::bench::*;
 use extant_blocks::{BlockDevice, Fault, FaultDevice, MemDevice, Op};
@@ -30,8 +30,8 @@ impl Client for Aborts {
     }
 }
 
-/// Lets the next operation fail and sees the journal abort, once, with the transactions before it
-/// intact. Gives how many flushes were asked of the device from then on.
+/// Lets the next operation fail, and checks that the journal aborts once, with the earlier
+/// transactions intact. Returns the number of flushes requested from the device from then on.
 fn fails(fault: Fault) -> u64 {
     let (faults, device) = faulty();
     let bench = Bench::open(&device, SUMMED);
@@ -48,7 +48,7 @@ fn fails(fault: Fault) -> u64 {
     assert!(matches!(bench.journal.start(1), Err(Error::Aborted(EIO))));
     assert!(matches!(bench.journal.sync(), Err(Error::Aborted(EIO))));
     assert!(bench.journal.is_aborted());
-    // What fails later is told by the first abort.
+    // Later failures are reported as the first abort.
     bench.journal.abort(117);
     assert!(matches!(bench.journal.start(1), Err(Error::Aborted(EIO))));
     assert!(bench.journal.shutdown().is_err());
@@ -135,7 +135,7 @@ impl Client for Panics {
 }
 
 #[test]
-fn nobody_waits_for_a_thread_that_panicked() {
+fn waits_for_a_panicked_thread_end() {
     let (_, device) = faulty();
     let bench = Bench::open(&device, SUMMED);
     let client: Arc<dyn Client> = Arc::new(Panics);

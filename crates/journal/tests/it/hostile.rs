@@ -1,4 +1,4 @@
-//! Logs that no journal wrote.
+//! Logs that no journal has written.
 
 use crate::bench::*;
 use extant_blocks::{BlockDevice, MemDevice};
@@ -7,7 +7,7 @@ use extant_journal::{FormatLog, LogExtent, format_log, recovery};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// Recovers whatever is there; the outcome does not matter, only that there is one.
+/// Recovers an arbitrary log. The result does not matter, only that there is one.
 fn survive(device: &Arc<dyn BlockDevice>) {
     let Ok(log) = log(device) else { return };
     if let Ok(replay) = recovery::scan(&log, BLOCKS) {
@@ -36,7 +36,7 @@ fn put(device: &dyn BlockDevice, logical: u32, bytes: &[u8]) {
     device.write_at(bytes, nr * BLOCK as u64).unwrap();
 }
 
-/// A block that begins as a journal's and goes on at random.
+/// A block with a journal header and random contents.
 fn journal_block() -> impl Strategy<Value = Vec<u8>> {
     let kind = prop_oneof![
         4 => Just(BlockType::Descriptor),
@@ -125,7 +125,7 @@ fn a_log_of_descriptors_alone_ends() {
 }
 
 #[test]
-fn extents_that_lie_are_refused() {
+fn inconsistent_extents_are_refused() {
     let device = shared(format(PLAIN));
     for bad in [
         vec![],
@@ -152,8 +152,7 @@ fn extents_that_lie_are_refused() {
     assert!(format_log(&*device, &[], &FormatLog::new(1024, 10)).is_err());
 }
 
-/// The runs of an inode that maps two blocks again and again: the log would be longer than its
-/// device.
+/// The runs of an inode that maps two blocks repeatedly: the log would be longer than its device.
 #[test]
 fn a_log_that_maps_its_blocks_repeatedly_is_refused() {
     let device = superblock(0, 1, 5);

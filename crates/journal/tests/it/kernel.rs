@@ -1,4 +1,4 @@
-//! Other people's logs, and other people's recovery of ours: the kernel and e2fsck.
+//! Logs of the kernel, and recovery of our logs by the kernel and e2fsck.
 
 use crate::bench::content;
 use extant_blocks::{BlockDevice, Cache, FileDevice, OpenOptions};
@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where debugfs says that the blocks of `file` lie.
+/// Returns the extents of `file` according to debugfs.
 fn extents(image: &Path, file: &str) -> Vec<LogExtent> {
     let mapping = debugfs::stat(image, file).mapping;
     let mut extents: Vec<LogExtent> = mapping.split(", ").filter_map(extent).collect();
@@ -21,7 +21,7 @@ fn extents(image: &Path, file: &str) -> Vec<LogExtent> {
     extents
 }
 
-/// `(0-10):100-110`, `(11):200`; blocks of the map itself have a name instead of a number.
+/// Parses `(0-10):100-110` or `(11):200`. Blocks of the map itself have a name instead of a number.
 fn extent(text: &str) -> Option<LogExtent> {
     let (logical, physical) = text.trim().trim_start_matches('(').split_once("):")?;
     let first = |range: &str| range.split('-').next().and_then(|number| number.parse::<u64>().ok());
@@ -58,8 +58,8 @@ fn open(image: &Path) -> Fs {
     Fs { device, log, blocks, block_size, journal: places[0].physical }
 }
 
-/// Makes files and removes many of them again, so that there are revokes, and leaves the rest to
-/// the journal.
+/// Makes files and removes many of them again, so that there are revokes, and leaves the last
+/// changes to the journal.
 fn busy(mount: &Mount) {
     Plan::random(1, &Shape { privileged: false, ..Shape::small() }).apply(&mount.join("a"));
     mount.sync();
@@ -82,7 +82,7 @@ fn busy(mount: &Mount) {
 /// A file of three bytes that is on the medium.
 const SYNCED: &str = "d5/a longer name of a file, number 3";
 
-/// An image that the kernel left in the middle of things.
+/// Makes an image on which the kernel stopped during operations.
 fn left_by_the_kernel(set: &str, options: &str, how: Shutdown) -> Image {
     let image = FeatureSet::named(set).make();
     let mount = Mount::new(image.path(), options);
@@ -92,7 +92,8 @@ fn left_by_the_kernel(set: &str, options: &str, how: Shutdown) -> Image {
     image
 }
 
-/// What a recovery that is not ours may do besides replaying: write its own superblocks.
+/// Compares two images except for superblocks, which another program's recovery may write besides
+/// the replay.
 fn same_but_for_superblocks(ours: &Path, theirs: &Path, fs: &Fs) {
     let (ours, theirs) = (fs::read(ours).unwrap(), fs::read(theirs).unwrap());
     assert_eq!(ours.len(), theirs.len());
@@ -106,7 +107,7 @@ fn same_but_for_superblocks(ours: &Path, theirs: &Path, fs: &Fs) {
     }
 }
 
-/// Replays with e2fsck and here, and compares all bytes.
+/// Replays with e2fsck and with this crate, and compares all bytes.
 fn agrees_with_e2fsck(image: &Image) -> Outcome {
     let theirs = image.copy();
     let printed =
@@ -196,7 +197,7 @@ fn an_external_log_is_replayed() {
     assert_eq!(log.superblock().users().len(), 1);
     let (log, outcome) = recovery::recover(log, &*fs_device, fs_device.len() / 4096).unwrap();
     assert!(outcome.transactions > 1, "{outcome:?}");
-    // And written, for the kernel to replay: the file system still says that it needs that.
+    // Writes to the log for the kernel to replay: the superblock still requires recovery.
     let file = extents(image.path(), SYNCED)[0].physical;
     let cache = Cache::new(Arc::clone(&fs_device), 4096, 1 << 20);
     let writer = Journal::open(Config::new(Arc::clone(&cache), Some(log))).unwrap();
@@ -215,8 +216,8 @@ fn an_external_log_is_replayed() {
 
 const FILE_BLOCKS: u32 = 300;
 
-/// A clean image with a file whose blocks a journal may change without hurting anything, and its
-/// content.
+/// Makes a clean image with a file whose blocks a journal may change harmlessly. Returns the image
+/// and the file's extents.
 fn image_with_a_file(set: &FeatureSet) -> (Image, Vec<LogExtent>) {
     let image = set.make();
     let mount = Mount::new(image.path(), "");
@@ -249,7 +250,7 @@ impl Writer<'_> {
     }
 }
 
-/// Goes several times round the log, revokes, writes data over what was revoked, and crashes.
+/// Fills the log several times, revokes, writes data over the revoked blocks, and crashes.
 fn write_and_crash(image: &Image, set: &FeatureSet, file: &[LogExtent]) -> Vec<Vec<u8>> {
     let fs = open(image.path());
     let cache = Cache::new(Arc::clone(&fs.device), set.block_size as usize, 4 << 20);

@@ -1,4 +1,4 @@
-//! Transactions as long as nothing goes wrong.
+//! Transactions without failures.
 
 use crate::bench::*;
 use extant_blocks::{Buffer, Cache};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 #[test]
-fn what_was_committed_is_home_after_shutdown() {
+fn committed_blocks_are_home_after_shutdown() {
     for features in [PLAIN, SUMMED] {
         let device = shared(format(features));
         let bench = Bench::open(&device, features);
@@ -24,7 +24,7 @@ fn what_was_committed_is_home_after_shutdown() {
         }
         assert!(!log(&device).unwrap().needs_recovery());
         let stats = bench.journal.stats();
-        // More commits if a handle had to wait for space in the log.
+        // There are more commits if a handle had to wait for space in the log.
         assert!(stats.commits >= 40);
         assert_eq!((stats.blocks_logged, stats.overdrawn), (200, 0));
         assert!(stats.tail_moves > 2, "the log went round: {stats:?}");
@@ -74,10 +74,10 @@ fn noted_data_is_flushed_once() {
 }
 
 #[test]
-fn a_flush_serves_all_writes_before_it_and_no_flush_is_made_for_what_is_durable() {
+fn a_flush_covers_earlier_writes_and_is_not_repeated() {
     let device = shared(format(PLAIN));
     let bench = Bench::open(&device, PLAIN);
-    assert!(!bench.journal.is_clean(), "nobody knows what was written before");
+    assert!(!bench.journal.is_clean(), "earlier writes are unknown");
     bench.journal.sync().unwrap();
     assert!(bench.journal.is_clean());
     let before = bench.journal.stats();
@@ -187,7 +187,7 @@ fn updates_can_be_held() {
     assert_eq!(block(&*device, HOME), content(HOME, 2));
 }
 
-/// Objects in memory whose blocks are made when a transaction freezes.
+/// In-memory objects that are written into their blocks when a transaction freezes.
 struct Objects {
     blocks: Vec<Arc<Buffer>>,
     value: Mutex<u64>,
@@ -215,7 +215,7 @@ impl Client for Objects {
     fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<()> {
         let value = self.value.lock().unwrap().to_le_bytes();
         out.write(&self.blocks[0], Seal { f: seal, seed: 5 })?[..8].copy_from_slice(&value);
-        // Joined by nobody before.
+        // No handle has joined it before.
         out.write(&self.blocks[1], Seal::NONE)?[..8].copy_from_slice(&value);
         self.frozen.lock().unwrap().push(tid);
         Ok(())
@@ -253,7 +253,7 @@ fn the_client_fills_and_seals_blocks_at_freeze() {
 }
 
 #[test]
-fn a_journal_whose_client_is_gone_commits_nothing() {
+fn a_journal_without_its_client_commits_nothing() {
     let device = shared(format(SUMMED));
     let bench = Bench::open(&device, SUMMED);
     let client: Arc<dyn Client> = Objects::new(&bench.cache);

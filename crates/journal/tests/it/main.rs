@@ -1,5 +1,5 @@
-//! The journal from outside: crashes at every write, errors, threads, hostile logs, and other
-//! people's recovery.
+//! Integration tests of the journal: crashes at every write, errors, threads, hostile logs, and
+//! recovery by other programs.
 
 mod bench;
 mod crash;

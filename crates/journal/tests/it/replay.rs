@@ -1,4 +1,4 @@
-//! Recovery of logs whose content is known.
+//! Recovery of logs with known contents.
 
 use crate::bench::*;
 use extant_blocks::{BlockDevice, MemDevice, RecordingDevice, replay};
@@ -8,7 +8,7 @@ use extant_journal::recovery::{self, Dropped};
 use extant_journal::{Error, Journal};
 use std::sync::Arc;
 
-/// An image with transactions that are in the log only.
+/// Makes an image with transactions that are only in the log.
 fn crashed(features: Features, change: impl Fn(&Bench)) -> Arc<dyn BlockDevice> {
     let device = shared(format(features));
     let bench = Bench::open(&device, features);
@@ -79,7 +79,7 @@ fn revoked_blocks_are_left_alone() {
             let mut handle = bench.journal.start(5).unwrap();
             bench.set_in(&mut handle, HOME + 2, &content(HOME + 2, 2));
             handle.revoke(HOME, 3).unwrap();
-            // Taken back: metadata again in the same transaction.
+            // Cancelled: metadata again in the same transaction.
             bench.cache.fresh(HOME + 1);
             bench.set_in(&mut handle, HOME + 1, &content(HOME + 1, 2));
             drop(handle);
@@ -89,7 +89,7 @@ fn revoked_blocks_are_left_alone() {
             bench.set(HOME + 2, &content(HOME + 2, 3));
             bench.journal.sync().unwrap();
         });
-        // The freed block holds data of a file now.
+        // The freed block now holds data of a file.
         device.write_at(&content(HOME, 77), HOME * BLOCK as u64).unwrap();
         let outcome = recover(&device).unwrap();
         assert_eq!((outcome.transactions, outcome.revoked), (3, 2));
@@ -99,7 +99,7 @@ fn revoked_blocks_are_left_alone() {
     }
 }
 
-/// Where on the device the log's block `logical` lies.
+/// Returns the offset of the log's block `logical` on the device.
 fn log_offset(logical: u32) -> u64 {
     let extent = extents().into_iter().rfind(|extent| extent.logical <= logical).unwrap();
     (extent.physical + u64::from(logical - extent.logical)) * BLOCK as u64
@@ -111,7 +111,7 @@ fn flip(device: &dyn BlockDevice, logical: u32, byte: u64) {
     device.write_at(&[bytes[0] ^ 0x10], log_offset(logical) + byte).unwrap();
 }
 
-/// In the log of `three_transactions`: descriptor 1, copies 2 to 4, commit 5; 6, 7 to 10, 11; 12,
+/// The log of `three_transactions` has descriptor 1, copies 2 to 4, commit 5; 6, 7 to 10, 11; 12,
 /// 13 to 17, 18.
 #[test]
 fn damage_is_found_before_anything_is_written() {
@@ -154,8 +154,8 @@ fn tags_must_name_blocks_of_the_file_system() {
     assert!(error.to_string().contains("block of the log"), "{error}");
 }
 
-/// Nobody writes a copy and a revoke of one block in one transaction, since writing takes the
-/// revoke back: what both mean together is that the block was freed last.
+/// No known program writes a copy and a revoke of one block in one transaction, since writing
+/// cancels the revoke. Together they mean that the block was freed last.
 #[test]
 fn a_revoke_counts_for_its_own_transaction() {
     let device = shared(format(PLAIN));
@@ -167,8 +167,8 @@ fn a_revoke_counts_for_its_own_transaction() {
     drop(handle);
     bench.journal.sync().unwrap();
     bench.journal.crash();
-    // The revoke block comes first in the log; its only record is made to name the block that is
-    // logged.
+    // The revoke block is first in the log. Its only record is replaced by one for the logged
+    // block.
     let log = log(&device).unwrap();
     let mut revoke = vec![0; BLOCK];
     let sequence = log.superblock().sequence();

@@ -1,4 +1,4 @@
-//! Many threads, one journal.
+//! Many threads with one journal.
 
 use crate::bench::*;
 use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
@@ -22,7 +22,7 @@ fn add(bench: &Bench, handle: &mut extant_journal::Handle<'_>, account: u64, amo
     bytes[..8].copy_from_slice(&(old + amount).to_le_bytes());
 }
 
-/// Each operation moves money between two blocks. Whatever the moment, nothing is gained or lost.
+/// Each operation transfers an amount between two blocks. At any moment, the sum is unchanged.
 #[test]
 fn operations_are_atomic_for_all_threads() {
     let image = format(SUMMED).to_vec();
@@ -67,7 +67,7 @@ fn operations_are_atomic_for_all_threads() {
     assert!((0..ACCOUNTS).any(|account| balance(&*device, account) != 0));
 }
 
-/// Those who wait while a commit is under way share the next one.
+/// Threads that wait during a commit share the next one.
 #[test]
 fn fsyncs_share_commits() {
     let device = shared(format(PLAIN));
@@ -79,7 +79,7 @@ fn fsyncs_share_commits() {
             scope.spawn(move || {
                 for round in 0..20 {
                     let tid = bench.set(HOME + thread, &content(thread, round));
-                    // All are in a transaction before any of them asks.
+                    // All are in a transaction before any of them requests a commit.
                     barrier.wait();
                     bench.journal.wait_and_flush(tid).unwrap();
                     barrier.wait();
@@ -93,7 +93,7 @@ fn fsyncs_share_commits() {
     bench.journal.shutdown().unwrap();
 }
 
-/// Home writes take so long that the log fills up meanwhile.
+/// A device with home writes so slow that the log fills meanwhile.
 #[derive(Debug)]
 struct SlowHome(Arc<RecordingDevice<MemDevice>>);
 
@@ -121,7 +121,7 @@ impl BlockDevice for SlowHome {
     }
 }
 
-/// A log that is always full: everybody waits for space, and everybody gets it.
+/// A log that is always full: all threads wait for space, and all get it.
 #[test]
 fn a_crowded_log_makes_progress() {
     let recorder = Arc::new(RecordingDevice::new(format(PLAIN)));
@@ -155,8 +155,8 @@ fn a_crowded_log_makes_progress() {
     assert!(moves > 20, "the tail moved {moves} times");
 }
 
-/// What the superblock no longer names is not written before a flush. Gives how often the tail
-/// moved.
+/// Checks that log blocks that the superblock freed are not written before a flush. Returns how
+/// often the tail moved.
 fn space_is_freed_before_it_is_used(events: &[Event]) -> usize {
     let (mut start, mut freed, mut moves) = (0, Vec::new(), 0);
     for event in events {
@@ -190,8 +190,8 @@ fn log_block(nr: u64) -> Option<u32> {
     Some(extent.logical + (nr - extent.physical) as u32)
 }
 
-/// The log's blocks from `start` to before `next`, around its end; none if one of them says that it
-/// is empty.
+/// Returns the log's blocks from `start` to before `next`, around its end; none if either marks the
+/// log as empty.
 fn between(start: u32, next: u32) -> Vec<u32> {
     let all = 1..log_len();
     match (start, next) {
@@ -201,9 +201,9 @@ fn between(start: u32, next: u32) -> Vec<u32> {
     }
 }
 
-/// Starting, committing, aborting and stopping at once: nobody hangs.
+/// Starting, committing, aborting and stopping at once: no thread hangs.
 #[test]
-fn an_abort_frees_everybody() {
+fn an_abort_releases_all_threads() {
     for round in 0..10 {
         let device = shared(format(PLAIN));
         let bench = Bench::open(&device, PLAIN);
@@ -231,7 +231,7 @@ fn an_abort_frees_everybody() {
     }
 }
 
-/// A device that keeps writers of home blocks waiting while it is held.
+/// A device that blocks writers of home blocks while it is held.
 #[derive(Debug)]
 struct Held {
     inner: MemDevice,
@@ -250,7 +250,7 @@ impl BlockDevice for Held {
     }
 }
 
-/// The log has room for a dozen transactions of one block; their copies may take less memory.
+/// The log has space for a dozen transactions of one block; their copies may use less memory.
 #[test]
 fn copies_that_are_not_home_are_bounded() {
     const MOST: usize = 2;
@@ -271,8 +271,8 @@ fn copies_that_are_not_home_are_bounded() {
         while bench.journal.stats().commits <= 2 * MOST as u64 && !writer.is_finished() {
             std::thread::yield_now();
         }
-        // The next commit waits, so what is kept are the copies of those before and the block that
-        // waits for it.
+        // The next commit waits, so the copies of the earlier ones are kept, and the block of the
+        // waiting one.
         while cache.stats().pinned <= 2 * MOST as u64 + 1 && !writer.is_finished() {
             std::thread::yield_now();
         }
