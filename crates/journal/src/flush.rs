@@ -12,7 +12,7 @@
 //! # Invariants
 //! `flushed` is the number of the last flush that succeeded, and at most `begun`. `noted` is the
 //! newest stamp, and at most `begun`. After a failed flush the device is never flushed again: see
-//! "What is assumed of the medium" in `docs/design/journal.md`.
+//! "Assumptions about the medium" in `docs/design/journal.md`.
 
 use crate::error::{Error, Result};
 use crate::stats::{Counters, count};
