@@ -16,8 +16,10 @@ chmod 755 "$work"
 system=$work/system
 
 clean_up() {
-    for dir in "$work/empty/mnt" "$system/mnt" "$system/dev/fuse" "$work/empty/dev/fuse" "$system/proc" "$work/empty/proc"; do
-        ! mountpoint -q "$dir" || umount --lazy "$dir"
+    for dir in mnt dev/fuse dev/null proc; do
+        for root in "$system" "$work/empty"; do
+            ! mountpoint -q "$root/$dir" || umount --lazy "$root/$dir"
+        done
     done
     rm -rf --one-file-system "$work"
 }
@@ -54,8 +56,10 @@ prepare() { # root directory
     mkdir -p "$1/work/source" "$1/mnt" "$1/proc" "$1/dev"
     echo content >"$1/work/source/file"
     mount -t proc proc "$1/proc"
-    : >>"$1/dev/fuse"
-    mount --bind /dev/fuse "$1/dev/fuse"
+    for device in null fuse; do
+        [ -e "$1/dev/$device" ] || : >"$1/dev/$device"
+        mount --bind "/dev/$device" "$1/dev/$device"
+    done
 }
 
 say "the package in a new Debian system"
@@ -69,7 +73,7 @@ chroot "$system" sh -c "$trial"
 chroot "$system" sh -euxc 'cd /work; mount -t fuse.extant /work/disk.img /mnt; cmp /mnt/file source/file
     echo more >/mnt/more; umount /mnt; extant cat disk.img /more; rm -r /work'
 chroot "$system" dpkg --purge extant >/dev/null
-umount "$system/dev/fuse" "$system/proc"
+umount "$system/dev/fuse" "$system/dev/null" "$system/proc"
 rm "$system/dev/fuse"
 (cd "$system" && find . -xdev ! -path './var/*' | sort) >"$work/after"
 diff "$work/before" "$work/after"

@@ -32,6 +32,9 @@ need fsfreeze util-linux
 need fstrim util-linux
 need partx util-linux
 need mkswap util-linux
+need blkid util-linux
+need mkfs.cramfs util-linux
+need mkfs.minix util-linux
 need swapon mount
 need swapoff mount
 need ps procps

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// Programs of Debian's essential packages, which each system has.
-const ESSENTIAL: [&str; 24] = [
+const ESSENTIAL: [&str; 25] = [
     "bash",
     "chmod",
     "chown",
     "cmp",
     "cp",
+    "dd",
     "du",
     "fallocate",
     "find",
