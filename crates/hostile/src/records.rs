@@ -152,7 +152,7 @@ pub fn enable(image: &mut [u8], journal: Range<usize>) {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_records_are_read() {
     let leaf = Leaf { lblk: 3, pblk: 7 << 32 | 9, len: 2, unwritten: false };
     let many = (0..60).map(|n| Record::name(CREATE, 2, 12 + n, "a name"));
     let records: Vec<Record> =

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusions_keep_what_was_asked_for() {
+    fn exclusions_keep_requested_features() {
         let features = chosen("meta_bg").unwrap();
         assert!(features.has(META_BG) && !features.has(RESIZE_INODE));
         assert!(chosen("meta_bg,resize_inode").is_err());

@@ -153,7 +153,7 @@ fn scribbled() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_search_finds_what_a_walk_finds(area in scribbled(), name in prop::collection::vec(b'a'..=b'b', 0..7), wanted in 8usize..32) {
+    fn searches_and_walks_agree(area in scribbled(), name in prop::collection::vec(b'a'..=b'b', 0..7), wanted in 8usize..32) {
         let format = format(1024);
         match (search(&area, &format, &name, wanted), slowly(&area, &format, &name, wanted)) {
             (Ok(fast), Ok(slow)) => {

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_can_ask_for_is_none() {
+    fn names_without_a_lookup_are_none() {
         let names: [(u8, &[u8]); 4] = [(1, b""), (7, b""), (2, b"x"), (7, b"posix_acl_access")];
         for (index, rest) in names {
             assert_eq!(full_name(index, rest), None, "{index} {rest:?}");

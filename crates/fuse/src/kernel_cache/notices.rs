@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_told_of_now_and_then() {
+    fn notices_of_a_file_have_a_shortest_interval() {
         let (mut queue, start) = (Queue::default(), Instant::now());
         queue.waiting.extend([(5, true), (6, false)]);
         assert!(queue.take(5, start));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_is_to_be_forgotten_at_once_and_again_a_little_later() {
+    fn notices_to_forget_an_inode_are_repeated() {
         let (mut queue, start) = (Queue::default(), Instant::now());
         queue.leaving.insert(5, Leaving { since: start, asked: 0 });
         for after in FORGETTING {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn gathering_ends_for_what_cannot_wait() {
+    fn urgent_events_end_gathering() {
         let notices = Notices::default();
         let rests_after = |event: &dyn Fn()| {
             lock(&notices.queue).rest = Rest::Gathering;

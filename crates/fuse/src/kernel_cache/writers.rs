@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_is_told_once_of_each_number_of_blocks() {
+    fn each_number_of_blocks_needs_one_notice() {
         let (writers, ino) = (Writers::default(), NodeId(12));
         writers.open(ino, false);
         assert!(writers.blocks_changed(ino, 8));

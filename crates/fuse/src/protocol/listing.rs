@@ -83,7 +83,7 @@ mod tests {
     use extant_engine::FileType;
 
     #[test]
-    fn what_was_handed_out_before_an_error_counts() {
+    fn entries_before_an_error_count() {
         let mut buf = [0; 64];
         let mut listing = Listing { buf: &mut buf, len: 0 };
         assert!(listing.done(Err(ErrorCode::EIO)).is_err());

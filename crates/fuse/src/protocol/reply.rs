@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_is_an_error() {
+    fn bytes_beyond_the_buffer_are_an_error() {
         let mut buf = [0; 10];
         let mut out = Out::new(&mut buf);
         assert!(out.bytes(&[1; 8]).is_ok());

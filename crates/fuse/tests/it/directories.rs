@@ -127,7 +127,7 @@ pub fn names_that_stay_are_read_exactly_once() {
 }
 
 #[test]
-pub fn rewinding_shows_what_is_new() {
+pub fn rewinding_shows_new_names() {
     same_as_kernel("default", |dir, notes| {
         fill(dir, 10);
         let mut reader = open(dir);

@@ -244,16 +244,16 @@ fn mixed(workers: u64) {
 }
 
 #[test]
-fn one_worker_is_told_what_the_kernel_tells() {
+fn one_worker_gets_the_kernels_results() {
     mixed(1);
 }
 
 #[test]
-fn two_workers_are_told_what_the_kernel_tells() {
+fn two_workers_get_the_kernels_results() {
     mixed(2);
 }
 
 #[test]
-fn eight_workers_are_told_what_the_kernel_tells() {
+fn eight_workers_get_the_kernels_results() {
     mixed(8);
 }

@@ -239,7 +239,7 @@ pub fn attributes_by_name() {
 }
 
 #[test]
-pub fn what_open_says() {
+pub fn results_of_open_equal_the_kernels() {
     use rustix::fs::OFlags;
     same_as_kernel("default", |dir, notes| {
         fs::create_dir(dir.join("d")).expect("mkdir");

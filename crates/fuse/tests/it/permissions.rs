@@ -321,7 +321,7 @@ pub fn acls_decide() {
 
 /// Members by their main group, members by another, and strangers.
 #[test]
-pub fn set_group_id_and_who_belongs_to_the_group() {
+pub fn set_group_id_depends_on_membership() {
     same_as_kernel("default", |dir, notes| {
         fs::set_permissions(dir, Permissions::from_mode(0o777)).expect("chmod");
         let path = dir.join("g");

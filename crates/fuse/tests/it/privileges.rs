@@ -287,7 +287,7 @@ pub fn kept_times_of_a_sealed_file_arrive() {
 
 /// A chown that changes neither owner nor group removes set-id bits, so only the owner may call it.
 #[test]
-pub fn a_chown_that_names_nothing_is_the_owners() {
+pub fn only_the_owner_may_chown_without_ids() {
     same_as_kernel("default", |dir, notes| {
         for (bits, person) in [0o4755, 0o2755, 0o2745, 0o755]
             .into_iter()

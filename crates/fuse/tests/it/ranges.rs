@@ -60,7 +60,7 @@ pub fn allocation_and_holes() {
 /// The kernel's FUSE refuses to collapse and insert ranges with `EOPNOTSUPP`, so that programs fall
 /// back.
 #[test]
-pub fn what_cannot_arrive_is_not_supported() {
+pub fn collapse_and_insert_are_not_supported() {
     let mut served = Served::new("default");
     let f = file(&served.path("f"));
     f.write_all_at(&[1; 65536], 0).expect("write");
@@ -260,7 +260,7 @@ pub fn ranges_are_copied() {
 }
 
 #[test]
-pub fn usage_is_what_the_kernel_says() {
+pub fn usage_equals_the_kernels() {
     for set in ["default", "orphan_file", "1k", "bigalloc", "ext2", "no_journal"] {
         same_as_kernel(set, |dir, notes| {
             // The engine reserves blocks for maps of pointers, too; the kernel only for maps of

@@ -20,7 +20,7 @@ const WIDE: u64 = 500;
 const HELD: u64 = 400;
 
 #[test]
-fn what_the_kernel_remembers_is_bounded_in_memory() {
+fn inodes_in_the_kernels_cache_are_bounded_in_memory() {
     let image = FeatureSet::named("default").make_sized(512 << 20);
     let dir = image.scratch().dir("mnt");
     let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).expect("the image opens");

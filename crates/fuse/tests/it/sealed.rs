@@ -89,7 +89,7 @@ fn asked(top: &Path) -> (Names, Answers) {
 }
 
 #[test]
-fn who_has_no_key_is_told_what_the_kernel_says() {
+fn results_without_a_key_equal_the_kernels() {
     let image = sealed();
     let other = image.copy();
     let mount = Mount::new(other.path(), "");

@@ -285,7 +285,7 @@ fn with_a_large_value() -> (Seed, u32, u32) {
 }
 
 #[test]
-fn values_beyond_what_system_calls_carry_are_not_read() {
+fn values_beyond_the_limit_of_system_calls_are_not_read() {
     let (seed, ino, value) = with_a_large_value();
     let mut image = seed.bytes.clone();
     let size = 16 << 20;

@@ -40,7 +40,7 @@ fn damage_is_a_complaint() {
 }
 
 #[test]
-fn crash_leaves_only_what_recovery_may_say() {
+fn recovery_after_a_crash_prints_allowed_lines_only() {
     let image = FeatureSet::named("orphan_file").make();
     let mount = Mount::new(image.path(), "");
     std::fs::write(mount.join("kept"), "kept").unwrap();
@@ -79,7 +79,7 @@ fn damage(image: &Image) {
 }
 
 #[test]
-fn what_a_test_leaves_is_judged() {
+fn images_of_a_test_are_judged() {
     let image = FeatureSet::named("default").make_sized(12 << 20);
     let written = image.copy();
     let mount = Mount::new(written.path(), "");
@@ -96,7 +96,7 @@ fn what_a_test_leaves_is_judged() {
 }
 
 #[test]
-fn what_was_judged_is_judged_again_after_a_change() {
+fn judged_images_are_judged_again_after_a_change() {
     let image = FeatureSet::named("default").make_sized(12 << 20);
     image.assert_clean();
     damage(&image);
@@ -133,7 +133,7 @@ fn crashed_images_are_recovered_and_judged() {
 }
 
 #[test]
-fn what_a_device_in_memory_held_is_judged() {
+fn devices_in_memory_are_judged() {
     let image = FeatureSet::named("default").make_sized(12 << 20);
     let bytes = image.bytes();
     damage(&image);
@@ -152,7 +152,7 @@ fn what_a_device_in_memory_held_is_judged() {
 /// This kernel must refuse to mount the image of each row, or to open its files, unless it reports
 /// support; it mounts all other images for reading.
 #[test]
-fn the_kernel_refuses_what_is_beyond_it() {
+fn the_kernel_refuses_images_beyond_it() {
     for (sign, why) in BEYOND_THE_KERNEL {
         let image = match sign {
             Sign::BlocksAbove(bytes) => {

@@ -3,7 +3,7 @@ use extant_testkit::kernel::Mount;
 use extant_testkit::tree::{Manifest, Plan, Shape};
 
 #[test]
-fn random_tree_is_what_the_kernel_stores() {
+fn the_kernel_stores_a_random_tree_unchanged() {
     for seed in 0..3 {
         let plan = Plan::random(seed, &Shape::default());
         let image = FeatureSet::named("1k").make();

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told() {
+    fn missing_returns_the_reason() {
         let told =
             |switch: io::Result<&str>| missing_of(switch.map(Into::into)).unwrap_or_default();
         assert!(told(Err(io::ErrorKind::NotFound.into())).contains("has no FUSE over io_uring"));
