@@ -166,6 +166,7 @@ impl From<Errno> for Error {
     }
 }
 
+#[cfg(feature = "mkfs")]
 impl From<extant_mkfs::Error> for Error {
     fn from(e: extant_mkfs::Error) -> Self {
         use extant_mkfs::Error as Made;

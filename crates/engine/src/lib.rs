@@ -100,6 +100,7 @@ pub use error::{Errno, Error, Result};
 pub use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord};
 pub use extant_format::types::{FileType, Timestamp};
 /// Makes file systems.
+#[cfg(feature = "mkfs")]
 pub use extant_mkfs as mkfs;
 pub use extent::{ExtentState, Run};
 pub use file::{Extent, ExtentFlags, Falloc};

@@ -1,11 +1,74 @@
 //! ext4 in user space: open, create, read, write, recover.
+//!
+//! [`Fs`] is an open file system, in an image file, on a disk, or on a [`BlockDevice`] of the
+//! caller's. It shares the disk format with Linux and e2fsprogs. Calls by path are methods of
+//! [`Fs`]; [`Dir`], [`Inode`] and [`File`] are handles, which belong to their file system: another
+//! one refuses them, and after the unmount every call on them fails.
+//!
+//! ```
+//! use extant::{Fs, device::MemDevice, mkfs};
+//! use std::io::Write;
+//! use std::sync::Arc;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = Arc::new(MemDevice::new(64 << 20));
+//! let fs = Fs::options().create_on(device, &mkfs::Options::default())?;
+//! fs.create_dir_all("/var/log")?;
+//! let mut log = fs.create_file("/var/log/today")?;
+//! writeln!(log, "hello")?;
+//! log.sync()?; // the file and the names that lead to it are durable
+//! for entry in fs.walk("/var")? {
+//!     println!("{}", String::from_utf8_lossy(&entry?.path));
+//! }
+//! drop(log);
+//! fs.unmount()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//! - `file-device` (default): devices in files and on disks of Linux.
+//! - `mkfs`: the module [`mkfs`], which makes file systems.
+//!
+//! # Stability
+//! This crate alone follows semantic versioning; the crates below it (`extant-engine` and others)
+//! change at any time.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
-pub use extant_engine::*;
+mod core;
+mod error;
+mod fs;
+mod handle;
+mod path;
+mod types;
+
+/// Devices that file systems lie on.
+pub mod device {
+    pub use extant_blocks::{
+        BlockDevice, Claim, DeviceError, ImageSpec, MemDevice, Op, OverlayDevice, Place,
+    };
+    #[cfg(all(feature = "file-device", target_os = "linux"))]
+    pub use extant_blocks::{FileDevice, OpenOptions as FileDeviceOptions};
+    pub use extant_engine::device::image_spec;
+}
+
+#[cfg(feature = "mkfs")]
+pub use extant_engine::mkfs;
+
+pub use device::BlockDevice;
+pub use error::{Error, ErrorKind, Result};
+pub use extant_engine::{Clock, Falloc, FileType, SystemClock, Timestamp, Usage, XattrMode};
+pub use extant_format::error::Corrupt;
+pub use extant_format::types::{BlockNr, GroupNr, InodeNr};
+pub use fs::{Frozen, Fs, OpenOptions};
+pub use handle::{Dir, Entries, Extents, File, Inode, Walk, WalkEntry};
+pub use path::AsBytes;
+pub use types::{DirEntry, Extent, FileOptions, Metadata, NodeKind, Recovery, SetMetadata};
 
 /// The examples of the README are tests, too.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
+#[doc = include_str!("../../../README.md")]
 struct Readme;
 
 /// The examples of the guide are tests, too.

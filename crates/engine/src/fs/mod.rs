@@ -18,6 +18,7 @@ pub use options::{OpenOptions, image_spec};
 pub use report::{FsStats, Health, Recovery};
 
 use crate::error::{Errno, Error, Result};
+#[cfg(feature = "mkfs")]
 use crate::mkfs;
 use crate::mmp::Mmp;
 use crate::ops::{Anchor, Node, Operations};
@@ -76,6 +77,7 @@ impl Fs {
     }
 
     /// Makes a file system on a device and opens it.
+    #[cfg(feature = "mkfs")]
     pub fn create(
         dev: Arc<dyn BlockDevice>,
         make: &mkfs::Options,

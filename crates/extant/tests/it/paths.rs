@@ -1,0 +1,76 @@
+//! Calls by path.
+
+use crate::new;
+use extant::{ErrorKind, FileOptions, FileType};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+#[test]
+fn create_dir_all_makes_what_is_missing_and_no_more() {
+    let fs = new();
+    let made = fs.create_dir_all("/a/b//c/").unwrap();
+    assert_eq!(made.inode().number(), fs.create_dir_all("a/b/c").unwrap().inode().number());
+    fs.create_dir_all("/").unwrap();
+    fs.write("/a/file", b"").unwrap();
+    for path in ["/a/file", "/a/file/x"] {
+        assert_eq!(fs.create_dir_all(path).unwrap_err().kind(), ErrorKind::NotADirectory, "{path}");
+    }
+    assert_eq!(fs.create_dir("/a").unwrap_err().kind(), ErrorKind::AlreadyExists);
+    drop(made);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn names_of_each_type_are_bytes() {
+    let fs = new();
+    fs.write(Path::new("/p"), "str").unwrap();
+    fs.write(b"/\xff\xfe".to_vec(), b"bytes").unwrap();
+    assert_eq!(fs.read(b"/\xff\xfe").unwrap(), b"bytes");
+    fs.rename(b"/\xff\xfe", "/p").unwrap();
+    assert_eq!(fs.read(String::from("/p")).unwrap(), b"bytes");
+    let names: Vec<_> = fs.read_dir("/").unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names.iter().filter(|name| *name == b"p").count(), 1);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn files_are_created_as_the_options_say() {
+    let fs = new();
+    let absent = fs.open_file_with("/f", &FileOptions::new().write(true)).unwrap_err();
+    assert_eq!((absent.kind(), absent.op()), (ErrorKind::NotFound, "open_file"));
+    let create_new = FileOptions::new().write(true).create_new(true);
+    drop(fs.open_file_with("/f", &create_new).unwrap());
+    let error = fs.open_file_with("/f", &create_new).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    fs.symlink("/nowhere/else", "/dangling").unwrap();
+    let error = fs.create_file("/dangling").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    fs.remove_file("/dangling").unwrap();
+    assert_eq!(fs.remove_dir("/f").unwrap_err().kind(), ErrorKind::NotADirectory);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_walk_sees_each_entry_once() {
+    let fs = new();
+    let mut expected = BTreeSet::from([b"/lost+found".to_vec()]);
+    for dir in ["/a", "/a/b", "/c"] {
+        fs.create_dir_all(dir).unwrap();
+        expected.insert(dir.into());
+        for i in 0..300 {
+            let path = format!("{dir}/file {i}");
+            fs.write(&path, b"").unwrap();
+            expected.insert(path.into());
+        }
+    }
+    fs.symlink("/a", "/c/link").unwrap();
+    expected.insert(b"/c/link".to_vec());
+    let entries: Vec<_> = fs.walk("/").unwrap().collect::<Result<_, _>>().unwrap();
+    let paths: BTreeSet<_> = entries.iter().map(|entry| entry.path.clone()).collect();
+    assert_eq!((entries.len(), &paths), (expected.len(), &expected));
+    assert!(
+        entries.iter().filter(|e| e.depth == 1).all(|e| e.entry.file_type != FileType::Unknown)
+    );
+    assert_eq!(fs.walk("a/b/").unwrap().next().unwrap().unwrap().depth, 0);
+    fs.unmount().unwrap();
+}
