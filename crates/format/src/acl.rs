@@ -133,7 +133,7 @@ impl Acl {
         if let Some(entry) = self.entries.iter().find(|entry| entry.perm & !PERM_MASK != 0) {
             return Err(bad("permissions", entry.perm.into()));
         }
-        let ordered = self.entries.windows(2).all(|pair| pair[0].tag < pair[1].tag);
+        let ordered = self.entries.is_sorted_by(|a, b| a.tag < b.tag);
         if !ordered {
             return Err(bad("entries out of order", self.entries.len() as u64));
         }
