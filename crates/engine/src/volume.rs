@@ -1,7 +1,7 @@
 //! What every room stands on: the device, its geometry, the block cache, the journal, time and
 //! chance.
 
-use crate::bounds::{Remarks, uninterrupted};
+use crate::bounds::Remarks;
 use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::features::RoCompat;
@@ -197,47 +197,6 @@ impl Volume {
     /// Credits of charging an inode's owners: a record of each kind.
     pub fn owner_credits(&self) -> u32 {
         if self.geo.ro_compat(RoCompat::QUOTA) { QuotaKind::ALL.len() as u32 } else { 0 }
-    }
-
-    /// Runs a change of several steps, of which all or none must become durable. An error of the
-    /// device or of a structure that comes after the first step stops all changes: what is
-    /// half-done is in no transaction that will be committed. One that comes before it, or a lack
-    /// of space, for which each step looks first, is harmless. The change is not interrupted.
-    pub fn whole<'j, T>(
-        &self,
-        h: &mut Handle<'j>,
-        change: impl FnOnce(&mut Handle<'j>) -> Result<T>,
-    ) -> Result<T> {
-        let before = h.changes();
-        let done = uninterrupted(|| change(h));
-        if let Err(e @ (Error::Io(_) | Error::Corrupt(_))) = &done
-            && h.changes() != before
-        {
-            self.give_up(e);
-        }
-        done
-    }
-
-    /// Ends a step that began when the handle counted `before` changes. An error after the first
-    /// change of the step, a lack of space included, aborts the journal: the caller has obtained
-    /// all that the step needs before it began.
-    pub fn end_step<T>(&self, h: &Handle<'_>, before: u64, done: Result<T>) -> Result<T> {
-        done.inspect_err(|e| {
-            if h.changes() != before {
-                self.give_up(e);
-            }
-        })
-    }
-
-    /// Runs a step of a change. See [`Volume::end_step`].
-    pub fn step<'j, T>(
-        &self,
-        h: &mut Handle<'j>,
-        change: impl FnOnce(&mut Handle<'j>) -> Result<T>,
-    ) -> Result<T> {
-        let before = h.changes();
-        let done = uninterrupted(|| change(h));
-        self.end_step(h, before, done)
     }
 
     /// Something is half-done and cannot be taken back: nothing may become durable any more.

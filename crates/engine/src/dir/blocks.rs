@@ -9,7 +9,7 @@ use super::Kind;
 use crate::bounds::Steps;
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, ExtentState};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use extant_blocks::{Buffer, BufferWrite};
 use extant_format::dir::{DirFormat, entries, seal_dir_leaf, verify_leaf};
@@ -17,7 +17,7 @@ use extant_format::error::Corrupt;
 use extant_format::features::{Compat, Incompat};
 use extant_format::htree::{self, seal_htree};
 use extant_format::inode::InodeFlags;
-use extant_journal::{Handle, Seal};
+use extant_journal::Seal;
 use std::sync::Arc;
 
 /// Blocks that are read ahead when a directory is scanned.
@@ -228,14 +228,14 @@ impl<'a> Dir<'a> {
     }
 
     /// Adds a zeroed block at the end and counts it. ENOSPC beyond the largest size of a directory.
-    pub fn grow(&mut self, h: &mut Handle<'_>, owner: &Arc<Inode>) -> Result<(u32, Arc<Buffer>)> {
+    pub fn grow(&mut self, step: &mut Step<'_>, owner: &Arc<Inode>) -> Result<(u32, Arc<Buffer>)> {
         let lblk = self.count;
         if u64::from(lblk) >= self.max_blocks() {
             return Err(Errno::NoSpc.into());
         }
-        let run = extent::allocate(self.st, h, owner, lblk, 1, ExtentState::Written)?;
+        let run = extent::allocate(self.st, step, owner, lblk, 1, ExtentState::Written)?;
         let buf = self.st.cache.fresh(run.pblk.0);
-        owner.edit(self.st, h)?.size = (u64::from(lblk) + 1) << self.st.geo.block_bits;
+        step.edit(owner)?.size = (u64::from(lblk) + 1) << self.st.geo.block_bits;
         self.count = lblk + 1;
         Ok((lblk, buf))
     }
@@ -243,12 +243,12 @@ impl<'a> Dir<'a> {
 
 /// Replaces a block's bytes by `image`.
 pub(super) fn overwrite(
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     buf: &Arc<Buffer>,
     seal: Seal,
     image: &[u8],
 ) -> Result<()> {
-    let mut bytes: BufferWrite<'_> = h.write(buf, seal)?;
+    let mut bytes: BufferWrite<'_> = step.write(buf, seal)?;
     let len = bytes.len().min(image.len());
     bytes[..len].copy_from_slice(&image[..len]);
     Ok(())

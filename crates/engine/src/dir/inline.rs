@@ -10,7 +10,7 @@ use super::blocks::{Dir, overwrite};
 use super::{EntryPos, Kind, linear};
 use crate::error::{Errno, Error, Result};
 use crate::extent;
-use crate::inode::{Body, Inode};
+use crate::inode::{Body, Inode, Step};
 use crate::store::Store;
 use crate::xattr;
 use extant_format::dir::{
@@ -22,7 +22,6 @@ use extant_format::features::Incompat;
 use extant_format::inline as format;
 use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
-use extant_journal::Handle;
 use std::sync::Arc;
 
 /// Bytes of the smallest inline directory: the map's place.
@@ -99,13 +98,8 @@ pub(super) fn parent(dir: &Inode) -> InodeNr {
 }
 
 /// Changes where `..` leads.
-pub(super) fn set_parent(
-    d: &Dir<'_>,
-    h: &mut Handle<'_>,
-    owner: &Arc<Inode>,
-    ino: InodeNr,
-) -> Result<()> {
-    format::set_parent(&mut owner.edit(d.st, h)?.i_block, ino);
+pub(super) fn set_parent(step: &mut Step<'_>, owner: &Arc<Inode>, ino: InodeNr) -> Result<()> {
+    format::set_parent(&mut step.edit(owner)?.i_block, ino);
     Ok(())
 }
 
@@ -135,19 +129,19 @@ pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
 /// not.
 pub(super) fn init(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     parent: InodeNr,
 ) -> Result<bool> {
     if !st.geo.incompat(Incompat::INLINE_DATA) || owner.body().tail.is_empty() {
         return Ok(false);
     }
-    match xattr::inline_set(st, h, owner, Some(&[])) {
+    match xattr::inline_set(st, step, owner, Some(&[])) {
         Ok(()) => {}
         Err(e) if e.is(Errno::NoSpc) => return Ok(false),
         Err(e) => return Err(e),
     }
-    let mut body = owner.edit(st, h)?;
+    let mut body = step.edit(owner)?;
     body.i_block.fill(0);
     format::set_parent(&mut body.i_block, parent);
     init_area(format::dir_area_mut(&mut body.i_block), &DirFormat::new(&st.geo));
@@ -160,42 +154,42 @@ pub(super) fn init(
 /// Changes one area.
 pub(super) fn change(
     d: &Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     nr: u32,
     f: impl FnOnce(&mut [u8]) -> Result<(), Corrupt>,
 ) -> Result<()> {
     if nr == FIRST {
-        return Ok(f(format::dir_area_mut(&mut owner.edit(d.st, h)?.i_block))?);
+        return Ok(f(format::dir_area_mut(&mut step.edit(owner)?.i_block))?);
     }
     let mut value = xattr::inline_get(d.st, owner)?;
     f(&mut value)?;
-    xattr::inline_set(d.st, h, owner, Some(&value))
+    xattr::inline_set(d.st, step, owner, Some(&value))
 }
 
 /// Puts a name into the areas, growing the second as far as the inode has room; false if there is
 /// none left.
 pub(super) fn insert(
     d: &Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     new: &New<'_>,
 ) -> Result<bool> {
     let areas = Areas::read(d)?;
     for (nr, _, bytes) in areas.each() {
         if largest_gap(bytes, &d.format).map_err(|e| e.at_inode(d.inode.ino))? >= new.len() {
-            change(d, h, owner, nr, |bytes| {
+            change(d, step, owner, nr, |bytes| {
                 insert_entry(bytes, &d.format, new.name, new.ino, new.ftype).map(drop)
             })?;
             return Ok(true);
         }
     }
-    extend_second(d, h, owner, &areas.areas[SECOND as usize], new)
+    extend_second(d, step, owner, &areas.areas[SECOND as usize], new)
 }
 
 fn extend_second(
     d: &Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     second: &[u8],
     new: &New<'_>,
@@ -207,24 +201,24 @@ fn extend_second(
     let mut value = second.to_vec();
     value.resize(len, 0);
     put_entry(&mut value, &d.format, second.len(), new.len(), new.ino, new.ftype, new.name);
-    match xattr::inline_set(d.st, h, owner, Some(&value)) {
+    match xattr::inline_set(d.st, step, owner, Some(&value)) {
         Err(e) if e.is(Errno::NoSpc) => return Ok(false),
         other => other?,
     }
-    owner.edit(d.st, h)?.size = MIN_SIZE + len as u64;
+    step.edit(owner)?.size = MIN_SIZE + len as u64;
     Ok(true)
 }
 
 /// Moves the entries to a block of their own. If there is no space the directory stays as it was.
-pub(super) fn convert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>) -> Result<()> {
+pub(super) fn convert(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>) -> Result<()> {
     let areas = Areas::read(d)?;
     let parent = parent(owner);
     let image = areas.as_first_block(d, parent)?;
     let before = owner.body().clone();
-    match move_out(d, h, owner) {
-        Ok(buf) => overwrite(h, &buf, d.leaf_seal(), &image),
+    match move_out(d, step, owner) {
+        Ok(buf) => overwrite(step, &buf, d.leaf_seal(), &image),
         Err(e) => {
-            restore(d, h, owner, before)?;
+            restore(d, step, owner, before)?;
             Err(e)
         }
     }
@@ -232,22 +226,22 @@ pub(super) fn convert(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>) -
 
 fn move_out(
     d: &mut Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
 ) -> Result<Arc<extant_blocks::Buffer>, Error> {
-    xattr::inline_set(d.st, h, owner, None)?;
+    xattr::inline_set(d.st, step, owner, None)?;
     {
-        let mut body = owner.edit(d.st, h)?;
+        let mut body = step.edit(owner)?;
         body.flags.remove(InodeFlags::INLINE_DATA);
         body.size = 0;
     }
-    extent::init(d.st, h, owner)?;
+    extent::init(d.st, step, owner)?;
     d.kind = Kind::Linear;
-    Ok(d.grow(h, owner)?.1)
+    Ok(d.grow(step, owner)?.1)
 }
 
-fn restore(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, before: Body) -> Result<()> {
-    let mut body = owner.edit(d.st, h)?;
+fn restore(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>, before: Body) -> Result<()> {
+    let mut body = step.edit(owner)?;
     body.i_block = before.i_block;
     body.flags = before.flags;
     body.size = before.size;

@@ -5,66 +5,65 @@ use super::blocks::{Dir, overwrite};
 use super::hash::Hasher;
 use super::{Kind, inline, linear, split};
 use crate::error::{Error, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use extant_format::htree::{NodeMut, RootInfo};
 use extant_format::inode::InodeFlags;
-use extant_journal::Handle;
 use std::sync::Arc;
 
 /// Puts `new` in, converting the directory where its kind has no room left.
 pub(super) fn insert(
     d: &mut Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     new: &New<'_>,
 ) -> Result<()> {
     if d.kind == Kind::Inline {
-        if inline::insert(d, h, owner, new)? {
+        if inline::insert(d, step, owner, new)? {
             return Ok(());
         }
-        inline::convert(d, h, owner)?;
+        inline::convert(d, step, owner)?;
     }
     match d.kind {
-        Kind::Indexed => insert_indexed(d, h, owner, new),
-        _ => insert_linear(d, h, owner, new),
+        Kind::Indexed => insert_indexed(d, step, owner, new),
+        _ => insert_linear(d, step, owner, new),
     }
 }
 
 fn insert_linear(
     d: &mut Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     new: &New<'_>,
 ) -> Result<()> {
     if owner.flags().contains(InodeFlags::INDEX) {
         // The index does not learn of the new name.
-        owner.edit(d.st, h)?.flags.remove(InodeFlags::INDEX);
+        step.edit(owner)?.flags.remove(InodeFlags::INDEX);
     }
     if d.count == 1 && d.hashed() {
         let buf = d.load(0)?;
-        if linear::insert_at(d, h, &buf, Room::Unknown, new)? {
+        if linear::insert_at(d, step, &buf, Room::Unknown, new)? {
             linear::note_gap(d, 0, &buf);
             return Ok(());
         }
-        index(d, h, owner)?;
-        return insert_indexed(d, h, owner, new);
+        index(d, step, owner)?;
+        return insert_indexed(d, step, owner, new);
     }
-    linear::insert(d, h, owner, new)
+    linear::insert(d, step, owner, new)
 }
 
 /// A tree that cannot be walked is given up if no checksum vouches for the index.
 fn insert_indexed(
     d: &mut Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     new: &New<'_>,
 ) -> Result<()> {
-    match split::insert(d, h, owner, new) {
+    match split::insert(d, step, owner, new) {
         Err(Error::Corrupt(e)) if !d.format.metadata_csum => {
             tracing::warn!(%e, "hash tree is corrupt, the directory goes on without an index");
-            owner.edit(d.st, h)?.flags.remove(InodeFlags::INDEX);
+            step.edit(owner)?.flags.remove(InodeFlags::INDEX);
             d.kind = Kind::Linear;
-            linear::insert(d, h, owner, new)
+            linear::insert(d, step, owner, new)
         }
         other => other,
     }
@@ -72,20 +71,20 @@ fn insert_indexed(
 
 /// Makes a full directory of one block an indexed one: the names move to a leaf of their own, block
 /// 0 becomes the root.
-fn index(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>) -> Result<()> {
+fn index(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>) -> Result<()> {
     let (_, parent) = linear::dotdot(d)?;
     let first = d.load(0)?;
     let old = first.snapshot();
     let names: Vec<_> = area::names(d.format.area(&old), &d.format).collect::<Result<_, _>>()?;
     let leaf =
         linear::leaf_image(d, names.into_iter()).ok_or_else(|| d.corrupt("directory block", 0))?;
-    let (lblk, buf) = d.grow(h, owner)?;
-    overwrite(h, &buf, d.leaf_seal(), &leaf)?;
+    let (lblk, buf) = d.grow(step, owner)?;
+    overwrite(step, &buf, d.leaf_seal(), &leaf)?;
     let mut root = vec![0; d.format.block_size as usize];
     let info = RootInfo { hash_version: Hasher::default_of(d).version, levels: 0 };
     NodeMut::init_root(&mut root, &d.format, info, d.inode.ino, parent, lblk);
-    owner.edit(d.st, h)?.flags.insert(InodeFlags::INDEX);
+    step.edit(owner)?.flags.insert(InodeFlags::INDEX);
     d.kind = Kind::Indexed;
     d.inode.dir.lock().gaps = None;
-    overwrite(h, &first, d.index_seal(), &root)
+    overwrite(step, &first, d.index_seal(), &root)
 }

@@ -5,11 +5,10 @@ use super::area::{self, New, Room};
 use super::blocks::{Dir, Shape, overwrite};
 use super::{EntryPos, Kind};
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use extant_blocks::Buffer;
 use extant_format::dir::{dot_dot, fill, largest_gap, put_entry, room_at, set_rec_len};
 use extant_format::types::InodeNr;
-use extant_journal::Handle;
 use std::sync::Arc;
 
 /// Blocks up to which the gaps of a linear directory are kept in memory.
@@ -87,24 +86,24 @@ pub(super) fn first_block(d: &Dir<'_>, parent: InodeNr) -> Vec<u8> {
 /// Puts a name into the first block with room, or a new one.
 pub(super) fn insert(
     d: &mut Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     new: &New<'_>,
 ) -> Result<()> {
     if let Some(lblk) = find_gap(d, new.len())? {
         let buf = d.load(lblk)?;
-        if insert_at(d, h, &buf, Room::Unknown, new)? {
+        if insert_at(d, step, &buf, Room::Unknown, new)? {
             note_gap(d, lblk, &buf);
             return Ok(());
         }
     }
-    append(d, h, owner, new)
+    append(d, step, owner, new)
 }
 
 /// Puts a name into a leaf; false if it has no room.
 pub(super) fn insert_at(
     d: &Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     buf: &Arc<Buffer>,
     known: Room,
     new: &New<'_>,
@@ -112,7 +111,7 @@ pub(super) fn insert_at(
     // A look first, so that a full leaf does not become part of the transaction; nobody else
     // changes it meanwhile.
     let Some(room) = find_room(d, &buf.read(), known, new.len())? else { return Ok(false) };
-    let mut bytes = h.write(buf, d.leaf_seal())?;
+    let mut bytes = step.write(buf, d.leaf_seal())?;
     let area = d.format.area_mut(&mut bytes);
     let start = room.offset + room.used;
     if room.used > 0 {
@@ -147,10 +146,10 @@ pub(super) fn leaf_image<'a>(d: &Dir<'_>, list: impl Iterator<Item = New<'a>>) -
     fill(d.format.area_mut(&mut image), &d.format, list.map(New::parts)).then_some(image)
 }
 
-fn append(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
-    let (lblk, buf) = d.grow(h, owner)?;
+fn append(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
+    let (lblk, buf) = d.grow(step, owner)?;
     if let Some(image) = leaf_image(d, std::iter::once(*new)) {
-        overwrite(h, &buf, d.leaf_seal(), &image)?;
+        overwrite(step, &buf, d.leaf_seal(), &image)?;
     }
     note_gap(d, lblk, &buf);
     Ok(())

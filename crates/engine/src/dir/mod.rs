@@ -28,7 +28,7 @@ mod window;
 use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::extent;
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use area::{Hit, New, Room};
 use blocks::Dir;
@@ -38,7 +38,7 @@ use extant_format::error::Corrupt;
 use extant_format::features::{Compat, Incompat};
 use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, InodeNr};
-use extant_journal::{Handle, Seal};
+use extant_journal::Seal;
 use std::sync::Arc;
 
 pub use respell::{are_spellings, respell};
@@ -201,7 +201,7 @@ fn look_in_tree(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, InsertSlot>
 /// As [`insert`].
 pub fn insert_seated(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     dir: &Arc<Inode>,
     seat: &InsertSlot,
     name: &[u8],
@@ -216,12 +216,12 @@ pub fn insert_seated(
     let new = New { name, ino, ftype };
     if let Some((leaf, room)) = &seat.0
         && (d.kind == Kind::Indexed || d.is_one_leaf())
-        && linear::insert_at(&d, h, leaf, *room, &new)?
+        && linear::insert_at(&d, step, leaf, *room, &new)?
     {
         linear::note_gap(&d, 0, leaf);
         return Ok(());
     }
-    insert::insert(&mut d, h, dir, &new)
+    insert::insert(&mut d, step, dir, &new)
 }
 
 /// Adds a name that is known to be absent. Splits, indexes, grows the directory as needed (updates
@@ -232,22 +232,22 @@ pub fn insert_seated(
 /// for names that no entry may have.
 pub fn insert(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     dir: &Arc<Inode>,
     name: &[u8],
     ino: InodeNr,
     ftype: FileType,
 ) -> Result<()> {
-    insert_seated(st, h, dir, &InsertSlot::default(), name, (ino, ftype))
+    insert_seated(st, step, dir, &InsertSlot::default(), name, (ino, ftype))
 }
 
 /// Removes a name; ENOENT if it is not there.
 ///
 /// # Errors
 /// `Corrupt`, `Io`, ENOENT.
-pub fn remove(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Found> {
+pub fn remove(st: &Store, step: &mut Step<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Found> {
     let spot = find(st, dir, name)?.ok_or(Errno::NoEnt)?;
-    remove_at(st, h, dir, &spot)?;
+    remove_at(st, step, dir, &spot)?;
     Ok(spot.hit.found)
 }
 
@@ -264,19 +264,19 @@ pub fn find(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<EntryPos>> {
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn remove_at(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &EntryPos) -> Result<()> {
-    remove_from(&Dir::open_for_change(st, dir)?, h, dir, spot)
+pub fn remove_at(st: &Store, step: &mut Step<'_>, dir: &Arc<Inode>, spot: &EntryPos) -> Result<()> {
+    remove_from(&Dir::open_for_change(st, dir)?, step, dir, spot)
 }
 
-fn remove_from(d: &Dir<'_>, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &EntryPos) -> Result<()> {
+fn remove_from(d: &Dir<'_>, step: &mut Step<'_>, dir: &Arc<Inode>, spot: &EntryPos) -> Result<()> {
     let format = d.format;
     match &spot.buf {
-        None => inline::change(d, h, dir, spot.lblk, |area| {
+        None => inline::change(d, step, dir, spot.lblk, |area| {
             remove_entry(area, &format, spot.hit.offset, spot.hit.before)
         }),
         Some(buf) => {
             {
-                let mut bytes = h.write(buf, seal_of(d, spot))?;
+                let mut bytes = step.write(buf, seal_of(d, spot))?;
                 remove_entry(
                     format.area_mut(&mut bytes),
                     &format,
@@ -296,14 +296,14 @@ fn remove_from(d: &Dir<'_>, h: &mut Handle<'_>, dir: &Arc<Inode>, spot: &EntryPo
 /// `Corrupt`, `Io`, ENOENT.
 pub fn replace(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     dir: &Arc<Inode>,
     name: &[u8],
     ino: InodeNr,
     ftype: FileType,
 ) -> Result<()> {
     if name == b".." {
-        return set_parent(st, h, dir, ino);
+        return set_parent(st, step, dir, ino);
     }
     check_name(name)?;
     check_key(dir)?;
@@ -315,8 +315,8 @@ pub fn replace(
         Ok(())
     };
     match &spot.buf {
-        None => inline::change(&d, h, dir, spot.lblk, set),
-        Some(buf) => Ok(set(format.area_mut(&mut h.write(buf, seal_of(&d, &spot))?))?),
+        None => inline::change(&d, step, dir, spot.lblk, set),
+        Some(buf) => Ok(set(format.area_mut(&mut step.write(buf, seal_of(&d, &spot))?))?),
     }
 }
 
@@ -324,14 +324,14 @@ pub fn replace(
 ///
 /// # Errors
 /// `Io`, ENOSPC.
-pub fn init(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, parent: InodeNr) -> Result<()> {
-    if inline::init(st, h, dir, parent)? {
+pub fn init(st: &Store, step: &mut Step<'_>, dir: &Arc<Inode>, parent: InodeNr) -> Result<()> {
+    if inline::init(st, step, dir, parent)? {
         return Ok(());
     }
     let mut d = Dir::open(st, dir)?;
-    let (_, buf) = d.grow(h, dir)?;
+    let (_, buf) = d.grow(step, dir)?;
     let image = linear::first_block(&d, parent);
-    blocks::overwrite(h, &buf, d.leaf_seal(), &image)
+    blocks::overwrite(step, &buf, d.leaf_seal(), &image)
 }
 
 /// Whether only `.` and `..` are there.
@@ -442,14 +442,14 @@ fn append_credits(st: &Store, dir: &Inode, count: u32) -> u32 {
 /// Credits of [`remove`] or [`replace`].
 pub const CHANGE_CREDITS: u32 = 2;
 
-fn set_parent(st: &Store, h: &mut Handle<'_>, dir: &Arc<Inode>, ino: InodeNr) -> Result<()> {
+fn set_parent(st: &Store, step: &mut Step<'_>, dir: &Arc<Inode>, ino: InodeNr) -> Result<()> {
     let d = Dir::open_for_change(st, dir)?;
     if d.kind == Kind::Inline {
-        return inline::set_parent(&d, h, dir, ino);
+        return inline::set_parent(step, dir, ino);
     }
     let (offset, _) = linear::dotdot(&d)?;
     let buf = d.load(0)?;
-    let mut bytes = h.write(&buf, d.first_seal())?;
+    let mut bytes = step.write(&buf, d.first_seal())?;
     set_target(&mut bytes, &d.format, offset, ino, FileType::Directory);
     Ok(())
 }

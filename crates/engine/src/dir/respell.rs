@@ -3,11 +3,10 @@
 use super::blocks::Dir;
 use super::{EntryPos, Found, fold, inline, locate, remove_from};
 use crate::error::{Errno, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use extant_format::dir::entries;
 use extant_format::error::Corrupt;
-use extant_journal::Handle;
 use std::sync::Arc;
 
 /// Whether two names are spellings of one name in this directory. Equal ones are, where names fold.
@@ -23,7 +22,7 @@ pub fn are_spellings(st: &Store, dir: &Inode, one: &[u8], other: &[u8]) -> bool 
 /// `Corrupt`, `Io`, ENOENT, ENOSPC.
 pub fn respell(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     dir: &Arc<Inode>,
     name: &[u8],
     new: &[u8],
@@ -37,10 +36,10 @@ pub fn respell(
     if old == new {
         return Ok(());
     }
-    super::insert(st, h, dir, new, ino, ftype)?;
+    super::insert(st, step, dir, new, ino, ftype)?;
     let d = Dir { exact: true, ..Dir::open_for_change(st, dir)? };
     let spot = locate(&d, &old)?.ok_or(Errno::NoEnt)?;
-    remove_from(&d, h, dir, &spot)
+    remove_from(&d, step, dir, &spot)
 }
 
 /// The name of an entry as it is stored.

@@ -10,18 +10,17 @@ use super::hash::Hasher;
 use super::htree::{self, Frame, Path};
 use super::linear;
 use crate::error::{Errno, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use extant_blocks::Buffer;
 use extant_format::dir::entries;
 use extant_format::error::Corrupt;
 use extant_format::htree::NodeMut;
-use extant_journal::Handle;
 use std::sync::Arc;
 
 /// Puts `new` into the leaf of its hash, making room as needed.
 pub(super) fn insert(
     d: &mut Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     new: &New<'_>,
 ) -> Result<()> {
@@ -32,13 +31,15 @@ pub(super) fn insert(
         let root = htree::root(d)?;
         let path = htree::probe(d, &root, hash)?;
         let leaf = htree::load_leaf(d, path.leaf)?;
-        if linear::insert_at(d, h, &leaf, Room::Unknown, new)? || insert_packed(d, h, &leaf, new)? {
+        if linear::insert_at(d, step, &leaf, Room::Unknown, new)?
+            || insert_packed(d, step, &leaf, new)?
+        {
             return Ok(());
         }
         match full_nodes(d, &path)? {
-            0 => return split_leaf(d, h, owner, &path, &root.hasher, new),
-            n if n < path.frames.len() => split_node(d, h, owner, &path, path.frames.len() - n)?,
-            _ => add_level(d, h, owner, &path)?,
+            0 => return split_leaf(d, step, owner, &path, &root.hasher, new),
+            n if n < path.frames.len() => split_node(d, step, owner, &path, path.frames.len() - n)?,
+            _ => add_level(d, step, owner, &path)?,
         }
     }
     Err(d.corrupt("hash tree", 0).into())
@@ -47,7 +48,7 @@ pub(super) fn insert(
 /// Gaps that are too small one by one may be enough together.
 fn insert_packed(
     d: &Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     leaf: &Arc<Buffer>,
     new: &New<'_>,
 ) -> Result<bool> {
@@ -60,7 +61,7 @@ fn insert_packed(
     }
     let names: Vec<_> = area::names(area, &d.format).collect::<Result<_, _>>()?;
     match linear::leaf_image(d, names.into_iter().chain([*new])) {
-        Some(image) => overwrite(h, leaf, d.leaf_seal(), &image).map(|()| true),
+        Some(image) => overwrite(step, leaf, d.leaf_seal(), &image).map(|()| true),
         None => Ok(false),
     }
 }
@@ -81,7 +82,7 @@ fn full_nodes(d: &Dir<'_>, path: &Path) -> Result<usize> {
 /// room.
 fn split_node(
     d: &mut Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     path: &Path,
     at: usize,
@@ -96,13 +97,13 @@ fn split_node(
     let Some(&(key, _)) = upper.first() else {
         return Err(d.corrupt("hash tree node", frame.lblk).into());
     };
-    let lblk = new_node(d, h, owner, upper)?;
-    set_entries(d, h, frame, lower)?;
-    insert_key(d, h, parent, key, lblk)
+    let lblk = new_node(d, step, owner, upper)?;
+    set_entries(d, step, frame, lower)?;
+    insert_key(d, step, parent, key, lblk)
 }
 
 /// Gives the root a single child that takes over all its entries.
-fn add_level(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, path: &Path) -> Result<()> {
+fn add_level(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>, path: &Path) -> Result<()> {
     if path.frames.len() >= d.max_levels() {
         return Err(Errno::NoSpc.into());
     }
@@ -110,36 +111,36 @@ fn add_level(d: &mut Dir<'_>, h: &mut Handle<'_>, owner: &Arc<Inode>, path: &Pat
         return Err(d.corrupt("hash tree path", path.leaf).into());
     };
     let entries = root.with(d, |node| node.entries().collect::<Vec<_>>())?;
-    let lblk = new_node(d, h, owner, &entries)?;
-    set_entries(d, h, root, &[(0, lblk)])?;
-    let mut bytes = h.write(&root.buf, d.index_seal())?;
+    let lblk = new_node(d, step, owner, &entries)?;
+    set_entries(d, step, root, &[(0, lblk)])?;
+    let mut bytes = step.write(&root.buf, d.index_seal())?;
     NodeMut::open(&mut bytes, root.kind(), &d.format)?.set_levels(path.frames.len() as u8);
     Ok(())
 }
 
 fn new_node(
     d: &mut Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     entries: &[(u32, u32)],
 ) -> Result<u32> {
-    let (lblk, buf) = d.grow(h, owner)?;
+    let (lblk, buf) = d.grow(step, owner)?;
     let mut image = vec![0; d.format.block_size as usize];
     let first = entries.first().map_or(0, |(_, child)| *child);
     if !NodeMut::init_interior(&mut image, &d.format, first).set_entries(entries) {
         return Err(d.corrupt("hash tree node", lblk).into());
     }
-    overwrite(h, &buf, d.index_seal(), &image)?;
+    overwrite(step, &buf, d.index_seal(), &image)?;
     Ok(lblk)
 }
 
 fn set_entries(
     d: &Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     frame: &Frame,
     entries: &[(u32, u32)],
 ) -> Result<()> {
-    let mut bytes = h.write(&frame.buf, d.index_seal())?;
+    let mut bytes = step.write(&frame.buf, d.index_seal())?;
     match NodeMut::open(&mut bytes, frame.kind(), &d.format)?.set_entries(entries) {
         true => Ok(()),
         false => Err(d.corrupt("hash tree node", frame.lblk).into()),
@@ -147,8 +148,8 @@ fn set_entries(
 }
 
 /// Enters a block behind the entry that the path took.
-fn insert_key(d: &Dir<'_>, h: &mut Handle<'_>, frame: &Frame, key: u32, lblk: u32) -> Result<()> {
-    let mut bytes = h.write(&frame.buf, d.index_seal())?;
+fn insert_key(d: &Dir<'_>, step: &mut Step<'_>, frame: &Frame, key: u32, lblk: u32) -> Result<()> {
+    let mut bytes = step.write(&frame.buf, d.index_seal())?;
     match NodeMut::open(&mut bytes, frame.kind(), &d.format)?.insert(frame.at + 1, key, lblk) {
         true => Ok(()),
         false => Err(d.corrupt("hash tree node", frame.lblk).into()),
@@ -159,7 +160,7 @@ fn insert_key(d: &Dir<'_>, h: &mut Handle<'_>, frame: &Frame, key: u32, lblk: u3
 /// has room.
 fn split_leaf(
     d: &mut Dir<'_>,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     path: &Path,
     hasher: &Hasher,
@@ -175,10 +176,10 @@ fn split_leaf(
     let (Some(lower), Some(upper)) = (image(d, &halves.lower), image(d, &halves.upper)) else {
         return Err(d.corrupt("directory leaf", path.leaf).into());
     };
-    let (lblk, buf) = d.grow(h, owner)?;
-    overwrite(h, &buf, d.leaf_seal(), &upper)?;
-    overwrite(h, &leaf, d.leaf_seal(), &lower)?;
-    insert_key(d, h, node, halves.key, lblk)
+    let (lblk, buf) = d.grow(step, owner)?;
+    overwrite(step, &buf, d.leaf_seal(), &upper)?;
+    overwrite(step, &leaf, d.leaf_seal(), &lower)?;
+    insert_key(d, step, node, halves.key, lblk)
 }
 
 fn image(d: &Dir<'_>, entries: &[(u32, New<'_>)]) -> Option<Vec<u8>> {

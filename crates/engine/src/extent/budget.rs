@@ -6,11 +6,10 @@
 
 use super::owner::Kind;
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use extant_format::extent::{MAX_DEPTH, Node};
 use extant_format::indirect::pointers_per_block;
-use extant_journal::Handle;
 
 /// Levels of pointer blocks.
 const LEVELS: u32 = 3;
@@ -58,15 +57,15 @@ fn pointer_blocks(st: &Store, blocks: u32) -> u32 {
 
 /// Whether `needed` credits are left. The transaction is asked for more if not; the first step of a
 /// call always goes on.
-pub(super) fn may_go_on(h: &mut Handle<'_>, needed: u32, first: bool) -> Result<bool> {
-    let missing = needed.saturating_sub(h.credits_left());
-    Ok(missing == 0 || h.extend(missing)? || first)
+pub(super) fn may_go_on(step: &mut Step<'_>, needed: u32, first: bool) -> Result<bool> {
+    let missing = needed.saturating_sub(step.credits_left());
+    Ok(missing == 0 || step.extend(missing)? || first)
 }
 
 /// Asserts, in builds that check, that a step that was started with `before` credits left used no
 /// more than its bound.
-pub(super) fn assert_used(before: u32, h: &Handle<'_>, bound: u32) {
-    let used = before.saturating_sub(h.credits_left());
+pub(super) fn assert_used(before: u32, step: &Step<'_>, bound: u32) {
+    let used = before.saturating_sub(step.credits_left());
     debug_assert!(used <= bound, "{used} credits used where {bound} were thought to do");
 }
 

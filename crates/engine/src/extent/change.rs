@@ -6,11 +6,10 @@ use super::io::Writer;
 use super::owner::Kind;
 use super::tree;
 use crate::error::{Errno, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
-use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,12 +23,12 @@ use std::sync::Arc;
 /// behind the first run the call returns where it stopped, and the next one meets the error.
 pub fn mark_written(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
 ) -> Result<u32> {
     match Kind::of(inode) {
-        Kind::Tree => mark(st, h, inode, range, false),
+        Kind::Tree => mark(st, step, inode, range, false),
         Kind::Indirect | Kind::Inline => Ok(range.end),
     }
 }
@@ -42,12 +41,12 @@ pub fn mark_written(
 /// [`mark_written`].
 pub fn mark_unwritten(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
 ) -> Result<u32> {
     match Kind::of(inode) {
-        Kind::Tree => mark(st, h, inode, range, true),
+        Kind::Tree => mark(st, step, inode, range, true),
         Kind::Indirect | Kind::Inline => Err(Errno::OpNotSupp.into()),
     }
 }
@@ -60,7 +59,7 @@ pub fn has_unwritten(inode: &Inode) -> bool {
 
 fn mark(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
     unwritten: bool,
@@ -69,33 +68,34 @@ fn mark(
         return Ok(range.end);
     }
     let mut map = inode.map.write();
-    let reached =
-        changing(st, h, inode, &mut map, |h| convert_runs(st, h, inode, range.clone(), unwritten))?;
+    let reached = changing(step, inode, &mut map, |step| {
+        convert_runs(st, step, inode, range.clone(), unwritten)
+    })?;
     map.forget(range.start.into()..reached.into());
     Ok(reached)
 }
 
 fn convert_runs(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
     unwritten: bool,
 ) -> Result<u32> {
     let mut at = range.start;
-    let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
+    let mut nodes = Writer::new(st, step, inode, st.alloc.inode_goal(inode.ino));
     while at < range.end {
         let needed = budget::edit(st, budget::depth(inode));
-        if !budget::may_go_on(nodes.h, needed, at == range.start)? {
+        if !budget::may_go_on(nodes.step, needed, at == range.start)? {
             break;
         }
-        let before = nodes.h.credits_left();
+        let before = nodes.step.credits_left();
         let next = match tree::convert(&mut nodes, at..range.end, unwritten) {
             // What was converted before counts.
             Err(_) if at > range.start => break,
             next => next?,
         };
-        budget::assert_used(before, nodes.h, needed);
+        budget::assert_used(before, nodes.step, needed);
         at = u32::try_from(next).unwrap_or(range.end).clamp(at + 1, range.end);
     }
     Ok(at)
@@ -106,10 +106,10 @@ fn convert_runs(
 ///
 /// # Errors
 /// ENOSPC, `Corrupt`, `Io`; the mapping is the same in any case.
-pub fn split_at(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, at: u32) -> Result<()> {
+pub fn split_at(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, at: u32) -> Result<()> {
     let mut map = inode.map.write();
-    changing(st, h, inode, &mut map, |h| {
-        tree::split_at(&mut Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino)), at)
+    changing(step, inode, &mut map, |step| {
+        tree::split_at(&mut Writer::new(st, step, inode, st.alloc.inode_goal(inode.ino)), at)
     })
 }
 
@@ -124,7 +124,7 @@ pub fn split_at(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, at: u32) -> 
 /// `Corrupt`, `Io`.
 pub fn shift(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u64>,
     by: i64,
@@ -136,8 +136,8 @@ pub fn shift(
         Kind::Indirect | Kind::Inline => return Err(Errno::OpNotSupp.into()),
     }
     let mut map = inode.map.write();
-    let left = changing(st, h, inode, &mut map, |h| {
-        let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
+    let left = changing(step, inode, &mut map, |step| {
+        let mut nodes = Writer::new(st, step, inode, st.alloc.inode_goal(inode.ino));
         match by < 0 {
             true => shift_down(&mut nodes, range.clone(), by),
             false => shift_up(&mut nodes, range.clone(), by),
@@ -150,7 +150,7 @@ pub fn shift(
 /// Whether another extent can be moved within the handle.
 fn may_move(nodes: &mut Writer<'_, '_, '_>, first: bool) -> Result<bool> {
     let needed = budget::edit(nodes.st, budget::depth(nodes.inode));
-    budget::may_go_on(nodes.h, needed, first)
+    budget::may_go_on(nodes.step, needed, first)
 }
 
 /// From the first to the last, so that each moves into the space that the one before left.
@@ -200,9 +200,9 @@ fn shift_up(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, by: i64) -> Resul
 
 fn move_extent(nodes: &mut Writer<'_, '_, '_>, e: &Leaf, from: u64, by: i64) -> Result<()> {
     let (before, bound) =
-        (nodes.h.credits_left(), budget::edit(nodes.st, budget::depth(nodes.inode)));
+        (nodes.step.credits_left(), budget::edit(nodes.st, budget::depth(nodes.inode)));
     let moved = tree::shift(nodes, e.lblk, from.max(e.lblk.into()), by)?;
-    budget::assert_used(before, nodes.h, bound);
+    budget::assert_used(before, nodes.step, bound);
     match moved {
         true => Ok(()),
         false => Err(Corrupt::new("extent")

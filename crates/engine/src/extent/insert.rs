@@ -4,19 +4,18 @@ use super::budget;
 use super::indirect;
 use super::io::Writer;
 use super::lookup::{goal_locked, implied_locked, lookup_locked, unowned_locked};
-use super::owner::{Kind, charge, purpose};
+use super::owner::{Kind, charge, check_charge, purpose};
 use super::tree;
 use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Result};
-use crate::inode::{ExtentState, Inode, MapCache, Run};
+use crate::inode::{ExtentState, Inode, MapCache, Run, Step};
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
 use extant_format::types::{BlockNr, FileType};
-use extant_journal::Handle;
 use std::sync::Arc;
 
-/// Claims, books and maps up to `len` blocks at the hole `lblk` within `h` (directories, symlinks,
+/// Claims, books and maps up to `len` blocks at the hole `lblk` within `step` (directories, symlinks,
 /// fallocate). Returns the run that is mapped at `lblk` afterwards, at least one block. On bigalloc
 /// a cluster that the file already owns is used.
 ///
@@ -25,7 +24,7 @@ use std::sync::Arc;
 /// `Io`.
 pub fn allocate(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     lblk: u32,
     len: u32,
@@ -38,7 +37,7 @@ pub fn allocate(
     }
     if let Some(pblk) = implied_locked(st, inode, lblk)? {
         let run = Run { pblk, state, len: found.len.min(to_cluster_end(st, lblk)), lblk };
-        changing(st, h, inode, &mut map, |h| insert_owned(st, h, inode, run))?;
+        changing(step, inode, &mut map, |step| insert_owned(st, step, inode, run))?;
         map.put(run);
         return Ok(run);
     }
@@ -46,7 +45,7 @@ pub fn allocate(
     let offset = lblk % st.geo.cluster_ratio();
     let wanted = (offset + len).next_multiple_of(st.geo.cluster_ratio());
     st.quota.promise(inode, wanted)?;
-    let mapped = allocate_at(st, h, inode, &mut map, Hole { lblk, offset, len, state });
+    let mapped = allocate_at(st, step, inode, &mut map, Hole { lblk, offset, len, state });
     let booked = mapped
         .as_ref()
         .map_or(0, |run| (offset + run.len).next_multiple_of(st.geo.cluster_ratio()));
@@ -64,7 +63,7 @@ struct Hole {
 
 fn allocate_at(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     map: &mut MapCache,
     hole: Hole,
@@ -74,7 +73,7 @@ fn allocate_at(
     let len = len.min(claim.len.saturating_sub(offset));
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), state };
     let (mapped, result) =
-        changing(st, h, inode, map, |h| Ok(insert_claimed(st, h, inode, run, &mut claim, offset)))?;
+        changing(step, inode, map, |step| Ok(insert_claimed(st, step, inode, run, &mut claim)))?;
     let run = Run { len: mapped, ..run };
     match result {
         Err(error) if mapped == 0 => {
@@ -120,7 +119,7 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
 /// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data
 /// are on their way to the device already). `offset_in_claim` is not zero only on bigalloc, where
 /// `lblk` may lie inside its cluster: the claim begins with the cluster then. Returns how many
-/// blocks are mapped, and why not all if so: blocks that could not be mapped are free again.
+/// blocks are mapped, and why not all if so: blocks that could not be mapped stay with the claim.
 ///
 /// # Errors
 /// EAGAIN if one of the clusters is the file's already (see [`unowned`](super::unowned));
@@ -129,7 +128,7 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
 #[expect(clippy::too_many_arguments, reason = "a run, a claim, and where they meet")]
 pub fn insert_claim(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     lblk: u32,
     claim: &mut Claim,
@@ -150,9 +149,8 @@ pub fn insert_claim(
             Err(error) => return (0, Err(error)),
         }
     }
-    let done = changing(st, h, inode, &mut map, |h| {
-        Ok(insert_claimed(st, h, inode, run, claim, offset_in_claim))
-    });
+    let done =
+        changing(step, inode, &mut map, |step| Ok(insert_claimed(st, step, inode, run, claim)));
     match done {
         Ok((mapped, result)) if mapped > 0 => {
             map.put(Run { len: mapped, ..run });
@@ -174,13 +172,13 @@ pub fn insert_claim(
 /// EINVAL if the parts are not as long as the claim; otherwise as [`insert_claim`].
 pub fn insert_scattered(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     claim: &mut Claim,
     parts: &[(u32, u32)],
 ) -> (u32, Result<()>) {
     if let [(lblk, len)] = *parts {
-        return insert_claim(st, h, inode, lblk, claim, 0, len, ExtentState::Written);
+        return insert_claim(st, step, inode, lblk, claim, 0, len, ExtentState::Written);
     }
     let sum: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
     if sum != claim.len.into()
@@ -191,7 +189,8 @@ pub fn insert_scattered(
         return (0, Err(Errno::Inval.into()));
     }
     let mut map = inode.map.write();
-    let done = changing(st, h, inode, &mut map, |h| Ok(insert_each(st, h, inode, claim, parts)));
+    let done =
+        changing(step, inode, &mut map, |step| Ok(insert_each(st, step, inode, claim, parts)));
     for (lblk, len) in parts {
         map.forget(u64::from(*lblk)..u64::from(*lblk) + u64::from(*len));
     }
@@ -200,36 +199,56 @@ pub fn insert_scattered(
 
 fn insert_each(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     claim: &mut Claim,
     parts: &[(u32, u32)],
 ) -> (u32, Result<()>) {
-    let (before, booked) = (h.credits_left(), claim.len);
+    let before = step.credits_left();
     let bound = parts
         .iter()
         .fold(0u32, |sum, (_, len)| sum.saturating_add(budget::credits(st, inode, *len)));
-    let mut nodes = Writer::new(st, h, inode, claim.start);
-    let start = match book(&mut nodes, claim, booked) {
+    let mut nodes = Writer::new(st, step, inode, claim.start);
+    let blocks = claim.len;
+    let booked = prepare_book(&mut nodes, claim, blocks)
+        .and_then(|()| nodes.in_step(|nodes| book(nodes, claim, blocks)));
+    let start = match booked {
         Ok(start) => start,
         Err(error) => return (0, Err(error)),
     };
     let mut done = 0;
     for (lblk, len) in parts {
         let pblk = BlockNr(start.0 + u64::from(done));
-        let (mapped, result) = insert_parts(
-            &mut nodes,
-            inode,
-            Run { lblk: *lblk, len: *len, pblk, state: ExtentState::Written },
-        );
+        let run = Run { lblk: *lblk, len: *len, pblk, state: ExtentState::Written };
+        let (mapped, result) = map_booked(&mut nodes, run);
         done += mapped;
         if let Err(error) = result {
-            give_back(st, nodes.h, inode, start, booked, done);
-            return (done, Err(error));
+            // Those that are not mapped are free again.
+            let rest = (BlockNr(start.0 + u64::from(done)), blocks - done);
+            return (done, free_booked(&mut nodes, rest).and(Err(error)));
         }
     }
-    budget::assert_used(before, nodes.h, bound);
+    budget::assert_used(before, nodes.step, bound);
     (done, Ok(()))
+}
+
+/// Maps a run whose blocks are booked, a part in a step. Returns how many blocks are mapped, and
+/// why not all if so.
+fn map_booked(nodes: &mut Writer<'_, '_, '_>, run: Run) -> (u32, Result<()>) {
+    each_part(run, |rest| {
+        let part = Part::prepare(nodes, rest)?;
+        nodes.in_step(|nodes| part.map(nodes))?;
+        Ok(part.run.len)
+    })
+}
+
+/// Frees blocks that were booked and are not mapped.
+fn free_booked(nodes: &mut Writer<'_, '_, '_>, (start, len): (BlockNr, u32)) -> Result<()> {
+    let (st, inode) = (nodes.st, nodes.inode);
+    nodes.in_step(|nodes| {
+        charge(st, nodes.step, inode, -i64::from(len))?;
+        st.alloc.free(nodes.step.handle(), start, len, purpose(st, inode))
+    })
 }
 
 /// Maps a run whose blocks are booked already, and charges the file for them. The blocks that it is
@@ -238,18 +257,24 @@ fn insert_each(
 ///
 /// # Errors
 /// EOPNOTSUPP and EINVAL as [`insert_claim`]; `Corrupt` if a block is mapped, ENOSPC, `Io`.
-pub fn insert_booked(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, run: Run) -> Result<()> {
+pub fn insert_booked(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, run: Run) -> Result<()> {
     if st.geo.cluster_ratio() > 1 {
         return Err(Errno::OpNotSupp.into());
     }
     let mut map = inode.map.write();
-    changing(st, h, inode, &mut map, |h| {
-        st.step(h, |h| {
-            let mut nodes = Writer::new(st, h, inode, run.pblk);
-            prepare(&mut nodes, run)?;
-            insert_parts(&mut nodes, inode, run).1?;
-            charge(st, nodes.h, inode, run.len.into())
+    changing(step, inode, &mut map, |step| {
+        let mut nodes = Writer::new(st, step, inode, run.pblk);
+        each_part(run, |rest| {
+            let part = Part::prepare(&mut nodes, rest)?;
+            let blocks = i64::from(part.run.len);
+            check_charge(st, inode, blocks)?;
+            nodes.in_step(|nodes| {
+                part.map(nodes)?;
+                charge(st, nodes.step, inode, blocks)
+            })?;
+            Ok(part.run.len)
         })
+        .1
     })?;
     map.put(run);
     Ok(())
@@ -260,96 +285,68 @@ pub fn insert_booked(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, run: Ru
 /// ids that they wait for stay in memory with it. What readers found before is stale, and after an
 /// error nothing is known any more.
 pub(super) fn changing<'j, R>(
-    st: &Store,
-    h: &mut Handle<'j>,
+    step: &mut Step<'j>,
     inode: &Arc<Inode>,
     map: &mut MapCache,
-    change: impl FnOnce(&mut Handle<'j>) -> Result<R>,
+    change: impl FnOnce(&mut Step<'j>) -> Result<R>,
 ) -> Result<R> {
-    inode.touch(st, h)?;
+    step.touch(inode)?;
     map.changing();
-    let result = change(h);
-    inode.note_datasync(h);
+    let result = change(step);
+    inode.note_datasync(step);
     if result.is_err() {
         map.clear();
     }
     result
 }
 
-/// Books a run's blocks, which are the claim's from `offset` on, and maps them. Returns how many,
-/// and why not all if so: the blocks of the others are free again.
+/// Books a run's blocks, which the claim begins with, and maps them, a part in a step. The claim
+/// may begin before the run, within its first cluster. Returns how many blocks are mapped, and why
+/// not all if so: the others stay with the claim.
 fn insert_claimed(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     run: Run,
     claim: &mut Claim,
-    offset: u32,
 ) -> (u32, Result<()>) {
-    let (before, bound) = (h.credits_left(), budget::credits(st, inode, run.len));
-    let mut nodes = Writer::new(st, h, inode, run.pblk);
-    let claimed = claim.len;
-    let start =
-        match prepare(&mut nodes, run).and_then(|()| book(&mut nodes, claim, offset + run.len)) {
-            Ok(start) => start,
-            Err(error) => return (0, Err(error)),
-        };
-    let booked = claimed - claim.len;
-    let (done, result) = insert_parts(&mut nodes, inode, run);
-    budget::assert_used(before, nodes.h, bound);
-    if result.is_err() {
-        give_back(st, nodes.h, inode, start, booked, if done == 0 { 0 } else { offset + done });
-    }
-    (done, result)
+    let (before, bound) = (step.credits_left(), budget::credits(st, inode, run.len));
+    let mut nodes = Writer::new(st, step, inode, run.pblk);
+    let inserted = each_part(run, |rest| {
+        let part = Part::prepare(&mut nodes, rest)?;
+        let end = rest.pblk.0 + u64::from(part.run.len);
+        let booked = end.saturating_sub(claim.start.0) as u32;
+        prepare_book(&mut nodes, claim, booked)?;
+        nodes.in_step(|nodes| {
+            book(nodes, claim, booked)?;
+            part.map(nodes)
+        })?;
+        Ok(part.run.len)
+    });
+    budget::assert_used(before, nodes.step, bound);
+    inserted
 }
 
-/// Before anything is booked: the run may be mapped, and there is space for nodes.
-fn prepare(nodes: &mut Writer<'_, '_, '_>, run: Run) -> Result<()> {
-    check_state(nodes.st, nodes.inode, run.state)?;
-    match Kind::of(nodes.inode) {
-        Kind::Tree => tree::prepare_insert(nodes, run.lblk),
-        Kind::Indirect => indirect::prepare_insert(nodes, run.lblk),
-        Kind::Inline => Ok(()),
-    }
+/// Obtains all that [`book`] needs. Changes nothing.
+fn prepare_book(nodes: &mut Writer<'_, '_, '_>, claim: &Claim, len: u32) -> Result<()> {
+    let blocks = i64::from(len.next_multiple_of(nodes.st.geo.cluster_ratio()));
+    check_charge(nodes.st, nodes.inode, blocks)?;
+    nodes.hold_bitmaps(claim.start, len)
 }
 
-/// Charges the file for the first `len` blocks of a claim, in whole clusters, and books them. After
-/// an error nothing is booked, and the claim is as it was, or the journal is aborted.
+/// Books the first `len` blocks of a claim, in whole clusters, and charges the file for them, within
+/// a step. An error of the booking, which comes first, leaves all as it was.
 fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
     let (st, inode) = (nodes.st, nodes.inode);
     let blocks = i64::from(len.next_multiple_of(st.geo.cluster_ratio()));
-    nodes.hold_bitmaps(claim.start, len)?;
-    charge(st, nodes.h, inode, blocks)?;
-    let booked = st.step(nodes.h, |h| st.alloc.book(h, claim, len));
-    if booked.is_err() {
-        charge(st, nodes.h, inode, -blocks).inspect_err(|e| st.give_up(e))?;
-    }
-    booked
-}
-
-/// Frees the booked blocks of which no cluster is mapped: only the first `used` are. If that fails
-/// the journal is aborted.
-fn give_back(
-    st: &Store,
-    h: &mut Handle<'_>,
-    inode: &Arc<Inode>,
-    start: BlockNr,
-    booked: u32,
-    used: u32,
-) {
-    let used = used.next_multiple_of(st.geo.cluster_ratio()).min(booked);
-    if used < booked {
-        let (first, len) = (BlockNr(start.0 + u64::from(used)), booked - used);
-        let freed = charge(st, h, inode, -i64::from(len))
-            .and_then(|()| st.alloc.free(h, first, len, purpose(st, inode)));
-        let _ = freed.inspect_err(|e| st.give_up(e));
-    }
+    let start = st.alloc.book(nodes.step.handle(), claim, len)?;
+    charge(st, nodes.step, inode, blocks)?;
+    Ok(start)
 }
 
 /// Maps blocks of a cluster that the file owns.
-fn insert_owned(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, run: Run) -> Result<()> {
-    check_state(st, inode, run.state)?;
-    insert_parts(&mut Writer::new(st, h, inode, run.pblk), inode, run).1
+fn insert_owned(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, run: Run) -> Result<()> {
+    map_booked(&mut Writer::new(st, step, inode, run.pblk), run).1
 }
 
 fn check_state(st: &Store, inode: &Inode, state: ExtentState) -> Result<()> {
@@ -363,38 +360,68 @@ fn check_state(st: &Store, inode: &Inode, state: ExtentState) -> Result<()> {
     }
 }
 
-/// Maps a run, extent by extent. Returns how many blocks were mapped, and why not all if so.
-fn insert_parts(nodes: &mut Writer<'_, '_, '_>, inode: &Inode, run: Run) -> (u32, Result<()>) {
-    if Kind::of(inode) == Kind::Indirect {
-        return indirect::insert(nodes, run.lblk, run.pblk.0, run.len);
-    }
-    let unwritten = run.state == ExtentState::Unwritten;
-    let mut done = 0;
-    while done < run.len {
-        let len = (run.len - done).min(Leaf::max_len(unwritten).into());
-        let part = run.cut(
-            u64::from(run.lblk) + u64::from(done)..u64::from(run.lblk) + u64::from(done + len),
-        );
-        let Some(part) = part else { break };
-        let leaf = Leaf { lblk: part.lblk, len: len as u16, pblk: part.pblk.0, unwritten };
-        if let Err(error) = insert_leaf(nodes, inode, leaf) {
-            return (done, Err(error));
+/// Calls `insert` with what is left of a run until nothing is: it inserts the first part of that,
+/// and gives its length. Returns how many blocks were inserted, and why not all if so.
+fn each_part(run: Run, mut insert: impl FnMut(Run) -> Result<u32>) -> (u32, Result<()>) {
+    let (mut done, end) = (0, u64::from(run.lblk) + u64::from(run.len));
+    while let Some(rest) = run.cut(u64::from(run.lblk) + u64::from(done)..end) {
+        match insert(rest) {
+            Ok(len) => done += len,
+            Err(error) => return (done, Err(error)),
         }
-        done += len;
     }
     (done, Ok(()))
 }
 
-fn insert_leaf(nodes: &mut Writer<'_, '_, '_>, inode: &Inode, leaf: Leaf) -> Result<()> {
-    if leaf.end() > tree::LOGICAL_END {
-        return Err(Errno::FBig.into());
+/// As much of a run as one step maps, and all that the step needs.
+struct Part {
+    run: Run,
+    /// `None` for block pointers.
+    edit: Option<tree::Prepared>,
+}
+
+impl Part {
+    /// Obtains what the first part of a run needs. Changes nothing.
+    fn prepare(nodes: &mut Writer<'_, '_, '_>, rest: Run) -> Result<Part> {
+        check_state(nodes.st, nodes.inode, rest.state)?;
+        if Kind::of(nodes.inode) == Kind::Indirect {
+            let len = indirect::prepare_insert(nodes, rest.lblk, rest.pblk.0, rest.len)?;
+            return Ok(Part { run: Run { len, ..rest }, edit: None });
+        }
+        let run = Run { len: longest(nodes.st, rest), ..rest };
+        if leaf(run).end() > tree::LOGICAL_END {
+            return Err(Errno::FBig.into());
+        }
+        let twice = || {
+            Corrupt::new("extent")
+                .field("block mapped twice")
+                .found(run.lblk)
+                .at_inode(nodes.inode.ino)
+        };
+        let edit = tree::prepare_insert(nodes, leaf(run))?.ok_or_else(twice)?;
+        Ok(Part { run, edit: Some(edit) })
     }
-    match tree::insert(nodes, leaf)? {
-        true => Ok(()),
-        false => Err(Corrupt::new("extent")
-            .field("block mapped twice")
-            .found(leaf.lblk)
-            .at_inode(inode.ino)
-            .into()),
+
+    /// Maps it, within a step.
+    fn map(&self, nodes: &mut Writer<'_, '_, '_>) -> Result<()> {
+        match &self.edit {
+            Some(edit) => tree::insert(nodes, edit, leaf(self.run)),
+            None => indirect::insert(nodes, self.run.lblk, self.run.pblk.0, self.run.len),
+        }
     }
+}
+
+/// Blocks of a run that its first extent takes. Where that is not all it ends with a cluster.
+fn longest(st: &Store, run: Run) -> u32 {
+    let most = Leaf::max_len(run.state == ExtentState::Unwritten).into();
+    match run.len > most {
+        true => most - run.lblk.wrapping_add(most) % st.geo.cluster_ratio(),
+        false => run.len,
+    }
+}
+
+/// A run that is not longer than an extent, as one.
+fn leaf(run: Run) -> Leaf {
+    let unwritten = run.state == ExtentState::Unwritten;
+    Leaf { lblk: run.lblk, len: run.len as u16, pblk: run.pblk.0, unwritten }
 }

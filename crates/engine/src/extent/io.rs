@@ -11,14 +11,14 @@ use super::verify::Owner;
 use crate::alloc::{Claim, Purpose, Request};
 use crate::error::{Errno, Error, Result};
 use crate::groups::{Bitmap, Kind as Bits};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
 use extant_format::extent::{Node, NodeMut, seal_extent_block};
 use extant_format::inode::I_BLOCK_SIZE;
 use extant_format::types::{BlockNr, GroupNr};
-use extant_journal::{Handle, Seal};
+use extant_journal::Seal;
 use extant_sync::atomic::Ordering;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Nodes for Reader<'_> {
 #[derive(Debug)]
 pub(super) struct Writer<'a, 'h, 'j> {
     pub(super) st: &'a Store,
-    pub(super) h: &'h mut Handle<'j>,
+    pub(super) step: &'h mut Step<'j>,
     pub(super) inode: &'a Arc<Inode>,
     /// Where new nodes should lie.
     near: BlockNr,
@@ -96,6 +96,7 @@ pub(super) struct Writer<'a, 'h, 'j> {
     held: SmallVec<[Arc<Buffer>; 4]>,
     /// The group whose bitmap is held since the last step.
     last_group: Option<GroupNr>,
+    in_step: bool,
 }
 
 /// Blocks for new nodes. Those that come from what was set aside with the file's pages go back
@@ -149,15 +150,21 @@ impl Drop for Claims<'_> {
 }
 
 impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
-    pub fn new(st: &'a Store, h: &'h mut Handle<'j>, inode: &'a Arc<Inode>, near: BlockNr) -> Self {
+    pub fn new(
+        st: &'a Store,
+        step: &'h mut Step<'j>,
+        inode: &'a Arc<Inode>,
+        near: BlockNr,
+    ) -> Self {
         Writer {
             st,
-            h,
+            step,
             inode,
             near,
             claims: Claims { inode, list: SmallVec::new(), shared: 0 },
             held: SmallVec::new(),
             last_group: None,
+            in_step: false,
         }
     }
 
@@ -173,7 +180,7 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     }
 
     pub(super) fn with_root<R>(&mut self, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
-        let mut body = self.inode.edit(self.st, self.h)?;
+        let mut body = self.step.edit(self.inode)?;
         Ok(f(&mut body.i_block))
     }
 
@@ -186,7 +193,9 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
             && let Some(g) = geo.group_of_block(at)
         {
             // What was freed in this transaction is in memory.
-            if !self.st.alloc.frees_in(self.h.tid(), g) && self.last_group.replace(g) != Some(g) {
+            if !self.st.alloc.frees_in(self.step.handle().tid(), g)
+                && self.last_group.replace(g) != Some(g)
+            {
                 if let Bitmap::Block(buffer) = self.st.groups.bitmap(g, Bits::Blocks)? {
                     self.held.push(buffer);
                 }
@@ -203,13 +212,17 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
         self.held.push(buffer);
     }
 
-    /// Runs a step: see [`NodesMut::step`].
+    /// Runs a step, which may be a part of another one: see [`NodesMut::step`].
     pub(super) fn in_step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
-        let before = self.h.changes();
+        let before = self.step.changes();
+        let is_part = std::mem::replace(&mut self.in_step, true);
         let done = change(self);
-        self.held.clear();
-        self.last_group = None;
-        self.st.end_step(self.h, before, done)
+        self.in_step = is_part;
+        if !is_part {
+            self.held.clear();
+            self.last_group = None;
+        }
+        self.step.end(before, done)
     }
 
     /// Claims blocks for the map's own use, so that there are `blocks` of them; `low` ones lie
@@ -227,8 +240,8 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
         self.claim_blocks(1, low)?;
         let mut claim = self.claims.pop().ok_or(Errno::NoSpc)?;
         let ratio = self.st.geo.cluster_ratio();
-        charge(self.st, self.h, self.inode, ratio.into())?;
-        self.st.alloc.book(self.h, &mut claim, ratio)
+        charge(self.st, self.step, self.inode, ratio.into())?;
+        self.st.alloc.book(self.step.handle(), &mut claim, ratio)
     }
 
     /// The cluster of a block of the map.
@@ -246,8 +259,8 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     /// Frees a block of the map, with its cluster, within a step.
     pub(super) fn free_block(&mut self, block: u64) -> Result<()> {
         let (start, len) = self.cluster(block);
-        charge(self.st, self.h, self.inode, -i64::from(len))?;
-        self.st.alloc.free(self.h, start, len, Purpose::Metadata)
+        charge(self.st, self.step, self.inode, -i64::from(len))?;
+        self.st.alloc.free(self.step.handle(), start, len, Purpose::Metadata)
     }
 }
 
@@ -263,7 +276,7 @@ impl NodesMut for Writer<'_, '_, '_> {
             return self.with_root(|bytes| Ok(f(NodeMut::open(bytes)?)))?;
         };
         let buffer = self.reader().block(nr, Expect::ROOT)?;
-        let mut bytes = self.h.write(&buffer, self.seal())?;
+        let mut bytes = self.step.write(&buffer, self.seal())?;
         Ok(f(NodeMut::open(&mut bytes)?))
     }
 
@@ -272,7 +285,7 @@ impl NodesMut for Writer<'_, '_, '_> {
             return self.with_root(|bytes| f(NodeMut::init(bytes, depth)));
         };
         let buffer = self.st.cache.fresh(nr);
-        let mut bytes = self.h.write(&buffer, self.seal())?;
+        let mut bytes = self.step.write(&buffer, self.seal())?;
         Ok(f(NodeMut::init(&mut bytes, depth)))
     }
 
@@ -305,9 +318,9 @@ impl NodesMut for Writer<'_, '_, '_> {
     }
 
     fn optional_step(&mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<bool> {
-        let before = self.h.changes();
+        let before = self.step.changes();
         match self.in_step(change) {
-            Err(e) if self.h.changes() == before => {
+            Err(e) if self.step.changes() == before => {
                 tracing::debug!("an extent tree stays larger than it must be: {e}");
                 Ok(false)
             }

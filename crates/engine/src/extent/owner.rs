@@ -3,7 +3,7 @@
 use super::tree::LOGICAL_END;
 use crate::alloc::Purpose;
 use crate::error::Result;
-use crate::inode::{Body, Inode};
+use crate::inode::{Body, Inode, Step};
 use crate::quota::Outcome;
 use crate::store::Store;
 use extant_format::error::Corrupt;
@@ -12,7 +12,6 @@ use extant_format::features::{Incompat, RoCompat};
 use extant_format::indirect;
 use extant_format::inode::{self as disk, InodeFlags};
 use extant_format::types::FileType;
-use extant_journal::Handle;
 use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -54,36 +53,51 @@ pub(super) fn purpose(st: &Store, inode: &Inode) -> Purpose {
 /// many have none.
 const MAX_SECTORS: u64 = (1 << 48) - 1;
 
-/// Adds `blocks` (may be negative) file-system blocks to `i_blocks` within `h`.
+/// The block count of an inode, in sectors, after a change by `blocks` file-system blocks.
+///
+/// # Errors
+/// `Corrupt` if that is below zero, or above what an inode can say.
+fn count_after(st: &Store, inode: &Inode, old: u64, blocks: i64) -> Result<u64> {
+    let sectors = blocks.saturating_mul(st.geo.sectors_per_block().into());
+    let most = if st.geo.ro_compat(RoCompat::HUGE_FILE) { MAX_SECTORS } else { u32::MAX.into() };
+    let sum = old.checked_add_signed(sectors).filter(|sum| *sum <= most || *sum <= old);
+    Ok(sum
+        .ok_or_else(|| Corrupt::new("inode").field("block count").found(old).at_inode(inode.ino))?)
+}
+
+/// Checks, before a step, that [`charge`] can change the inode's block count by `blocks`.
+///
+/// # Errors
+/// As [`charge`].
+pub(super) fn check_charge(st: &Store, inode: &Inode, blocks: i64) -> Result<()> {
+    let old = inode.body().blocks;
+    count_after(st, inode, old, blocks).map(drop)
+}
+
+/// Adds `blocks` (may be negative) file-system blocks to `i_blocks`.
 ///
 /// # Errors
 /// `Corrupt` if that would go below zero, or above what an inode can say.
-pub fn charge(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
-    let sectors = blocks.saturating_mul(st.geo.sectors_per_block().into());
-    let most = if st.geo.ro_compat(RoCompat::HUGE_FILE) { MAX_SECTORS } else { u32::MAX.into() };
-    let sum_of = |old: u64| {
-        let sum = old.checked_add_signed(sectors).filter(|sum| *sum <= most || *sum <= old);
-        sum.ok_or_else(|| Corrupt::new("inode").field("block count").found(old).at_inode(inode.ino))
-    };
+pub fn charge(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
     // Before the handle counts a change.
-    sum_of(inode.body().blocks)?;
+    check_charge(st, inode, blocks)?;
     loop {
-        let mut body = inode.edit(st, h)?;
-        let sum = sum_of(body.blocks)?;
-        if charge_owners(st, h, inode, &body, blocks)? {
+        let mut body = step.edit(inode)?;
+        let sum = count_after(st, inode, body.blocks, blocks)?;
+        if charge_owners(st, step, inode, &body, blocks)? {
             body.blocks = sum;
             return Ok(());
         }
         let owners = st.quota.owners(inode.ino, &body);
         drop(body);
-        st.quota.load(Some(h), owners)?;
+        st.quota.load(Some(step.handle()), owners)?;
     }
 }
 
 /// Charges the owners of an inode whose body is locked; false if they have to be read first.
 fn charge_owners(
     st: &Store,
-    h: &Handle<'_>,
+    step: &Step<'_>,
     inode: &Inode,
     body: &Body,
     blocks: i64,
@@ -93,7 +107,8 @@ fn charge_owners(
     }
     let (change, promised) = st.quota.booked(inode, blocks);
     // Limits held when the space was promised, or what needs it cannot be refused any more.
-    let done = st.quota.charge(Some(h.tid().0), st.quota.owners(inode.ino, body), change, false)?;
+    let done =
+        st.quota.charge(Some(step.tid().0), st.quota.owners(inode.ino, body), change, false)?;
     if done == Outcome::Done {
         inode.promised.store(promised, Ordering::Relaxed);
     }
@@ -105,11 +120,11 @@ fn charge_owners(
 ///
 /// # Errors
 /// Those of the journal.
-pub fn init(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+pub fn init(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
     let mut map = inode.map.write();
     map.changing();
     map.clear();
-    init_body(st, &mut inode.edit(st, h)?.disk);
+    init_body(st, &mut step.edit(inode)?.disk);
     Ok(())
 }
 

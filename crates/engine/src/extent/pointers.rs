@@ -81,7 +81,7 @@ impl PointersMut for Writer<'_, '_, '_> {
             At::Root => self.with_root(f),
             At::Block(nr) => {
                 let buffer = self.reader().pointer_block(nr)?;
-                let mut bytes = self.h.write(&buffer, Seal::NONE)?;
+                let mut bytes = self.step.write(&buffer, Seal::NONE)?;
                 Ok(f(&mut bytes))
             }
         }
@@ -94,7 +94,7 @@ impl PointersMut for Writer<'_, '_, '_> {
     fn create(&mut self) -> Result<u32> {
         let block = self.take_block(true)?;
         let buffer = self.st.cache.fresh(block.0);
-        self.h.write(&buffer, Seal::NONE)?;
+        self.step.write(&buffer, Seal::NONE)?;
         u32::try_from(block.0).map_err(|_| Errno::FBig.into())
     }
 

@@ -5,16 +5,15 @@ use super::indirect::{self, Removal};
 use super::insert::changing;
 use super::io::Writer;
 use super::lookup;
-use super::owner::{Kind, charge, purpose};
+use super::owner::{Kind, charge, check_charge, purpose};
 use super::tree;
 use crate::alloc::Purpose;
 use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use extant_format::extent::Leaf;
 use extant_format::types::BlockNr;
-use extant_journal::Handle;
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ use std::sync::Arc;
 /// next call meets the error.
 pub fn remove(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u64>,
 ) -> Result<u64> {
@@ -38,9 +37,9 @@ pub fn remove(
         return Ok(range.start);
     }
     let mut map = inode.map.write();
-    let reached = changing(st, h, inode, &mut map, |h| match Kind::of(inode) {
-        Kind::Tree => remove_extents(st, h, inode, range.clone()),
-        Kind::Indirect => remove_pointers(st, h, inode, range.clone()),
+    let reached = changing(step, inode, &mut map, |step| match Kind::of(inode) {
+        Kind::Tree => remove_extents(st, step, inode, range.clone()),
+        Kind::Indirect => remove_pointers(st, step, inode, range.clone()),
         Kind::Inline => Ok(range.start),
     })?;
     let all =
@@ -110,17 +109,17 @@ pub fn removal_credits(st: &Store, inode: &Inode) -> u32 {
 /// counts.
 fn remove_extents(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u64>,
 ) -> Result<u64> {
     let mut end = range.end;
-    let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
+    let mut nodes = Writer::new(st, step, inode, st.alloc.inode_goal(inode.ino));
     loop {
         match remove_last(&mut nodes, range.start..end, end == range.end) {
-            Ok(Step::Done) => return Ok(range.start),
-            Ok(Step::Unmapped(low)) => end = low,
-            Ok(Step::NoCredits(high)) => return Ok(high.min(end)),
+            Ok(Removed::All) => return Ok(range.start),
+            Ok(Removed::From(low)) => end = low,
+            Ok(Removed::Nothing(high)) => return Ok(high.min(end)),
             Err(e) if end == range.end => return Err(e),
             Err(_) => return Ok(end),
         }
@@ -128,25 +127,25 @@ fn remove_extents(
 }
 
 /// How a step of a removal ended.
-enum Step {
+enum Removed {
     /// Nothing of the range is mapped any more.
-    Done,
+    All,
     /// Nothing is mapped from this block on.
-    Unmapped(u64),
-    /// Nothing was unmapped; nothing is mapped from this block on.
-    NoCredits(u64),
+    From(u64),
+    /// Nothing was unmapped, for lack of credits; nothing is mapped from this block on.
+    Nothing(u64),
 }
 
 /// Unmaps the last extents of a range that lie in one leaf.
-fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -> Result<Step> {
+fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -> Result<Removed> {
     let (st, inode) = (nodes.st, nodes.inode);
-    let Some(path) = tree::last_before(nodes, range.end)? else { return Ok(Step::Done) };
+    let Some(path) = tree::last_before(nodes, range.end)? else { return Ok(Removed::All) };
     let long = longest(st, inode).into();
     // On bigalloc what is free depends on what is left.
     let most = if st.geo.cluster_ratio() > 1 { 1 } else { MAX_PARTS };
     let mut gone = tree::tail(nodes, &path, range.clone(), most, long)?;
     let (Some(low), Some(high)) = (gone.parts.first(), gone.parts.last().copied()) else {
-        return Ok(Step::Done);
+        return Ok(Removed::All);
     };
     let mut low = u64::from(low.lblk);
     let fixed = budget::edit(st, path.depth() as u32);
@@ -154,27 +153,23 @@ fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -
         st.alloc.credits(part.len.into()) + revoke_credits(st, inode, part.len.into())
     };
     let mut needed = gone.parts.iter().fold(fixed, |sum, part| sum.saturating_add(cost(part)));
-    if !budget::may_go_on(nodes.h, needed, false)? {
+    if !budget::may_go_on(nodes.step, needed, false)? {
         // As many as there are credits for, from the end.
         needed = fixed + cost(&high);
-        if !budget::may_go_on(nodes.h, needed, first)? {
-            return Ok(Step::NoCredits(high.end()));
+        if !budget::may_go_on(nodes.step, needed, first)? {
+            return Ok(Removed::Nothing(high.end()));
         }
         gone = tree::tail(nodes, &path, range, 1, long)?;
         low = gone.parts.first().map_or(low, |part| part.lblk.into());
     }
-    let before = nodes.h.credits_left();
-    remove_parts(nodes, &path, &gone)?;
-    budget::assert_used(before, nodes.h, needed);
-    Ok(if gone.whole { Step::Done } else { Step::Unmapped(low) })
+    let before = nodes.step.credits_left();
+    remove_parts(nodes, path, &gone)?;
+    budget::assert_used(before, nodes.step, needed);
+    Ok(if gone.whole { Removed::All } else { Removed::From(low) })
 }
 
-/// Unmaps parts of extents and frees their blocks.
-fn remove_parts(
-    nodes: &mut Writer<'_, '_, '_>,
-    path: &tree::Path,
-    gone: &tree::Tail,
-) -> Result<()> {
+/// Unmaps parts of extents and frees their blocks, in one step.
+fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: tree::Path, gone: &tree::Tail) -> Result<()> {
     let (st, inode) = (nodes.st, nodes.inode);
     let mut freed = gone
         .parts
@@ -183,23 +178,22 @@ fn remove_parts(
         .collect::<Result<SmallVec<[_; 8]>>>()?;
     freed.retain(|(_, len)| *len > 0);
     freed.iter().try_for_each(|(start, len)| nodes.hold_bitmaps(*start, *len))?;
-    tree::prepare_removal(nodes, path, gone)?;
     let sum: i64 = freed.iter().map(|(_, len)| i64::from(*len)).sum();
-    charge(st, nodes.h, inode, -sum)?;
-    if let Err(error) = tree::remove_tail(nodes, path, gone) {
-        // The tree is as it was, or the journal is aborted.
-        charge(st, nodes.h, inode, sum).inspect_err(|e| st.give_up(e))?;
-        return Err(error);
-    }
-    free(st, nodes.h, inode, &freed)
+    check_charge(st, inode, -sum)?;
+    let prepared = tree::prepare_removal(nodes, path, gone)?;
+    nodes.in_step(|nodes| {
+        tree::remove_tail(nodes, &prepared, gone)?;
+        charge(st, nodes.step, inode, -sum)?;
+        free(st, nodes.step, inode, &freed)
+    })
 }
 
 /// Frees blocks that are unmapped already. Blocks that a damaged bitmap does not take stay marked
-/// as used, which is noted; any other failure must not leave blocks that nothing owns.
-fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) -> Result<()> {
+/// as used, which is noted.
+fn free(st: &Store, step: &mut Step<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) -> Result<()> {
     let freed = match purpose(st, inode) {
-        Purpose::Data => st.alloc.free_data(h, runs),
-        purpose => st.alloc.free_all(h, runs, purpose),
+        Purpose::Data => st.alloc.free_data(step.handle(), runs),
+        purpose => st.alloc.free_all(step.handle(), runs, purpose),
     };
     match freed {
         Err(e @ Error::Corrupt(_)) => {
@@ -209,7 +203,7 @@ fn free(st: &Store, h: &mut Handle<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) 
             st.note_damage(&e);
             Ok(())
         }
-        freed => freed.inspect_err(|e| st.give_up(e)),
+        freed => freed,
     }
 }
 
@@ -247,14 +241,14 @@ fn is_mapped(nodes: &Writer<'_, '_, '_>, range: Range<u64>) -> Result<bool> {
 
 fn remove_pointers(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u64>,
 ) -> Result<u64> {
     if st.geo.cluster_ratio() > 1 {
         return Err(Errno::OpNotSupp.into());
     }
-    let mut nodes = Writer::new(st, h, inode, st.alloc.inode_goal(inode.ino));
+    let mut nodes = Writer::new(st, step, inode, st.alloc.inode_goal(inode.ino));
     let end = range.end;
     let mut freeing = Freeing { first: true, reached: end };
     let removed = indirect::remove(&mut nodes, range, &mut freeing);
@@ -276,7 +270,7 @@ impl Removal<Writer<'_, '_, '_>> for Freeing {
     fn may_free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<bool> {
         let revokes = revoke_credits(nodes.st, nodes.inode, len);
         let needed = budget::pointer_run(nodes.st) + nodes.st.alloc.credits(len) + revokes;
-        let goes_on = budget::may_go_on(nodes.h, needed, self.first)?;
+        let goes_on = budget::may_go_on(nodes.step, needed, self.first)?;
         self.first = false;
         if goes_on {
             nodes.hold_bitmaps(BlockNr(first.into()), len)?;
@@ -285,11 +279,11 @@ impl Removal<Writer<'_, '_, '_>> for Freeing {
     }
 
     fn uncharge(&mut self, nodes: &mut Writer<'_, '_, '_>, len: u32) -> Result<()> {
-        charge(nodes.st, nodes.h, nodes.inode, -i64::from(len))
+        charge(nodes.st, nodes.step, nodes.inode, -i64::from(len))
     }
 
     fn free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<()> {
-        free(nodes.st, nodes.h, nodes.inode, &[(BlockNr(first.into()), len)])
+        free(nodes.st, nodes.step, nodes.inode, &[(BlockNr(first.into()), len)])
     }
 
     fn reached(&mut self, lblk: u64) {

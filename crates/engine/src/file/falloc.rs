@@ -89,14 +89,15 @@ fn prepare_growth(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Resul
 /// Notes the change, and the new size. Waiting pages that would have raised the size on disk may be
 /// gone, so it is raised here.
 fn finish(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
-    let mut h = st.start(times::CREDITS)?;
-    if grow {
-        inode.pages.grow_size(end);
-    }
-    times::grow_disk_size(st, &mut h, inode, inode.pages.size())?;
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, Note::TIMES);
-    inode.note_datasync(&h);
-    Ok(())
+    st.begin(times::CREDITS)?.step(|step| {
+        if grow {
+            inode.pages.grow_size(end);
+        }
+        times::grow_disk_size(st, step, inode, inode.pages.size())?;
+        times::stamp(st, &mut *step.edit(inode)?, Note::TIMES);
+        inode.note_datasync(step);
+        Ok(())
+    })
 }
 
 /// Allocates unwritten blocks in the holes of a range; where the file grows to `size`, so does its
@@ -117,14 +118,15 @@ fn fill_holes(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>, size: Option<u
 }
 
 fn fill(st: &Store, inode: &Arc<Inode>, lblk: u32, len: u32, size: Option<u64>) -> Result<u32> {
-    let mut h = st.start(times::CREDITS + extent::credits(st, inode, len))?;
-    let run = extent::allocate(st, &mut h, inode, lblk, len, ExtentState::Unwritten)?;
-    if let Some(size) = size {
-        let size = map::byte(st, lblk + run.len).min(size);
-        times::grow_disk_size(st, &mut h, inode, size)?;
-        inode.pages.grow_size(size);
-    }
-    Ok(run.len)
+    st.begin(times::CREDITS + extent::credits(st, inode, len))?.step(|step| {
+        let run = extent::allocate(st, step, inode, lblk, len, ExtentState::Unwritten)?;
+        if let Some(size) = size {
+            let size = map::byte(st, lblk + run.len).min(size);
+            times::grow_disk_size(st, step, inode, size)?;
+            inode.pages.grow_size(size);
+        }
+        Ok(run.len)
+    })
 }
 
 /// Zeroes the parts of a range's first and last block that it does not cover whole.
@@ -198,10 +200,8 @@ fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
 fn punch_blocks(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()> {
     let (start, mut end) = (u64::from(blocks.start), u64::from(blocks.end));
     while end > start {
-        let next = {
-            let mut h = truncate::start_removal(st, inode)?;
-            extent::remove(st, &mut h, inode, start..end)?
-        };
+        let next = truncate::begin_removal(st, inode)?
+            .step(|step| extent::remove(st, step, inode, start..end))?;
         forget_pages(st, inode, next.max(start) as u32..end as u32);
         end = next;
     }
@@ -220,8 +220,8 @@ fn zero_range(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool)
     if inode.logs_data(st) {
         // What is logged would come back over blocks that are written later without the journal's
         // knowledge.
-        let mut h = truncate::start_removal(st, inode)?;
-        truncate::remove(st, &mut h, inode, whole.start, whole.end.into())?;
+        let mut tx = truncate::begin_removal(st, inode)?;
+        truncate::remove(st, &mut tx, inode, whole.start, whole.end.into())?;
     } else {
         unwrite(st, inode, whole)?;
     }
@@ -235,13 +235,13 @@ fn unwrite(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()> {
         return Ok(());
     }
     let credits = times::CREDITS + 2 * extent::credits(st, inode, extent::most_at_once(st, inode));
-    let mut h = st.start(credits)?;
+    let mut tx = st.begin(credits)?;
     let mut at = blocks.start;
     loop {
-        at = extent::mark_unwritten(st, &mut h, inode, at..blocks.end)?;
+        at = tx.step(|step| extent::mark_unwritten(st, step, inode, at..blocks.end))?;
         if at >= blocks.end {
             return Ok(());
         }
-        h.restart(credits)?;
+        tx.restart(credits)?;
     }
 }

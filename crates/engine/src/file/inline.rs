@@ -13,14 +13,14 @@ use super::{map, space, times};
 use crate::alloc::Claim;
 use crate::error::Result;
 use crate::extent::{self, ExtentState};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use crate::xattr;
 use extant_format::error::Corrupt;
 use extant_format::features::Incompat;
 use extant_format::inode::{I_BLOCK_SIZE, InodeFlags};
 use extant_format::types::FileType;
-use extant_journal::{Handle, Seal};
+use extant_journal::Seal;
 use std::sync::Arc;
 
 /// Whether `size` bytes fit in the inode, and the file system has the feature.
@@ -49,24 +49,24 @@ pub(super) fn content(st: &Store, inode: &Inode) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes `bytes` the content within `h`. ENOSPC, with nothing changed, if the attribute does not
+/// Makes `bytes` the content within `step`. ENOSPC, with nothing changed, if the attribute does not
 /// fit.
 pub(super) fn store(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     bytes: &[u8],
 ) -> Result<()> {
     let (first, rest) = bytes.split_at(bytes.len().min(I_BLOCK_SIZE));
-    xattr::inline_set(st, h, inode, Some(rest))?;
-    let mut body = inode.edit(st, h)?;
+    xattr::inline_set(st, step, inode, Some(rest))?;
+    let mut body = step.edit(inode)?;
     body.flags.remove(InodeFlags::EXTENTS);
     body.flags.insert(InodeFlags::INLINE_DATA);
     body.i_block.fill(0);
     copy(first, &mut body.i_block);
     body.size = bytes.len() as u64;
     drop(body);
-    inode.note_datasync(h);
+    inode.note_datasync(step);
     Ok(())
 }
 
@@ -128,14 +128,16 @@ fn put(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> 
     let (from, end) = (offset as usize, offset as usize + data.len());
     bytes.resize(bytes.len().max(end), 0);
     copy(data, bytes.get_mut(from..).unwrap_or_default());
-    let mut h = st.start(credits(st))?;
-    match store(st, &mut h, inode, &bytes) {
-        Err(e) if space::no_space(&e) => return Ok(false),
-        other => other?,
+    let stored = st.begin(credits(st))?.step(|step| {
+        store(st, step, inode, &bytes)?;
+        times::stamp(st, &mut *step.edit(inode)?, note);
+        inode.pages.set_size(bytes.len() as u64);
+        Ok(true)
+    });
+    match stored {
+        Err(e) if space::no_space(&e) => Ok(false),
+        stored => stored,
     }
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, note);
-    inode.pages.set_size(bytes.len() as u64);
-    Ok(true)
 }
 
 /// Changes the size of an inline file; false if it has a map of blocks now, or had one.
@@ -149,11 +151,12 @@ pub(super) fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<bool
     }
     let mut bytes = content(st, inode)?;
     bytes.resize(size as usize, 0);
-    let mut h = st.start(credits(st))?;
-    store(st, &mut h, inode, &bytes)?;
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, Note::TIMES);
-    inode.pages.set_size(size);
-    Ok(true)
+    st.begin(credits(st))?.step(|step| {
+        store(st, step, inode, &bytes)?;
+        times::stamp(st, &mut *step.edit(inode)?, Note::TIMES);
+        inode.pages.set_size(size);
+        Ok(true)
+    })
 }
 
 /// Moves the content out of the inode into a block. The caller holds `rw` for writing.
@@ -166,7 +169,7 @@ pub(super) fn convert(st: &Store, inode: &Arc<Inode>) -> Result<()> {
     bytes.resize(st.block_size().max(bytes.len()), 0);
     let _work = inode.pages.work.lock();
     let converted = match (empty, inode.logs_data(st)) {
-        (true, _) => take_out(st, &mut st.start(credits(st))?, inode),
+        (true, _) => st.begin(credits(st))?.step(|step| take_out(st, step, inode)),
         (false, true) => convert_logged(st, inode, &bytes),
         (false, false) => convert_ordered(st, inode, &bytes),
     };
@@ -174,14 +177,14 @@ pub(super) fn convert(st: &Store, inode: &Arc<Inode>) -> Result<()> {
 }
 
 /// Takes the content out of the inode, whose map is empty then.
-fn take_out(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-    xattr::inline_set(st, h, inode, None)?;
-    let mut body = inode.edit(st, h)?;
+fn take_out(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
+    xattr::inline_set(st, step, inode, None)?;
+    let mut body = step.edit(inode)?;
     body.flags.remove(InodeFlags::INLINE_DATA);
     body.i_block.fill(0);
     drop(body);
-    extent::init(st, h, inode)?;
-    inode.note_datasync(h);
+    extent::init(st, step, inode)?;
+    inode.note_datasync(step);
     Ok(())
 }
 
@@ -189,17 +192,18 @@ fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
     let mut claim = space::claim_first(st, inode)?;
     st.dev.write_at(block, map::at(st, claim.start.0))?;
     inode.pages.note_written(st.journal.note_data_write());
-    let mut h = st.start(credits(st) + extent::credits(st, inode, 1))?;
-    move_out(st, &mut h, inode, &mut claim)
+    let mut tx = st.begin(credits(st) + extent::credits(st, inode, 1))?;
+    move_out(st, tx.loose(), inode, &mut claim)
 }
 
 /// Maps a claimed block in place of the content. If that fails, the content is where it was.
-fn move_out(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, claim: &mut Claim) -> Result<()> {
+fn move_out(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, claim: &mut Claim) -> Result<()> {
     let before = inode.body().clone();
-    let moved = take_out(st, h, inode)
-        .and_then(|()| extent::insert_claim(st, h, inode, 0, claim, 0, 1, ExtentState::Written).1);
+    let moved = take_out(st, step, inode).and_then(|()| {
+        extent::insert_claim(st, step, inode, 0, claim, 0, 1, ExtentState::Written).1
+    });
     if moved.is_err() {
-        let mut body = inode.edit(st, h)?;
+        let mut body = step.edit(inode)?;
         body.i_block = before.i_block;
         body.flags = before.flags;
         body.tail = before.tail;
@@ -211,10 +215,11 @@ fn convert_logged(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
     // Before anything is changed.
     let mut claim = space::claim_first(st, inode)?;
     let first = claim.start;
-    let mut h = st.start(credits(st) + 1 + extent::credits(st, inode, 1))?;
-    move_out(st, &mut h, inode, &mut claim)?;
+    let mut tx = st.begin(credits(st) + 1 + extent::credits(st, inode, 1))?;
+    let step = tx.loose();
+    move_out(st, step, inode, &mut claim)?;
     let buf = st.cache.fresh(first.0);
-    let mut bytes = h.write(&buf, Seal::NONE)?;
+    let mut bytes = step.write(&buf, Seal::NONE)?;
     copy(block, &mut bytes);
     Ok(())
 }

@@ -7,11 +7,11 @@ use super::{inline, map};
 use crate::dir::nokey;
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, ExtentState};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::inode::{FAST_SYMLINK_MAX, InodeFlags};
-use extant_journal::{Handle, Seal};
+use extant_journal::Seal;
 use std::sync::Arc;
 
 /// Reads a symlink's target; of an encrypted one, what is shown without its key.
@@ -54,14 +54,14 @@ pub fn target_len(inode: &Inode) -> u64 {
     }
 }
 
-/// Stores the target of a new symlink within `h`: in the inode if it is shorter than 60 bytes, else
+/// Stores the target of a new symlink within `step`: in the inode if it is shorter than 60 bytes, else
 /// in one block. ENAMETOOLONG beyond a block.
-pub fn set_link(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
+pub fn set_link(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
     if target.len() >= st.block_size() {
         return Err(Errno::NameTooLong.into());
     }
     if target.len() <= FAST_SYMLINK_MAX {
-        let mut body = inode.edit(st, h)?;
+        let mut body = step.edit(inode)?;
         body.flags.remove(InodeFlags::EXTENTS);
         body.i_block.fill(0);
         if let Some(room) = body.i_block.get_mut(..target.len()) {
@@ -70,14 +70,14 @@ pub fn set_link(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, target: &[u8
         body.size = target.len() as u64;
         return Ok(());
     }
-    extent::init(st, h, inode)?;
-    let run = extent::allocate(st, h, inode, 0, 1, ExtentState::Written)?;
+    extent::init(st, step, inode)?;
+    let run = extent::allocate(st, step, inode, 0, 1, ExtentState::Written)?;
     let buf = st.cache.fresh(run.pblk.0);
-    let mut block = h.write(&buf, Seal::NONE)?;
+    let mut block = step.write(&buf, Seal::NONE)?;
     if let Some(room) = block.get_mut(..target.len()) {
         room.copy_from_slice(target);
     }
     drop(block);
-    inode.edit(st, h)?.size = target.len() as u64;
+    step.edit(inode)?.size = target.len() as u64;
     Ok(())
 }

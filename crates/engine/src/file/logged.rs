@@ -9,11 +9,11 @@ use super::write::{fill_gap, in_chunks};
 use super::{map, space, times, writeback};
 use crate::error::{Error, Result};
 use crate::extent::{self, ExtentState, Run};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use extant_blocks::Buffer;
 use extant_format::inode::InodeFlags;
-use extant_journal::{Handle, Seal};
+use extant_journal::Seal;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -82,10 +82,8 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
         st.journal.max_credits().saturating_sub(times::CREDITS) / block_credits(st, inode).max(1);
     let count = (blocks.end - blocks.start).min(room.max(1));
     let blocks = blocks.start..blocks.start + count;
-    let mut h = st.start(times::CREDITS + count * block_credits(st, inode))?;
-    // Before the first step: joining the inode counts as a change, and a step that lacks space must
-    // have made none.
-    inode.touch(st, &mut h)?;
+    let mut tx = st.begin(times::CREDITS + count * block_credits(st, inode))?;
+    tx.touch(inode)?;
     let mut end = end.min(map::byte(st, blocks.end));
     for lblk in blocks.clone() {
         let start = map::byte(st, lblk);
@@ -93,7 +91,13 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
         let part =
             data.get(start.max(offset).saturating_sub(offset) as usize..).unwrap_or_default();
         let part = part.get(..part.len().min(st.block_size() - from)).unwrap_or_default();
-        let buffer = match st.step(&mut h, |h| writable_block(st, h, inode, lblk)) {
+        let written = tx.step(|step| {
+            let buffer = writable_block(st, step, inode, lblk)?;
+            let mut bytes = step.write(&buffer, Seal::NONE)?;
+            copy(part, bytes.get_mut(from..).unwrap_or_default());
+            Ok(())
+        });
+        match written {
             // What was mapped before is in the transaction, so it is written, and the size covers
             // it. The next call meets the error.
             Err(_) if lblk > blocks.start && st.writable().is_ok() => {
@@ -101,21 +105,21 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
                 break;
             }
             other => other?,
-        };
-        let mut bytes = h.write(&buffer, Seal::NONE)?;
-        copy(part, bytes.get_mut(from..).unwrap_or_default());
+        }
     }
-    times::grow_disk_size(st, &mut h, inode, end)?;
-    times::stamp(st, &mut *inode.edit(st, &mut h)?, note);
-    inode.note_datasync(&h);
-    inode.pages.grow_size(end);
-    Ok((end - offset) as usize)
+    tx.step(|step| {
+        times::grow_disk_size(st, step, inode, end)?;
+        times::stamp(st, &mut *step.edit(inode)?, note);
+        inode.note_datasync(step);
+        inode.pages.grow_size(end);
+        Ok((end - offset) as usize)
+    })
 }
 
 /// The block of the file, mapped and written; zero if it was not.
 fn writable_block(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     lblk: u32,
 ) -> Result<Arc<Buffer>> {
@@ -123,37 +127,36 @@ fn writable_block(
     let pblk = match run.state {
         ExtentState::Written => return block(st, run.pblk.0),
         ExtentState::Unwritten => {
-            extent::mark_written(st, h, inode, lblk..lblk + 1)?;
+            extent::mark_written(st, step, inode, lblk..lblk + 1)?;
             run.pblk
         }
-        ExtentState::Hole => extent::allocate(st, h, inode, lblk, 1, ExtentState::Written)?.pblk,
+        ExtentState::Hole => extent::allocate(st, step, inode, lblk, 1, ExtentState::Written)?.pblk,
     };
     let buffer = st.cache.fresh(pblk.0);
-    drop(h.write(&buffer, Seal::NONE)?);
+    drop(step.write(&buffer, Seal::NONE)?);
     Ok(buffer)
 }
 
 /// Zeroes bytes of one block.
 pub(super) fn zero(st: &Store, inode: &Arc<Inode>, pblk: u64, within: Range<usize>) -> Result<()> {
-    let mut h = st.start(times::CREDITS + 1)?;
-    zero_in(st, &mut h, inode, pblk, within)
+    st.begin(times::CREDITS + 1)?.step(|step| zero_in(st, step, inode, pblk, within))
 }
 
 /// Zeroes bytes of one block within a handle. Costs a credit, and one for the inode.
 pub(super) fn zero_in(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     pblk: u64,
     within: Range<usize>,
 ) -> Result<()> {
     // Before anything is changed: both can be read.
     let buffer = block(st, pblk)?;
-    inode.touch(st, h)?;
-    if let Some(bytes) = h.write(&buffer, Seal::NONE)?.get_mut(within) {
+    step.touch(inode)?;
+    if let Some(bytes) = step.write(&buffer, Seal::NONE)?.get_mut(within) {
         bytes.fill(0);
     }
-    inode.note_datasync(h);
+    inode.note_datasync(step);
     Ok(())
 }
 
@@ -170,11 +173,12 @@ pub fn log_data(st: &Store, inode: &Arc<Inode>, on: bool) -> Result<()> {
     if was && !on && !st.policy.log_data {
         forget_logged(st, inode)?;
     }
-    let mut h = st.start(times::CREDITS)?;
-    let mut body = inode.edit(st, &mut h)?;
-    body.flags.set(InodeFlags::JOURNAL_DATA, on);
-    body.ctime = st.now();
-    Ok(())
+    st.begin(times::CREDITS)?.step(|step| {
+        let mut body = step.edit(inode)?;
+        body.flags.set(InodeFlags::JOURNAL_DATA, on);
+        body.ctime = st.now();
+        Ok(())
+    })
 }
 
 /// Brings all blocks of the file home and revokes their copies in the log, so that writes past the
@@ -197,8 +201,8 @@ fn forget_logged(st: &Store, inode: &Arc<Inode>) -> Result<()> {
             let len = (run.len - first).min(REVOKED_PER_HANDLE);
             // A record's credits depend on the block size: one block of records holds at least a
             // hundred.
-            let mut h = st.start(2 + len / 100)?;
-            h.revoke(run.pblk.0.saturating_add(first.into()), len.into())?;
+            let first = run.pblk.0.saturating_add(first.into());
+            st.begin(2 + len / 100)?.step(|step| Ok(step.handle().revoke(first, len.into())?))?;
         }
     }
     Ok(())

@@ -17,11 +17,10 @@ use super::{map, times};
 use crate::alloc::Claim;
 use crate::error::{Error, Result};
 use crate::extent::{self, ExtentState, Run};
-use crate::inode::{Inode, Work};
+use crate::inode::{Inode, Step, Tx, Work};
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::types::BlockNr;
-use extant_journal::Handle;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -295,21 +294,21 @@ fn apply_batch(
         after.reached = after.reached.max(map::block_up(st, end));
         return Ok(());
     }
-    apply_in(st, &mut st.start(credits)?, inode, first, credits, after)
+    apply_in(st, &mut st.begin(credits)?, inode, first, credits, after)
 }
 
 /// Maps pieces within a handle, which goes on in others with as many credits if it has to. The size
 /// on disk covers what was mapped, also after an error: written blocks behind it would be wrong.
 fn apply_in(
     st: &Store,
-    h: &mut Handle<'_>,
+    tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
     first: First<'_>,
     credits: u32,
     after: &mut After,
 ) -> Result<()> {
-    let mapped = map_pieces(st, h, inode, first, credits, after);
-    let noted = note_mapped(st, h, inode, after);
+    let mapped = map_pieces(st, tx, inode, first, credits, after);
+    let noted = tx.step(|step| note_mapped(st, step, inode, after));
     match mapped {
         Ok(()) => noted,
         Err(e) => {
@@ -323,16 +322,16 @@ fn apply_in(
 /// Raises the size on disk over what is mapped, and stamps the inode.
 fn note_mapped(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     after: &mut After,
 ) -> Result<()> {
     if after.reached == 0 {
         return Ok(());
     }
-    times::grow_disk_size(st, h, inode, map::byte(st, after.reached).min(after.size))?;
+    times::grow_disk_size(st, step, inode, map::byte(st, after.reached).min(after.size))?;
     if let Some(note) = after.stamp.take() {
-        times::stamp(st, &mut *inode.edit(st, h)?, note);
+        times::stamp(st, &mut *step.edit(inode)?, note);
     }
     Ok(())
 }
@@ -386,13 +385,13 @@ fn apply_together(st: &Store, files: Vec<Written<'_>>, credits: u32) -> Vec<Resu
     if credits == 0 {
         return files.iter().map(|_| Ok(())).collect();
     }
-    let mut h = match st.start(credits) {
-        Ok(h) => h,
+    let mut tx = match st.begin(credits) {
+        Ok(tx) => tx,
         Err(e) => return files.iter().map(|_| Err(e.to_another())).collect(),
     };
     let each = |Written { inode, pieces, size }: Written<'_>| {
         let many = pieces.len();
-        apply_in(st, &mut h, inode, (pieces, many), credits, &mut After::new(size, None))
+        apply_in(st, &mut tx, inode, (pieces, many), credits, &mut After::new(size, None))
     };
     files.into_iter().map(each).collect()
 }
@@ -401,7 +400,7 @@ fn apply_together(st: &Store, files: Vec<Written<'_>>, credits: u32) -> Vec<Resu
 /// booked at once.
 fn map_pieces(
     st: &Store,
-    h: &mut Handle<'_>,
+    tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
     first: First<'_>,
     credits: u32,
@@ -427,11 +426,14 @@ fn map_pieces(
                     claim.join(more);
                     parts.push((lblk, len));
                 }
-                let (mapped, result) = extent::insert_scattered(st, h, inode, &mut claim, &parts);
+                let (mapped, result) = tx.step(|step| {
+                    Ok(extent::insert_scattered(st, step, inode, &mut claim, &parts))
+                })?;
                 after.note_parts(&parts, mapped);
-                keep_unless(result, pieces, lblk, claim)?;
+                let at = if parts.len() == 1 { lblk + mapped } else { lblk };
+                keep_unless(result, pieces, (at, claim.len), claim, 0)?;
             }
-            piece => map_piece(st, h, inode, pieces, piece, credits, after)?,
+            piece => map_piece(st, tx, inode, pieces, piece, credits, after)?,
         }
     }
     Ok(())
@@ -456,11 +458,17 @@ impl After {
     }
 }
 
-/// After an error what is left of a claim stays with the other pieces.
-fn keep_unless(result: Result<()>, pieces: &mut Pieces, lblk: u32, claim: Claim) -> Result<()> {
+/// After an error what is left of a claim stays with the other pieces, for the blocks that are left.
+fn keep_unless(
+    result: Result<()>,
+    pieces: &mut Pieces,
+    (lblk, len): (u32, u32),
+    claim: Claim,
+    offset: u32,
+) -> Result<()> {
     if result.is_err() {
-        let (len, pblk) = (claim.len, claim.start);
-        pieces.push_front(Piece { lblk, len, pblk, how: MapAction::Map { claim, offset: 0 } });
+        let pblk = BlockNr(claim.start.0 + u64::from(offset));
+        pieces.push_front(Piece { lblk, len, pblk, how: MapAction::Map { claim, offset } });
     }
     result
 }
@@ -472,7 +480,7 @@ fn follows(claim: &Claim, next: &Piece) -> bool {
 
 fn map_piece(
     st: &Store,
-    h: &mut Handle<'_>,
+    tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
     pieces: &mut Pieces,
     piece: Piece,
@@ -483,22 +491,17 @@ fn map_piece(
     let Piece { lblk, len, pblk, how } = piece;
     match how {
         MapAction::InPlace => {}
-        MapAction::Convert => return convert(st, h, inode, lblk..end, credits, after),
+        MapAction::Convert => return convert(st, tx, inode, lblk..end, credits, after),
         MapAction::Map { mut claim, offset } => {
-            let (mapped, result) = extent::insert_claim(
-                st,
-                h,
-                inode,
-                lblk,
-                &mut claim,
-                offset,
-                len,
-                ExtentState::Written,
-            );
+            let (mapped, result) = tx.step(|step| {
+                let written = ExtentState::Written;
+                Ok(extent::insert_claim(st, step, inode, lblk, &mut claim, offset, len, written))
+            })?;
             after.note_parts(&[(lblk, len)], mapped);
-            return keep_unless(result, pieces, lblk, claim);
+            let offset = if mapped == 0 { offset } else { 0 };
+            return keep_unless(result, pieces, (lblk + mapped, len - mapped), claim, offset);
         }
-        MapAction::Owned => map_owned(st, h, inode, lblk, len, pblk)?,
+        MapAction::Owned => tx.step(|step| map_owned(st, step, inode, lblk, len, pblk))?,
     }
     after.note(end);
     Ok(())
@@ -508,7 +511,7 @@ fn map_piece(
 /// the size covers what is written at the end of each.
 fn convert(
     st: &Store,
-    h: &mut Handle<'_>,
+    tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
     credits: u32,
@@ -516,25 +519,25 @@ fn convert(
 ) -> Result<()> {
     let mut at = range.start;
     loop {
-        at = extent::mark_written(st, h, inode, at..range.end)?;
+        at = tx.step(|step| extent::mark_written(st, step, inode, at..range.end))?;
         after.note(at);
         if at >= range.end {
             return Ok(());
         }
-        note_mapped(st, h, inode, after).inspect_err(|e| st.give_up(e))?;
-        h.restart(credits)?;
+        tx.step(|step| note_mapped(st, step, inode, after)).inspect_err(|e| st.give_up(e))?;
+        tx.restart(credits)?;
     }
 }
 
 fn map_owned(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     lblk: u32,
     len: u32,
     pblk: BlockNr,
 ) -> Result<()> {
-    let run = extent::allocate(st, h, inode, lblk, len, ExtentState::Written)?;
+    let run = extent::allocate(st, step, inode, lblk, len, ExtentState::Written)?;
     match run.pblk == pblk && run.len >= len {
         true => Ok(()),
         false => Err(Corrupt::new("cluster")

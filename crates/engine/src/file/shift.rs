@@ -9,9 +9,8 @@ use super::limits;
 use super::{ahead, falloc, map, times, truncate, writeback, zero};
 use crate::error::{Errno, Result};
 use crate::extent::{self, Run};
-use crate::inode::{Inode, Work};
+use crate::inode::{Inode, Tx, Work};
 use crate::store::Store;
-use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,14 +27,12 @@ pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) ->
     let mut work = inode.pages.work.lock();
     clear(st, inode, &mut work, offset)?;
     let (first, last) = (map::block_of(st, offset), map::block_of(st, end));
-    let mut h = start(st, inode, first..last)?;
-    // Only the first part of the removal may lack space, and nothing has changed then: the inode
-    // joins the transaction before the step.
-    inode.touch(st, &mut h)?;
-    st.step(&mut h, |h| {
-        truncate::remove(st, h, inode, first, last.into())?;
-        shift(st, h, inode, last.into()..extent::max_blocks(st, inode), -i64::from(last - first))?;
-        resize(st, h, inode, size - len)
+    let mut tx = begin(st, inode, first..last)?;
+    // Only the first part of the removal may lack space, and nothing has changed then.
+    tx.sequence(|tx| {
+        truncate::remove(st, tx, inode, first, last.into())?;
+        shift(st, tx, inode, last.into()..extent::max_blocks(st, inode), -i64::from(last - first))?;
+        resize(st, tx, inode, size - len)
     })
 }
 
@@ -61,13 +58,13 @@ pub(super) fn insert(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> R
         return Err(Errno::FBig.into());
     }
     zero::within_block(st, inode, times::tail(st, size))?;
-    let mut h = start(st, inode, first..first)?;
+    let mut tx = begin(st, inode, first..first)?;
     // So that no later step lacks space.
-    extent::split_at(st, &mut h, inode, first)?;
-    st.step(&mut h, |h| {
+    tx.step(|step| extent::split_at(st, step, inode, first))?;
+    tx.sequence(|tx| {
         // The size comes first, so that nothing ever lies behind the end of the file.
-        resize(st, h, inode, grown)?;
-        shift(st, h, inode, first.into()..end, by.into())
+        resize(st, tx, inode, grown)?;
+        shift(st, tx, inode, first.into()..end, by.into())
     })
 }
 
@@ -85,9 +82,9 @@ fn clear(st: &Store, inode: &Arc<Inode>, work: &mut Work, offset: u64) -> Result
     falloc::drop_pages(st, inode, work, map::block_of(st, offset)..map::END)
 }
 
-/// Starts a handle that can remove the blocks `removed` and move everything behind, if those are
+/// Opens a handle that can remove the blocks `removed` and move everything behind, if those are
 /// not too many extents; else one that does a part, and goes on in other transactions.
-fn start<'a>(st: &'a Store, inode: &Inode, removed: Range<u32>) -> Result<Handle<'a>> {
+fn begin<'a>(st: &'a Store, inode: &Inode, removed: Range<u32>) -> Result<Tx<'a>> {
     let most = st.journal.max_credits() / 2;
     let step = extent::credits(st, inode, 1);
     let pieces = extent::pieces(st, inode, removed.start, (most / step.max(1)) as usize + 1)?;
@@ -98,7 +95,7 @@ fn start<'a>(st: &'a Store, inode: &Inode, removed: Range<u32>) -> Result<Handle
     // The extent that the range begins in is cut, and the last step may find the tree a level
     // higher.
     let all = pieces.iter().map(each).fold(2 * times::CREDITS + 3 * step, u32::saturating_add);
-    st.start(if all <= most { all } else { part(st, inode) })
+    st.begin(if all <= most { all } else { part(st, inode) })
 }
 
 /// Credits for a part.
@@ -106,27 +103,27 @@ fn part(st: &Store, inode: &Inode) -> u32 {
     2 * times::CREDITS + 2 * extent::credits(st, inode, extent::most_at_once(st, inode))
 }
 
-fn resize(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    truncate::with_credits(h, times::CREDITS)?;
-    times::resize(st, h, inode, size)?;
+fn resize(st: &Store, tx: &mut Tx<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    tx.with_credits(times::CREDITS)?;
+    tx.step(|step| times::resize(st, step, inode, size))?;
     inode.pages.set_size(size);
     Ok(())
 }
 
 fn shift(
     st: &Store,
-    h: &mut Handle<'_>,
+    tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
     range: Range<u64>,
     by: i64,
 ) -> Result<()> {
     let mut left = range;
     loop {
-        left = extent::shift(st, h, inode, left.clone(), by)?;
+        left = tx.step(|step| extent::shift(st, step, inode, left.clone(), by))?;
         if left.is_empty() {
             return Ok(());
         }
-        h.restart(part(st, inode))?;
+        tx.restart(part(st, inode))?;
     }
 }
 

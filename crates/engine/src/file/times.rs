@@ -1,11 +1,10 @@
 //! What a change of content does to the inode besides: times, set-id bits, the size on disk.
 
 use crate::error::Result;
-use crate::inode::{Body, Inode};
+use crate::inode::{Body, Inode, Step};
 use crate::store::Store;
 use extant_format::features::RoCompat;
 use extant_format::types::{MODE_SETGID, MODE_SETUID, Timestamp};
-use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -69,31 +68,34 @@ pub(super) fn stamp(st: &Store, body: &mut Body, note: Note) {
 
 /// Notes that a file was emptied that was empty.
 pub(super) fn note_emptied(st: &Store, inode: &Arc<Inode>) -> Result<()> {
-    let mut h = st.start(CREDITS)?;
-    stamp(st, &mut *inode.edit(st, &mut h)?, Note::TIMES);
-    inode.note_datasync(&h);
-    Ok(())
+    st.begin(CREDITS)?.step(|step| {
+        stamp(st, &mut *step.edit(inode)?, Note::TIMES);
+        inode.note_datasync(step);
+        Ok(())
+    })
 }
 
 /// Notes a change of content in a handle of its own, unless it was noted just before.
 pub(super) fn note_change(st: &Store, inode: &Arc<Inode>, note: Note) -> Result<()> {
-    if due(st, inode, note) {
-        let mut h = st.start(CREDITS)?;
-        stamp(st, &mut *inode.edit(st, &mut h)?, note);
+    if !due(st, inode, note) {
+        return Ok(());
     }
-    Ok(())
+    st.begin(CREDITS)?.step(|step| {
+        stamp(st, &mut *step.edit(inode)?, note);
+        Ok(())
+    })
 }
 
 /// Raises the size on disk to `size`. True if it was smaller.
 pub(super) fn grow_disk_size(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     size: u64,
 ) -> Result<bool> {
     let grows = inode.body().size < size;
     if grows {
-        set_disk_size(st, h, inode, size)?;
+        set_disk_size(st, step, inode, size)?;
     }
     Ok(grows)
 }
@@ -101,37 +103,37 @@ pub(super) fn grow_disk_size(
 /// Sets the size on disk.
 pub(super) fn set_disk_size(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     size: u64,
 ) -> Result<()> {
     if size > LARGE && !st.geo.ro_compat(RoCompat::LARGE_FILE) {
-        note_large_file(st, h)?;
+        note_large_file(st, step)?;
     }
-    inode.edit(st, h)?.size = size;
-    inode.note_datasync(h);
+    step.edit(inode)?.size = size;
+    inode.note_datasync(step);
     Ok(())
 }
 
 /// Sets the size on disk, and notes a change of content made now.
-pub(super) fn resize(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+pub(super) fn resize(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     if size > LARGE && !st.geo.ro_compat(RoCompat::LARGE_FILE) {
-        note_large_file(st, h)?;
+        note_large_file(st, step)?;
     }
-    let mut body = inode.edit(st, h)?;
+    let mut body = step.edit(inode)?;
     body.size = size;
     stamp(st, &mut body, Note::TIMES);
     drop(body);
-    inode.note_datasync(h);
+    inode.note_datasync(step);
     Ok(())
 }
 
 /// The first large file turns the feature on.
-fn note_large_file(st: &Store, h: &mut Handle<'_>) -> Result<()> {
+fn note_large_file(st: &Store, step: &mut Step<'_>) -> Result<()> {
     let mut features = st.groups.superblock().features();
     if !features.ro_compat.contains(RoCompat::LARGE_FILE) {
         features.ro_compat |= RoCompat::LARGE_FILE;
-        st.groups.edit_superblock(h, |sb| sb.set_features(features))?;
+        st.groups.edit_superblock(step.handle(), |sb| sb.set_features(features))?;
     }
     Ok(())
 }

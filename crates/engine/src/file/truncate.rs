@@ -11,11 +11,10 @@ use super::zero::{self, CutTail};
 use super::{ahead, inline, limits, map, space, tail, times, writeback};
 use crate::error::{Errno, Result};
 use crate::extent;
-use crate::inode::{Inode, OrphanAt, Work};
+use crate::inode::{Inode, OrphanAt, Step, Tx, Work};
 use crate::orphan::Orphans;
 use crate::store::Store;
 use extant_format::types::FileType;
-use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -54,10 +53,11 @@ pub fn can_truncate(inode: &Inode) -> bool {
 fn grow(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<()> {
     zero::within_block(st, inode, times::tail(st, inode.pages.size()))?;
     tail::settle(st, inode, work)?;
-    let mut h = st.start(times::CREDITS)?;
-    times::resize(st, &mut h, inode, size)?;
-    inode.pages.set_size(size);
-    Ok(())
+    st.begin(times::CREDITS)?.step(|step| {
+        times::resize(st, step, inode, size)?;
+        inode.pages.set_size(size);
+        Ok(())
+    })
 }
 
 fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<()> {
@@ -66,44 +66,45 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
     let few = credits_of_few(st, inode, from)?;
     let tail = CutTail::find(st, inode, size)?;
     let credits = times::CREDITS + CutTail::CREDITS;
-    let mut h = st.start(credits + few.unwrap_or_else(|| budget(st, inode) + Orphans::CREDITS))?;
-    // Before anything is changed: what that takes can be read.
-    inode.touch(st, &mut h)?;
+    let mut tx = st.begin(credits + few.unwrap_or_else(|| budget(st, inode) + Orphans::CREDITS))?;
+    tx.touch(inode)?;
     if few.is_none() {
-        st.orphans.add(st, &mut h, inode)?;
+        tx.step(|step| st.orphans.add(step, inode))?;
     }
-    // While the handle is open, so that the zeroes are flushed with the smaller size.
-    if let Some(Err(e)) = tail.map(|tail| tail.clear(st, &mut h, inode)) {
-        remove_record(st, &mut h, inode).inspect_err(|e| st.give_up(e))?;
-        return Err(e);
+    let resized = tx.step(|step| {
+        // While the handle is open, so that the zeroes are flushed with the smaller size.
+        tail.map_or(Ok(()), |tail| tail.clear(st, step, inode))?;
+        cut_pages(st, inode, size);
+        inode.pages.set_size(size);
+        times::resize(st, step, inode, size)
+    });
+    if resized.is_err() {
+        return remove_record(st, &mut tx, inode).and(resized);
     }
-    cut_pages(st, inode, size);
-    inode.pages.set_size(size);
-    times::resize(st, &mut h, inode, size)?;
-    if few != Some(0) {
-        cut_blocks(st, &mut h, inode, from)?;
+    match few {
+        Some(0) => Ok(()),
+        _ => cut_blocks(st, &mut tx, inode, from),
     }
-    Ok(())
 }
 
 /// Frees what lies behind the size, and takes the orphan record away that is there if that may take
 /// several transactions.
-fn cut_blocks(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
-    if let Err(e) = cut(st, h, inode, from) {
+fn cut_blocks(st: &Store, tx: &mut Tx<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
+    if let Err(e) = cut(st, tx, inode, from) {
         // What lies behind the size is freed by the next one to open the file system.
-        st.orphans.add(st, h, inode).inspect_err(|e| st.give_up(e))?;
+        tx.step(|step| st.orphans.add(step, inode)).inspect_err(|e| st.give_up(e))?;
         return Err(e);
     }
-    remove_record(st, h, inode)
+    remove_record(st, tx, inode)
 }
 
 /// Takes the orphan record of a cut away. That of an inode without links stays: it is to be freed.
-fn remove_record(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+fn remove_record(st: &Store, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<()> {
     if inode.orphan.get() == OrphanAt::None || inode.links() == 0 {
         return Ok(());
     }
-    with_credits(h, Orphans::CREDITS)?;
-    st.orphans.remove(st, h, inode)
+    tx.with_credits(Orphans::CREDITS)?;
+    tx.step(|step| st.orphans.remove(step, inode))
 }
 
 /// On bigalloc pages that stay may rely on a cluster that goes: they are written first.
@@ -160,54 +161,47 @@ fn budget(st: &Store, inode: &Inode) -> u32 {
     extent::removal_credits(st, inode).max((st.journal.max_credits() / 4).min(256))
 }
 
-/// Makes sure of credits, in a new transaction if need be.
-pub(super) fn with_credits(h: &mut Handle<'_>, credits: u32) -> Result<()> {
-    if h.credits_left() < credits && !h.extend(credits)? {
-        h.restart(credits)?;
-    }
-    Ok(())
-}
-
 /// Unmaps and frees all blocks from `from` on, over as many transactions as it takes. If it takes
 /// more than one, there is an orphan record.
-pub(super) fn cut(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
+pub(super) fn cut(st: &Store, tx: &mut Tx<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
     let end = u64::from(from).max(extent::max_blocks(st, inode));
-    remove_by(st, h, inode, from.into()..end, |h| st.orphans.add(st, h, inode))
+    remove_by(st, tx, inode, from.into()..end, |step| st.orphans.add(step, inode))
 }
 
 /// Unmaps and frees the blocks `[from, end)`, over as many transactions as it takes.
 pub(super) fn remove(
     st: &Store,
-    h: &mut Handle<'_>,
+    tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
     from: u32,
     end: u64,
 ) -> Result<()> {
-    remove_by(st, h, inode, from.into()..end, |_| Ok(()))
+    remove_by(st, tx, inode, from.into()..end, |_| Ok(()))
 }
 
-/// Unmaps and frees a range of blocks. At the end of each transaction but the last comes `pause`.
-fn remove_by<'j>(
+/// Unmaps and frees a range of blocks. At the end of each transaction but the last comes the step
+/// `pause`.
+fn remove_by<'a>(
     st: &Store,
-    h: &mut Handle<'j>,
+    tx: &mut Tx<'a>,
     inode: &Arc<Inode>,
     blocks: Range<u64>,
-    mut pause: impl FnMut(&mut Handle<'j>) -> Result<()>,
+    mut pause: impl FnMut(&mut Step<'a>) -> Result<()>,
 ) -> Result<()> {
     let mut end = blocks.end;
     loop {
-        end = extent::remove(st, h, inode, blocks.start..end)?;
+        end = tx.step(|step| extent::remove(st, step, inode, blocks.start..end))?;
         if end <= blocks.start {
             return Ok(());
         }
-        pause(h)?;
-        h.restart(budget(st, inode))?;
+        tx.step(&mut pause)?;
+        tx.restart(budget(st, inode))?;
     }
 }
 
-/// Starts a handle that can free a part of the file at a time.
-pub(super) fn start_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Handle<'a>> {
-    st.start(times::CREDITS + budget(st, inode))
+/// Opens a handle that can free a part of the file at a time.
+pub(super) fn begin_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Tx<'a>> {
+    st.begin(times::CREDITS + budget(st, inode))
 }
 
 /// Frees everything behind byte `from`: behind the size (an orphan with links), or all (an inode
@@ -220,9 +214,7 @@ pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
         cut_pages(st, inode, from);
     }
     if map::has_map(st, inode) {
-        let mut h = start_removal(st, inode)?;
-        cut(st, &mut h, inode, map::block_up(st, from))?;
-        drop(h);
+        cut(st, &mut begin_removal(st, inode)?, inode, map::block_up(st, from))?;
         if inode.ftype == FileType::Regular {
             zero::within_block(st, inode, times::tail(st, from))?;
         }

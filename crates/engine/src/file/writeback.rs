@@ -155,8 +155,8 @@ pub(super) fn give_back(st: &Store, inode: &Inode, reserved: u32) {
 
 /// Raises the size on disk to the one that users see.
 fn raise_size(st: &Store, inode: &Arc<Inode>) -> Result<()> {
-    let mut h = st.start(times::CREDITS)?;
-    times::grow_disk_size(st, &mut h, inode, inode.pages.size()).map(|_| ())
+    st.begin(times::CREDITS)?
+        .step(|step| times::grow_disk_size(st, step, inode, inode.pages.size()).map(drop))
 }
 
 /// Notes the outcome in the pages, under `work`.

@@ -3,9 +3,8 @@
 use super::{logged, map, times};
 use crate::error::Result;
 use crate::extent::ExtentState;
-use crate::inode::{Cover, Inode, PageMap};
+use crate::inode::{Cover, Inode, PageMap, Step};
 use crate::store::Store;
-use extant_journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -68,9 +67,9 @@ impl CutTail {
 
     /// Zeroes them, past the pages: before the handle's transaction becomes durable, or with it.
     /// The caller holds `work`, so that no page is being written.
-    pub fn clear(self, st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    pub fn clear(self, st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
         match inode.logs_data(st) {
-            true => logged::zero_in(st, h, inode, self.pblk, self.within),
+            true => logged::zero_in(st, step, inode, self.pblk, self.within),
             false => on_device(st, inode, self.pblk, self.within),
         }
     }

@@ -62,8 +62,7 @@ impl Operations {
         if st.groups.kbytes_unrecorded() < UNRECORDED_KBYTES || st.writable().is_err() {
             return Ok(());
         }
-        let mut h = st.start(1)?;
-        st.groups.join_superblock(&mut h)
+        st.begin(1)?.step(|step| st.groups.join_superblock(step.handle()))
     }
 
     /// Frees what waits for it and writes everything, until nothing is left to do.

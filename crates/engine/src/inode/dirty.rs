@@ -14,7 +14,7 @@
 
 use super::InodeTable;
 use super::load::slot;
-use super::{Body, Inode};
+use super::{Body, Inode, Step};
 use crate::error::{Errno, Result};
 use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle, Seal, Tid};
@@ -57,7 +57,12 @@ fn unpack(place: u32) -> Option<(usize, usize)> {
 impl DirtyInodes {
     /// Marks `inode` dirty in the handle's transaction. Costs one credit at most. ESTALE if it has
     /// been freed. The handle counts no change: the caller does, when it makes one.
-    pub fn mark(&self, table: &InodeTable, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    pub(super) fn mark(
+        &self,
+        table: &InodeTable,
+        h: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
         let tid = h.tid().0;
         if inode.gone() {
             return Err(Errno::Stale.into());
@@ -72,7 +77,7 @@ impl DirtyInodes {
 
     /// As [`Self::mark`], an inode that was made in the handle's transaction and that nobody else
     /// knows yet.
-    pub fn mark_new(
+    pub(super) fn mark_new(
         &self,
         table: &InodeTable,
         h: &mut Handle<'_>,
@@ -91,8 +96,8 @@ impl DirtyInodes {
     /// Takes an inode that has just been freed off its list, if it was made in the handle's
     /// transaction: nothing of it needs to be written. True if so; nobody else calls this for the
     /// same inode.
-    pub fn forget_new(&self, h: &Handle<'_>, inode: &Arc<Inode>) -> bool {
-        if inode.dirty_tid.load(Ordering::Acquire) != h.tid().0 {
+    pub fn forget_new(&self, step: &Step<'_>, inode: &Arc<Inode>) -> bool {
+        if inode.dirty_tid.load(Ordering::Acquire) != step.tid().0 {
             return false;
         }
         let Some((index, at)) = unpack(inode.made_at.load(Ordering::Acquire)) else { return false };

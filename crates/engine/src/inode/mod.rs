@@ -4,7 +4,7 @@
 //! - Memory is authoritative: a slot in the table is made from the body once per transaction, at
 //!   freeze ([`DirtyInodes::freeze`]). Until then the slot's block is only joined to the
 //!   transaction.
-//! - Every change of a body happens through [`Inode::edit`], which takes the handle as proof.
+//! - Every change of a body happens through [`Step::edit`].
 //!
 //! # Locking
 //! `rw` (level Directory or Inode) > handle > `map` (Map) > `body` (InodeBody, innermost of the
@@ -22,6 +22,7 @@ mod pages;
 mod pointer_places;
 mod table;
 mod tail;
+mod tx;
 mod verity;
 mod vitals;
 
@@ -38,6 +39,7 @@ pub use pages::{
 pub use pointer_places::PointerPlaces;
 pub use table::InodeTable;
 pub use tail::Tail;
+pub use tx::{Step, Tx};
 pub use verity::Verity;
 pub use vitals::{Ownership, StatSnapshot};
 
@@ -45,14 +47,12 @@ use crate::alloc::NewInode;
 use crate::error::{Errno, Result};
 use extant_format::inode as disk;
 use extant_format::types::{FileType, InodeNr};
-use extant_journal::Handle;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_sync::life::HoldState;
 use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use lazy::{Lazy, Make};
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use vitals::Published;
 
 /// What the table's slot says, decoded, and the in-inode attribute area.
@@ -242,19 +242,9 @@ impl Inode {
         self.body.lock()
     }
 
-    /// The body for changing within `h`. ESTALE if the inode has been freed: its slot may be
-    /// another's.
-    pub fn edit(self: &Arc<Self>, table: &InodeTable, h: &mut Handle<'_>) -> Result<BodyMut<'_>> {
-        self.touch(table, h)?;
-        h.note_change();
-        Ok(BodyMut { body: self.body.lock(), published: &self.published })
-    }
-
-    /// Marks the body dirty in the handle's transaction without changing it. A later
-    /// [`Inode::edit`] in that transaction reads nothing, and the inode stays in memory until the
-    /// transaction is durable.
-    pub fn touch(self: &Arc<Self>, table: &InodeTable, h: &mut Handle<'_>) -> Result<()> {
-        table.dirty.mark(table, h, self)
+    /// The body for changing, which [`Step::edit`] gives out.
+    fn body_mut(&self) -> BodyMut<'_> {
+        BodyMut { body: self.body.lock(), published: &self.published }
     }
 
     /// File size in bytes as users see it. For a regular file it may be ahead of the body's, which
@@ -274,10 +264,10 @@ impl Inode {
     }
 
     /// Makes fsync and fdatasync wait for the handle's transaction: it changes the map, the size or
-    /// logged data. The inode must be dirty in that transaction ([`Inode::touch`]): eviction would
+    /// logged data. The inode must be dirty in that transaction ([`Step::touch`]): eviction would
     /// lose the ids of one that is not.
-    pub fn note_datasync(&self, h: &Handle<'_>) {
-        let tid = h.tid().0;
+    pub fn note_datasync(&self, step: &Step<'_>) {
+        let tid = step.tid().0;
         for id in [&self.datasync_tid, &self.sync_tid] {
             // The ids only grow: a thread that reads a large one has nothing to add.
             if id.load(Ordering::Acquire) < tid {

@@ -58,9 +58,11 @@ impl Operations {
         // A reader must not wait for a thaw, nor for a writer that holds the lock and waits for it.
         let Some(_lock) = inode.rw.try_read() else { return Ok(false) };
         inode.check_not_freed()?;
-        let Some(mut h) = st.journal.start_unless_locked(CREDITS)? else { return Ok(false) };
-        inode.edit(st, &mut h)?.atime = now;
-        Ok(true)
+        let Some(mut tx) = st.begin_unless_locked(CREDITS)? else { return Ok(false) };
+        tx.step(|step| {
+            step.edit(inode)?.atime = now;
+            Ok(true)
+        })
     }
 }
 

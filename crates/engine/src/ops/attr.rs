@@ -230,13 +230,20 @@ impl Operations {
             .mode
             .and_then(|mode| xattr::acl_after_chmod(st, inode, mode).transpose())
             .transpose()?;
-        let mut h =
-            st.start(INODE_CREDITS + xattr::credits(st, acl.as_ref().map_or(0, Vec::len)))?;
-        st.whole(&mut h, |h| {
+        let mut tx =
+            st.begin(INODE_CREDITS + xattr::credits(st, acl.as_ref().map_or(0, Vec::len)))?;
+        tx.loose().whole(|step| {
             if let Some(acl) = &acl {
-                xattr::set(st, h, inode, b"system.posix_acl_access", Some(acl), xattr::Mode::Any)?;
+                xattr::set(
+                    st,
+                    step,
+                    inode,
+                    b"system.posix_acl_access",
+                    Some(acl),
+                    xattr::Mode::Any,
+                )?;
             }
-            let mut body = inode.edit(st, h)?;
+            let mut body = step.edit(inode)?;
             set.apply(&mut body, now);
             Ok(())
         })
@@ -279,11 +286,12 @@ impl Operations {
             }
             file::log_data(st, inode, wanted.contains(log_data))?;
         }
-        let mut h = st.start(INODE_CREDITS)?;
-        let mut body = inode.edit(st, &mut h)?;
-        body.flags = kept;
-        body.ctime = st.now();
-        Ok(())
+        st.begin(INODE_CREDITS)?.step(|step| {
+            let mut body = step.edit(inode)?;
+            body.flags = kept;
+            body.ctime = st.now();
+            Ok(())
+        })
     }
 
     /// Names of a directory begin or end to be folded only while it has none. The directory is

@@ -2,14 +2,13 @@
 
 use super::{Node, Operations};
 use crate::error::{Errno, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::quota::{Change, Owners};
 use crate::vfs::{Target, check_name};
 use crate::{dir, extent, file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags, can_store_rdev};
 use extant_format::types::{FileType, InodeNr, Timestamp};
-use extant_journal::Handle;
 use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -131,14 +130,15 @@ impl Operations {
             let st = self.st();
             let plan = self.plan(who, dir, mode, FileType::Regular)?;
             plan.owners(self)?;
-            let mut h = st.start(self.new_credits(&plan))?;
-            let inode = self.new_inode(&mut h, dir, &plan, &New::File)?;
-            self.fill_or_undo(&mut h, &inode, dir.ino, &plan, &New::File)?;
-            if let Err(e) = st.orphans.add(st, &mut h, &inode) {
-                self.drop_new(&mut h, &inode);
+            let mut tx = st.begin(self.new_credits(&plan))?;
+            let step = tx.loose();
+            let inode = self.new_inode(step, dir, &plan, &New::File)?;
+            self.fill_or_undo(step, &inode, dir.ino, &plan, &New::File)?;
+            if let Err(e) = st.orphans.add(step, &inode) {
+                self.drop_new(step, &inode);
                 return Err(e);
             }
-            inode.edit(st, &mut h)?.links = 0;
+            step.edit(&inode)?.links = 0;
             inode.linkable.store(true, Ordering::Release);
             inode.hold(1)?;
             Ok(Node(self.vfs.inodes.insert_nameless(inode)))
@@ -199,17 +199,22 @@ impl Operations {
         plan.owners(self)?;
         let credits =
             self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);
-        let mut h = st.start(credits)?;
-        // Before anything is changed: its slot can be read.
-        dir.touch(st, &mut h)?;
-        let inode = self.new_inode(&mut h, dir, &plan, what)?;
-        self.fill_or_undo(&mut h, &inode, dir.ino, &plan, what)?;
-        let named = st.whole(&mut h, |h| {
-            dir::insert_seated(st, h, dir, &seat, name, (inode.ino, ftype))?;
-            self.touch_dir_at(h, dir, i32::from(ftype == FileType::Directory), inode.vitals().ctime)
+        let mut tx = st.begin(credits)?;
+        tx.touch(dir)?;
+        let step = tx.loose();
+        let inode = self.new_inode(step, dir, &plan, what)?;
+        self.fill_or_undo(step, &inode, dir.ino, &plan, what)?;
+        let named = step.whole(|step| {
+            dir::insert_seated(st, step, dir, &seat, name, (inode.ino, ftype))?;
+            self.touch_dir_at(
+                step,
+                dir,
+                i32::from(ftype == FileType::Directory),
+                inode.vitals().ctime,
+            )
         });
         if let Err(e) = named {
-            self.drop_new(&mut h, &inode);
+            self.drop_new(step, &inode);
             return Err(e);
         }
         let node = Node(self.vfs.inodes.insert(inode));
@@ -275,7 +280,7 @@ impl Operations {
 
     fn new_inode(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         dir: &Arc<Inode>,
         plan: &Plan,
         what: &New<'_>,
@@ -284,10 +289,10 @@ impl Operations {
         // Before anything is changed: limits may forbid it.
         let owners = Owners::new(&st.quota, plan.ids());
         let one = Change { inodes: 1, ..Change::default() };
-        st.quota.charge_within(h, owners, one, true)?;
-        let made = self.make_inode(h, dir, plan, what);
+        st.quota.charge_within(step.handle(), owners, one, true)?;
+        let made = self.make_inode(step, dir, plan, what);
         if made.is_err()
-            && let Err(e) = st.quota.charge_within(h, owners, one.reversed(), false)
+            && let Err(e) = st.quota.charge_within(step.handle(), owners, one.reversed(), false)
         {
             st.give_up(&e);
         }
@@ -296,13 +301,13 @@ impl Operations {
 
     fn make_inode(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         dir: &Arc<Inode>,
         plan: &Plan,
         what: &New<'_>,
     ) -> Result<Arc<Inode>> {
         let (st, ftype) = (self.st(), what.ftype());
-        let ino = st.alloc.new_inode(h, dir.near(), ftype)?;
+        let ino = st.alloc.new_inode(step.handle(), dir.near(), ftype)?;
         if self.vfs.inodes.peek(ino).is_some_and(|known| !known.freeing()) {
             // The number stays marked as in use, which it is.
             return Err(Corrupt::new("inode bitmap")
@@ -324,15 +329,15 @@ impl Operations {
             New::Dir | New::Symlink(_) | New::Special(..) => {}
         }
         let inode = Inode::fresh(st, ino, body);
-        if let Err(e) = st.dirty.mark_new(st, h, &inode) {
+        if let Err(e) = step.touch_new(&inode) {
             // Nothing knows of the inode yet: only its number is to be given back.
-            if let Err(why) = st.alloc.free_inode(h, ino, ftype, true) {
+            if let Err(why) = st.alloc.free_inode(step.handle(), ino, ftype, true) {
                 st.give_up(&why);
             }
             return Err(e);
         }
         // There is nothing to read without the inode.
-        inode.note_datasync(h);
+        inode.note_datasync(step);
         Ok(inode)
     }
 
@@ -354,35 +359,35 @@ impl Operations {
     /// Makes the inode that hides a name from lower layers: a character device 0:0.
     pub(super) fn new_whiteout(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         dir: &Arc<Inode>,
         plan: &Plan,
     ) -> Result<Arc<Inode>> {
         let what = New::Special(FileType::CharDevice, (0, 0));
-        let inode = self.new_inode(h, dir, plan, &what)?;
-        self.fill_or_undo(h, &inode, dir.ino, plan, &what)?;
+        let inode = self.new_inode(step, dir, plan, &what)?;
+        self.fill_or_undo(step, &inode, dir.ino, plan, &what)?;
         self.vfs.inodes.insert(inode.clone());
         Ok(inode)
     }
 
     fn fill_or_undo(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         inode: &Arc<Inode>,
         parent: InodeNr,
         plan: &Plan,
         what: &New<'_>,
     ) -> Result<()> {
-        let filled = self.fill(h, inode, parent, plan, what);
+        let filled = self.fill(step, inode, parent, plan, what);
         if filled.is_err() {
-            self.drop_new(h, inode);
+            self.drop_new(step, inode);
         }
         filled
     }
 
     fn fill(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         inode: &Arc<Inode>,
         parent: InodeNr,
         plan: &Plan,
@@ -392,22 +397,22 @@ impl Operations {
         match what {
             New::File | New::Special(..) => {}
             New::Dir => {
-                extent::init(st, h, inode)?;
-                dir::init(st, h, inode, parent)?;
+                extent::init(st, step, inode)?;
+                dir::init(st, step, inode, parent)?;
             }
-            New::Symlink(target) => file::set_link(st, h, inode, target)?,
+            New::Symlink(target) => file::set_link(st, step, inode, target)?,
         }
         for (name, value) in &plan.acl {
-            st.whole(h, |h| xattr::set(st, h, inode, name, Some(value), xattr::Mode::Any))?;
+            step.whole(|step| xattr::set(st, step, inode, name, Some(value), xattr::Mode::Any))?;
         }
         Ok(())
     }
 
     /// Takes back a new inode after an error: it becomes an orphan, which the reaper frees.
-    pub(super) fn drop_new(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) {
+    pub(super) fn drop_new(&self, step: &mut Step<'_>, inode: &Arc<Inode>) {
         let st = self.st();
         let dropped =
-            inode.edit(st, h).map(|mut b| b.links = 0).and_then(|()| st.orphans.add(st, h, inode));
+            step.edit(inode).map(|mut b| b.links = 0).and_then(|()| st.orphans.add(step, inode));
         if let Err(e) = dropped {
             return st.give_up(&e);
         }
@@ -416,20 +421,24 @@ impl Operations {
     }
 
     /// A name came into or left `dir`: times, and `links` more subdirectories.
-    pub(super) fn touch_dir(&self, h: &mut Handle<'_>, dir: &Arc<Inode>, links: i32) -> Result<()> {
-        self.touch_dir_at(h, dir, links, self.st().now())
+    pub(super) fn touch_dir(
+        &self,
+        step: &mut Step<'_>,
+        dir: &Arc<Inode>,
+        links: i32,
+    ) -> Result<()> {
+        self.touch_dir_at(step, dir, links, self.st().now())
     }
 
     /// As [`Self::touch_dir`], at a time that was looked up before.
     pub(super) fn touch_dir_at(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         dir: &Arc<Inode>,
         links: i32,
         now: Timestamp,
     ) -> Result<()> {
-        let st = self.st();
-        let mut body = dir.edit(st, h)?;
+        let mut body = step.edit(dir)?;
         body.mtime = now;
         body.ctime = now;
         body.links = dir_links(body.links, links);

@@ -22,9 +22,9 @@ impl Operations {
         }
         self.alive()?;
         let st = self.st();
-        let mut h = st.start(1)?;
-        st.groups.edit_superblock(&mut h, |sb| sb.set_volume_name(label))?;
-        drop(h);
+        st.begin(1)?.step(|step| {
+            st.groups.edit_superblock(step.handle(), |sb| sb.set_volume_name(label))
+        })?;
         Ok(st.journal.checkpoint_all()?)
     }
 }

@@ -41,25 +41,24 @@ impl Operations {
         check_dir_writable(dir)?;
         dir::check_key(dir)?;
         let nameless = self.check_linkable(inode, dir)?;
-        let mut h = st.start(dir::insert_credits(st, dir) + 2 + Orphans::CREDITS)?;
-        // Before anything is changed: their slots can be read.
-        dir.touch(st, &mut h)?;
-        inode.touch(st, &mut h)?;
+        let mut tx = st.begin(dir::insert_credits(st, dir) + 2 + Orphans::CREDITS)?;
+        tx.touch(dir)?;
+        tx.touch(inode)?;
         if nameless {
             // Before its slot can say that it has a link: then it could be loaded a second time.
             self.vfs.inodes.enter(&node.0);
         }
-        st.whole(&mut h, |h| {
-            dir::insert(st, h, dir, name, inode.ino, inode.ftype)?;
+        tx.loose().whole(|step| {
+            dir::insert(st, step, dir, name, inode.ino, inode.ftype)?;
             if nameless {
-                st.orphans.remove(st, h, inode)?;
+                st.orphans.remove(step, inode)?;
             }
             {
-                let mut body = inode.edit(st, h)?;
+                let mut body = step.edit(inode)?;
                 body.links += 1;
                 body.ctime = st.now();
             }
-            self.touch_dir(h, dir, 0)
+            self.touch_dir(step, dir, 0)
         })?;
         if nameless {
             inode.linkable.store(false, Ordering::Release);

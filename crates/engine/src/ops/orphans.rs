@@ -8,14 +8,14 @@ use super::unlink::Left;
 use crate::alloc::Alloc;
 use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
-use crate::inode::{Inode, OrphanAt};
+use crate::inode::{Inode, OrphanAt, Step};
 use crate::orphan::{Orphans, SlotAt};
 use crate::quota::Change;
 use crate::vfs::alive;
 use crate::{file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::types::{InodeNr, Timestamp};
-use extant_journal::{Handle, Tid};
+use extant_journal::Tid;
 use extant_sync::{Condvar, Level, Mutex, Sharded};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -301,13 +301,11 @@ impl Operations {
             return Ok(());
         }
         file::free_blocks(st, inode, 0)?;
-        let mut h = st.start(FREE_CREDITS)?;
-        while !xattr::release(st, &mut h, inode)? {
-            h.restart(FREE_CREDITS)?;
+        let mut tx = st.begin(FREE_CREDITS)?;
+        while !xattr::release(st, tx.loose(), inode)? {
+            tx.restart(FREE_CREDITS)?;
         }
-        if h.credits_left() < LAST_CREDITS && !h.extend(LAST_CREDITS)? {
-            h.restart(FREE_CREDITS)?;
-        }
+        tx.with_credits(LAST_CREDITS)?;
         // Before anything is changed: the number can be given back. If not, the record stays.
         if !st.alloc.inode_in_use(inode.ino)? {
             return Err(Corrupt::new("inode bitmap")
@@ -315,9 +313,9 @@ impl Operations {
                 .at_inode(inode.ino)
                 .into());
         }
-        inode.touch(st, &mut h)?;
+        tx.touch(inode)?;
         unlisted = self.vfs.inodes.let_go(inode);
-        let left = st.whole(&mut h, |h| self.free_number(h, inode, st.now()))?;
+        let left = tx.step(|step| self.free_number(step, inode, st.now()))?;
         if left == Left::Unmade && unlisted.is_none() {
             self.reaper.linger(inode.clone());
         }
@@ -328,15 +326,15 @@ impl Operations {
     /// and it has nothing else.
     pub(super) fn free_number(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         inode: &Arc<Inode>,
         now: Timestamp,
     ) -> Result<Left> {
         let st = self.st();
-        st.orphans.remove(st, h, inode)?;
-        self.discharge(h, inode)?;
+        st.orphans.remove(step, inode)?;
+        self.discharge(step, inode)?;
         {
-            let mut body = inode.edit(st, h)?;
+            let mut body = step.edit(inode)?;
             body.links = 0;
             body.size = 0;
             body.dtime = u32::try_from(now.sec).unwrap_or(u32::MAX).max(1);
@@ -344,16 +342,16 @@ impl Operations {
         // Before the number is free: whoever still refers to this inode must not write over the
         // next one's slot.
         inode.end_free();
-        let unmade = st.dirty.forget_new(h, inode);
+        let unmade = st.dirty.forget_new(step, inode);
         if !unmade && self.vfs.inodes.knows(inode) {
-            self.reaper.depart(h.tid(), inode.clone());
+            self.reaper.depart(step.tid(), inode.clone());
         }
-        st.alloc.free_inode(h, inode.ino, inode.ftype, unmade)?;
+        st.alloc.free_inode(step.handle(), inode.ino, inode.ftype, unmade)?;
         Ok(if unmade { Left::Unmade } else { Left::Freed })
     }
 
     /// The owners of an inode that goes are no longer charged for it.
-    fn discharge(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    fn discharge(&self, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
         let st = self.st();
         if !st.quota.is_on() {
             return Ok(());
@@ -365,7 +363,12 @@ impl Operations {
         };
         // Blocks are left only where an image counted too many.
         let space = -st.quota.bytes(i64::try_from(left).unwrap_or(0));
-        st.quota.charge_within(h, owners, Change { space, inodes: -1, promised: 0 }, false)
+        st.quota.charge_within(
+            step.handle(),
+            owners,
+            Change { space, inodes: -1, promised: 0 },
+            false,
+        )
     }
 
     /// Processes what a crash left: frees inodes without links, cuts the others to their size. Runs
@@ -418,8 +421,9 @@ impl Operations {
                     if report.invalid < MAX_WARNINGS {
                         tracing::warn!(ino = ino.0, "orphan record dropped: {why}");
                     }
-                    let mut h = st.start(Orphans::CREDITS)?;
-                    st.orphans.drop_invalid(st, &mut h, slot).map(|()| Finished::Dropped)
+                    st.begin(Orphans::CREDITS)?
+                        .step(|step| st.orphans.drop_invalid(step, slot))
+                        .map(|()| Finished::Dropped)
                 }
             });
         match done {
@@ -462,8 +466,7 @@ impl Operations {
         let _lock = inode.rw.write();
         let size = inode.size();
         file::free_blocks(st, inode, size)?;
-        let mut h = st.start(Orphans::CREDITS + 1)?;
-        st.orphans.remove(st, &mut h, inode)
+        st.begin(Orphans::CREDITS + 1)?.step(|step| st.orphans.remove(step, inode))
     }
 
     /// The inode of a record, or why the record cannot be right.

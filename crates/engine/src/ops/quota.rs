@@ -3,13 +3,12 @@
 
 use super::{Node, Operations};
 use crate::error::{Errno, Error, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::quota::{self, Change, Grace, Outcome, Owners, QuotaFile};
 use crate::{extent, xattr};
 use extant_format::features::RoCompat;
 use extant_format::inode::InodeFlags;
 use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord};
-use extant_journal::Handle;
 use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -64,8 +63,8 @@ impl Operations {
             if !st.quota.is_known(file, id)? {
                 self.add_owner(file, id)?;
             }
-            let mut h = st.start(st.owner_credits())?;
-            st.quota.set_limits(&mut h, file, id, limits)
+            st.begin(st.owner_credits())?
+                .step(|step| st.quota.set_limits(step.handle(), file, id, limits))
         })
     }
 
@@ -88,8 +87,8 @@ impl Operations {
         st.writable()?;
         let file = self.quota_file(kind)?;
         let mut growing = file.growing().lock();
-        let mut h = st.start(1)?;
-        st.quota.set_grace(&mut h, file, &mut growing, Grace { blocks, inodes })
+        let grace = Grace { blocks, inodes };
+        st.begin(1)?.step(|step| st.quota.set_grace(step.handle(), file, &mut growing, grace))
     }
 
     fn quota_file(&self, kind: QuotaKind) -> Result<&QuotaFile> {
@@ -163,24 +162,25 @@ impl Operations {
             false => Owners::new(&st.quota, ids),
         };
         self.know(new)?;
-        let mut h = st.start(1 + 2 * st.owner_credits())?;
+        let mut tx = st.begin(1 + 2 * st.owner_credits())?;
+        let step = tx.loose();
         loop {
             let now = st.now();
-            let mut body = inode.edit(st, &mut h)?;
+            let mut body = step.edit(inode)?;
             let old = st.quota.owners(inode.ino, &body);
             let sectors = i64::try_from(body.blocks / u64::from(st.geo.sectors_per_block()))
                 .unwrap_or(i64::MAX);
             let promised = i64::try_from(inode.promised.load(Ordering::Relaxed)).unwrap_or(0);
             let (space, promised) = (st.quota.bytes(sectors), st.quota.bytes(promised));
             let change = Change { space, inodes, promised };
-            if st.quota.transfer(Some(h.tid().0), old, new, change, true)? == Outcome::Done {
+            if st.quota.transfer(Some(step.tid().0), old, new, change, true)? == Outcome::Done {
                 (body.uid, body.gid, body.projid) = ids;
                 body.ctime = now;
                 return Ok(());
             }
             drop(body);
-            st.quota.load(Some(&mut h), old)?;
-            st.quota.load(Some(&mut h), new)?;
+            st.quota.load(Some(step.handle()), old)?;
+            st.quota.load(Some(step.handle()), new)?;
         }
     }
 
@@ -228,26 +228,24 @@ impl Operations {
         // Each block in a handle of its own: together they may cost more than a small log grants. A
         // file with free blocks is sound.
         while file.is_full(&growing) {
-            let mut h = st.start(GROWTH_CREDITS + extent::credits(st, &inode, 1))?;
-            // Before the step, which may lack space: joining the inode counts as a change.
-            inode.touch(st, &mut h)?;
-            st.step(&mut h, |h| self.grow_quota_file(h, file, &inode))?;
+            let mut tx = st.begin(GROWTH_CREDITS + extent::credits(st, &inode, 1))?;
+            tx.touch(&inode)?;
+            tx.step(|step| self.grow_quota_file(step, file, &inode))?;
         }
-        let mut h = st.start(quota::INSERT_CREDITS)?;
-        st.step(&mut h, |h| file.insert(&mut growing, h, id))
+        st.begin(quota::INSERT_CREDITS)?.step(|step| file.insert(&mut growing, step.handle(), id))
     }
 
     /// Adds a block to a quota file. ENOSPC if there is none: nothing has changed then.
     fn grow_quota_file(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         file: &QuotaFile,
         inode: &Arc<Inode>,
     ) -> Result<()> {
         let st = self.st();
-        let run = extent::allocate(st, h, inode, file.len(), 1, extent::ExtentState::Written)?;
-        file.add_block(h, run.pblk.0)?;
-        inode.edit(st, h)?.size = u64::from(file.len()) * u64::from(st.geo.block_size);
+        let run = extent::allocate(st, step, inode, file.len(), 1, extent::ExtentState::Written)?;
+        file.add_block(step.handle(), run.pblk.0)?;
+        step.edit(inode)?.size = u64::from(file.len()) * u64::from(st.geo.block_size);
         Ok(())
     }
 }

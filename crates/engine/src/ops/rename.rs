@@ -4,7 +4,7 @@ use super::create::{Caller, MAX_DIR_LINKS, check_dir, check_dir_writable};
 use super::unlink::{Left, check_removable, check_removable_name};
 use super::{Node, Operations, lock_dirs, lock_inodes};
 use crate::error::{Errno, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::orphan::Orphans;
 use crate::store::Store;
 use crate::vfs::Target;
@@ -12,7 +12,6 @@ use crate::{alloc::Alloc, dir};
 use bitflags::bitflags;
 use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, InodeNr};
-use extant_journal::Handle;
 use std::sync::Arc;
 
 bitflags! {
@@ -209,17 +208,17 @@ impl Operations {
         }
         let plan = flags.contains(RenameFlags::WHITEOUT).then(|| self.plan_whiteout(who, from.dir));
         plan.as_ref().map_or(Ok(()), |plan| plan.owners(self))?;
-        let mut h = st.start(self.rename_credits(to))?;
-        // Before anything is changed: their slots can be read.
+        let mut tx = st.begin(self.rename_credits(to))?;
         [from.dir, to.dir, moved]
             .into_iter()
             .chain(target)
-            .try_for_each(|inode| inode.touch(st, &mut h))?;
-        let whiteout = plan.map(|plan| self.new_whiteout(&mut h, from.dir, &plan)).transpose()?;
+            .try_for_each(|inode| tx.touch(inode))?;
+        let step = tx.loose();
+        let whiteout = plan.map(|plan| self.new_whiteout(step, from.dir, &plan)).transpose()?;
         let done =
-            st.whole(&mut h, |h| self.move_name(h, from, to, moved, target, whiteout.as_ref()));
+            step.whole(|step| self.move_name(step, from, to, moved, target, whiteout.as_ref()));
         if let (Err(_), Some(whiteout)) = (&done, &whiteout) {
-            self.drop_new(&mut h, whiteout);
+            self.drop_new(step, whiteout);
         }
         done
     }
@@ -238,12 +237,12 @@ impl Operations {
         if !one || flags.contains(RenameFlags::WHITEOUT) {
             return Ok(());
         }
-        let mut h = st.start(self.rename_credits(to))?;
-        [to.dir, moved].into_iter().try_for_each(|inode| inode.touch(st, &mut h))?;
-        st.whole(&mut h, |h| {
-            dir::respell(st, h, to.dir, from.name, to.name)?;
-            self.touch_dir(h, to.dir, 0)?;
-            self.touch_moved(h, moved)
+        let mut tx = st.begin(self.rename_credits(to))?;
+        [to.dir, moved].into_iter().try_for_each(|inode| tx.touch(inode))?;
+        tx.loose().whole(|step| {
+            dir::respell(st, step, to.dir, from.name, to.name)?;
+            self.touch_dir(step, to.dir, 0)?;
+            self.touch_moved(step, moved)
         })
     }
 
@@ -259,7 +258,7 @@ impl Operations {
 
     fn move_name(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         from: &Side<'_>,
         to: &Side<'_>,
         moved: &Arc<Inode>,
@@ -269,20 +268,20 @@ impl Operations {
         let st = self.st();
         let is_dir = moved.is_dir();
         let cross = from.dir.ino != to.dir.ino;
-        let freed = self.place(h, to, moved, target)?;
+        let freed = self.place(step, to, moved, target)?;
         match whiteout {
-            Some(inode) => dir::replace(st, h, from.dir, from.name, inode.ino, inode.ftype)?,
-            None => dir::remove(st, h, from.dir, from.name).map(|_| ())?,
+            Some(inode) => dir::replace(st, step, from.dir, from.name, inode.ino, inode.ftype)?,
+            None => dir::remove(st, step, from.dir, from.name).map(|_| ())?,
         }
         if is_dir && cross {
-            dir::replace(st, h, moved, b"..", to.dir.ino, FileType::Directory)?;
+            dir::replace(st, step, moved, b"..", to.dir.ino, FileType::Directory)?;
         }
         let gained = i32::from(is_dir && cross) - i32::from(target.is_some_and(|t| t.is_dir()));
-        self.touch_dir(h, to.dir, gained)?;
+        self.touch_dir(step, to.dir, gained)?;
         if cross {
-            self.touch_dir(h, from.dir, -i32::from(is_dir))?;
+            self.touch_dir(step, from.dir, -i32::from(is_dir))?;
         }
-        self.touch_moved(h, moved)?;
+        self.touch_moved(step, moved)?;
         self.remember_both((to, Some(moved)), (from, whiteout));
         Ok(freed)
     }
@@ -291,18 +290,18 @@ impl Operations {
     /// before has none left.
     fn place(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         to: &Side<'_>,
         moved: &Inode,
         target: Option<&Arc<Inode>>,
     ) -> Result<bool> {
         match target {
             Some(target) => {
-                dir::replace(self.st(), h, to.dir, to.name, moved.ino, moved.ftype)?;
-                Ok(self.drop_link(h, target)? == Left::Orphan)
+                dir::replace(self.st(), step, to.dir, to.name, moved.ino, moved.ftype)?;
+                Ok(self.drop_link(step, target)? == Left::Orphan)
             }
             None => {
-                dir::insert(self.st(), h, to.dir, to.name, moved.ino, moved.ftype).map(|_| false)
+                dir::insert(self.st(), step, to.dir, to.name, moved.ino, moved.ftype).map(|_| false)
             }
         }
     }
@@ -327,45 +326,43 @@ impl Operations {
                 .filter(|inode| inode.is_dir())
                 .try_for_each(|dir| dir::parent(st, dir).map(drop))?;
         }
-        let mut h = st.start(4 * dir::CHANGE_CREDITS + 4)?;
-        [from.dir, to.dir, moved, target]
-            .into_iter()
-            .try_for_each(|inode| inode.touch(st, &mut h))?;
-        st.whole(&mut h, |h| self.exchange_names(h, from, to, moved, target))
+        let mut tx = st.begin(4 * dir::CHANGE_CREDITS + 4)?;
+        [from.dir, to.dir, moved, target].into_iter().try_for_each(|inode| tx.touch(inode))?;
+        tx.step(|step| self.exchange_names(step, from, to, moved, target))
     }
 
     fn exchange_names(
         &self,
-        h: &mut Handle<'_>,
+        step: &mut Step<'_>,
         from: &Side<'_>,
         to: &Side<'_>,
         moved: &Arc<Inode>,
         target: &Arc<Inode>,
     ) -> Result<()> {
         let st = self.st();
-        dir::replace(st, h, to.dir, to.name, moved.ino, moved.ftype)?;
-        dir::replace(st, h, from.dir, from.name, target.ino, target.ftype)?;
+        dir::replace(st, step, to.dir, to.name, moved.ino, moved.ftype)?;
+        dir::replace(st, step, from.dir, from.name, target.ino, target.ftype)?;
         if from.dir.ino != to.dir.ino {
             for (inode, parent) in [(moved, to.dir), (target, from.dir)] {
                 if inode.is_dir() {
-                    dir::replace(st, h, inode, b"..", parent.ino, FileType::Directory)?;
+                    dir::replace(st, step, inode, b"..", parent.ino, FileType::Directory)?;
                 }
             }
             let shift = i32::from(moved.is_dir()) - i32::from(target.is_dir());
-            self.touch_dir(h, from.dir, -shift)?;
-            self.touch_dir(h, to.dir, shift)?;
+            self.touch_dir(step, from.dir, -shift)?;
+            self.touch_dir(step, to.dir, shift)?;
         } else {
-            self.touch_dir(h, to.dir, 0)?;
+            self.touch_dir(step, to.dir, 0)?;
         }
-        self.touch_moved(h, moved)?;
-        self.touch_moved(h, target)?;
+        self.touch_moved(step, moved)?;
+        self.touch_moved(step, target)?;
         self.remember_both((to, Some(moved)), (from, Some(target)));
         Ok(())
     }
 
-    fn touch_moved(&self, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    fn touch_moved(&self, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
         let now = self.st().now();
-        inode.edit(self.st(), h)?.ctime = now;
+        step.edit(inode)?.ctime = now;
         Ok(())
     }
 

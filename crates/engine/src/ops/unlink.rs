@@ -4,12 +4,11 @@ use super::create::{check_dir, check_dir_writable};
 use super::{Node, Operations, lock_dirs};
 use crate::alloc::Alloc;
 use crate::error::{Errno, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::orphan::Orphans;
 use crate::vfs::check_name;
 use crate::{dir, file};
 use extant_format::inode::InodeFlags;
-use extant_journal::Handle;
 use std::sync::Arc;
 
 /// What is left of an inode that lost a name.
@@ -125,19 +124,18 @@ impl Operations {
         }
         let bare = self.is_bare(child);
         let freeing = if bare { Alloc::INODE_CREDITS + st.owner_credits() } else { 0 };
-        let mut h = st.start(dir::CHANGE_CREDITS + 2 + Orphans::CREDITS + freeing)?;
-        // Before anything is changed: their slots can be read.
-        dir.touch(st, &mut h)?;
-        child.touch(st, &mut h)?;
-        st.whole(&mut h, |h| {
-            dir::remove_at(st, h, dir, spot)?;
+        let mut tx = st.begin(dir::CHANGE_CREDITS + 2 + Orphans::CREDITS + freeing)?;
+        tx.touch(dir)?;
+        tx.touch(child)?;
+        tx.step(|step| {
+            dir::remove_at(st, step, dir, spot)?;
             let now = st.now();
-            self.touch_dir_at(h, dir, -i32::from(child.is_dir()), now)?;
+            self.touch_dir_at(step, dir, -i32::from(child.is_dir()), now)?;
             self.vfs.remember(dir, name, None);
             // From here on nobody opens it any more.
             match bare && child.begin_free() {
-                true => self.free_number(h, child, now),
-                false => self.drop_link(h, child),
+                true => self.free_number(step, child, now),
+                false => self.drop_link(step, child),
             }
         })
     }
@@ -153,11 +151,11 @@ impl Operations {
     }
 
     /// Takes one link (a directory's all) from a locked inode; records an orphan when none is left.
-    pub(super) fn drop_link(&self, h: &mut Handle<'_>, child: &Arc<Inode>) -> Result<Left> {
+    pub(super) fn drop_link(&self, step: &mut Step<'_>, child: &Arc<Inode>) -> Result<Left> {
         let st = self.st();
         let left = {
             let now = st.now();
-            let mut body = child.edit(st, h)?;
+            let mut body = step.edit(child)?;
             body.links = if child.is_dir() { 0 } else { body.links.saturating_sub(1) };
             body.ctime = now;
             body.links
@@ -165,7 +163,7 @@ impl Operations {
         if left > 0 {
             return Ok(Left::Named);
         }
-        st.orphans.add(st, h, child)?;
+        st.orphans.add(step, child)?;
         Ok(Left::Orphan)
     }
 }

@@ -69,15 +69,15 @@ impl Operations {
             }
             _ => None,
         };
-        let mut h = st.start(xattr::credits(st, value.map_or(0, <[u8]>::len)) + 1)?;
+        let mut tx = st.begin(xattr::credits(st, value.map_or(0, <[u8]>::len)) + 1)?;
         let stored = if acl.is_some_and(|a| a.minimal) { None } else { value };
-        st.whole(&mut h, |h| {
-            match xattr::set(st, h, inode, name, stored, mode) {
+        tx.loose().whole(|step| {
+            match xattr::set(st, step, inode, name, stored, mode) {
                 // An ACL that the mode replaces need not have been there.
                 Err(e) if e.is(Errno::NoData) && value.is_some() && stored.is_none() => {}
                 other => other?,
             }
-            let mut body = inode.edit(st, h)?;
+            let mut body = step.edit(inode)?;
             if let Some(acl) = acl {
                 body.mode = (body.mode & !0o777) | acl.mode;
             }

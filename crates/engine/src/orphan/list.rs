@@ -19,10 +19,10 @@
 //! in its body.
 
 use crate::error::Result;
-use crate::inode::{Inode, InodeTable, OrphanAt};
+use crate::inode::{Inode, InodeTable, OrphanAt, Step};
 
 use extant_format::types::InodeNr;
-use extant_journal::{Freezer, Handle};
+use extant_journal::Freezer;
 use extant_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_sync::{CachePadded, Level, Mutex, shard_count, shard_index};
 use rustc_hash::FxHashMap;
@@ -111,40 +111,29 @@ impl OrphanList {
     }
 
     /// Puts `inode` first in this thread's part.
-    pub fn add(
-        &self,
-        table: &InodeTable,
-        h: &mut Handle<'_>,
-        inode: &Arc<Inode>,
-    ) -> Result<OrphanAt> {
+    pub fn add(&self, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<OrphanAt> {
         let index = shard_index() % self.parts.len();
         let part = &self.parts[index];
         let mut chain = part.chain.lock();
-        table.groups.join_superblock(h)?;
-        inode.edit(table, h)?.dtime = chain.first.0;
+        step.table().groups.join_superblock(step.handle())?;
+        step.edit(inode)?.dtime = chain.first.0;
         chain.push(inode);
         part.changed.store(true, Ordering::Relaxed);
         Ok(OrphanAt::List { part: index as u16 })
     }
 
     /// Takes `inode` out: whoever names it names its successor then.
-    pub fn remove(
-        &self,
-        table: &InodeTable,
-        h: &mut Handle<'_>,
-        inode: &Arc<Inode>,
-        part: u16,
-    ) -> Result<()> {
+    pub fn remove(&self, step: &mut Step<'_>, inode: &Arc<Inode>, part: u16) -> Result<()> {
         let Some(part) = self.parts.get(usize::from(part)) else { return Ok(()) };
         let mut chain = part.chain.lock();
         let Some(link) = chain.links.get(&inode.ino) else { return Ok(()) };
         let (previous, next) = (link.previous, link.next);
-        inode.touch(table, h)?;
+        step.touch(inode)?;
         match chain.inode(previous) {
-            Some(previous) => previous.edit(table, h)?.dtime = next.0,
-            None => table.groups.join_superblock(h)?,
+            Some(previous) => step.edit(&previous)?.dtime = next.0,
+            None => step.table().groups.join_superblock(step.handle())?,
         }
-        inode.edit(table, h)?.dtime = 0;
+        step.edit(inode)?.dtime = 0;
         if previous == InodeNr::NONE || next == InodeNr::NONE {
             part.changed.store(true, Ordering::Relaxed);
         }
@@ -185,8 +174,8 @@ impl OrphanList {
     }
 
     /// Forgets what is unread: it leads nowhere.
-    pub fn cut(&self, table: &InodeTable, h: &mut Handle<'_>) -> Result<()> {
-        table.groups.join_superblock(h)?;
+    pub fn cut(&self, step: &mut Step<'_>) -> Result<()> {
+        step.table().groups.join_superblock(step.handle())?;
         self.unread.store(InodeNr::NONE.0, Ordering::Relaxed);
         self.parts[0].changed.store(true, Ordering::Relaxed);
         Ok(())

@@ -17,10 +17,10 @@ mod list;
 pub use design::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};
 
 use crate::error::Result;
-use crate::inode::{Inode, InodeTable, OrphanAt};
+use crate::inode::{Inode, InodeTable, OrphanAt, Step};
 
 use extant_format::types::InodeNr;
-use extant_journal::{Freezer, Handle};
+use extant_journal::Freezer;
 use extant_sync::ShardedCounter;
 use file::OrphanFile;
 use list::OrphanList;
@@ -89,19 +89,19 @@ impl Orphans {
     ///
     /// # Errors
     /// Those of the journal, and `Io`; the inode is not recorded then.
-    pub fn add(&self, table: &InodeTable, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    pub fn add(&self, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
         if inode.orphan.get() != OrphanAt::None {
             return Ok(());
         }
         let slot = match &self.slots {
-            Some(slots) => slots.add(h, inode.ino)?,
+            Some(slots) => slots.add(step.handle(), inode.ino)?,
             None => None,
         };
         let at = match slot {
             Some(at) => place(at),
             None => {
                 self.counters.listed.add(1);
-                self.list.add(table, h, inode)?
+                self.list.add(step, inode)?
             }
         };
         self.counters.added.add(1);
@@ -113,21 +113,21 @@ impl Orphans {
     ///
     /// # Errors
     /// Those of the journal, and `Io`; the inode is still recorded then.
-    pub fn remove(&self, table: &InodeTable, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    pub fn remove(&self, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
         match inode.orphan.get() {
             OrphanAt::None => return Ok(()),
             OrphanAt::File { block, slot } => {
-                self.clear(h, SlotAt { block: block.into(), slot: slot.into() })?
+                self.clear(step, SlotAt { block: block.into(), slot: slot.into() })?
             }
-            OrphanAt::List { part } => self.list.remove(table, h, inode, part)?,
+            OrphanAt::List { part } => self.list.remove(step, inode, part)?,
         }
         self.counters.removed.add(1);
         inode.orphan.set(OrphanAt::None);
         Ok(())
     }
 
-    fn clear(&self, h: &mut Handle<'_>, at: SlotAt) -> Result<()> {
-        self.slots.as_ref().map_or(Ok(()), |slots| slots.clear(h, at))
+    fn clear(&self, step: &mut Step<'_>, at: SlotAt) -> Result<()> {
+        self.slots.as_ref().map_or(Ok(()), |slots| slots.clear(step.handle(), at))
     }
 
     /// Writes what handles changed into the inodes' bodies and the file's blocks. Runs before
@@ -166,15 +166,10 @@ impl Orphans {
     ///
     /// # Errors
     /// Those of the journal, and `Io`.
-    pub fn drop_invalid(
-        &self,
-        table: &InodeTable,
-        h: &mut Handle<'_>,
-        slot: Option<SlotAt>,
-    ) -> Result<()> {
+    pub fn drop_invalid(&self, step: &mut Step<'_>, slot: Option<SlotAt>) -> Result<()> {
         match slot {
-            Some(at) => self.clear(h, at),
-            None => self.list.cut(table, h),
+            Some(at) => self.clear(step, at),
+            None => self.list.cut(step),
         }
     }
 

@@ -18,7 +18,7 @@ use super::value::{self, Values};
 use crate::alloc::{Purpose, Request};
 use crate::error::{Error, Result};
 use crate::extent;
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
@@ -28,7 +28,7 @@ use extant_format::xattr::{
     Entry, REFCOUNT_MAX, decode_block, encode_block, refcount, seal_xattr_block, set_refcount,
     verify_xattr_block,
 };
-use extant_journal::{Handle, Seal};
+use extant_journal::Seal;
 use std::sync::Arc;
 
 /// Blocks that may be known by their hash.
@@ -78,7 +78,7 @@ pub(super) fn encode(st: &Store, attrs: &[Entry]) -> Option<Vec<u8>> {
 /// released.
 pub(super) fn store(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
     attrs: &[Entry],
@@ -88,53 +88,53 @@ pub(super) fn store(
     let (header, new) = decode_block(image)?;
     let hash = header.hash;
     let shareable = hash != 0 && values(attrs).next().is_none();
-    if shareable && let Some(nr) = share(st, h, old, hash, &new)? {
-        return point(st, h, inode, places, nr);
+    if shareable && let Some(nr) = share(st, step, old, hash, &new)? {
+        return point(st, step, inode, places, nr);
     }
     if let Some(old) = old
         && old.refcount == 1
-        && rewrite(st, h, old, image)?
+        && rewrite(st, step, old, image)?
     {
         remember(st, hash, old.buf.nr(), shareable);
         let mut gone = values(&old.attrs).filter(|ino| !values(attrs).any(|kept| kept == *ino));
-        return gone.try_for_each(|ino| places.values.release(st, h, ino));
+        return gone.try_for_each(|ino| places.values.release(st, step, ino));
     }
-    let nr = create(st, h, inode, image)?;
+    let nr = create(st, step, inode, image)?;
     remember(st, hash, nr, shareable);
     if let Some(old) = old {
         // The old block keeps its own references to what both name.
         for ino in values(attrs).filter(|ino| values(&old.attrs).any(|both| both == *ino)) {
-            places.values.retain(st, h, ino)?;
+            places.values.retain(step, ino)?;
         }
     }
-    point(st, h, inode, places, nr)
+    point(st, step, inode, places, nr)
 }
 
 /// Takes the inode's block away, if it has one.
 pub(super) fn remove(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
 ) -> Result<()> {
     let Some(old) = &places.block else { return Ok(()) };
-    extent::charge(st, h, inode, -i64::from(st.geo.cluster_ratio()))?;
-    inode.edit(st, h)?.file_acl = 0;
-    unref(st, h, old, &places.values)
+    extent::charge(st, step, inode, -i64::from(st.geo.cluster_ratio()))?;
+    step.edit(inode)?.file_acl = 0;
+    unref(st, step, old, &places.values)
 }
 
 /// Makes `nr` the inode's block, on which it has a reference already.
 fn point(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
     nr: u64,
 ) -> Result<()> {
-    inode.edit(st, h)?.file_acl = nr;
+    step.edit(inode)?.file_acl = nr;
     match &places.block {
-        Some(old) => unref(st, h, old, &places.values),
-        None => extent::charge(st, h, inode, i64::from(st.geo.cluster_ratio())),
+        Some(old) => unref(st, step, old, &places.values),
+        None => extent::charge(st, step, inode, i64::from(st.geo.cluster_ratio())),
     }
 }
 
@@ -144,9 +144,9 @@ fn values(attrs: &[Entry]) -> impl Iterator<Item = u32> {
 }
 
 /// Replaces the entries of a block that nobody shares; false if somebody does by now.
-fn rewrite(st: &Store, h: &mut Handle<'_>, old: &Block, image: &[u8]) -> Result<bool> {
+fn rewrite(st: &Store, step: &mut Step<'_>, old: &Block, image: &[u8]) -> Result<bool> {
     forget(st, old.hash, old.buf.nr());
-    let mut bytes = h.write(&old.buf, seal(st))?;
+    let mut bytes = step.write(&old.buf, seal(st))?;
     if refcount(&bytes) != 1 {
         return Ok(false);
     }
@@ -158,7 +158,7 @@ fn rewrite(st: &Store, h: &mut Handle<'_>, old: &Block, image: &[u8]) -> Result<
 /// Takes a reference on a known block with the same entries, other than `old`.
 fn share(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     old: Option<&Block>,
     hash: u32,
     new: &[Entry],
@@ -175,7 +175,7 @@ fn share(
     if !usable(&buf.read()) {
         return Ok(None);
     }
-    let mut bytes = h.write(&buf, seal(st))?;
+    let mut bytes = step.write(&buf, seal(st))?;
     if !usable(&bytes) {
         return Ok(None);
     }
@@ -185,11 +185,11 @@ fn share(
 }
 
 /// Gives a reference back; the last one frees the block and releases its values.
-fn unref(st: &Store, h: &mut Handle<'_>, old: &Block, opened: &Values) -> Result<()> {
+fn unref(st: &Store, step: &mut Step<'_>, old: &Block, opened: &Values) -> Result<()> {
     let nr = old.buf.nr();
     let sharing = st.attrs.sharing.lock();
     let left = {
-        let mut bytes = h.write(&old.buf, seal(st))?;
+        let mut bytes = step.write(&old.buf, seal(st))?;
         let count = refcount(&bytes);
         let left = count.checked_sub(1).ok_or_else(|| {
             Corrupt::new("attribute block").field("reference count").found(0u32).at_block(nr)
@@ -201,13 +201,13 @@ fn unref(st: &Store, h: &mut Handle<'_>, old: &Block, opened: &Values) -> Result
         return Ok(());
     }
     forget(st, old.hash, nr);
-    st.alloc.free(h, BlockNr(nr), st.geo.cluster_ratio(), Purpose::Metadata)?;
+    st.alloc.free(step.handle(), BlockNr(nr), st.geo.cluster_ratio(), Purpose::Metadata)?;
     drop(sharing);
-    values(&old.attrs).try_for_each(|ino| opened.release(st, h, ino))
+    values(&old.attrs).try_for_each(|ino| opened.release(st, step, ino))
 }
 
 /// Writes a block of its own.
-fn create(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, image: &[u8]) -> Result<u64> {
+fn create(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, image: &[u8]) -> Result<u64> {
     let want = Request {
         goal: st.alloc.inode_goal(inode.ino),
         len: 1,
@@ -223,9 +223,9 @@ fn create(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>, image: &[u8]) -> R
     st.quota.release_reservation(inode, more.into());
     let mut claim = st.alloc.claim(&want)?;
     let len = claim.len;
-    let nr = st.alloc.book(h, &mut claim, len)?.0;
+    let nr = st.alloc.book(step.handle(), &mut claim, len)?.0;
     let buf = st.cache.fresh(nr);
-    let mut bytes = h.write(&buf, seal(st))?;
+    let mut bytes = step.write(&buf, seal(st))?;
     let len = bytes.len().min(image.len());
     bytes[..len].copy_from_slice(&image[..len]);
     Ok(nr)

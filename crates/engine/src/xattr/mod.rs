@@ -18,11 +18,10 @@ mod value;
 pub use acl::{Inherited, acl_after_chmod, check_acl, inherit_acl, keep_access_acl};
 
 use crate::error::{Errno, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::store::Store;
 use extant_format::features::{Compat, Incompat};
 use extant_format::xattr::{Entry, Value, decode_inode_area, inode_area_space};
-use extant_journal::Handle;
 use extant_sync::atomic::Ordering;
 use names::{INLINE_DATA, Key};
 use places::{Places, encode_here, is, store_here, with};
@@ -75,7 +74,7 @@ pub fn has_none(inode: &Inode) -> bool {
 /// where there is no room; `Corrupt`, `Io`.
 pub fn set(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     name: &[u8],
     value: Option<&[u8]>,
@@ -97,10 +96,10 @@ pub fn set(
     match (places.find(&key).is_some(), mode, &value) {
         (true, Mode::Create, _) => Err(Errno::Exist.into()),
         (false, Mode::Replace, _) | (false, _, None) => Err(Errno::NoData.into()),
-        (_, _, None) => drop_attr(st, h, inode, &places, &key),
+        (_, _, None) => drop_attr(st, step, inode, &places, &key),
         (_, _, Some(_)) => {
-            announce(st, h)?;
-            put(st, h, inode, &places, &key, &value.unwrap_or_default())
+            announce(st, step)?;
+            put(st, step, inode, &places, &key, &value.unwrap_or_default())
         }
     }
 }
@@ -108,15 +107,15 @@ pub fn set(
 /// Stores a value in the first place that has room for it.
 fn put(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
     key: &Key<'_>,
     value: &[u8],
 ) -> Result<()> {
     let inline = Entry::new(key.index, key.suffix, value);
-    if try_put(st, h, inode, places, key, &inline)? {
-        return value::charge(st, h, inode, places, key, None, 0);
+    if try_put(st, step, inode, places, key, &inline)? {
+        return value::charge(st, step, inode, places, key, None, 0);
     }
     // A look before the value is stored: does an entry without value fit?
     let entry = Entry::in_inode(key.index, key.suffix, u32::MAX, value.len() as u32, 0);
@@ -124,28 +123,28 @@ fn put(
         return Err(Errno::NoSpc.into());
     }
     value::check_limits(st, inode, value.len())?;
-    let paid = value::charge_inode(st, h, inode, places, key)?;
-    let stored = put_in_inode(st, h, inode, places, key, value);
+    let paid = value::charge_inode(st, step, inode, places, key)?;
+    let stored = put_in_inode(st, step, inode, places, key, value);
     if stored.is_err() {
-        value::charge_inodes(st, h, inode, -paid, false)?;
+        value::charge_inodes(st, step, inode, -paid, false)?;
     }
-    value::charge(st, h, inode, places, key, Some(&stored?), paid)
+    value::charge(st, step, inode, places, key, Some(&stored?), paid)
 }
 
 /// Stores a value in an inode of its own, and gives the entry that names it.
 fn put_in_inode(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
     key: &Key<'_>,
     value: &[u8],
 ) -> Result<Entry> {
-    let entry = value::create(st, h, inode, key, value)?;
-    match try_put(st, h, inode, places, key, &entry) {
+    let entry = value::create(st, step, inode, key, value)?;
+    match try_put(st, step, inode, places, key, &entry) {
         Ok(true) => Ok(entry),
         failed => {
-            value::take_back(st, h, &entry)?;
+            value::take_back(st, step, &entry)?;
             Err(failed.err().unwrap_or_else(|| Errno::NoSpc.into()))
         }
     }
@@ -159,7 +158,7 @@ fn fits(st: &Store, inode: &Inode, places: &Places, key: &Key<'_>, entry: &Entry
 /// Puts the attribute into the inode or its block; false if neither has room.
 fn try_put(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
     key: &Key<'_>,
@@ -167,17 +166,17 @@ fn try_put(
 ) -> Result<bool> {
     if let Some(tail) = encode_here(inode, &with(&places.here, key, Some(attr))) {
         // The block first: taking the entry out of a shared one needs space for a copy.
-        drop_from_block(st, h, inode, places, key)?;
-        put_here(st, h, inode, places, key, tail)?;
+        drop_from_block(st, step, inode, places, key)?;
+        put_here(st, step, inode, places, key, tail)?;
         return Ok(true);
     }
     let attrs = with(places.in_block(), key, Some(attr));
     let Some(image) = block::encode(st, &attrs) else { return Ok(false) };
     let without =
         places.here.iter().any(|attr| is(attr, key)).then(|| with(&places.here, key, None));
-    block::store(st, h, inode, places, &attrs, &image)?;
+    block::store(st, step, inode, places, &attrs, &image)?;
     if let Some(tail) = without.and_then(|here| encode_here(inode, &here)) {
-        put_here(st, h, inode, places, key, tail)?;
+        put_here(st, step, inode, places, key, tail)?;
     }
     Ok(true)
 }
@@ -185,38 +184,38 @@ fn try_put(
 /// Stores the inode's area and releases the value that `key` had in it.
 fn put_here(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
     key: &Key<'_>,
     tail: Box<[u8]>,
 ) -> Result<()> {
-    store_here(st, h, inode, &tail)?;
+    store_here(step, inode, &tail)?;
     match places.here.iter().find(|attr| is(attr, key)).and_then(value::inode_of) {
-        Some(ino) => places.values.release(st, h, ino),
+        Some(ino) => places.values.release(st, step, ino),
         None => Ok(()),
     }
 }
 
 fn drop_attr(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
     key: &Key<'_>,
 ) -> Result<()> {
-    value::charge(st, h, inode, places, key, None, 0)?;
-    drop_from_block(st, h, inode, places, key)?;
+    value::charge(st, step, inode, places, key, None, 0)?;
+    drop_from_block(st, step, inode, places, key)?;
     if places.here.iter().any(|attr| is(attr, key)) {
         let tail = encode_here(inode, &with(&places.here, key, None)).ok_or(Errno::NoSpc)?;
-        put_here(st, h, inode, places, key, tail)?;
+        put_here(st, step, inode, places, key, tail)?;
     }
     Ok(())
 }
 
 fn drop_from_block(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
     key: &Key<'_>,
@@ -228,18 +227,18 @@ fn drop_from_block(
     };
     let left = with(&old.attrs, key, None);
     if left.is_empty() {
-        return block::remove(st, h, inode, places);
+        return block::remove(st, step, inode, places);
     }
     let image = block::encode(st, &left).ok_or(Errno::NoSpc)?;
-    block::store(st, h, inode, places, &left, &image)
+    block::store(st, step, inode, places, &left, &image)
 }
 
 /// The superblock says that there are attributes, once there are.
-fn announce(st: &Store, h: &mut Handle<'_>) -> Result<()> {
+fn announce(st: &Store, step: &mut Step<'_>) -> Result<()> {
     if st.geo.compat(Compat::EXT_ATTR) || st.attrs.announced.load(Ordering::Relaxed) {
         return Ok(());
     }
-    st.groups.edit_superblock(h, |sb| {
+    st.groups.edit_superblock(step.handle(), |sb| {
         let mut features = sb.features();
         features.compat.insert(Compat::EXT_ATTR);
         sb.set_features(features);
@@ -277,39 +276,39 @@ pub fn credits(st: &Store, value_len: usize) -> u32 {
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn release(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
+pub fn release(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<bool> {
     loop {
         if has_none(inode) {
             return Ok(true);
         }
         let places = Places::read(st, inode)?;
         let next = places.all().find(|attr| value::inode_of(attr).is_some());
-        let Some(attr) = next else { return release_rest(st, h, inode) };
+        let Some(attr) = next else { return release_rest(st, step, inode) };
         let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1)
             && !places.here.contains(attr);
         if shared {
             // The values belong to those who go on using the block.
-            return release_rest(st, h, inode);
+            return release_rest(st, step, inode);
         }
         let key = Key { index: attr.index, suffix: &attr.name };
         let places = Places::read_to_change(st, inode, Some(&key))?;
         value::check_count(st, inode, &places, &key)?;
-        if !afford(h, places.values.credits(st, attr) + credits(st, 0))? {
+        if !afford(step, places.values.credits(st, attr) + credits(st, 0))? {
             return Ok(false);
         }
-        drop_attr(st, h, inode, &places, &key)?;
+        drop_attr(st, step, inode, &places, &key)?;
     }
 }
 
-fn release_rest(st: &Store, h: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
+fn release_rest(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<bool> {
     // Values of a shared block are others' from now on, unless those have given it up meanwhile.
     let places = Places::read_to_change(st, inode, None)?;
-    if places.block.is_some() && !afford(h, 3 + 2 * st.alloc.credits(1) + st.owner_credits())? {
+    if places.block.is_some() && !afford(step, 3 + 2 * st.alloc.credits(1) + st.owner_credits())? {
         return Ok(false);
     }
     let values: i64 = places.in_block().iter().map(value::inodes_of).sum();
-    value::charge_inodes(st, h, inode, -values, false)?;
-    block::remove(st, h, inode, &places)?;
+    value::charge_inodes(st, step, inode, -values, false)?;
+    block::remove(st, step, inode, &places)?;
     Ok(true)
 }
 
@@ -325,9 +324,9 @@ pub fn inode_usage(st: &Store, inode: &Inode) -> Result<i64> {
     }
 }
 
-fn afford(h: &mut Handle<'_>, need: u32) -> Result<bool> {
-    let left = h.credits_left();
-    Ok(left >= need || h.extend(need - left)?)
+fn afford(step: &mut Step<'_>, need: u32) -> Result<bool> {
+    let left = step.credits_left();
+    Ok(left >= need || step.extend(need - left)?)
 }
 
 /// The second part of inline data (`system.data`), empty if there is none.
@@ -350,7 +349,7 @@ pub fn inline_get(_st: &Store, inode: &Inode) -> Result<Vec<u8>> {
 /// ENOSPC, `Corrupt`.
 pub fn inline_set(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     inode: &Arc<Inode>,
     value: Option<&[u8]>,
 ) -> Result<()> {
@@ -359,9 +358,9 @@ pub fn inline_set(
     let new = value.map(|value| Entry::new(INLINE_DATA.index, INLINE_DATA.suffix, value));
     let tail = encode_here(inode, &with(&here, &INLINE_DATA, new.as_ref())).ok_or(Errno::NoSpc)?;
     if value.is_some() {
-        announce(st, h)?;
+        announce(st, step)?;
     }
-    store_here(st, h, inode, &tail)
+    store_here(step, inode, &tail)
 }
 
 /// Bytes that the second part of inline data may have in this inode.

@@ -4,10 +4,9 @@ use super::block::{self, Block};
 use super::names::Key;
 use super::value::Values;
 use crate::error::Result;
-use crate::inode::{Inode, Tail};
+use crate::inode::{Inode, Step, Tail};
 use crate::store::Store;
 use extant_format::xattr::{Entry, decode_inode_area, encode_inode_area};
-use extant_journal::Handle;
 use std::sync::Arc;
 
 /// All attributes of an inode, decoded.
@@ -81,12 +80,7 @@ pub(super) fn encode_here(inode: &Inode, attrs: &[Entry]) -> Option<Box<[u8]>> {
 }
 
 /// Stores an encoded area.
-pub(super) fn store_here(
-    st: &Store,
-    h: &mut Handle<'_>,
-    inode: &Arc<Inode>,
-    tail: &[u8],
-) -> Result<()> {
-    inode.edit(st, h)?.tail = Tail::from(tail);
+pub(super) fn store_here(step: &mut Step<'_>, inode: &Arc<Inode>, tail: &[u8]) -> Result<()> {
+    step.edit(inode)?.tail = Tail::from(tail);
     Ok(())
 }

@@ -16,7 +16,7 @@ use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, ExtentState};
 use crate::groups;
-use crate::inode::Inode;
+use crate::inode::{Inode, Step};
 use crate::quota::Change;
 use crate::store::Store;
 use extant_format::error::Corrupt;
@@ -26,7 +26,7 @@ use extant_format::{
     bitmap,
     xattr::{Entry, Value, value_crc},
 };
-use extant_journal::{Handle, Seal};
+use extant_journal::Seal;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -142,17 +142,17 @@ fn open(st: &Store, ino: u32) -> Result<Arc<Inode>> {
 /// Stores a value in a new inode and gives the entry that names it.
 pub(super) fn create(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     key: &Key<'_>,
     value: &[u8],
 ) -> Result<Entry> {
-    let ino = st.alloc.new_inode(h, owner.near(), FileType::Regular)?;
+    let ino = st.alloc.new_inode(step.handle(), owner.near(), FileType::Regular)?;
     let ea = Inode::fresh(st, ino, new_body(st, owner, value));
-    ea.touch(st, h)?;
+    step.touch(&ea)?;
     st.attrs.inodes.lock().insert(ino, ea.clone());
-    if let Err(e) = write_content(st, h, &ea, value) {
-        destroy(st, h, &ea)?;
+    if let Err(e) = write_content(st, step, &ea, value) {
+        destroy(st, step, &ea)?;
         return Err(e);
     }
     let crc = value_crc(st.geo.csum_seed, value);
@@ -174,18 +174,18 @@ fn new_body(st: &Store, owner: &Inode, value: &[u8]) -> disk::Inode {
     body
 }
 
-fn write_content(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>, value: &[u8]) -> Result<()> {
-    extent::init(st, h, ea)?;
+fn write_content(st: &Store, step: &mut Step<'_>, ea: &Arc<Inode>, value: &[u8]) -> Result<()> {
+    extent::init(st, step, ea)?;
     let size = st.block_size();
     let count = value.len().div_ceil(size) as u32;
     let mut lblk = 0;
     while lblk < count {
-        let run = extent::allocate(st, h, ea, lblk, count - lblk, ExtentState::Written)?;
+        let run = extent::allocate(st, step, ea, lblk, count - lblk, ExtentState::Written)?;
         for i in 0..run.len.min(count - lblk) {
             let at = (lblk + i) as usize * size;
             let chunk = &value[at..value.len().min(at + size)];
             let buf = st.cache.fresh(run.pblk.0 + u64::from(i));
-            h.write(&buf, Seal::NONE)?[..chunk.len()].copy_from_slice(chunk);
+            step.write(&buf, Seal::NONE)?[..chunk.len()].copy_from_slice(chunk);
         }
         lblk += run.len.max(1);
     }
@@ -197,7 +197,7 @@ fn write_content(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>, value: &[u8]) 
 /// its owners are charged already.
 pub(super) fn charge(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Arc<Inode>,
     places: &Places,
     key: &Key<'_>,
@@ -209,8 +209,8 @@ pub(super) fn charge(
     let counted = old.iter().filter(|entry| !places.values.is_old_form(entry));
     let blocks = new.map_or(0, |entry| blocks_of(st, entry))
         - counted.map(|entry| blocks_of(st, entry)).sum::<i64>();
-    charge_inodes(st, h, owner, inodes - paid, false)?;
-    if blocks == 0 { Ok(()) } else { extent::charge(st, h, owner, blocks) }
+    charge_inodes(st, step, owner, inodes - paid, false)?;
+    if blocks == 0 { Ok(()) } else { extent::charge(st, step, owner, blocks) }
 }
 
 /// Checks, before anything is changed, that the owner's block count covers what it loses with the
@@ -243,7 +243,7 @@ pub(super) fn check_count(st: &Store, owner: &Inode, places: &Places, key: &Key<
 /// EDQUOT; nothing is changed then.
 pub(super) fn charge_inode(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Inode,
     places: &Places,
     key: &Key<'_>,
@@ -251,7 +251,7 @@ pub(super) fn charge_inode(
     let old =
         places.all().filter(|entry| entry.is(key.index, key.suffix)).map(inodes_of).sum::<i64>();
     let more = (1 - old).max(0);
-    charge_inodes(st, h, owner, more, true)?;
+    charge_inodes(st, step, owner, more, true)?;
     Ok(more)
 }
 
@@ -261,7 +261,7 @@ pub(super) fn charge_inode(
 /// EDQUOT if `bound`; nothing is changed then.
 pub(super) fn charge_inodes(
     st: &Store,
-    h: &mut Handle<'_>,
+    step: &mut Step<'_>,
     owner: &Inode,
     inodes: i64,
     bound: bool,
@@ -271,7 +271,7 @@ pub(super) fn charge_inodes(
     }
     // Nobody changes the owners meanwhile: that takes the inode's lock.
     let owners = st.quota.owners(owner.ino, &owner.body());
-    st.quota.charge_within(h, owners, Change { inodes, ..Change::default() }, bound)
+    st.quota.charge_within(step.handle(), owners, Change { inodes, ..Change::default() }, bound)
 }
 
 /// Inodes that the owners of an attribute are charged for its value.
@@ -348,26 +348,26 @@ impl Values {
     }
 
     /// Counts one more entry that names the inode.
-    pub fn retain(&self, st: &Store, h: &mut Handle<'_>, ino: u32) -> Result<()> {
+    pub fn retain(&self, step: &mut Step<'_>, ino: u32) -> Result<()> {
         let Some(opened) = self.find(ino) else { return Ok(()) };
-        let mut body = opened.ea.edit(st, h)?;
+        let mut body = step.edit(&opened.ea)?;
         let count = body.ea_refcount();
         body.set_ea_refcount(count.saturating_add(1));
         Ok(())
     }
 
     /// Counts one entry less; the last one frees the inode.
-    pub fn release(&self, st: &Store, h: &mut Handle<'_>, ino: u32) -> Result<()> {
+    pub fn release(&self, st: &Store, step: &mut Step<'_>, ino: u32) -> Result<()> {
         let Some(opened) = self.find(ino) else { return Ok(()) };
         if !opened.old_form {
-            let mut body = opened.ea.edit(st, h)?;
+            let mut body = step.edit(&opened.ea)?;
             let count = body.ea_refcount();
             if count > 1 {
                 body.set_ea_refcount(count - 1);
                 return Ok(());
             }
         }
-        destroy(st, h, &opened.ea)
+        destroy(st, step, &opened.ea)
     }
 
     /// Credits of freeing the value of this entry.
@@ -440,33 +440,33 @@ pub(super) fn inode_of(entry: &Entry) -> Option<u32> {
 }
 
 /// Frees the inode of a value that no entry came to name.
-pub(super) fn take_back(st: &Store, h: &mut Handle<'_>, entry: &Entry) -> Result<()> {
+pub(super) fn take_back(st: &Store, step: &mut Step<'_>, entry: &Entry) -> Result<()> {
     match entry.value {
-        Value::EaInode { ino, .. } => destroy(st, h, &open(st, ino)?),
+        Value::EaInode { ino, .. } => destroy(st, step, &open(st, ino)?),
         Value::Inline(_) => Ok(()),
     }
 }
 
 /// Frees an attribute inode. What does not fit in the handle is left to the next recovery of
 /// orphans.
-fn destroy(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
+fn destroy(st: &Store, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
     let mut end = block_count(st, ea);
     while end > 0 {
-        let left = extent::remove(st, h, ea, 0..end)?;
-        if left >= end && !h.extend(extent::credits(st, ea, 1) + Alloc::INODE_CREDITS)? {
-            return leave_orphan(st, h, ea);
+        let left = extent::remove(st, step, ea, 0..end)?;
+        if left >= end && !step.extend(extent::credits(st, ea, 1) + Alloc::INODE_CREDITS)? {
+            return leave_orphan(st, step, ea);
         }
         end = left;
     }
-    queue_for_reaper(st, h, ea)?;
+    queue_for_reaper(st, step, ea)?;
     ea.end_free();
     st.attrs.inodes.lock().remove(&ea.ino);
-    st.alloc.free_inode(h, ea.ino, FileType::Regular, false)
+    st.alloc.free_inode(step.handle(), ea.ino, FileType::Regular, false)
 }
 
-fn queue_for_reaper(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
+fn queue_for_reaper(st: &Store, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
     let now = u32::try_from(st.now().sec).unwrap_or(u32::MAX).max(1);
-    let mut body = ea.edit(st, h)?;
+    let mut body = step.edit(ea)?;
     body.set_ea_refcount(0);
     body.links = 0;
     body.size = 0;
@@ -474,13 +474,13 @@ fn queue_for_reaper(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<(
     Ok(())
 }
 
-fn leave_orphan(st: &Store, h: &mut Handle<'_>, ea: &Arc<Inode>) -> Result<()> {
+fn leave_orphan(st: &Store, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
     {
-        let mut body = ea.edit(st, h)?;
+        let mut body = step.edit(ea)?;
         body.set_ea_refcount(0);
         body.links = 0;
     }
-    st.orphans.add(st, h, ea)
+    st.orphans.add(step, ea)
 }
 
 fn block_count(st: &Store, ea: &Inode) -> u64 {

@@ -6,40 +6,25 @@ use crate::extent::tree::At;
 use extant_format::error::Corrupt;
 use extant_format::indirect::{Path, pointer, put_pointer};
 
-/// Makes sure that [`insert`] at `lblk` will not lack space for the pointer blocks of the first
-/// array. Changes nothing on disk.
-pub(in crate::extent) fn prepare_insert(nodes: &mut impl PointersMut, lblk: u32) -> Result<()> {
-    let path = Path::new(lblk, nodes.block_size()).ok_or(Errno::FBig)?;
-    let (_, level) = existing(nodes, &path)?;
-    nodes.prepare(path.levels() - level)
-}
-
-/// Maps `len` blocks from `lblk` on to `pblk` and following. Returns how many were mapped, and why
-/// not all if so.
-pub(in crate::extent) fn insert(
+/// Obtains all that [`insert`] needs for the first of `len` blocks from `lblk` on, which are to be
+/// mapped to `pblk` and following. Changes nothing on disk. Returns how many blocks one call maps:
+/// those whose pointers lie in one array.
+///
+/// # Errors
+/// EFBIG beyond the last block of a map or of a pointer, `Corrupt` if a block is mapped, ENOSPC,
+/// `Io`.
+pub(in crate::extent) fn prepare_insert(
     nodes: &mut impl PointersMut,
     lblk: u32,
     pblk: u64,
     len: u32,
-) -> (u32, Result<()>) {
-    let mut done = 0;
-    while done < len {
-        match insert_part(nodes, lblk.saturating_add(done), pblk + u64::from(done), len - done) {
-            Ok(mapped) => done += mapped,
-            Err(error) => return (done, Err(error)),
-        }
-    }
-    (done, Ok(()))
-}
-
-/// Maps as many blocks as lie in one array of pointers, in one step: after an error nothing has
-/// changed.
-fn insert_part(nodes: &mut impl PointersMut, lblk: u32, pblk: u64, len: u32) -> Result<u32> {
+) -> Result<u32> {
     let path = Path::new(lblk, nodes.block_size()).ok_or(Errno::FBig)?;
     let (first, end) = array(nodes, &path);
     let len = len.min((end - first) as u32);
-    let pblk =
-        u32::try_from(pblk).ok().filter(|p| p.checked_add(len).is_some()).ok_or(Errno::FBig)?;
+    if u32::try_from(pblk).ok().and_then(|pblk| pblk.checked_add(len)).is_none() {
+        return Err(Errno::FBig.into());
+    }
     let (at, level) = existing(nodes, &path)?;
     if level == path.levels()
         && !nodes.view(at, |bytes| (first..first + len as usize).all(|n| pointer(bytes, n) == 0))?
@@ -48,13 +33,27 @@ fn insert_part(nodes: &mut impl PointersMut, lblk: u32, pblk: u64, len: u32) -> 
     }
     nodes.hold(at)?;
     nodes.prepare(path.levels() - level)?;
+    Ok(len)
+}
+
+/// Maps `len` blocks from `lblk` on to `pblk` and following, in one step for which all is
+/// [prepared](prepare_insert).
+pub(in crate::extent) fn insert(
+    nodes: &mut impl PointersMut,
+    lblk: u32,
+    pblk: u64,
+    len: u32,
+) -> Result<()> {
+    let path = Path::new(lblk, nodes.block_size()).ok_or(Errno::FBig)?;
+    let (first, _) = array(nodes, &path);
+    let pblk = u32::try_from(pblk).map_err(|_| Errno::FBig)?;
+    let (at, level) = existing(nodes, &path)?;
     nodes.step(|nodes| {
         let at = make_way(nodes, &path, at, level)?;
         nodes.change(at, |bytes| {
-            (0..len).for_each(|n| put_pointer(bytes, first + n as usize, pblk + n))
+            (0..len).for_each(|n| put_pointer(bytes, first + n as usize, pblk.saturating_add(n)))
         })
-    })?;
-    Ok(len)
+    })
 }
 
 /// The last array on the way that exists, and its level.

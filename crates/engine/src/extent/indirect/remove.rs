@@ -121,9 +121,10 @@ impl Array {
         let cleared = slots.end;
         nodes.step(|nodes| {
             how.uncharge(nodes, len)?;
-            nodes.change(self.at, |bytes| (start..cleared).for_each(|n| put_pointer(bytes, n, 0)))
+            nodes
+                .change(self.at, |bytes| (start..cleared).for_each(|n| put_pointer(bytes, n, 0)))?;
+            how.free(nodes, first, len)
         })?;
-        how.free(nodes, first, len)?;
         how.reached(self.block_of(start));
         Ok((None, start))
     }

@@ -38,6 +38,7 @@ fn edit(
     for _ in 0..MAX_SPLITS {
         let path = find(nodes, lblk)?;
         let Some(edit) = plan(&path) else { return Ok(false) };
+        splice::prepare(nodes, &path, &edit)?;
         if splice::apply(nodes, &path, &edit)? {
             return Ok(true);
         }
@@ -45,15 +46,30 @@ fn edit(
     Err(Corrupt::new("extent tree").field("room in a leaf").into())
 }
 
-/// Makes sure that [`insert`] at `lblk` will not lack space for nodes. Changes nothing on disk.
-pub(super) fn prepare_insert(nodes: &mut impl NodesMut, lblk: u32) -> Result<()> {
-    let path = find(nodes, lblk)?;
-    nodes.prepare(path.blocks_to_split(1))
+/// An edit with all that it needs.
+pub(super) struct Prepared {
+    path: Path,
+    edit: Edit,
 }
 
-/// Maps a hole; false if a block of it is mapped.
-pub(super) fn insert(nodes: &mut impl NodesMut, e: Leaf) -> Result<bool> {
-    edit(nodes, e.lblk, |path| plan::insert(path, e))
+/// Obtains all that [`insert`] needs; nothing if a block is mapped. Changes nothing on disk.
+pub(super) fn prepare_insert(nodes: &mut impl NodesMut, e: Leaf) -> Result<Option<Prepared>> {
+    let path = find(nodes, e.lblk)?;
+    let Some(edit) = plan::insert(&path, e) else { return Ok(None) };
+    splice::prepare(nodes, &path, &edit)?;
+    Ok(Some(Prepared { path, edit }))
+}
+
+/// Maps a hole.
+pub(super) fn insert(nodes: &mut impl NodesMut, prepared: &Prepared, e: Leaf) -> Result<()> {
+    if splice::apply(nodes, &prepared.path, &prepared.edit)? {
+        return Ok(());
+    }
+    // The leaf was split.
+    match edit(nodes, e.lblk, |path| plan::insert(path, e))? {
+        true => Ok(()),
+        false => Err(Corrupt::new("extent tree").field("hole").found(e.lblk).into()),
+    }
 }
 
 /// Gives the mapped blocks of `range` that belong to the extent at its start another state. Returns
@@ -79,26 +95,32 @@ fn remove(nodes: &mut impl NodesMut, at: u32, range: Range<u64>) -> Result<bool>
     edit(nodes, at, |path| plan::remove(path, range.clone()))
 }
 
-/// Unmaps the parts of a tail that was just found on `path`.
-pub(super) fn remove_tail(nodes: &mut impl NodesMut, path: &Path, tail: &Tail) -> Result<()> {
+/// Obtains all that [`remove_tail`] needs, for a tail that was just found on `path`. Changes nothing
+/// on disk.
+pub(super) fn prepare_removal(
+    nodes: &mut impl NodesMut,
+    path: Path,
+    tail: &Tail,
+) -> Result<Prepared> {
     let remove = path.leaf().1.index.saturating_sub(tail.first);
     let edit = Edit { first: tail.first, remove, new: tail.kept.clone() };
-    if splice::apply(nodes, path, &edit)? {
+    splice::prepare(nodes, &path, &edit)?;
+    Ok(Prepared { path, edit })
+}
+
+/// Unmaps the parts of a tail.
+pub(super) fn remove_tail(
+    nodes: &mut impl NodesMut,
+    prepared: &Prepared,
+    tail: &Tail,
+) -> Result<()> {
+    if splice::apply(nodes, &prepared.path, &prepared.edit)? {
         return Ok(());
     }
     // The middle of one extent goes, and the leaf had to be split for what is left of it.
     match tail.parts.first() {
         Some(part) => self::remove(nodes, part.lblk, part.lblk.into()..part.end()).map(drop),
         None => Ok(()),
-    }
-}
-
-/// Makes sure that [`remove_tail`] will not lack space for nodes. Changes nothing on disk.
-pub(super) fn prepare_removal(nodes: &mut impl NodesMut, path: &Path, tail: &Tail) -> Result<()> {
-    let removed = path.leaf().1.index.saturating_sub(tail.first);
-    match tail.kept.len().saturating_sub(removed) {
-        0 => Ok(()),
-        growth => nodes.prepare(path.blocks_to_split(growth)),
     }
 }
 

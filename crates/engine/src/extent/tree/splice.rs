@@ -15,24 +15,40 @@ use extant_format::error::Corrupt;
 use extant_format::extent::{Index, Node, NodeMut};
 use std::ops::Range;
 
-/// Carries the edit out in one step. False if the leaf was split first, which changes nothing of
-/// the mapping: find the path and plan the edit again.
+/// Obtains all that [`apply`] needs: nodes in memory, space for new ones, and the bitmaps of those
+/// that become empty. Changes nothing.
+///
+/// # Errors
+/// EFBIG if the tree cannot grow, ENOSPC, `Corrupt`, `Io`.
+pub(super) fn prepare(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<()> {
+    path.steps.iter().try_for_each(|step| nodes.hold(step.at, step.expect))?;
+    if overflows(path, edit) {
+        return split::prepare(nodes, path, edit);
+    }
+    path.steps[emptied(path, edit)].iter().try_for_each(|step| prepare_release(nodes, step.at))
+}
+
+/// Whether the leaf has no room for what the edit adds.
+fn overflows(path: &Path, edit: &Edit) -> bool {
+    let (_, leaf) = path.leaf();
+    leaf.entries + edit.growth() > leaf.max
+}
+
+/// Carries out an edit that was [prepared](prepare). False if the leaf was split first, which
+/// changes nothing of the mapping: find the path and plan the edit again.
 ///
 /// # Errors
 /// Nothing has changed, or the journal is aborted.
 pub(super) fn apply(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<bool> {
     let (level, leaf) = path.leaf();
-    path.steps.iter().try_for_each(|step| nodes.hold(step.at, step.expect))?;
-    if leaf.entries + edit.growth() > leaf.max {
+    if overflows(path, edit) {
         return split::split(nodes, path, edit);
     }
-    let left = (leaf.entries + edit.new.len()).saturating_sub(edit.remove);
-    let empty = if left == 0 { emptied(path) } else { level + 1..level + 1 };
-    path.steps[empty.clone()].iter().try_for_each(|step| prepare_release(nodes, step.at))?;
+    let left = left(path, edit);
     nodes.step(|nodes| {
         fits(nodes.change(leaf.at, |mut node| replace(&mut node, edit))?)?;
         if left == 0 {
-            prune(nodes, path, empty)
+            prune(nodes, path, emptied(path, edit))
         } else if edit.first == 0 && level > 0 {
             rekey(nodes, path, level)
         } else {
@@ -47,6 +63,11 @@ pub(super) fn apply(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Resu
         merge::pull_up(nodes)?;
     }
     Ok(true)
+}
+
+/// Entries of the leaf after the edit.
+fn left(path: &Path, edit: &Edit) -> usize {
+    (path.leaf().1.entries + edit.new.len()).saturating_sub(edit.remove)
 }
 
 /// Exchanges entries, as many as possible in place. False if they do not fit.
@@ -85,10 +106,13 @@ fn rekey(nodes: &mut impl NodesMut, path: &Path, level: usize) -> Result<()> {
     Ok(())
 }
 
-/// Levels of the nodes, the root excepted, that become empty with the leaf: each has no other child
-/// than the one below.
-fn emptied(path: &Path) -> Range<usize> {
+/// Levels of the nodes, the root excepted, that become empty with the edit: the leaf, and above it
+/// nodes that have no other child than the one below.
+fn emptied(path: &Path, edit: &Edit) -> Range<usize> {
     let (level, _) = path.leaf();
+    if left(path, edit) > 0 {
+        return level + 1..level + 1;
+    }
     let first = (1..=level).rev().find(|at| path.steps[at - 1].entries > 1).unwrap_or(1);
     first..level + 1
 }

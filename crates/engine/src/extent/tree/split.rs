@@ -7,16 +7,23 @@ use super::splice::{Entries, fits};
 use crate::error::{Errno, Result};
 use extant_format::extent::{Index, MAX_DEPTH, NodeMut};
 
-/// Makes more room in the path's leaf, in one step, for which all blocks are prepared. True if that
-/// carried the edit out: new extents behind the last one begin a leaf, which is never empty. The
-/// caller holds the path.
-pub(super) fn split(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<bool> {
-    let (level, leaf) = path.leaf();
+/// Obtains the blocks that [`split`] needs. Changes nothing.
+///
+/// # Errors
+/// EFBIG if the tree cannot grow, ENOSPC.
+pub(super) fn prepare(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<()> {
+    let (level, _) = path.leaf();
     let grows = path.steps[..level].iter().all(|s| s.entries >= s.max);
     if grows && path.depth() >= usize::from(MAX_DEPTH) {
         return Err(Errno::FBig.into());
     }
-    nodes.prepare(path.blocks_to_split(edit.growth()))?;
+    nodes.prepare(path.blocks_to_split(edit.growth()))
+}
+
+/// Makes more room in the path's leaf, in one step that was [prepared](prepare). True if that
+/// carried the edit out: new extents behind the last one begin a leaf, which is never empty.
+pub(super) fn split(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<bool> {
+    let (level, leaf) = path.leaf();
     if level == 0 {
         return nodes.step(grow).map(|_| false);
     }

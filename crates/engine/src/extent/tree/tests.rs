@@ -25,6 +25,17 @@ struct Mem {
     half_done: bool,
 }
 
+/// Maps a hole; false if a block of it is mapped.
+fn insert(mem: &mut Mem, e: Leaf) -> Result<bool> {
+    let Some(prepared) = prepare_insert(mem, e)? else { return Ok(false) };
+    super::insert(mem, &prepared, e).map(|()| true)
+}
+
+fn remove_tail(mem: &mut Mem, path: Path, gone: &Tail) -> Result<()> {
+    let prepared = prepare_removal(mem, path, gone)?;
+    super::remove_tail(mem, &prepared, gone)
+}
+
 const BLOCK_BYTES: usize = 12 + 5 * 12 + 4;
 
 impl Mem {
@@ -214,7 +225,7 @@ fn remove_range(mem: &mut Mem, start: u32, end: u32) {
         let gone = tail(mem, &path, start.into()..end, most, long).unwrap();
         let Some(first) = gone.parts.first() else { break };
         end = first.lblk.into();
-        remove_tail(mem, &path, &gone).unwrap();
+        remove_tail(mem, path, &gone).unwrap();
     }
 }
 
@@ -354,7 +365,7 @@ fn one_edit(mem: &mut Mem, model: &Model, op: &Op) -> (bool, Model) {
                 Some((path, gone)) if !gone.parts.is_empty() => {
                     let low = gone.parts[0].lblk;
                     after.retain(|&l, _| l < low || l >= lblk + len);
-                    remove_tail(mem, &path, &gone)
+                    remove_tail(mem, path, &gone)
                 }
                 _ => Ok(()),
             })

@@ -70,17 +70,23 @@ impl Operations {
         }
         let (ftype, is_dir) = (new.file_type(), new.is_dir());
         let owners = self.new_owners((new.uid, new.gid, new.projid))?;
-        let mut h = st.start(st.alloc.take_inode_credits(ino) + 2 + st.owner_credits())?;
-        st.alloc.take_inode(&mut h, ino, ftype)?;
-        st.quota.charge_within(&mut h, owners, Change { inodes: 1, ..Change::default() }, false)?;
+        let mut tx = st.begin(st.alloc.take_inode_credits(ino) + 2 + st.owner_credits())?;
+        let step = tx.loose();
+        st.alloc.take_inode(step.handle(), ino, ftype)?;
+        st.quota.charge_within(
+            step.handle(),
+            owners,
+            Change { inodes: 1, ..Change::default() },
+            false,
+        )?;
         let inode = Inode::fresh(st, ino, new);
         if is_dir || kept == Content::Extents {
-            extent::init(st, &mut h, &inode)?;
+            extent::init(st, step, &inode)?;
         }
         if let (Some(tail), false) = (tail, is_dir) {
-            inode.edit(st, &mut h)?.tail = tail.into();
+            step.edit(&inode)?.tail = tail.into();
         }
-        inode.touch(st, &mut h)?;
+        step.touch(&inode)?;
         self.vfs.inodes.insert(inode);
         Ok(())
     }
@@ -96,11 +102,12 @@ impl Operations {
         if self.moves_usage(inode, to) {
             self.change_owner(inode, to)?;
         }
-        let mut h = st.start(Orphans::CREDITS + 1)?;
+        let mut tx = st.begin(Orphans::CREDITS + 1)?;
+        let step = tx.loose();
         if new.links > 0 && inode.links() == 0 {
-            st.orphans.remove(st, &mut h, inode)?;
+            st.orphans.remove(step, inode)?;
         }
-        let mut body = inode.edit(st, &mut h)?;
+        let mut body = step.edit(inode)?;
         let merged = merged(&body, new, tail)?;
         *body = merged;
         Ok(())
@@ -110,8 +117,10 @@ impl Operations {
     pub(super) fn free_replayed(&self, inode: &Arc<Inode>) -> Result<()> {
         {
             let st = self.st();
-            let mut h = st.start(1)?;
-            inode.edit(st, &mut h)?.links = 0;
+            st.begin(1)?.step(|step| {
+                step.edit(inode)?.links = 0;
+                Ok(())
+            })?;
         }
         match inode.begin_free() {
             true => self.free(inode),

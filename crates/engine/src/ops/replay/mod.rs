@@ -118,10 +118,12 @@ impl Operations {
                 break;
             };
             st.orphans.adopt(&inode, None);
-            let mut h = st.start(2 * Orphans::CREDITS)?;
-            st.orphans.remove(st, &mut h, &inode)?;
-            st.orphans.add(st, &mut h, &inode)?;
-            drop(h);
+            let mut tx = st.begin(2 * Orphans::CREDITS)?;
+            tx.step(|step| {
+                st.orphans.remove(step, &inode)?;
+                st.orphans.add(step, &inode)
+            })?;
+            drop(tx);
             adopted.push(inode);
         }
         Ok(adopted)
@@ -153,21 +155,22 @@ impl Operations {
         let st = self.st();
         let dir = self.replayed_dir(parent)?;
         let inode = self.replayed(ino)?.ok_or_else(|| bad("named inode", ino))?;
-        let mut h =
-            st.start(dir::insert_credits(st, &dir) + dir::insert_credits(st, &inode) + 2)?;
+        let mut tx =
+            st.begin(dir::insert_credits(st, &dir) + dir::insert_credits(st, &inode) + 2)?;
+        let step = tx.loose();
         if added == Added::Created && inode.is_dir() && inode.size() == 0 {
-            dir::init(st, &mut h, &inode, parent)?;
+            dir::init(st, step, &inode, parent)?;
         }
         match dir::lookup(st, &dir, name)? {
             Some(found) if found.ino == ino => return Ok(()),
-            Some(_) => dir::replace(st, &mut h, &dir, name, ino, inode.ftype)?,
-            None => dir::insert(st, &mut h, &dir, name, ino, inode.ftype)?,
+            Some(_) => dir::replace(st, step, &dir, name, ino, inode.ftype)?,
+            None => dir::insert(st, step, &dir, name, ino, inode.ftype)?,
         }
         if added == Added::Linked {
-            let mut body = inode.edit(st, &mut h)?;
+            let mut body = step.edit(&inode)?;
             body.links = body.links.saturating_add(1);
         }
-        self.touch_dir(&mut h, &dir, i32::from(inode.is_dir()))
+        self.touch_dir(step, &dir, i32::from(inode.is_dir()))
     }
 
     fn replay_removed_name(&self, parent: InodeNr, ino: InodeNr, name: &[u8]) -> Result<()> {
@@ -176,14 +179,15 @@ impl Operations {
         if dir::lookup(st, &dir, name)?.is_none_or(|found| found.ino != ino) {
             return Ok(());
         }
-        let mut h = st.start(dir::CHANGE_CREDITS + 2)?;
-        dir::remove(st, &mut h, &dir, name)?;
-        let Some(inode) = self.replayed(ino)? else { return self.touch_dir(&mut h, &dir, 0) };
+        let mut tx = st.begin(dir::CHANGE_CREDITS + 2)?;
+        let step = tx.loose();
+        dir::remove(st, step, &dir, name)?;
+        let Some(inode) = self.replayed(ino)? else { return self.touch_dir(step, &dir, 0) };
         {
-            let mut body = inode.edit(st, &mut h)?;
+            let mut body = step.edit(&inode)?;
             body.links = if inode.is_dir() { 0 } else { body.links.saturating_sub(1) };
         }
-        self.touch_dir(&mut h, &dir, -i32::from(inode.is_dir()))
+        self.touch_dir(step, &dir, -i32::from(inode.is_dir()))
     }
 
     /// Frees what has no name left, makes sure that what the others have is theirs, and frees what

@@ -25,8 +25,8 @@ impl Operations {
     fn book_run(&self, start: BlockNr, len: u32) -> Result<()> {
         let st = self.st();
         self.in_parts(start.0..start.0.saturating_add(len.into()), |start, len| {
-            let mut h = st.start(st.alloc.credits(len))?;
-            st.alloc.book_free(&mut h, start, len)
+            st.begin(st.alloc.credits(len))?
+                .step(|step| st.alloc.book_free(step.handle(), start, len))
         })
     }
 
@@ -81,19 +81,21 @@ impl Operations {
         if found.is_mapped() {
             self.unmap(inode, u64::from(range.start)..u64::from(range.end))?;
         }
-        let mut h = st.start(extent::credits(st, inode, len))?;
-        extent::insert_booked(st, &mut h, inode, Run { len, ..wanted })?;
+        st.begin(extent::credits(st, inode, len))?
+            .step(|step| extent::insert_booked(st, step, inode, Run { len, ..wanted }))?;
         Ok(range.end)
     }
 
     fn convert(&self, inode: &Arc<Inode>, mut range: Range<u32>, state: ExtentState) -> Result<()> {
         let st = self.st();
         while !range.is_empty() {
-            let mut h = st.start(extent::credits(st, inode, 1))?;
-            range.start = match state {
-                ExtentState::Unwritten => extent::mark_unwritten(st, &mut h, inode, range.clone())?,
-                _ => extent::mark_written(st, &mut h, inode, range.clone())?,
+            let mark = match state {
+                ExtentState::Unwritten => extent::mark_unwritten,
+                _ => extent::mark_written,
             };
+            range.start = st
+                .begin(extent::credits(st, inode, 1))?
+                .step(|step| mark(st, step, inode, range.clone()))?;
         }
         Ok(())
     }
@@ -108,8 +110,9 @@ impl Operations {
     fn unmap(&self, inode: &Arc<Inode>, mut range: Range<u64>) -> Result<()> {
         let st = self.st();
         while !range.is_empty() {
-            let mut h = st.start(extent::removal_credits(st, inode))?;
-            range.end = extent::remove(st, &mut h, inode, range.clone())?;
+            range.end = st
+                .begin(extent::removal_credits(st, inode))?
+                .step(|step| extent::remove(st, step, inode, range.clone()))?;
         }
         Ok(())
     }
@@ -151,8 +154,8 @@ impl Operations {
         let st = self.st();
         for run in alloc::without(&st.alloc.withheld(), &alloc::in_order(owned)) {
             self.in_parts(run, |start, len| {
-                let mut h = st.start(st.alloc.credits(len))?;
-                st.alloc.free_used(&mut h, start, len)
+                st.begin(st.alloc.credits(len))?
+                    .step(|step| st.alloc.free_used(step.handle(), start, len))
             })?;
         }
         Ok(())
