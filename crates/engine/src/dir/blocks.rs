@@ -10,7 +10,7 @@ use crate::bounds::Steps;
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, ExtentState};
 use crate::inode::{Inode, Step};
-use crate::store::Store;
+use crate::xattr::AttrEnv;
 use extant_blocks::{Buffer, BufferWrite};
 use extant_format::dir::{DirFormat, entries, seal_dir_leaf, verify_leaf};
 use extant_format::error::Corrupt;
@@ -29,7 +29,7 @@ const MAX_BLOCKS: u64 = 1 << 28;
 /// A directory and the facts that its blocks depend on.
 #[derive(Clone, Copy)]
 pub(super) struct Dir<'a> {
-    pub st: &'a Store,
+    pub env: &'a AttrEnv,
     pub inode: &'a Inode,
     /// Its blocks; 0 for inline directories.
     pub count: u32,
@@ -74,24 +74,24 @@ pub(super) enum Shape {
 
 impl<'a> Dir<'a> {
     /// Errors: `Corrupt` where size and flags contradict each other.
-    pub fn open(st: &'a Store, inode: &'a Inode) -> Result<Dir<'a>> {
+    pub fn open(env: &'a AttrEnv, inode: &'a Inode) -> Result<Dir<'a>> {
         let (size, flags) = {
             let body = inode.body();
             (body.size, body.flags)
         };
-        let kind = Kind::of(st, flags);
+        let kind = Kind::of(env, flags);
         let count = match kind {
             Kind::Inline => 0,
-            _ => block_count(st, inode, size)?,
+            _ => block_count(env, inode, size)?,
         };
         let encrypted = flags.contains(InodeFlags::ENCRYPT);
-        let folding = super::folds(st, flags);
+        let folding = super::folds(env, flags);
         Ok(Dir {
-            st,
+            env,
             inode,
             count,
             kind,
-            format: DirFormat::new(&st.geo),
+            format: DirFormat::new(&env.geo),
             folds: folding && !encrypted,
             exact: false,
             encrypted,
@@ -102,8 +102,8 @@ impl<'a> Dir<'a> {
     /// Blocks that a directory of this file system may have.
     pub fn max_blocks(&self) -> u64 {
         let bytes: u64 =
-            if self.st.geo.incompat(Incompat::LARGEDIR) { 1 << 48 } else { (1 << 31) - 1 };
-        (bytes >> self.st.geo.block_bits).min(MAX_BLOCKS)
+            if self.env.geo.incompat(Incompat::LARGEDIR) { 1 << 48 } else { (1 << 31) - 1 };
+        (bytes >> self.env.geo.block_bits).min(MAX_BLOCKS)
     }
 
     /// Index levels that a hash tree may have.
@@ -113,7 +113,7 @@ impl<'a> Dir<'a> {
 
     /// Whether new directories are indexed and cookies follow the hash.
     pub fn hashed(&self) -> bool {
-        self.st.geo.compat(Compat::DIR_INDEX)
+        self.env.geo.compat(Compat::DIR_INDEX)
     }
 
     /// Whether its only block is a leaf, and not the root of a tree that is ignored.
@@ -153,7 +153,7 @@ impl<'a> Dir<'a> {
         if self.count <= 1 || self.inode.dir.lock().map_checked {
             return Ok(());
         }
-        extent::check_distinct(self.st, self.inode, self.count)?;
+        extent::check_distinct(self.env, self.inode, self.count)?;
         self.inode.dir.lock().map_checked = true;
         Ok(())
     }
@@ -162,14 +162,14 @@ impl<'a> Dir<'a> {
         if lblk >= self.count {
             return Err(self.corrupt("directory block number", lblk).expected(self.count).into());
         }
-        let run = extent::lookup(self.st, self.inode, lblk, ahead.min(self.count - lblk))?;
+        let run = extent::lookup(self.env, self.inode, lblk, ahead.min(self.count - lblk))?;
         if run.state != ExtentState::Written || run.len == 0 {
             return Err(self.corrupt("directory", lblk).field("hole").into());
         }
-        if run.len > 1 && self.st.cache.peek(run.pblk.0).is_none() {
-            self.st.cache.read_ahead(run.pblk.0, u64::from(run.len));
+        if run.len > 1 && self.env.cache.peek(run.pblk.0).is_none() {
+            self.env.cache.read_ahead(run.pblk.0, u64::from(run.len));
         }
-        self.st.cache.read::<Error>(run.pblk.0, |bytes| {
+        self.env.cache.read::<Error>(run.pblk.0, |bytes| {
             Ok(self.verify(lblk, bytes).map_err(|e| e.at_block(run.pblk))?)
         })
     }
@@ -233,9 +233,9 @@ impl<'a> Dir<'a> {
         if u64::from(lblk) >= self.max_blocks() {
             return Err(Errno::NoSpc.into());
         }
-        let run = extent::allocate(self.st, step, owner, lblk, 1, ExtentState::Written)?;
-        let buf = self.st.cache.fresh(run.pblk.0);
-        step.edit(owner)?.size = (u64::from(lblk) + 1) << self.st.geo.block_bits;
+        let run = extent::allocate(self.env, step, owner, lblk, 1, ExtentState::Written)?;
+        let buf = self.env.cache.fresh(run.pblk.0);
+        step.edit(owner)?.size = (u64::from(lblk) + 1) << self.env.geo.block_bits;
         self.count = lblk + 1;
         Ok((lblk, buf))
     }
@@ -254,8 +254,8 @@ pub(super) fn overwrite(
     Ok(())
 }
 
-fn block_count(st: &Store, inode: &Inode, size: u64) -> Result<u32> {
-    let bits = st.geo.block_bits;
+fn block_count(env: &AttrEnv, inode: &Inode, size: u64) -> Result<u32> {
+    let bits = env.geo.block_bits;
     let whole = size >> bits << bits == size;
     match u32::try_from(size >> bits) {
         Ok(count) if whole => Ok(count),

@@ -17,14 +17,14 @@ pub(super) struct Hasher {
 impl Hasher {
     /// A hash with what the file system says of all of them.
     pub fn new(d: &Dir<'_>, version: HashVersion) -> Hasher {
-        let geo = &d.st.geo;
+        let geo = &d.env.geo;
         Hasher { version, unsigned: geo.hash_unsigned, seed: geo.hash_seed, folds: d.folds }
     }
 
     /// The hash of directories that have no index yet; the usual one where the file system names
     /// none that is known.
     pub fn default_of(d: &Dir<'_>) -> Hasher {
-        Self::new(d, HashVersion::from_raw(d.st.geo.hash_version).unwrap_or_default())
+        Self::new(d, HashVersion::from_raw(d.env.geo.hash_version).unwrap_or_default())
     }
 
     /// Major and minor hash.

@@ -11,8 +11,8 @@ use super::{EntryPos, Kind, linear};
 use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode::{Body, Inode, Step};
-use crate::store::Store;
 use crate::xattr;
+use crate::xattr::AttrEnv;
 use extant_format::dir::{
     DirFormat, entries, entry_len, init_area, insert as insert_entry, largest_gap, put_entry,
     set_rec_len,
@@ -47,7 +47,7 @@ impl Areas {
             let body = d.inode.body();
             (format::dir_area(&body.i_block).to_vec(), body.size)
         };
-        let second = xattr::inline_get(d.st, d.inode)?;
+        let second = xattr::inline_get(d.env, d.inode)?;
         if size != MIN_SIZE + second.len() as u64 {
             return Err(Corrupt::new("inline directory")
                 .field("size")
@@ -128,15 +128,15 @@ pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
 /// Makes a new directory inline if the file system has inline data and the inode has room; false if
 /// not.
 pub(super) fn init(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
     parent: InodeNr,
 ) -> Result<bool> {
-    if !st.geo.incompat(Incompat::INLINE_DATA) || owner.body().tail.is_empty() {
+    if !env.geo.incompat(Incompat::INLINE_DATA) || owner.body().tail.is_empty() {
         return Ok(false);
     }
-    match xattr::inline_set(st, step, owner, Some(&[])) {
+    match xattr::inline_set(env, step, owner, Some(&[])) {
         Ok(()) => {}
         Err(e) if e.is(Errno::NoSpc) => return Ok(false),
         Err(e) => return Err(e),
@@ -144,7 +144,7 @@ pub(super) fn init(
     let mut body = step.edit(owner)?;
     body.i_block.fill(0);
     format::set_parent(&mut body.i_block, parent);
-    init_area(format::dir_area_mut(&mut body.i_block), &DirFormat::new(&st.geo));
+    init_area(format::dir_area_mut(&mut body.i_block), &DirFormat::new(&env.geo));
     body.flags.remove(InodeFlags::EXTENTS);
     body.flags.insert(InodeFlags::INLINE_DATA);
     body.size = MIN_SIZE;
@@ -162,9 +162,9 @@ pub(super) fn change(
     if nr == FIRST {
         return Ok(f(format::dir_area_mut(&mut step.edit(owner)?.i_block))?);
     }
-    let mut value = xattr::inline_get(d.st, owner)?;
+    let mut value = xattr::inline_get(d.env, owner)?;
     f(&mut value)?;
-    xattr::inline_set(d.st, step, owner, Some(&value))
+    xattr::inline_set(d.env, step, owner, Some(&value))
 }
 
 /// Puts a name into the areas, growing the second as far as the inode has room; false if there is
@@ -195,13 +195,13 @@ fn extend_second(
     new: &New<'_>,
 ) -> Result<bool> {
     let len = second.len() + new.len();
-    if len > xattr::inline_room(d.st, owner) {
+    if len > xattr::inline_room(d.env, owner) {
         return Ok(false);
     }
     let mut value = second.to_vec();
     value.resize(len, 0);
     put_entry(&mut value, &d.format, second.len(), new.len(), new.ino, new.ftype, new.name);
-    match xattr::inline_set(d.st, step, owner, Some(&value)) {
+    match xattr::inline_set(d.env, step, owner, Some(&value)) {
         Err(e) if e.is(Errno::NoSpc) => return Ok(false),
         other => other?,
     }
@@ -229,13 +229,13 @@ fn move_out(
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
 ) -> Result<Arc<extant_blocks::Buffer>, Error> {
-    xattr::inline_set(d.st, step, owner, None)?;
+    xattr::inline_set(d.env, step, owner, None)?;
     {
         let mut body = step.edit(owner)?;
         body.flags.remove(InodeFlags::INLINE_DATA);
         body.size = 0;
     }
-    extent::init(d.st, step, owner)?;
+    extent::init(d.env, step, owner)?;
     d.kind = Kind::Linear;
     Ok(d.grow(step, owner)?.1)
 }

@@ -29,7 +29,7 @@ use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode::{Inode, Step};
-use crate::store::Store;
+use crate::xattr::AttrEnv;
 use area::{Hit, New, Room};
 use blocks::Dir;
 use extant_blocks::Buffer;
@@ -49,15 +49,15 @@ pub fn can_fold(encoding: u16) -> bool {
 }
 
 /// Whether names of a directory are equal if they differ in case only.
-pub fn folds(st: &Store, flags: InodeFlags) -> bool {
-    flags.contains(InodeFlags::CASEFOLD) && st.geo.incompat(Incompat::CASEFOLD)
+pub fn folds(env: &AttrEnv, flags: InodeFlags) -> bool {
+    flags.contains(InodeFlags::CASEFOLD) && env.geo.incompat(Incompat::CASEFOLD)
 }
 
 /// Whether an entry of a directory may be found under several names: names that fold, and names
 /// that are shown without their key, of which the hash is not compared. The cache of names must not
 /// have one of them, since a change through another would not reach it.
-pub fn has_spellings(st: &Store, flags: InodeFlags) -> bool {
-    folds(st, flags) || flags.contains(InodeFlags::ENCRYPT)
+pub fn has_spellings(env: &AttrEnv, flags: InodeFlags) -> bool {
+    folds(env, flags) || flags.contains(InodeFlags::ENCRYPT)
 }
 
 /// Longest name in bytes.
@@ -99,10 +99,10 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(st: &Store, flags: InodeFlags) -> Kind {
+    fn of(env: &AttrEnv, flags: InodeFlags) -> Kind {
         if flags.contains(InodeFlags::INLINE_DATA) {
             Kind::Inline
-        } else if flags.contains(InodeFlags::INDEX) && st.geo.compat(Compat::DIR_INDEX) {
+        } else if flags.contains(InodeFlags::INDEX) && env.geo.compat(Compat::DIR_INDEX) {
             Kind::Indexed
         } else {
             Kind::Linear
@@ -136,12 +136,12 @@ impl EntryPos {
 ///
 /// # Errors
 /// `Corrupt`, `Io`, ENAMETOOLONG.
-pub fn lookup(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
+pub fn lookup(env: &AttrEnv, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
     match name {
         b"." => Ok(Some(Found { ino: dir.ino, ftype: FileType::Directory })),
-        b".." => Ok(Some(Found { ino: parent(st, dir)?, ftype: FileType::Directory })),
+        b".." => Ok(Some(Found { ino: parent(env, dir)?, ftype: FileType::Directory })),
         _ if name.len() > NAME_MAX => Err(Errno::NameTooLong.into()),
-        _ => Ok(locate_shown(&Dir::open(st, dir)?, name)?.map(|spot| spot.hit.found)),
+        _ => Ok(locate_shown(&Dir::open(env, dir)?, name)?.map(|spot| spot.hit.found)),
     }
 }
 
@@ -160,11 +160,11 @@ fn locate_shown(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
 ///
 /// # Errors
 /// As [`lookup`].
-pub fn lookup_seat(st: &Store, dir: &Inode, name: &[u8]) -> Result<Result<Found, InsertSlot>> {
+pub fn lookup_seat(env: &AttrEnv, dir: &Inode, name: &[u8]) -> Result<Result<Found, InsertSlot>> {
     if matches!(name, b"." | b"..") || name.len() > NAME_MAX {
-        return lookup(st, dir, name).map(|found| found.ok_or_else(InsertSlot::default));
+        return lookup(env, dir, name).map(|found| found.ok_or_else(InsertSlot::default));
     }
-    let d = Dir::open(st, dir)?;
+    let d = Dir::open(env, dir)?;
     let found = match d.kind {
         Kind::Indexed if !d.encrypted => look_in_tree(&d, name)?,
         Kind::Linear if d.is_one_leaf() && !d.encrypted => {
@@ -200,7 +200,7 @@ fn look_in_tree(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, InsertSlot>
 /// # Errors
 /// As [`insert`].
 pub fn insert_seated(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     dir: &Arc<Inode>,
     seat: &InsertSlot,
@@ -209,8 +209,8 @@ pub fn insert_seated(
 ) -> Result<()> {
     check_name(name)?;
     check_key(dir)?;
-    let mut d = Dir::open_for_change(st, dir)?;
-    if d.folds && st.geo.strict_names && fold::fold(name).is_none() {
+    let mut d = Dir::open_for_change(env, dir)?;
+    if d.folds && env.geo.strict_names && fold::fold(name).is_none() {
         return Err(Errno::Inval.into());
     }
     let new = New { name, ino, ftype };
@@ -231,23 +231,23 @@ pub fn insert_seated(
 /// `Corrupt`, `Io`, ENOSPC (no space, or the directory cannot grow further), ENAMETOOLONG, EINVAL
 /// for names that no entry may have.
 pub fn insert(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     dir: &Arc<Inode>,
     name: &[u8],
     ino: InodeNr,
     ftype: FileType,
 ) -> Result<()> {
-    insert_seated(st, step, dir, &InsertSlot::default(), name, (ino, ftype))
+    insert_seated(env, step, dir, &InsertSlot::default(), name, (ino, ftype))
 }
 
 /// Removes a name; ENOENT if it is not there.
 ///
 /// # Errors
 /// `Corrupt`, `Io`, ENOENT.
-pub fn remove(st: &Store, step: &mut Step<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Found> {
-    let spot = find(st, dir, name)?.ok_or(Errno::NoEnt)?;
-    remove_at(st, step, dir, &spot)?;
+pub fn remove(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Found> {
+    let spot = find(env, dir, name)?.ok_or(Errno::NoEnt)?;
+    remove_at(env, step, dir, &spot)?;
     Ok(spot.hit.found)
 }
 
@@ -255,17 +255,22 @@ pub fn remove(st: &Store, step: &mut Step<'_>, dir: &Arc<Inode>, name: &[u8]) ->
 ///
 /// # Errors
 /// `Corrupt`, `Io`, ENAMETOOLONG, EINVAL for names that no entry may have.
-pub fn find(st: &Store, dir: &Inode, name: &[u8]) -> Result<Option<EntryPos>> {
+pub fn find(env: &AttrEnv, dir: &Inode, name: &[u8]) -> Result<Option<EntryPos>> {
     check_name(name)?;
-    locate_shown(&Dir::open(st, dir)?, name)
+    locate_shown(&Dir::open(env, dir)?, name)
 }
 
 /// Removes the entry that [`find`] found under the same lock.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn remove_at(st: &Store, step: &mut Step<'_>, dir: &Arc<Inode>, spot: &EntryPos) -> Result<()> {
-    remove_from(&Dir::open_for_change(st, dir)?, step, dir, spot)
+pub fn remove_at(
+    env: &AttrEnv,
+    step: &mut Step<'_>,
+    dir: &Arc<Inode>,
+    spot: &EntryPos,
+) -> Result<()> {
+    remove_from(&Dir::open_for_change(env, dir)?, step, dir, spot)
 }
 
 fn remove_from(d: &Dir<'_>, step: &mut Step<'_>, dir: &Arc<Inode>, spot: &EntryPos) -> Result<()> {
@@ -295,7 +300,7 @@ fn remove_from(d: &Dir<'_>, step: &mut Step<'_>, dir: &Arc<Inode>, spot: &EntryP
 /// # Errors
 /// `Corrupt`, `Io`, ENOENT.
 pub fn replace(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     dir: &Arc<Inode>,
     name: &[u8],
@@ -303,11 +308,11 @@ pub fn replace(
     ftype: FileType,
 ) -> Result<()> {
     if name == b".." {
-        return set_parent(st, step, dir, ino);
+        return set_parent(env, step, dir, ino);
     }
     check_name(name)?;
     check_key(dir)?;
-    let d = Dir::open_for_change(st, dir)?;
+    let d = Dir::open_for_change(env, dir)?;
     let spot = locate(&d, name)?.ok_or(Errno::NoEnt)?;
     let (format, at) = (d.format, spot.hit.offset);
     let set = |area: &mut [u8]| {
@@ -324,11 +329,11 @@ pub fn replace(
 ///
 /// # Errors
 /// `Io`, ENOSPC.
-pub fn init(st: &Store, step: &mut Step<'_>, dir: &Arc<Inode>, parent: InodeNr) -> Result<()> {
-    if inline::init(st, step, dir, parent)? {
+pub fn init(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, parent: InodeNr) -> Result<()> {
+    if inline::init(env, step, dir, parent)? {
         return Ok(());
     }
-    let mut d = Dir::open(st, dir)?;
+    let mut d = Dir::open(env, dir)?;
     let (_, buf) = d.grow(step, dir)?;
     let image = linear::first_block(&d, parent);
     blocks::overwrite(step, &buf, d.leaf_seal(), &image)
@@ -338,8 +343,8 @@ pub fn init(st: &Store, step: &mut Step<'_>, dir: &Arc<Inode>, parent: InodeNr) 
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn is_empty(st: &Store, dir: &Inode) -> Result<bool> {
-    let d = Dir::open(st, dir)?;
+pub fn is_empty(env: &AttrEnv, dir: &Inode) -> Result<bool> {
+    let d = Dir::open(env, dir)?;
     match d.kind {
         Kind::Inline => inline::is_empty(&d),
         _ => linear::is_empty(&d),
@@ -350,8 +355,8 @@ pub fn is_empty(st: &Store, dir: &Inode) -> Result<bool> {
 ///
 /// # Errors
 /// `Corrupt` if there is no `..` where it has to be, `Io`.
-pub fn parent(st: &Store, dir: &Inode) -> Result<InodeNr> {
-    let d = Dir::open(st, dir)?;
+pub fn parent(env: &AttrEnv, dir: &Inode) -> Result<InodeNr> {
+    let d = Dir::open(env, dir)?;
     match d.kind {
         Kind::Inline => Ok(inline::parent(dir)),
         _ => Ok(linear::dotdot(&d)?.1),
@@ -365,12 +370,12 @@ pub fn parent(st: &Store, dir: &Inode) -> Result<InodeNr> {
 /// # Errors
 /// `Corrupt`, `Io`. `Corrupt` for a name that is no path component comes after the other entries.
 pub fn read(
-    st: &Store,
+    env: &AttrEnv,
     dir: &Inode,
     cookie: u64,
     each: &mut dyn FnMut(Entry<'_>) -> bool,
 ) -> Result<()> {
-    let d = Dir::open(st, dir)?;
+    let d = Dir::open(env, dir)?;
     let mut bad = None;
     read_shown(&d, cookie, &mut |entry| {
         if matches!(entry.name, b"." | b"..") || is_component(entry.name) {
@@ -416,34 +421,34 @@ pub fn check_key(dir: &Inode) -> Result<()> {
 }
 
 /// Credits that one [`insert`] may cost (splits at every level, growth, conversion).
-pub fn insert_credits(st: &Store, dir: &Inode) -> u32 {
+pub fn insert_credits(env: &AttrEnv, dir: &Inode) -> u32 {
     let flags = dir.flags();
-    let hashed = st.geo.compat(Compat::DIR_INDEX);
-    let levels = 1 + u32::from(extant_format::htree::max_levels(&DirFormat::new(&st.geo)));
+    let hashed = env.geo.compat(Compat::DIR_INDEX);
+    let levels = 1 + u32::from(extant_format::htree::max_levels(&DirFormat::new(&env.geo)));
     // The inode, new blocks, old ones.
-    1 + match Kind::of(st, flags) {
+    1 + match Kind::of(env, flags) {
         // The last block, or one more.
-        Kind::Linear if !hashed => append_credits(st, dir, 1) + 1,
+        Kind::Linear if !hashed => append_credits(env, dir, 1) + 1,
         // A leaf, a node of each level below the root, a level more; those that are there.
-        Kind::Indexed => append_credits(st, dir, levels + 1) + levels + 1,
+        Kind::Indexed => append_credits(env, dir, levels + 1) + levels + 1,
         // The first leaf and its other half; the first block, which becomes the root.
-        Kind::Linear => append_credits(st, dir, 2) + 1,
+        Kind::Linear => append_credits(env, dir, 2) + 1,
         // The first block, too.
-        Kind::Inline => append_credits(st, dir, if hashed { 3 } else { 2 }),
+        Kind::Inline => append_credits(env, dir, if hashed { 3 } else { 2 }),
     }
 }
 
 /// Credits of adding `count` blocks one by one: the map has room for all of them once it has room
 /// for one, but each may come from another group.
-fn append_credits(st: &Store, dir: &Inode, count: u32) -> u32 {
-    extent::credits(st, dir, count) + (count - 1) * st.alloc.credits(1) + count
+fn append_credits(env: &AttrEnv, dir: &Inode, count: u32) -> u32 {
+    extent::credits(env, dir, count) + (count - 1) * env.alloc.credits(1) + count
 }
 
 /// Credits of [`remove`] or [`replace`].
 pub const CHANGE_CREDITS: u32 = 2;
 
-fn set_parent(st: &Store, step: &mut Step<'_>, dir: &Arc<Inode>, ino: InodeNr) -> Result<()> {
-    let d = Dir::open_for_change(st, dir)?;
+fn set_parent(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, ino: InodeNr) -> Result<()> {
+    let d = Dir::open_for_change(env, dir)?;
     if d.kind == Kind::Inline {
         return inline::set_parent(step, dir, ino);
     }
@@ -477,21 +482,21 @@ fn is_component(name: &[u8]) -> bool {
 impl<'a> Dir<'a> {
     /// Remarks that a hash tree cannot be walked, so that all leaves are scanned.
     fn scans(&self, why: &Corrupt) {
-        if self.st.remarks.tells(Remark::HashTree) {
+        if self.env.remarks.tells(Remark::HashTree) {
             tracing::warn!(%why, "hash tree is corrupt, scanning the directory");
         }
     }
 
     /// As [`Dir::open`], for a change: what memory knows of the entries is dropped.
-    fn open_for_change(st: &'a Store, inode: &'a Inode) -> Result<Dir<'a>> {
+    fn open_for_change(env: &'a AttrEnv, inode: &'a Inode) -> Result<Dir<'a>> {
         let flags = inode.flags();
         if flags.contains(InodeFlags::INDEX)
-            && !st.geo.compat(Compat::DIR_INDEX)
-            && st.geo.metadata_csum
+            && !env.geo.compat(Compat::DIR_INDEX)
+            && env.geo.metadata_csum
         {
             return Err(Corrupt::new("directory").field("index flag").at_inode(inode.ino).into());
         }
         inode.dir.lock().window = None;
-        Dir::open(st, inode)
+        Dir::open(env, inode)
     }
 }

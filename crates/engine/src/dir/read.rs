@@ -49,7 +49,7 @@ fn dots(d: &Dir<'_>, cookie: u64, nexts: [u64; 2], each: Each<'_>) -> Result<boo
     if cookie >= nexts[1] {
         return Ok(true);
     }
-    let ino = super::parent(d.st, d.inode)?;
+    let ino = super::parent(d.env, d.inode)?;
     Ok(each(Entry { name: b"..", ino, ftype: directory, next: nexts[1], hash: None }))
 }
 
@@ -92,7 +92,7 @@ fn inline_by_offset(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
 }
 
 fn blocks_by_offset(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
-    let bits = d.st.geo.block_bits;
+    let bits = d.env.geo.block_bits;
     let first = u32::try_from(cookie >> bits).unwrap_or(u32::MAX);
     let mut scan = d.scan()?;
     for lblk in first..d.count {

@@ -4,14 +4,14 @@ use super::blocks::Dir;
 use super::{EntryPos, Found, fold, inline, locate, remove_from};
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step};
-use crate::store::Store;
+use crate::xattr::AttrEnv;
 use extant_format::dir::entries;
 use extant_format::error::Corrupt;
 use std::sync::Arc;
 
 /// Whether two names are spellings of one name in this directory. Equal ones are, where names fold.
-pub fn are_spellings(st: &Store, dir: &Inode, one: &[u8], other: &[u8]) -> bool {
-    super::folds(st, dir.vitals().flags) && fold::or_raw(one) == fold::or_raw(other)
+pub fn are_spellings(env: &AttrEnv, dir: &Inode, one: &[u8], other: &[u8]) -> bool {
+    super::folds(env, dir.vitals().flags) && fold::or_raw(one) == fold::or_raw(other)
 }
 
 /// Spells the name that `name` leads to as `new`, which is a spelling of it. The new entry is made
@@ -21,7 +21,7 @@ pub fn are_spellings(st: &Store, dir: &Inode, one: &[u8], other: &[u8]) -> bool 
 /// # Errors
 /// `Corrupt`, `Io`, ENOENT, ENOSPC.
 pub fn respell(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     dir: &Arc<Inode>,
     name: &[u8],
@@ -29,15 +29,15 @@ pub fn respell(
 ) -> Result<()> {
     super::check_key(dir)?;
     let (old, Found { ino, ftype }) = {
-        let d = Dir::open(st, dir)?;
+        let d = Dir::open(env, dir)?;
         let spot = locate(&d, name)?.ok_or(Errno::NoEnt)?;
         (stored_name(&d, &spot)?, spot.hit.found)
     };
     if old == new {
         return Ok(());
     }
-    super::insert(st, step, dir, new, ino, ftype)?;
-    let d = Dir { exact: true, ..Dir::open_for_change(st, dir)? };
+    super::insert(env, step, dir, new, ino, ftype)?;
+    let d = Dir { exact: true, ..Dir::open_for_change(env, dir)? };
     let spot = locate(&d, &old)?.ok_or(Errno::NoEnt)?;
     remove_from(&d, step, dir, &spot)
 }

@@ -4,10 +4,10 @@
 //! with a bitmap and a descriptor for each new node, or join each with a sibling, which frees as
 //! many. A run of blocks is booked or freed.
 
+use super::MapEnv;
 use super::owner::Kind;
 use crate::error::Result;
 use crate::inode::{Inode, Step};
-use crate::store::Store;
 use extant_format::extent::{MAX_DEPTH, Node};
 use extant_format::indirect::pointers_per_block;
 
@@ -16,43 +16,43 @@ const LEVELS: u32 = 3;
 
 /// Credits for one insert, split or removal of one contiguous run of `blocks` (tree growth
 /// included, allocation included).
-pub fn credits(st: &Store, inode: &Inode, blocks: u32) -> u32 {
+pub fn credits(env: &MapEnv, inode: &Inode, blocks: u32) -> u32 {
     let map = match Kind::of(inode) {
-        Kind::Indirect => pointer_blocks(st, blocks),
+        Kind::Indirect => pointer_blocks(env, blocks),
         // The tree may grow by a level before the handle comes to it.
-        Kind::Tree | Kind::Inline => edit(st, depth(inode) + 1),
+        Kind::Tree | Kind::Inline => edit(env, depth(inode) + 1),
     };
-    map.saturating_add(st.alloc.credits(blocks))
+    map.saturating_add(env.alloc.credits(blocks))
 }
 
 /// Credits of booking or freeing `blocks` blocks that lie anywhere.
-fn scattered(st: &Store, blocks: u32) -> u32 {
-    let one = st.alloc.credits(1);
+fn scattered(env: &MapEnv, blocks: u32) -> u32 {
+    let one = env.alloc.credits(1);
     let another_group =
-        st.alloc.credits(st.geo.blocks_per_group.saturating_add(1)).saturating_sub(one);
-    let groups = blocks.min(st.geo.groups_count);
+        env.alloc.credits(env.geo.blocks_per_group.saturating_add(1)).saturating_sub(one);
+    let groups = blocks.min(env.geo.groups_count);
     one.saturating_add(another_group.saturating_mul(groups.saturating_sub(1)))
 }
 
 /// Credits of one edit of a tree of this depth: inode, path, and what is split off, joined or taken
 /// away.
-pub(super) fn edit(st: &Store, depth: u32) -> u32 {
+pub(super) fn edit(env: &MapEnv, depth: u32) -> u32 {
     let others = 2 * depth + 1;
-    1 + depth + others + scattered(st, others)
+    1 + depth + others + scattered(env, others)
 }
 
 /// Credits of unmapping a run: pointer blocks on the way, each of which may be freed.
-pub(super) fn pointer_run(st: &Store) -> u32 {
-    1 + LEVELS + scattered(st, LEVELS)
+pub(super) fn pointer_run(env: &MapEnv) -> u32 {
+    1 + LEVELS + scattered(env, LEVELS)
 }
 
 /// Credits of mapping a run of `blocks` with all the pointer blocks that it needs.
-fn pointer_blocks(st: &Store, blocks: u32) -> u32 {
-    let per_block = pointers_per_block(st.geo.block_size).max(1);
+fn pointer_blocks(env: &MapEnv, blocks: u32) -> u32 {
+    let per_block = pointers_per_block(env.geo.block_size).max(1);
     let arrays = blocks.saturating_sub(1) / per_block + 2;
     let above = arrays / per_block + 2;
     let new = arrays.saturating_add(above + 1);
-    scattered(st, new).saturating_add(1 + new)
+    scattered(env, new).saturating_add(1 + new)
 }
 
 /// Whether `needed` credits are left. The transaction is asked for more if not; the first step of a

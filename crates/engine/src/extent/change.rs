@@ -1,5 +1,6 @@
 //! Changes of mapped extents that allocate no data: their state and their place in the file.
 
+use super::MapEnv;
 use super::budget;
 use super::insert::changing;
 use super::io::Writer;
@@ -7,7 +8,6 @@ use super::owner::Kind;
 use super::tree;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step};
-use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
 use std::ops::Range;
@@ -22,13 +22,13 @@ use std::sync::Arc;
 /// ENOSPC where a split needs a block, `Corrupt`, `Io`. Nothing has changed then: after an error
 /// behind the first run the call returns where it stopped, and the next one meets the error.
 pub fn mark_written(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
 ) -> Result<u32> {
     match Kind::of(inode) {
-        Kind::Tree => mark(st, step, inode, range, false),
+        Kind::Tree => mark(env, step, inode, range, false),
         Kind::Indirect | Kind::Inline => Ok(range.end),
     }
 }
@@ -40,13 +40,13 @@ pub fn mark_written(
 /// EOPNOTSUPP for a map without unwritten blocks (see [`has_unwritten`]), otherwise as
 /// [`mark_written`].
 pub fn mark_unwritten(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
 ) -> Result<u32> {
     match Kind::of(inode) {
-        Kind::Tree => mark(st, step, inode, range, true),
+        Kind::Tree => mark(env, step, inode, range, true),
         Kind::Indirect | Kind::Inline => Err(Errno::OpNotSupp.into()),
     }
 }
@@ -58,7 +58,7 @@ pub fn has_unwritten(inode: &Inode) -> bool {
 }
 
 fn mark(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
@@ -69,23 +69,23 @@ fn mark(
     }
     let mut map = inode.map.write();
     let reached = changing(step, inode, &mut map, |step| {
-        convert_runs(st, step, inode, range.clone(), unwritten)
+        convert_runs(env, step, inode, range.clone(), unwritten)
     })?;
     map.forget(range.start.into()..reached.into());
     Ok(reached)
 }
 
 fn convert_runs(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
     unwritten: bool,
 ) -> Result<u32> {
     let mut at = range.start;
-    let mut nodes = Writer::new(st, step, inode, st.alloc.inode_goal(inode.ino));
+    let mut nodes = Writer::new(env, step, inode, env.alloc.inode_goal(inode.ino));
     while at < range.end {
-        let needed = budget::edit(st, budget::depth(inode));
+        let needed = budget::edit(env, budget::depth(inode));
         if !budget::may_go_on(nodes.step, needed, at == range.start)? {
             break;
         }
@@ -106,10 +106,10 @@ fn convert_runs(
 ///
 /// # Errors
 /// ENOSPC, `Corrupt`, `Io`; the mapping is the same in any case.
-pub fn split_at(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, at: u32) -> Result<()> {
+pub fn split_at(env: &MapEnv, step: &mut Step<'_>, inode: &Arc<Inode>, at: u32) -> Result<()> {
     let mut map = inode.map.write();
     changing(step, inode, &mut map, |step| {
-        tree::split_at(&mut Writer::new(st, step, inode, st.alloc.inode_goal(inode.ino)), at)
+        tree::split_at(&mut Writer::new(env, step, inode, env.alloc.inode_goal(inode.ino)), at)
     })
 }
 
@@ -123,13 +123,13 @@ pub fn split_at(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, at: u32) ->
 /// the cluster (bigalloc); EFBIG if a block would move past the last logical block; ENOSPC,
 /// `Corrupt`, `Io`.
 pub fn shift(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u64>,
     by: i64,
 ) -> Result<Range<u64>> {
-    let aligned = by % i64::from(st.geo.cluster_ratio()) == 0;
+    let aligned = by % i64::from(env.geo.cluster_ratio()) == 0;
     match Kind::of(inode) {
         Kind::Tree if aligned && by != 0 => {}
         Kind::Tree => return Err(Errno::Inval.into()),
@@ -137,7 +137,7 @@ pub fn shift(
     }
     let mut map = inode.map.write();
     let left = changing(step, inode, &mut map, |step| {
-        let mut nodes = Writer::new(st, step, inode, st.alloc.inode_goal(inode.ino));
+        let mut nodes = Writer::new(env, step, inode, env.alloc.inode_goal(inode.ino));
         match by < 0 {
             true => shift_down(&mut nodes, range.clone(), by),
             false => shift_up(&mut nodes, range.clone(), by),
@@ -149,7 +149,7 @@ pub fn shift(
 
 /// Whether another extent can be moved within the handle.
 fn may_move(nodes: &mut Writer<'_, '_, '_>, first: bool) -> Result<bool> {
-    let needed = budget::edit(nodes.st, budget::depth(nodes.inode));
+    let needed = budget::edit(nodes.env, budget::depth(nodes.inode));
     budget::may_go_on(nodes.step, needed, first)
 }
 
@@ -200,7 +200,7 @@ fn shift_up(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, by: i64) -> Resul
 
 fn move_extent(nodes: &mut Writer<'_, '_, '_>, e: &Leaf, from: u64, by: i64) -> Result<()> {
     let (before, bound) =
-        (nodes.step.credits_left(), budget::edit(nodes.st, budget::depth(nodes.inode)));
+        (nodes.step.credits_left(), budget::edit(nodes.env, budget::depth(nodes.inode)));
     let moved = tree::shift(nodes, e.lblk, from.max(e.lblk.into()), by)?;
     budget::assert_used(before, nodes.step, bound);
     match moved {

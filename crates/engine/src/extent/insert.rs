@@ -1,5 +1,6 @@
 //! Maps holes.
 
+use super::MapEnv;
 use super::budget;
 use super::indirect;
 use super::io::Writer;
@@ -9,7 +10,6 @@ use super::tree;
 use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Result};
 use crate::inode::{ExtentState, Inode, MapCache, Run, Step};
-use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
 use extant_format::types::{BlockNr, FileType};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// EOPNOTSUPP for unwritten blocks in a map that does not know them, ENOSPC, EDQUOT, `Corrupt`,
 /// `Io`.
 pub fn allocate(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     lblk: u32,
@@ -31,25 +31,25 @@ pub fn allocate(
     state: ExtentState,
 ) -> Result<Run> {
     let mut map = inode.map.write();
-    let found = lookup_locked(st, inode, &map, lblk, len.max(1))?;
+    let found = lookup_locked(env, inode, &map, lblk, len.max(1))?;
     if found.is_mapped() {
         return Ok(found);
     }
-    if let Some(pblk) = implied_locked(st, inode, lblk)? {
-        let run = Run { pblk, state, len: found.len.min(to_cluster_end(st, lblk)), lblk };
-        changing(step, inode, &mut map, |step| insert_owned(st, step, inode, run))?;
+    if let Some(pblk) = implied_locked(env, inode, lblk)? {
+        let run = Run { pblk, state, len: found.len.min(to_cluster_end(env, lblk)), lblk };
+        changing(step, inode, &mut map, |step| insert_owned(env, step, inode, run))?;
         map.put(run);
         return Ok(run);
     }
-    let len = unowned_locked(st, inode, &map, lblk, len)?.max(1);
-    let offset = lblk % st.geo.cluster_ratio();
-    let wanted = (offset + len).next_multiple_of(st.geo.cluster_ratio());
-    st.quota.promise(inode, wanted)?;
-    let mapped = allocate_at(st, step, inode, &mut map, Hole { lblk, offset, len, state });
+    let len = unowned_locked(env, inode, &map, lblk, len)?.max(1);
+    let offset = lblk % env.geo.cluster_ratio();
+    let wanted = (offset + len).next_multiple_of(env.geo.cluster_ratio());
+    env.quota.promise(inode, wanted)?;
+    let mapped = allocate_at(env, step, inode, &mut map, Hole { lblk, offset, len, state });
     let booked = mapped
         .as_ref()
-        .map_or(0, |run| (offset + run.len).next_multiple_of(st.geo.cluster_ratio()));
-    st.quota.release_reservation(inode, wanted.saturating_sub(booked).into());
+        .map_or(0, |run| (offset + run.len).next_multiple_of(env.geo.cluster_ratio()));
+    env.quota.release_reservation(inode, wanted.saturating_sub(booked).into());
     mapped
 }
 
@@ -62,18 +62,18 @@ struct Hole {
 }
 
 fn allocate_at(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     map: &mut MapCache,
     hole: Hole,
 ) -> Result<Run> {
     let Hole { lblk, offset, len, state } = hole;
-    let mut claim = claim(st, inode, lblk, offset, len)?;
+    let mut claim = claim(env, inode, lblk, offset, len)?;
     let len = len.min(claim.len.saturating_sub(offset));
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), state };
     let (mapped, result) =
-        changing(step, inode, map, |step| Ok(insert_claimed(st, step, inode, run, &mut claim)))?;
+        changing(step, inode, map, |step| Ok(insert_claimed(env, step, inode, run, &mut claim)))?;
     let run = Run { len: mapped, ..run };
     match result {
         Err(error) if mapped == 0 => {
@@ -88,31 +88,31 @@ fn allocate_at(
     }
 }
 
-fn to_cluster_end(st: &Store, lblk: u32) -> u32 {
-    let ratio = st.geo.cluster_ratio();
+fn to_cluster_end(env: &MapEnv, lblk: u32) -> u32 {
+    let ratio = env.geo.cluster_ratio();
     ratio - lblk % ratio
 }
 
 /// Claims blocks for `lblk`; those of a directory where the thread's other directories have theirs.
-fn claim(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<Claim> {
-    let want = wish(st, inode, lblk, offset, len)?;
+fn claim(env: &MapEnv, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<Claim> {
+    let want = wish(env, inode, lblk, offset, len)?;
     let small = match inode.ftype {
         FileType::Directory => {
-            let len = want.len.next_multiple_of(st.geo.cluster_ratio());
-            st.alloc.claim_small(Small::Directory, &Request { len, ..want })
+            let len = want.len.next_multiple_of(env.geo.cluster_ratio());
+            env.alloc.claim_small(Small::Directory, &Request { len, ..want })
         }
         _ => None,
     };
-    small.map_or_else(|| st.alloc.claim(&want), Ok)
+    small.map_or_else(|| env.alloc.claim(&want), Ok)
 }
 
-fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<Request> {
-    let goal = goal_locked(st, inode, lblk)?;
+fn wish(env: &MapEnv, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<Request> {
+    let goal = goal_locked(env, inode, lblk)?;
     let low = Kind::of(inode) == Kind::Indirect;
     let min = offset + 1;
     let len = len.saturating_add(offset);
-    let purpose = purpose(st, inode);
-    let privileged = purpose == Purpose::Data && st.policy.may_use_reserve();
+    let purpose = purpose(env, inode);
+    let privileged = purpose == Purpose::Data && env.policy.may_use_reserve();
     Ok(Request { goal, len, min, purpose, privileged, reserved: false, low })
 }
 
@@ -127,7 +127,7 @@ fn wish(st: &Store, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<R
 /// short or lies wrong; ENOSPC, `Corrupt`, `Io`.
 #[expect(clippy::too_many_arguments, reason = "a run, a claim, and where they meet")]
 pub fn insert_claim(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     lblk: u32,
@@ -137,20 +137,20 @@ pub fn insert_claim(
     state: ExtentState,
 ) -> (u32, Result<()>) {
     let fits = offset_in_claim.checked_add(len).is_some_and(|end| end <= claim.len);
-    if len == 0 || !fits || offset_in_claim != lblk % st.geo.cluster_ratio() {
+    if len == 0 || !fits || offset_in_claim != lblk % env.geo.cluster_ratio() {
         return (0, Err(Errno::Inval.into()));
     }
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset_in_claim)), state };
     let mut map = inode.map.write();
-    if st.geo.cluster_ratio() > 1 {
-        match unowned_locked(st, inode, &map, lblk, len) {
+    if env.geo.cluster_ratio() > 1 {
+        match unowned_locked(env, inode, &map, lblk, len) {
             Ok(free) if free < len => return (0, Err(Errno::Again.into())),
             Ok(_) => {}
             Err(error) => return (0, Err(error)),
         }
     }
     let done =
-        changing(step, inode, &mut map, |step| Ok(insert_claimed(st, step, inode, run, claim)));
+        changing(step, inode, &mut map, |step| Ok(insert_claimed(env, step, inode, run, claim)));
     match done {
         Ok((mapped, result)) if mapped > 0 => {
             map.put(Run { len: mapped, ..run });
@@ -171,26 +171,26 @@ pub fn insert_claim(
 /// # Errors
 /// EINVAL if the parts are not as long as the claim; otherwise as [`insert_claim`].
 pub fn insert_scattered(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     claim: &mut Claim,
     parts: &[(u32, u32)],
 ) -> (u32, Result<()>) {
     if let [(lblk, len)] = *parts {
-        return insert_claim(st, step, inode, lblk, claim, 0, len, ExtentState::Written);
+        return insert_claim(env, step, inode, lblk, claim, 0, len, ExtentState::Written);
     }
     let sum: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
     if sum != claim.len.into()
         || parts.is_empty()
-        || st.geo.cluster_ratio() > 1
+        || env.geo.cluster_ratio() > 1
         || Kind::of(inode) != Kind::Tree
     {
         return (0, Err(Errno::Inval.into()));
     }
     let mut map = inode.map.write();
     let done =
-        changing(step, inode, &mut map, |step| Ok(insert_each(st, step, inode, claim, parts)));
+        changing(step, inode, &mut map, |step| Ok(insert_each(env, step, inode, claim, parts)));
     for (lblk, len) in parts {
         map.forget(u64::from(*lblk)..u64::from(*lblk) + u64::from(*len));
     }
@@ -198,7 +198,7 @@ pub fn insert_scattered(
 }
 
 fn insert_each(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     claim: &mut Claim,
@@ -207,8 +207,8 @@ fn insert_each(
     let before = step.credits_left();
     let bound = parts
         .iter()
-        .fold(0u32, |sum, (_, len)| sum.saturating_add(budget::credits(st, inode, *len)));
-    let mut nodes = Writer::new(st, step, inode, claim.start);
+        .fold(0u32, |sum, (_, len)| sum.saturating_add(budget::credits(env, inode, *len)));
+    let mut nodes = Writer::new(env, step, inode, claim.start);
     let blocks = claim.len;
     let booked = prepare_book(&mut nodes, claim, blocks)
         .and_then(|()| nodes.in_step(|nodes| book(nodes, claim, blocks)));
@@ -244,10 +244,10 @@ fn map_booked(nodes: &mut Writer<'_, '_, '_>, run: Run) -> (u32, Result<()>) {
 
 /// Frees blocks that were booked and are not mapped.
 fn free_booked(nodes: &mut Writer<'_, '_, '_>, (start, len): (BlockNr, u32)) -> Result<()> {
-    let (st, inode) = (nodes.st, nodes.inode);
+    let (env, inode) = (nodes.env, nodes.inode);
     nodes.in_step(|nodes| {
-        charge(st, nodes.step, inode, -i64::from(len))?;
-        st.alloc.free(nodes.step.handle(), start, len, purpose(st, inode))
+        charge(env, nodes.step, inode, -i64::from(len))?;
+        env.alloc.free(nodes.step.handle(), start, len, purpose(env, inode))
     })
 }
 
@@ -257,20 +257,25 @@ fn free_booked(nodes: &mut Writer<'_, '_, '_>, (start, len): (BlockNr, u32)) -> 
 ///
 /// # Errors
 /// EOPNOTSUPP and EINVAL as [`insert_claim`]; `Corrupt` if a block is mapped, ENOSPC, `Io`.
-pub fn insert_booked(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, run: Run) -> Result<()> {
-    if st.geo.cluster_ratio() > 1 {
+pub fn insert_booked(
+    env: &MapEnv,
+    step: &mut Step<'_>,
+    inode: &Arc<Inode>,
+    run: Run,
+) -> Result<()> {
+    if env.geo.cluster_ratio() > 1 {
         return Err(Errno::OpNotSupp.into());
     }
     let mut map = inode.map.write();
     changing(step, inode, &mut map, |step| {
-        let mut nodes = Writer::new(st, step, inode, run.pblk);
+        let mut nodes = Writer::new(env, step, inode, run.pblk);
         each_part(run, |rest| {
             let part = Part::prepare(&mut nodes, rest)?;
             let blocks = i64::from(part.run.len);
-            check_charge(st, inode, blocks)?;
+            check_charge(env, inode, blocks)?;
             nodes.in_step(|nodes| {
                 part.map(nodes)?;
-                charge(st, nodes.step, inode, blocks)
+                charge(env, nodes.step, inode, blocks)
             })?;
             Ok(part.run.len)
         })
@@ -304,14 +309,14 @@ pub(super) fn changing<'j, R>(
 /// may begin before the run, within its first cluster. Returns how many blocks are mapped, and why
 /// not all if so: the others stay with the claim.
 fn insert_claimed(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     run: Run,
     claim: &mut Claim,
 ) -> (u32, Result<()>) {
-    let (before, bound) = (step.credits_left(), budget::credits(st, inode, run.len));
-    let mut nodes = Writer::new(st, step, inode, run.pblk);
+    let (before, bound) = (step.credits_left(), budget::credits(env, inode, run.len));
+    let mut nodes = Writer::new(env, step, inode, run.pblk);
     let inserted = each_part(run, |rest| {
         let part = Part::prepare(&mut nodes, rest)?;
         let end = rest.pblk.0 + u64::from(part.run.len);
@@ -329,31 +334,31 @@ fn insert_claimed(
 
 /// Obtains all that [`book`] needs. Changes nothing.
 fn prepare_book(nodes: &mut Writer<'_, '_, '_>, claim: &Claim, len: u32) -> Result<()> {
-    let blocks = i64::from(len.next_multiple_of(nodes.st.geo.cluster_ratio()));
-    check_charge(nodes.st, nodes.inode, blocks)?;
+    let blocks = i64::from(len.next_multiple_of(nodes.env.geo.cluster_ratio()));
+    check_charge(nodes.env, nodes.inode, blocks)?;
     nodes.hold_bitmaps(claim.start, len)
 }
 
 /// Books the first `len` blocks of a claim, in whole clusters, and charges the file for them, within
 /// a step. An error of the booking, which comes first, leaves all as it was.
 fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
-    let (st, inode) = (nodes.st, nodes.inode);
-    let blocks = i64::from(len.next_multiple_of(st.geo.cluster_ratio()));
-    let start = st.alloc.book(nodes.step.handle(), claim, len)?;
-    charge(st, nodes.step, inode, blocks)?;
+    let (env, inode) = (nodes.env, nodes.inode);
+    let blocks = i64::from(len.next_multiple_of(env.geo.cluster_ratio()));
+    let start = env.alloc.book(nodes.step.handle(), claim, len)?;
+    charge(env, nodes.step, inode, blocks)?;
     Ok(start)
 }
 
 /// Maps blocks of a cluster that the file owns.
-fn insert_owned(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, run: Run) -> Result<()> {
-    map_booked(&mut Writer::new(st, step, inode, run.pblk), run).1
+fn insert_owned(env: &MapEnv, step: &mut Step<'_>, inode: &Arc<Inode>, run: Run) -> Result<()> {
+    map_booked(&mut Writer::new(env, step, inode, run.pblk), run).1
 }
 
-fn check_state(st: &Store, inode: &Inode, state: ExtentState) -> Result<()> {
+fn check_state(env: &MapEnv, inode: &Inode, state: ExtentState) -> Result<()> {
     match (Kind::of(inode), state) {
         (Kind::Inline, _) | (_, ExtentState::Hole) => Err(Errno::Inval.into()),
         (Kind::Indirect, ExtentState::Unwritten) => Err(Errno::OpNotSupp.into()),
-        (Kind::Indirect, ExtentState::Written) if st.geo.cluster_ratio() > 1 => {
+        (Kind::Indirect, ExtentState::Written) if env.geo.cluster_ratio() > 1 => {
             Err(Errno::OpNotSupp.into())
         }
         _ => Ok(()),
@@ -383,12 +388,12 @@ struct Part {
 impl Part {
     /// Obtains what the first part of a run needs. Changes nothing.
     fn prepare(nodes: &mut Writer<'_, '_, '_>, rest: Run) -> Result<Part> {
-        check_state(nodes.st, nodes.inode, rest.state)?;
+        check_state(nodes.env, nodes.inode, rest.state)?;
         if Kind::of(nodes.inode) == Kind::Indirect {
             let len = indirect::prepare_insert(nodes, rest.lblk, rest.pblk.0, rest.len)?;
             return Ok(Part { run: Run { len, ..rest }, edit: None });
         }
-        let run = Run { len: longest(nodes.st, rest), ..rest };
+        let run = Run { len: longest(nodes.env, rest), ..rest };
         if leaf(run).end() > tree::LOGICAL_END {
             return Err(Errno::FBig.into());
         }
@@ -412,10 +417,10 @@ impl Part {
 }
 
 /// Blocks of a run that its first extent takes. Where that is not all it ends with a cluster.
-fn longest(st: &Store, run: Run) -> u32 {
+fn longest(env: &MapEnv, run: Run) -> u32 {
     let most = Leaf::max_len(run.state == ExtentState::Unwritten).into();
     match run.len > most {
-        true => most - run.lblk.wrapping_add(most) % st.geo.cluster_ratio(),
+        true => most - run.lblk.wrapping_add(most) % env.geo.cluster_ratio(),
         false => run.len,
     }
 }

@@ -5,6 +5,7 @@
 //! The caller holds the inode's map lock, for writing where a [`Writer`] is used. No buffer is held
 //! while another lock is taken.
 
+use super::MapEnv;
 use super::owner::charge;
 use super::tree::{At, Expect, Nodes, NodesMut};
 use super::verify::Owner;
@@ -12,7 +13,6 @@ use crate::alloc::{Claim, Purpose, Request};
 use crate::error::{Errno, Error, Result};
 use crate::groups::{Bitmap, Kind as Bits};
 use crate::inode::{Inode, Step};
-use crate::store::Store;
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
 use extant_format::extent::{Node, NodeMut, seal_extent_block};
@@ -26,18 +26,18 @@ use std::sync::Arc;
 /// Reads the nodes of an inode's tree.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader<'a> {
-    pub(super) st: &'a Store,
+    pub(super) env: &'a MapEnv,
     pub(super) inode: &'a Inode,
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(st: &'a Store, inode: &'a Inode) -> Self {
-        Reader { st, inode }
+    pub fn new(env: &'a MapEnv, inode: &'a Inode) -> Self {
+        Reader { env, inode }
     }
 
     fn owner(&self) -> Owner<'a> {
-        let (st, inode) = (self.st, self.inode);
-        Owner { geo: &st.geo, zone: st.groups.zone(), ino: inode.ino, seed: inode.seed }
+        let (env, inode) = (self.env, self.inode);
+        Owner { geo: &env.geo, zone: env.groups.zone(), ino: inode.ino, seed: inode.seed }
     }
 
     /// The root is verified once: what memory has afterwards is its own work.
@@ -57,14 +57,14 @@ impl<'a> Reader<'a> {
     }
 
     fn block(&self, nr: u64, expect: Expect) -> Result<Arc<Buffer>> {
-        if !self.st.geo.data_range_valid(BlockNr(nr), 1) {
+        if !self.env.geo.data_range_valid(BlockNr(nr), 1) {
             return Err(Corrupt::new("extent index")
                 .field("child block")
                 .found(nr)
                 .at_inode(self.inode.ino)
                 .into());
         }
-        self.st
+        self.env
             .cache
             .read(nr, |bytes| self.owner().check_block(nr, bytes, expect).map_err(Error::from))
     }
@@ -86,7 +86,7 @@ impl Nodes for Reader<'_> {
 /// Changes the nodes of an inode's tree within a handle.
 #[derive(Debug)]
 pub(super) struct Writer<'a, 'h, 'j> {
-    pub(super) st: &'a Store,
+    pub(super) env: &'a MapEnv,
     pub(super) step: &'h mut Step<'j>,
     pub(super) inode: &'a Arc<Inode>,
     /// Where new nodes should lie.
@@ -111,11 +111,11 @@ struct Claims<'a> {
 
 impl Claims<'_> {
     /// Claims a cluster for the map; gives its place.
-    fn add(&mut self, st: &Store, goal: BlockNr, low: bool) -> Result<(BlockNr, u32)> {
-        let (len, purpose) = (st.geo.cluster_ratio(), Purpose::Metadata);
+    fn add(&mut self, env: &MapEnv, goal: BlockNr, low: bool) -> Result<(BlockNr, u32)> {
+        let (len, purpose) = (env.geo.cluster_ratio(), Purpose::Metadata);
         let reserved = self.inode.pages.take_from_share();
         let want = Request { goal, len, min: len, purpose, privileged: true, reserved, low };
-        match st.alloc.claim(&want) {
+        match env.alloc.claim(&want) {
             Ok(claim) => {
                 let place = (claim.start, claim.len);
                 self.list.push(claim);
@@ -151,13 +151,13 @@ impl Drop for Claims<'_> {
 
 impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     pub fn new(
-        st: &'a Store,
+        env: &'a MapEnv,
         step: &'h mut Step<'j>,
         inode: &'a Arc<Inode>,
         near: BlockNr,
     ) -> Self {
         Writer {
-            st,
+            env,
             step,
             inode,
             near,
@@ -169,11 +169,11 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     }
 
     pub(super) fn reader(&self) -> Reader<'a> {
-        Reader::new(self.st, self.inode)
+        Reader::new(self.env, self.inode)
     }
 
     fn seal(&self) -> Seal {
-        match self.st.geo.metadata_csum {
+        match self.env.geo.metadata_csum {
             true => Seal { f: seal_extent_block, seed: self.inode.seed },
             false => Seal::NONE,
         }
@@ -187,19 +187,19 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     /// Reads the bitmaps and descriptors of the groups in which blocks lie that are about to be
     /// booked or freed, and holds them for the next step.
     pub(super) fn hold_bitmaps(&mut self, start: BlockNr, len: u32) -> Result<()> {
-        let geo = &self.st.geo;
+        let geo = &self.env.geo;
         let (mut at, end) = (start, start.0.saturating_add(len.into()));
         while at.0 < end
             && let Some(g) = geo.group_of_block(at)
         {
             // What was freed in this transaction is in memory.
-            if !self.st.alloc.frees_in(self.step.handle().tid(), g)
+            if !self.env.alloc.frees_in(self.step.handle().tid(), g)
                 && self.last_group.replace(g) != Some(g)
             {
-                if let Bitmap::Block(buffer) = self.st.groups.bitmap(g, Bits::Blocks)? {
+                if let Bitmap::Block(buffer) = self.env.groups.bitmap(g, Bits::Blocks)? {
                     self.held.push(buffer);
                 }
-                self.held.push(self.st.groups.desc_block(g)?);
+                self.held.push(self.env.groups.desc_block(g)?);
             }
             at = BlockNr(
                 geo.first_block_of_group(g).0.saturating_add(geo.blocks_in_group(g).into()),
@@ -229,7 +229,7 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     /// below 2^32.
     pub(super) fn claim_blocks(&mut self, blocks: usize, low: bool) -> Result<()> {
         while self.claims.list.len() < blocks {
-            let (start, len) = self.claims.add(self.st, self.near, low)?;
+            let (start, len) = self.claims.add(self.env, self.near, low)?;
             self.hold_bitmaps(start, len)?;
         }
         Ok(())
@@ -239,14 +239,14 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     pub(super) fn take_block(&mut self, low: bool) -> Result<BlockNr> {
         self.claim_blocks(1, low)?;
         let mut claim = self.claims.pop().ok_or(Errno::NoSpc)?;
-        let ratio = self.st.geo.cluster_ratio();
-        charge(self.st, self.step, self.inode, ratio.into())?;
-        self.st.alloc.book(self.step.handle(), &mut claim, ratio)
+        let ratio = self.env.geo.cluster_ratio();
+        charge(self.env, self.step, self.inode, ratio.into())?;
+        self.env.alloc.book(self.step.handle(), &mut claim, ratio)
     }
 
     /// The cluster of a block of the map.
     fn cluster(&self, block: u64) -> (BlockNr, u32) {
-        let ratio = self.st.geo.cluster_ratio();
+        let ratio = self.env.geo.cluster_ratio();
         (BlockNr(block & !(u64::from(ratio) - 1)), ratio)
     }
 
@@ -259,8 +259,8 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     /// Frees a block of the map, with its cluster, within a step.
     pub(super) fn free_block(&mut self, block: u64) -> Result<()> {
         let (start, len) = self.cluster(block);
-        charge(self.st, self.step, self.inode, -i64::from(len))?;
-        self.st.alloc.free(self.step.handle(), start, len, Purpose::Metadata)
+        charge(self.env, self.step, self.inode, -i64::from(len))?;
+        self.env.alloc.free(self.step.handle(), start, len, Purpose::Metadata)
     }
 }
 
@@ -284,7 +284,7 @@ impl NodesMut for Writer<'_, '_, '_> {
         let At::Block(nr) = at else {
             return self.with_root(|bytes| f(NodeMut::init(bytes, depth)));
         };
-        let buffer = self.st.cache.fresh(nr);
+        let buffer = self.env.cache.fresh(nr);
         let mut bytes = self.step.write(&buffer, self.seal())?;
         Ok(f(NodeMut::init(&mut bytes, depth)))
     }

@@ -1,5 +1,6 @@
 //! Finds blocks, in the cache of runs or in the map.
 
+use super::MapEnv;
 use super::indirect;
 use super::io::Reader;
 use super::owner::{Kind, max_blocks};
@@ -7,7 +8,6 @@ use super::tree::{self, LOGICAL_END, Path};
 use crate::bounds::{Steps, Walk};
 use crate::error::Result;
 use crate::inode::{ExtentState, Inode, MapCache, Run};
-use crate::store::Store;
 use extant_format::extent::Leaf;
 use extant_format::indirect::pointers_per_block;
 use extant_format::types::BlockNr;
@@ -24,12 +24,12 @@ type Runs = SmallVec<[Run; 2]>;
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn lookup(st: &Store, inode: &Inode, lblk: u32, max: u32) -> Result<Run> {
+pub fn lookup(env: &MapEnv, inode: &Inode, lblk: u32, max: u32) -> Result<Run> {
     let map = inode.map.read();
     if let Some(run) = map.get(lblk, max) {
         return Ok(run);
     }
-    let runs = walk(st, inode, lblk)?;
+    let runs = walk(env, inode, lblk)?;
     let epoch = map.epoch();
     drop(map);
     remember(inode, epoch, &runs);
@@ -38,7 +38,7 @@ pub fn lookup(st: &Store, inode: &Inode, lblk: u32, max: u32) -> Result<Run> {
 
 /// As [`lookup`], for who holds the map lock.
 pub(super) fn lookup_locked(
-    st: &Store,
+    env: &MapEnv,
     inode: &Inode,
     map: &MapCache,
     lblk: u32,
@@ -46,7 +46,7 @@ pub(super) fn lookup_locked(
 ) -> Result<Run> {
     match map.get(lblk, max) {
         Some(run) => Ok(run),
-        None => Ok(cut_from(&walk(st, inode, lblk)?, lblk, max)),
+        None => Ok(cut_from(&walk(env, inode, lblk)?, lblk, max)),
     }
 }
 
@@ -56,15 +56,15 @@ pub(super) fn lookup_locked(
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn pieces(st: &Store, inode: &Inode, from: u32, most: usize) -> Result<Pieces> {
+pub fn pieces(env: &MapEnv, inode: &Inode, from: u32, most: usize) -> Result<Pieces> {
     let map = inode.map.read();
     if map.get(from, u32::MAX).is_some_and(|run| !run.is_mapped() && run.end() >= LOGICAL_END) {
         return Ok(Pieces::new());
     }
-    let nodes = Reader::new(st, inode);
+    let nodes = Reader::new(env, inode);
     let found = match Kind::of(inode) {
         Kind::Tree => tree_pieces(&nodes, from, most)?,
-        Kind::Indirect => pointer_pieces(st, &nodes, from, most)?,
+        Kind::Indirect => pointer_pieces(env, &nodes, from, most)?,
         Kind::Inline => Pieces::new(),
     };
     let epoch = map.epoch();
@@ -92,11 +92,11 @@ fn tree_pieces(nodes: &Reader<'_>, from: u32, most: usize) -> Result<Pieces> {
     Ok(found)
 }
 
-fn pointer_pieces(st: &Store, nodes: &Reader<'_>, from: u32, most: usize) -> Result<Pieces> {
+fn pointer_pieces(env: &MapEnv, nodes: &Reader<'_>, from: u32, most: usize) -> Result<Pieces> {
     let (mut found, mut at) = (Pieces::new(), u64::from(from));
     while found.len() < most
-        && let Some(lblk) = u32::try_from(at).ok().filter(|_| at < max_blocks(st, nodes.inode))
-        && let Some(piece) = next_pointers(st, nodes, lblk)?
+        && let Some(lblk) = u32::try_from(at).ok().filter(|_| at < max_blocks(env, nodes.inode))
+        && let Some(piece) = next_pointers(env, nodes, lblk)?
     {
         at = u64::from(piece.lblk) + u64::from(piece.len);
         found.push(piece);
@@ -104,14 +104,14 @@ fn pointer_pieces(st: &Store, nodes: &Reader<'_>, from: u32, most: usize) -> Res
     Ok(found)
 }
 
-fn next_pointers(st: &Store, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run>> {
+fn next_pointers(env: &MapEnv, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run>> {
     let mut at = u64::from(lblk);
-    let end = max_blocks(st, nodes.inode);
+    let end = max_blocks(env, nodes.inode);
     while at < end {
         let (first, len) = indirect::lookup(nodes, at as u32, end - at)?;
         if let Some(first) = first {
             nodes.check_data(first.into(), len)?;
-            let len = len.min(pointers_per_block(st.geo.block_size).into()) as u32;
+            let len = len.min(pointers_per_block(env.geo.block_size).into()) as u32;
             return Ok(Some(Run {
                 lblk: at as u32,
                 len,
@@ -128,12 +128,12 @@ fn next_pointers(st: &Store, nodes: &Reader<'_>, lblk: u32) -> Result<Option<Run
 ///
 /// # Errors
 /// `Corrupt`, `Io`, EINTR.
-pub fn check_distinct(st: &Store, inode: &Inode, end: u32) -> Result<()> {
+pub fn check_distinct(env: &MapEnv, inode: &Inode, end: u32) -> Result<()> {
     let (mut walk, mut steps) = (Walk::of(inode.ino), Steps::default());
-    let (mut at, end) = (0, u64::from(end).min(max_blocks(st, inode)));
+    let (mut at, end) = (0, u64::from(end).min(max_blocks(env, inode)));
     while at < end {
         steps.next()?;
-        let run = lookup(st, inode, at as u32, (end - at) as u32)?;
+        let run = lookup(env, inode, at as u32, (end - at) as u32)?;
         if run.is_mapped() {
             walk.enter_all(run.pblk.0..run.pblk.0.saturating_add(run.len.into()))?;
         }
@@ -158,8 +158,8 @@ fn cut_from(runs: &Runs, lblk: u32, max: u32) -> Run {
 }
 
 /// The run of `lblk` and a few that follow it.
-fn walk(st: &Store, inode: &Inode, lblk: u32) -> Result<Runs> {
-    let nodes = Reader::new(st, inode);
+fn walk(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<Runs> {
+    let nodes = Reader::new(env, inode);
     match Kind::of(inode) {
         Kind::Tree => tree_runs(&nodes, lblk),
         Kind::Indirect => pointer_run(&nodes, lblk),
@@ -214,20 +214,20 @@ fn pointer_run(nodes: &Reader<'_>, lblk: u32) -> Result<Runs> {
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn goal(st: &Store, inode: &Inode, lblk: u32) -> Result<BlockNr> {
+pub fn goal(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<BlockNr> {
     let _map = inode.map.read();
-    goal_locked(st, inode, lblk)
+    goal_locked(env, inode, lblk)
 }
 
 /// As [`goal`], for who holds the map lock.
-pub(super) fn goal_locked(st: &Store, inode: &Inode, lblk: u32) -> Result<BlockNr> {
+pub(super) fn goal_locked(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<BlockNr> {
     let near = match Kind::of(inode) {
-        Kind::Tree => goal_in_tree(&tree::find(&Reader::new(st, inode), lblk)?, lblk),
-        Kind::Indirect => goal_after(st, inode, lblk)?,
+        Kind::Tree => goal_in_tree(&tree::find(&Reader::new(env, inode), lblk)?, lblk),
+        Kind::Indirect => goal_after(env, inode, lblk)?,
         Kind::Inline => None,
     };
-    let inside = near.filter(|goal| st.geo.data_range_valid(BlockNr(*goal), 1));
-    Ok(inside.map_or_else(|| st.alloc.inode_goal(inode.ino), BlockNr))
+    let inside = near.filter(|goal| env.geo.data_range_valid(BlockNr(*goal), 1));
+    Ok(inside.map_or_else(|| env.alloc.inode_goal(inode.ino), BlockNr))
 }
 
 fn goal_in_tree(path: &Path, lblk: u32) -> Option<u64> {
@@ -281,23 +281,23 @@ impl Around {
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn around(st: &Store, inode: &Inode, lblk: u32) -> Result<Around> {
+pub fn around(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<Around> {
     let map = inode.map.read();
     if Kind::of(inode) == Kind::Tree {
-        let path = tree::find(&Reader::new(st, inode), lblk)?;
+        let path = tree::find(&Reader::new(env, inode), lblk)?;
         let left = path.left.map(|e| (e.end(), e.pblk + u64::from(e.len)));
         let right = path.right.map(|e| (u64::from(e.lblk), e.pblk));
         let start = left.map_or(0, |(end, _)| end);
         return Ok(Around { left, right, start, end: path.next_mapped() });
     }
-    let left = goal_after(st, inode, lblk)?.map(|pblk| (u64::from(lblk), pblk));
-    let hole = lookup_locked(st, inode, &map, lblk, u32::MAX)?;
+    let left = goal_after(env, inode, lblk)?.map(|pblk| (u64::from(lblk), pblk));
+    let hole = lookup_locked(env, inode, &map, lblk, u32::MAX)?;
     Ok(Around { left, right: None, start: lblk.into(), end: hole.end() })
 }
 
-fn goal_after(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<u64>> {
+fn goal_after(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<Option<u64>> {
     let Some(before) = lblk.checked_sub(1) else { return Ok(None) };
-    let (found, _) = indirect::lookup(&Reader::new(st, inode), before, 1)?;
+    let (found, _) = indirect::lookup(&Reader::new(env, inode), before, 1)?;
     Ok(found.map(|p| u64::from(p) + 1))
 }
 
@@ -305,19 +305,19 @@ fn goal_after(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<u64>> {
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn implied(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<BlockNr>> {
+pub fn implied(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<Option<BlockNr>> {
     let _map = inode.map.read();
-    implied_locked(st, inode, lblk)
+    implied_locked(env, inode, lblk)
 }
 
 /// As [`implied`], for who holds the map lock.
-pub(super) fn implied_locked(st: &Store, inode: &Inode, lblk: u32) -> Result<Option<BlockNr>> {
-    let ratio = st.geo.cluster_ratio();
+pub(super) fn implied_locked(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<Option<BlockNr>> {
+    let ratio = env.geo.cluster_ratio();
     if ratio == 1 || Kind::of(inode) != Kind::Tree {
         return Ok(None);
     }
     let start = lblk - lblk % ratio;
-    let found = tree::first_from(&Reader::new(st, inode), start)?;
+    let found = tree::first_from(&Reader::new(env, inode), start)?;
     let found = found.filter(|e| u64::from(e.lblk) < u64::from(start) + u64::from(ratio));
     let place = |e: Leaf| (e.pblk + u64::from(lblk)).checked_sub(e.lblk.into()).map(BlockNr);
     Ok(found.and_then(place))
@@ -329,14 +329,14 @@ pub(super) fn implied_locked(st: &Store, inode: &Inode, lblk: u32) -> Result<Opt
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn unowned(st: &Store, inode: &Inode, lblk: u32, max: u32) -> Result<u32> {
+pub fn unowned(env: &MapEnv, inode: &Inode, lblk: u32, max: u32) -> Result<u32> {
     let map = inode.map.read();
-    unowned_locked(st, inode, &map, lblk, max)
+    unowned_locked(env, inode, &map, lblk, max)
 }
 
 /// As [`unowned`], for who holds the map lock.
 pub(super) fn unowned_locked(
-    st: &Store,
+    env: &MapEnv,
     inode: &Inode,
     map: &MapCache,
     lblk: u32,
@@ -344,20 +344,20 @@ pub(super) fn unowned_locked(
 ) -> Result<u32> {
     let mut len = 0;
     while len < max {
-        let run = lookup_locked(st, inode, map, lblk.saturating_add(len), max - len)?;
+        let run = lookup_locked(env, inode, map, lblk.saturating_add(len), max - len)?;
         if run.is_mapped() || run.len == 0 {
             break;
         }
         len += run.len;
     }
-    let ratio = st.geo.cluster_ratio();
+    let ratio = env.geo.cluster_ratio();
     if ratio == 1 || len == 0 {
         return Ok(len);
     }
-    if implied_locked(st, inode, lblk)?.is_some() {
+    if implied_locked(env, inode, lblk)?.is_some() {
         return Ok(0);
     }
     let end = lblk.saturating_add(len);
-    let shared = len < max || implied_locked(st, inode, end - 1)?.is_some();
+    let shared = len < max || implied_locked(env, inode, end - 1)?.is_some();
     Ok(if shared { (end - end % ratio).saturating_sub(lblk) } else { len })
 }

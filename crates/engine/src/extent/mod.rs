@@ -10,6 +10,7 @@
 
 mod budget;
 mod change;
+mod env;
 mod indirect;
 mod insert;
 mod io;
@@ -27,6 +28,7 @@ mod verify;
 pub use crate::inode::{ExtentState, Run};
 pub use budget::credits;
 pub use change::{has_unwritten, mark_unwritten, mark_written, shift, split_at};
+pub use env::MapEnv;
 pub use insert::{allocate, insert_booked, insert_claim, insert_scattered};
 pub use lookup::{Around, around, check_distinct, goal, implied, lookup, pieces, unowned};
 pub use owner::{charge, init, init_body, max_blocks, owns_nothing};

@@ -1,11 +1,11 @@
 //! An inode as the owner of blocks: its kind of map, its `i_blocks`, what its blocks are for.
 
+use super::MapEnv;
 use super::tree::LOGICAL_END;
 use crate::alloc::Purpose;
 use crate::error::Result;
 use crate::inode::{Body, Inode, Step};
 use crate::quota::Outcome;
-use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::extent::{Node, NodeMut};
 use extant_format::features::{Incompat, RoCompat};
@@ -41,10 +41,10 @@ impl Kind {
 
 /// What the data blocks of an inode are for: those that go through the journal are revoked when
 /// they are freed.
-pub(super) fn purpose(st: &Store, inode: &Inode) -> Purpose {
+pub(super) fn purpose(env: &MapEnv, inode: &Inode) -> Purpose {
     let logged = match inode.ftype {
         FileType::Directory | FileType::Symlink => true,
-        _ => inode.logs_data(st) || inode.flags().contains(InodeFlags::EA_INODE),
+        _ => inode.logs_data(env) || inode.flags().contains(InodeFlags::EA_INODE),
     };
     if logged { Purpose::Metadata } else { Purpose::Data }
 }
@@ -57,9 +57,9 @@ const MAX_SECTORS: u64 = (1 << 48) - 1;
 ///
 /// # Errors
 /// `Corrupt` if that is below zero, or above what an inode can say.
-fn count_after(st: &Store, inode: &Inode, old: u64, blocks: i64) -> Result<u64> {
-    let sectors = blocks.saturating_mul(st.geo.sectors_per_block().into());
-    let most = if st.geo.ro_compat(RoCompat::HUGE_FILE) { MAX_SECTORS } else { u32::MAX.into() };
+fn count_after(env: &MapEnv, inode: &Inode, old: u64, blocks: i64) -> Result<u64> {
+    let sectors = blocks.saturating_mul(env.geo.sectors_per_block().into());
+    let most = if env.geo.ro_compat(RoCompat::HUGE_FILE) { MAX_SECTORS } else { u32::MAX.into() };
     let sum = old.checked_add_signed(sectors).filter(|sum| *sum <= most || *sum <= old);
     Ok(sum
         .ok_or_else(|| Corrupt::new("inode").field("block count").found(old).at_inode(inode.ino))?)
@@ -69,46 +69,46 @@ fn count_after(st: &Store, inode: &Inode, old: u64, blocks: i64) -> Result<u64> 
 ///
 /// # Errors
 /// As [`charge`].
-pub(super) fn check_charge(st: &Store, inode: &Inode, blocks: i64) -> Result<()> {
+pub(super) fn check_charge(env: &MapEnv, inode: &Inode, blocks: i64) -> Result<()> {
     let old = inode.body().blocks;
-    count_after(st, inode, old, blocks).map(drop)
+    count_after(env, inode, old, blocks).map(drop)
 }
 
 /// Adds `blocks` (may be negative) file-system blocks to `i_blocks`.
 ///
 /// # Errors
 /// `Corrupt` if that would go below zero, or above what an inode can say.
-pub fn charge(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
+pub fn charge(env: &MapEnv, step: &mut Step<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
     // Before the handle counts a change.
-    check_charge(st, inode, blocks)?;
+    check_charge(env, inode, blocks)?;
     loop {
         let mut body = step.edit(inode)?;
-        let sum = count_after(st, inode, body.blocks, blocks)?;
-        if charge_owners(st, step, inode, &body, blocks)? {
+        let sum = count_after(env, inode, body.blocks, blocks)?;
+        if charge_owners(env, step, inode, &body, blocks)? {
             body.blocks = sum;
             return Ok(());
         }
-        let owners = st.quota.owners(inode.ino, &body);
+        let owners = env.quota.owners(inode.ino, &body);
         drop(body);
-        st.quota.load(Some(step.handle()), owners)?;
+        env.quota.load(Some(step.handle()), owners)?;
     }
 }
 
 /// Charges the owners of an inode whose body is locked; false if they have to be read first.
 fn charge_owners(
-    st: &Store,
+    env: &MapEnv,
     step: &Step<'_>,
     inode: &Inode,
     body: &Body,
     blocks: i64,
 ) -> Result<bool> {
-    if !st.quota.is_on() {
+    if !env.quota.is_on() {
         return Ok(true);
     }
-    let (change, promised) = st.quota.booked(inode, blocks);
+    let (change, promised) = env.quota.booked(inode, blocks);
     // Limits held when the space was promised, or what needs it cannot be refused any more.
     let done =
-        st.quota.charge(Some(step.tid().0), st.quota.owners(inode.ino, body), change, false)?;
+        env.quota.charge(Some(step.tid().0), env.quota.owners(inode.ino, body), change, false)?;
     if done == Outcome::Done {
         inode.promised.store(promised, Ordering::Relaxed);
     }
@@ -120,18 +120,18 @@ fn charge_owners(
 ///
 /// # Errors
 /// Those of the journal.
-pub fn init(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
+pub fn init(env: &MapEnv, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
     let mut map = inode.map.write();
     map.changing();
     map.clear();
-    init_body(st, &mut step.edit(inode)?.disk);
+    init_body(env, &mut step.edit(inode)?.disk);
     Ok(())
 }
 
 /// As [`init`], for a body that no inode has yet.
-pub fn init_body(st: &Store, body: &mut disk::Inode) {
+pub fn init_body(env: &MapEnv, body: &mut disk::Inode) {
     body.flags.remove(InodeFlags::INLINE_DATA);
-    if st.geo.incompat(Incompat::EXTENTS) {
+    if env.geo.incompat(Incompat::EXTENTS) {
         NodeMut::init(&mut body.i_block, 0);
         body.flags.insert(InodeFlags::EXTENTS);
     } else {
@@ -152,9 +152,9 @@ pub fn owns_nothing(inode: &Inode) -> bool {
 }
 
 /// Logical blocks that the inode's kind of map can hold.
-pub fn max_blocks(st: &Store, inode: &Inode) -> u64 {
+pub fn max_blocks(env: &MapEnv, inode: &Inode) -> u64 {
     match Kind::of(inode) {
-        Kind::Indirect => indirect::max_blocks(st.geo.block_size).min(LOGICAL_END),
+        Kind::Indirect => indirect::max_blocks(env.geo.block_size).min(LOGICAL_END),
         Kind::Tree | Kind::Inline => LOGICAL_END,
     }
 }

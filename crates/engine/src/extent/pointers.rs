@@ -18,9 +18,9 @@ use std::sync::Arc;
 impl Reader<'_> {
     /// Verifies that data blocks are the device's, and none of them the file system's own.
     pub fn check_data(&self, first: u64, len: u64) -> Result<()> {
-        let (st, ino) = (self.st, self.inode.ino);
-        match st.geo.data_range_valid(BlockNr(first), len)
-            && !is_system(st.groups.zone(), ino, first, len)
+        let (env, ino) = (self.env, self.inode.ino);
+        match env.geo.data_range_valid(BlockNr(first), len)
+            && !is_system(env.groups.zone(), ino, first, len)
         {
             true => Ok(()),
             false => Err(Corrupt::new("block map")
@@ -33,13 +33,13 @@ impl Reader<'_> {
 
     fn pointer_block(&self, nr: u64) -> Result<Arc<Buffer>> {
         self.check_data(nr, 1)?;
-        self.st.cache.read::<Error>(nr, |_| Ok(()))
+        self.env.cache.read::<Error>(nr, |_| Ok(()))
     }
 }
 
 impl Pointers for Reader<'_> {
     fn block_size(&self) -> u32 {
-        self.st.geo.block_size
+        self.env.geo.block_size
     }
 
     fn view<R>(&self, at: At, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
@@ -63,7 +63,7 @@ impl Pointers for Reader<'_> {
 
 impl Pointers for Writer<'_, '_, '_> {
     fn block_size(&self) -> u32 {
-        self.st.geo.block_size
+        self.env.geo.block_size
     }
 
     fn view<R>(&self, at: At, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
@@ -93,7 +93,7 @@ impl PointersMut for Writer<'_, '_, '_> {
 
     fn create(&mut self) -> Result<u32> {
         let block = self.take_block(true)?;
-        let buffer = self.st.cache.fresh(block.0);
+        let buffer = self.env.cache.fresh(block.0);
         self.step.write(&buffer, Seal::NONE)?;
         u32::try_from(block.0).map_err(|_| Errno::FBig.into())
     }

@@ -1,5 +1,6 @@
 //! Unmaps and frees blocks.
 
+use super::MapEnv;
 use super::budget;
 use super::indirect::{self, Removal};
 use super::insert::changing;
@@ -11,7 +12,6 @@ use crate::alloc::Purpose;
 use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::inode::{Inode, Step};
-use crate::store::Store;
 use extant_format::extent::Leaf;
 use extant_format::types::BlockNr;
 use smallvec::SmallVec;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// unmapped then: after an error behind the first step the new end tells how far it came, and the
 /// next call meets the error.
 pub fn remove(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u64>,
@@ -38,8 +38,8 @@ pub fn remove(
     }
     let mut map = inode.map.write();
     let reached = changing(step, inode, &mut map, |step| match Kind::of(inode) {
-        Kind::Tree => remove_extents(st, step, inode, range.clone()),
-        Kind::Indirect => remove_pointers(st, step, inode, range.clone()),
+        Kind::Tree => remove_extents(env, step, inode, range.clone()),
+        Kind::Indirect => remove_pointers(env, step, inode, range.clone()),
         Kind::Inline => Ok(range.start),
     })?;
     let all =
@@ -60,18 +60,18 @@ const MAX_BLOCKS: u32 = 1 << 15;
 const BESIDE_RUNS: u32 = 4;
 
 /// Blocks that lie in as many groups as a transaction has room for.
-fn in_few_groups(st: &Store) -> u32 {
-    st.geo.blocks_per_group.saturating_mul(MAX_GROUPS).min(MAX_BLOCKS)
+fn in_few_groups(env: &MapEnv) -> u32 {
+    env.geo.blocks_per_group.saturating_mul(MAX_GROUPS).min(MAX_BLOCKS)
 }
 
 /// Blocks that are allocated or written to at most in one handle: where groups are small a long
 /// extent lies in more of them than a transaction has room for, and a long run of pointers needs
 /// more pointer blocks than a small log holds. A handle has credits for two such runs, and
 /// [`BESIDE_RUNS`] more.
-pub fn most_at_once(st: &Store, inode: &Inode) -> u32 {
+pub fn most_at_once(env: &MapEnv, inode: &Inode) -> u32 {
     let (mut most, bound) =
-        (in_few_groups(st), st.journal.max_credits().saturating_sub(BESIDE_RUNS) / 2);
-    while most > 1 && budget::credits(st, inode, most) > bound {
+        (in_few_groups(env), env.journal.max_credits().saturating_sub(BESIDE_RUNS) / 2);
+    while most > 1 && budget::credits(env, inode, most) > bound {
         most /= 2;
     }
     most
@@ -85,36 +85,36 @@ const MAX_PARTS: usize = 64;
 
 /// Credits of the revoke records of `blocks` blocks, of which at least a hundred fit in a block of
 /// the log.
-fn revoke_credits(st: &Store, inode: &Inode, blocks: u32) -> u32 {
-    if purpose(st, inode) == Purpose::Metadata { blocks / 100 + 1 } else { 0 }
+fn revoke_credits(env: &MapEnv, inode: &Inode, blocks: u32) -> u32 {
+    if purpose(env, inode) == Purpose::Metadata { blocks / 100 + 1 } else { 0 }
 }
 
 /// Most blocks that a step unmaps of one extent, or of one array of pointers.
-fn longest(st: &Store, inode: &Inode) -> u32 {
-    let logged = purpose(st, inode) == Purpose::Metadata;
-    in_few_groups(st).min(if logged { MAX_REVOKED } else { u32::MAX })
+fn longest(env: &MapEnv, inode: &Inode) -> u32 {
+    let logged = purpose(env, inode) == Purpose::Metadata;
+    in_few_groups(env).min(if logged { MAX_REVOKED } else { u32::MAX })
 }
 
 /// Credits with which each call of [`remove`] unmaps something, whatever the map is like.
-pub fn removal_credits(st: &Store, inode: &Inode) -> u32 {
-    let most = longest(st, inode);
+pub fn removal_credits(env: &MapEnv, inode: &Inode) -> u32 {
+    let most = longest(env, inode);
     let map = match Kind::of(inode) {
-        Kind::Tree | Kind::Inline => budget::edit(st, budget::depth(inode) + 1),
-        Kind::Indirect => budget::pointer_run(st),
+        Kind::Tree | Kind::Inline => budget::edit(env, budget::depth(inode) + 1),
+        Kind::Indirect => budget::pointer_run(env),
     };
-    map + st.alloc.credits(most) + revoke_credits(st, inode, most)
+    map + env.alloc.credits(most) + revoke_credits(env, inode, most)
 }
 
 /// Unmaps extents from the end of a range towards its start. What was reached before an error
 /// counts.
 fn remove_extents(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u64>,
 ) -> Result<u64> {
     let mut end = range.end;
-    let mut nodes = Writer::new(st, step, inode, st.alloc.inode_goal(inode.ino));
+    let mut nodes = Writer::new(env, step, inode, env.alloc.inode_goal(inode.ino));
     loop {
         match remove_last(&mut nodes, range.start..end, end == range.end) {
             Ok(Removed::All) => return Ok(range.start),
@@ -138,19 +138,19 @@ enum Removed {
 
 /// Unmaps the last extents of a range that lie in one leaf.
 fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -> Result<Removed> {
-    let (st, inode) = (nodes.st, nodes.inode);
+    let (env, inode) = (nodes.env, nodes.inode);
     let Some(path) = tree::last_before(nodes, range.end)? else { return Ok(Removed::All) };
-    let long = longest(st, inode).into();
+    let long = longest(env, inode).into();
     // On bigalloc what is free depends on what is left.
-    let most = if st.geo.cluster_ratio() > 1 { 1 } else { MAX_PARTS };
+    let most = if env.geo.cluster_ratio() > 1 { 1 } else { MAX_PARTS };
     let mut gone = tree::tail(nodes, &path, range.clone(), most, long)?;
     let (Some(low), Some(high)) = (gone.parts.first(), gone.parts.last().copied()) else {
         return Ok(Removed::All);
     };
     let mut low = u64::from(low.lblk);
-    let fixed = budget::edit(st, path.depth() as u32);
+    let fixed = budget::edit(env, path.depth() as u32);
     let cost = |part: &Leaf| {
-        st.alloc.credits(part.len.into()) + revoke_credits(st, inode, part.len.into())
+        env.alloc.credits(part.len.into()) + revoke_credits(env, inode, part.len.into())
     };
     let mut needed = gone.parts.iter().fold(fixed, |sum, part| sum.saturating_add(cost(part)));
     if !budget::may_go_on(nodes.step, needed, false)? {
@@ -170,7 +170,7 @@ fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -
 
 /// Unmaps parts of extents and frees their blocks, in one step.
 fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: tree::Path, gone: &tree::Tail) -> Result<()> {
-    let (st, inode) = (nodes.st, nodes.inode);
+    let (env, inode) = (nodes.env, nodes.inode);
     let mut freed = gone
         .parts
         .iter()
@@ -179,28 +179,28 @@ fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: tree::Path, gone: &tree::T
     freed.retain(|(_, len)| *len > 0);
     freed.iter().try_for_each(|(start, len)| nodes.hold_bitmaps(*start, *len))?;
     let sum: i64 = freed.iter().map(|(_, len)| i64::from(*len)).sum();
-    check_charge(st, inode, -sum)?;
+    check_charge(env, inode, -sum)?;
     let prepared = tree::prepare_removal(nodes, path, gone)?;
     nodes.in_step(|nodes| {
         tree::remove_tail(nodes, &prepared, gone)?;
-        charge(st, nodes.step, inode, -sum)?;
-        free(st, nodes.step, inode, &freed)
+        charge(env, nodes.step, inode, -sum)?;
+        free(env, nodes.step, inode, &freed)
     })
 }
 
 /// Frees blocks that are unmapped already. Blocks that a damaged bitmap does not take stay marked
 /// as used, which is noted.
-fn free(st: &Store, step: &mut Step<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) -> Result<()> {
-    let freed = match purpose(st, inode) {
-        Purpose::Data => st.alloc.free_data(step.handle(), runs),
-        purpose => st.alloc.free_all(step.handle(), runs, purpose),
+fn free(env: &MapEnv, step: &mut Step<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) -> Result<()> {
+    let freed = match purpose(env, inode) {
+        Purpose::Data => env.alloc.free_data(step.handle(), runs),
+        purpose => env.alloc.free_all(step.handle(), runs, purpose),
     };
     match freed {
         Err(e @ Error::Corrupt(_)) => {
-            if st.remarks.tells(Remark::Damage) {
+            if env.remarks.tells(Remark::Damage) {
                 tracing::error!(ino = inode.ino.0, "freed blocks stay marked as used: {e}");
             }
-            st.note_damage(&e);
+            env.note_damage(&e);
             Ok(())
         }
         freed => freed,
@@ -210,7 +210,7 @@ fn free(st: &Store, step: &mut Step<'_>, inode: &Inode, runs: &[(BlockNr, u32)])
 /// The blocks that are free when `part` is unmapped: whole clusters of which no other block is
 /// mapped.
 fn freed_blocks(nodes: &Writer<'_, '_, '_>, part: &Leaf) -> Result<(BlockNr, u32)> {
-    let ratio = u64::from(nodes.st.geo.cluster_ratio());
+    let ratio = u64::from(nodes.env.geo.cluster_ratio());
     if ratio == 1 {
         return Ok((BlockNr(part.pblk), part.len.into()));
     }
@@ -240,15 +240,15 @@ fn is_mapped(nodes: &Writer<'_, '_, '_>, range: Range<u64>) -> Result<bool> {
 }
 
 fn remove_pointers(
-    st: &Store,
+    env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u64>,
 ) -> Result<u64> {
-    if st.geo.cluster_ratio() > 1 {
+    if env.geo.cluster_ratio() > 1 {
         return Err(Errno::OpNotSupp.into());
     }
-    let mut nodes = Writer::new(st, step, inode, st.alloc.inode_goal(inode.ino));
+    let mut nodes = Writer::new(env, step, inode, env.alloc.inode_goal(inode.ino));
     let end = range.end;
     let mut freeing = Freeing { first: true, reached: end };
     let removed = indirect::remove(&mut nodes, range, &mut freeing);
@@ -268,8 +268,8 @@ struct Freeing {
 
 impl Removal<Writer<'_, '_, '_>> for Freeing {
     fn may_free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<bool> {
-        let revokes = revoke_credits(nodes.st, nodes.inode, len);
-        let needed = budget::pointer_run(nodes.st) + nodes.st.alloc.credits(len) + revokes;
+        let revokes = revoke_credits(nodes.env, nodes.inode, len);
+        let needed = budget::pointer_run(nodes.env) + nodes.env.alloc.credits(len) + revokes;
         let goes_on = budget::may_go_on(nodes.step, needed, self.first)?;
         self.first = false;
         if goes_on {
@@ -279,11 +279,11 @@ impl Removal<Writer<'_, '_, '_>> for Freeing {
     }
 
     fn uncharge(&mut self, nodes: &mut Writer<'_, '_, '_>, len: u32) -> Result<()> {
-        charge(nodes.st, nodes.step, nodes.inode, -i64::from(len))
+        charge(nodes.env, nodes.step, nodes.inode, -i64::from(len))
     }
 
     fn free(&mut self, nodes: &mut Writer<'_, '_, '_>, first: u32, len: u32) -> Result<()> {
-        free(nodes.st, nodes.step, nodes.inode, &[(BlockNr(first.into()), len)])
+        free(nodes.env, nodes.step, nodes.inode, &[(BlockNr(first.into()), len)])
     }
 
     fn reached(&mut self, lblk: u64) {

@@ -6,9 +6,9 @@
 //! 170 left free. So at most 1 + 2 * 16000 / 170 leaves come, and for those, by the same rule, a
 //! few indexes.
 
+use super::MapEnv;
 use super::owner::Kind;
 use crate::inode::{Inode, Remapped};
-use crate::store::Store;
 use extant_format::extent::{MAX_DEPTH, Node};
 use extant_format::indirect::{DIRECT, pointers_per_block};
 
@@ -31,10 +31,10 @@ pub struct MapShape {
 
 impl MapShape {
     /// Looks at an inode.
-    pub fn of(st: &Store, inode: &Inode) -> MapShape {
+    pub fn of(env: &MapEnv, inode: &Inode) -> MapShape {
         let kind = Kind::of(inode);
         let (depth, room) = if kind == Kind::Tree { root(inode) } else { (0, 0) };
-        MapShape { kind, depth, room, block_size: st.geo.block_size }
+        MapShape { kind, depth, room, block_size: env.geo.block_size }
     }
 
     /// Blocks of the map that may be needed for pages of a file of `size` bytes, and for pinned

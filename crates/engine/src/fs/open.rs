@@ -7,8 +7,9 @@ use super::{Fs, OpenOptions, Recovery, boot, fast_commit};
 use crate::alloc::Alloc;
 use crate::bounds::Remarks;
 use crate::error::{Error, Result};
+use crate::extent::MapEnv;
 use crate::groups::Groups;
-use crate::inode::{AttrCache, InodeTable, PagePool};
+use crate::inode::{InodeTable, PagePool};
 use crate::mmp::Mmp;
 use crate::ops::Operations;
 use crate::orphan::{Found, OrphanBlocks, Orphans};
@@ -16,6 +17,7 @@ use crate::quota::Quotas;
 use crate::store::Store;
 use crate::vfs::Vfs;
 use crate::volume::{MountPolicy, Volume, superblock_seconds};
+use crate::xattr::{AttrCache, AttrEnv};
 use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::Geometry;
 use extant_format::features::{Compat, Incompat, RoCompat};
@@ -497,14 +499,9 @@ pub(super) fn build(
     let orphans = Orphans::open(Found { file, live: !closed, head }, options.orphans.as_ref())?;
     let mut pool = PagePool::new(options.shared_memory() / PAGE_SHARE, vol.geo.block_size);
     pool.plug = options.plug;
-    Ok(Arc::new(Store {
-        table: InodeTable::new(vol, groups),
-        alloc,
-        orphans,
-        quota,
-        attrs: AttrCache::default(),
-        pool,
-    }))
+    let maps = MapEnv { table: InodeTable::new(vol, groups), alloc, quota };
+    let names = AttrEnv { maps, attrs: AttrCache::default(), orphans };
+    Ok(Arc::new(Store { names, pool }))
 }
 
 fn policy(options: &OpenOptions, sb: &Superblock) -> MountPolicy {

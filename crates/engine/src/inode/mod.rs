@@ -10,7 +10,6 @@
 //! `rw` (level Directory or Inode) > handle > `map` (Map) > `body` (InodeBody, innermost of the
 //! three).
 
-mod attr_cache;
 mod dir_state;
 mod dirty;
 mod hints;
@@ -26,7 +25,6 @@ mod tx;
 mod verity;
 mod vitals;
 
-pub use attr_cache::AttrCache;
 pub use dir_state::{DirCaches, Window, WindowEntry};
 pub use dirty::DirtyInodes;
 pub use hints::{Hint, Hints};

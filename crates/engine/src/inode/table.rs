@@ -1,6 +1,7 @@
 //! The inode table: slots on disk, and the inodes that are newer in memory.
 
 use super::DirtyInodes;
+use crate::error::Error;
 use crate::groups::Groups;
 use crate::volume::Volume;
 use std::ops::Deref;
@@ -22,6 +23,12 @@ impl InodeTable {
     /// The table of a file system, before the first inode is loaded.
     pub fn new(vol: Arc<Volume>, groups: Arc<Groups>) -> InodeTable {
         InodeTable { vol, groups, dirty: DirtyInodes::default() }
+    }
+
+    /// Notes damage in the superblock, and obeys the error policy.
+    pub fn note_damage(&self, why: &Error) {
+        self.groups.note(why);
+        self.obey_error_policy(why);
     }
 }
 

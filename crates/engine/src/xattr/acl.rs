@@ -1,10 +1,10 @@
 //! POSIX ACLs: between the disk's version and that of system calls, and between ACLs and modes.
 
+use super::AttrEnv;
 use super::get_stored;
 use super::names::{ACCESS, ACL_ACCESS, ACL_DEFAULT, DEFAULT};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
-use crate::store::Store;
 use extant_format::acl::Acl;
 use extant_format::types::FileType;
 use std::sync::Arc;
@@ -66,9 +66,9 @@ pub fn check_acl(value: &[u8]) -> Result<AclCheck> {
 ///
 /// # Errors
 /// ESTALE if the directory is gone; `Corrupt`, `Io`.
-pub fn keep_access_acl(st: &Store, dir: &Inode) -> Result<Arc<Option<Acl>>> {
+pub fn keep_access_acl(env: &AttrEnv, dir: &Inode) -> Result<Arc<Option<Acl>>> {
     let _lock = dir.read_lock()?;
-    let stored = get_stored(st, dir, &ACCESS)?;
+    let stored = get_stored(env, dir, &ACCESS)?;
     let acl = Arc::new(stored.map(|stored| parse_stored(dir, &stored)).transpose()?);
     dir.dir.acl.store(Some(acl.clone()));
     Ok(acl)
@@ -87,8 +87,8 @@ pub(super) fn forget(inode: &Inode) {
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn acl_after_chmod(st: &Store, inode: &Inode, mode: u16) -> Result<Option<Vec<u8>>> {
-    let Some(stored) = get_stored(st, inode, &ACCESS)? else { return Ok(None) };
+pub fn acl_after_chmod(env: &AttrEnv, inode: &Inode, mode: u16) -> Result<Option<Vec<u8>>> {
+    let Some(stored) = get_stored(env, inode, &ACCESS)? else { return Ok(None) };
     let mut acl = parse_stored(inode, &stored)?;
     acl.chmod(mode);
     Ok(Some(acl.to_xattr()))
@@ -100,13 +100,13 @@ pub fn acl_after_chmod(st: &Store, inode: &Inode, mode: u16) -> Result<Option<Ve
 /// # Errors
 /// `Corrupt`, `Io`.
 pub fn inherit_acl(
-    st: &Store,
+    env: &AttrEnv,
     dir: &Inode,
     mode: u16,
     umask: u16,
     ftype: FileType,
 ) -> Result<Inherited> {
-    let stored = if ftype == FileType::Symlink { None } else { get_stored(st, dir, &DEFAULT)? };
+    let stored = if ftype == FileType::Symlink { None } else { get_stored(env, dir, &DEFAULT)? };
     let Some(stored) = stored else { return Ok(Inherited::plain(mode & !(umask & 0o777))) };
     let default = parse_stored(dir, &stored)?;
     let (mode, access) = default.inherit(mode);

@@ -4,7 +4,7 @@
 //! - A block's entries change only while its reference count is 1, which is looked at and kept
 //!   under the buffer's lock; whoever takes a reference compares the entries and counts under the
 //!   same lock.
-//! - A block is freed with its last reference in one step ([`crate::inode::AttrCache::sharing`]):
+//! - A block is freed with its last reference in one step ([`super::AttrCache::sharing`]):
 //!   who finds it by its hash finds it in use.
 //! - A block counts as one reference for each attribute inode that its entries name, however many
 //!   inodes share it.
@@ -13,13 +13,13 @@
 //! The buffer's lock is never held while another room is called; `sharing` is, while a block is
 //! freed.
 
+use super::AttrEnv;
 use super::places::Places;
 use super::value::{self, Values};
 use crate::alloc::{Purpose, Request};
 use crate::error::{Error, Result};
 use crate::extent;
 use crate::inode::{Inode, Step};
-use crate::store::Store;
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
@@ -43,13 +43,13 @@ pub(super) struct Block {
 }
 
 /// Reads the block of an inode.
-pub(super) fn load(st: &Store, inode: &Inode, nr: u64) -> Result<Block> {
+pub(super) fn load(env: &AttrEnv, inode: &Inode, nr: u64) -> Result<Block> {
     let at = |e: Corrupt| e.at_inode(inode.ino).at_block(nr);
-    if nr < u64::from(st.geo.first_data_block) || nr >= st.geo.blocks_count {
+    if nr < u64::from(env.geo.first_data_block) || nr >= env.geo.blocks_count {
         return Err(at(Corrupt::new("attribute block").field("number").found(nr)).into());
     }
-    let (geo, seed) = (&st.geo, st.geo.csum_seed);
-    let buf = st.cache.read::<Error>(nr, |bytes| {
+    let (geo, seed) = (&env.geo, env.geo.csum_seed);
+    let buf = env.cache.read::<Error>(nr, |bytes| {
         if geo.metadata_csum {
             verify_xattr_block(bytes, nr, seed).map_err(at)?;
         }
@@ -59,17 +59,17 @@ pub(super) fn load(st: &Store, inode: &Inode, nr: u64) -> Result<Block> {
     Ok(Block { buf, hash: header.hash, refcount: header.refcount, attrs })
 }
 
-fn seal(st: &Store) -> Seal {
-    if st.geo.metadata_csum {
-        Seal { f: seal_xattr_block, seed: st.geo.csum_seed }
+fn seal(env: &AttrEnv) -> Seal {
+    if env.geo.metadata_csum {
+        Seal { f: seal_xattr_block, seed: env.geo.csum_seed }
     } else {
         Seal::NONE
     }
 }
 
 /// A block with these attributes; `None` if they do not fit.
-pub(super) fn encode(st: &Store, attrs: &[Entry]) -> Option<Vec<u8>> {
-    let mut image = vec![0; st.block_size()];
+pub(super) fn encode(env: &AttrEnv, attrs: &[Entry]) -> Option<Vec<u8>> {
+    let mut image = vec![0; env.block_size()];
     encode_block(attrs, 1, &mut image).then_some(image)
 }
 
@@ -77,7 +77,7 @@ pub(super) fn encode(st: &Store, attrs: &[Entry]) -> Option<Vec<u8>> {
 /// place, shared, or new. `attrs` is what the image holds; values that only the old block names are
 /// released.
 pub(super) fn store(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
@@ -88,44 +88,44 @@ pub(super) fn store(
     let (header, new) = decode_block(image)?;
     let hash = header.hash;
     let shareable = hash != 0 && values(attrs).next().is_none();
-    if shareable && let Some(nr) = share(st, step, old, hash, &new)? {
-        return point(st, step, inode, places, nr);
+    if shareable && let Some(nr) = share(env, step, old, hash, &new)? {
+        return point(env, step, inode, places, nr);
     }
     if let Some(old) = old
         && old.refcount == 1
-        && rewrite(st, step, old, image)?
+        && rewrite(env, step, old, image)?
     {
-        remember(st, hash, old.buf.nr(), shareable);
+        remember(env, hash, old.buf.nr(), shareable);
         let mut gone = values(&old.attrs).filter(|ino| !values(attrs).any(|kept| kept == *ino));
-        return gone.try_for_each(|ino| places.values.release(st, step, ino));
+        return gone.try_for_each(|ino| places.values.release(env, step, ino));
     }
-    let nr = create(st, step, inode, image)?;
-    remember(st, hash, nr, shareable);
+    let nr = create(env, step, inode, image)?;
+    remember(env, hash, nr, shareable);
     if let Some(old) = old {
         // The old block keeps its own references to what both name.
         for ino in values(attrs).filter(|ino| values(&old.attrs).any(|both| both == *ino)) {
             places.values.retain(step, ino)?;
         }
     }
-    point(st, step, inode, places, nr)
+    point(env, step, inode, places, nr)
 }
 
 /// Takes the inode's block away, if it has one.
 pub(super) fn remove(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
 ) -> Result<()> {
     let Some(old) = &places.block else { return Ok(()) };
-    extent::charge(st, step, inode, -i64::from(st.geo.cluster_ratio()))?;
+    extent::charge(env, step, inode, -i64::from(env.geo.cluster_ratio()))?;
     step.edit(inode)?.file_acl = 0;
-    unref(st, step, old, &places.values)
+    unref(env, step, old, &places.values)
 }
 
 /// Makes `nr` the inode's block, on which it has a reference already.
 fn point(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
@@ -133,8 +133,8 @@ fn point(
 ) -> Result<()> {
     step.edit(inode)?.file_acl = nr;
     match &places.block {
-        Some(old) => unref(st, step, old, &places.values),
-        None => extent::charge(st, step, inode, i64::from(st.geo.cluster_ratio())),
+        Some(old) => unref(env, step, old, &places.values),
+        None => extent::charge(env, step, inode, i64::from(env.geo.cluster_ratio())),
     }
 }
 
@@ -144,9 +144,9 @@ fn values(attrs: &[Entry]) -> impl Iterator<Item = u32> {
 }
 
 /// Replaces the entries of a block that nobody shares; false if somebody does by now.
-fn rewrite(st: &Store, step: &mut Step<'_>, old: &Block, image: &[u8]) -> Result<bool> {
-    forget(st, old.hash, old.buf.nr());
-    let mut bytes = step.write(&old.buf, seal(st))?;
+fn rewrite(env: &AttrEnv, step: &mut Step<'_>, old: &Block, image: &[u8]) -> Result<bool> {
+    forget(env, old.hash, old.buf.nr());
+    let mut bytes = step.write(&old.buf, seal(env))?;
     if refcount(&bytes) != 1 {
         return Ok(false);
     }
@@ -157,25 +157,25 @@ fn rewrite(st: &Store, step: &mut Step<'_>, old: &Block, image: &[u8]) -> Result
 
 /// Takes a reference on a known block with the same entries, other than `old`.
 fn share(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     old: Option<&Block>,
     hash: u32,
     new: &[Entry],
 ) -> Result<Option<u64>> {
-    let _sharing = st.attrs.sharing.lock();
-    let known = st.attrs.blocks.lock().get(&hash).copied();
+    let _sharing = env.attrs.sharing.lock();
+    let known = env.attrs.blocks.lock().get(&hash).copied();
     let Some(nr) = known.filter(|&nr| old.is_none_or(|old| old.buf.nr() != nr)) else {
         return Ok(None);
     };
-    let Some(buf) = st.cache.peek(nr) else { return Ok(None) };
+    let Some(buf) = env.cache.peek(nr) else { return Ok(None) };
     let usable = |bytes: &[u8]| {
         decode_block(bytes).is_ok_and(|(header, own)| header.refcount < REFCOUNT_MAX && own == new)
     };
     if !usable(&buf.read()) {
         return Ok(None);
     }
-    let mut bytes = step.write(&buf, seal(st))?;
+    let mut bytes = step.write(&buf, seal(env))?;
     if !usable(&bytes) {
         return Ok(None);
     }
@@ -185,11 +185,11 @@ fn share(
 }
 
 /// Gives a reference back; the last one frees the block and releases its values.
-fn unref(st: &Store, step: &mut Step<'_>, old: &Block, opened: &Values) -> Result<()> {
+fn unref(env: &AttrEnv, step: &mut Step<'_>, old: &Block, opened: &Values) -> Result<()> {
     let nr = old.buf.nr();
-    let sharing = st.attrs.sharing.lock();
+    let sharing = env.attrs.sharing.lock();
     let left = {
-        let mut bytes = step.write(&old.buf, seal(st))?;
+        let mut bytes = step.write(&old.buf, seal(env))?;
         let count = refcount(&bytes);
         let left = count.checked_sub(1).ok_or_else(|| {
             Corrupt::new("attribute block").field("reference count").found(0u32).at_block(nr)
@@ -200,16 +200,16 @@ fn unref(st: &Store, step: &mut Step<'_>, old: &Block, opened: &Values) -> Resul
     if left > 0 {
         return Ok(());
     }
-    forget(st, old.hash, nr);
-    st.alloc.free(step.handle(), BlockNr(nr), st.geo.cluster_ratio(), Purpose::Metadata)?;
+    forget(env, old.hash, nr);
+    env.alloc.free(step.handle(), BlockNr(nr), env.geo.cluster_ratio(), Purpose::Metadata)?;
     drop(sharing);
-    values(&old.attrs).try_for_each(|ino| opened.release(st, step, ino))
+    values(&old.attrs).try_for_each(|ino| opened.release(env, step, ino))
 }
 
 /// Writes a block of its own.
-fn create(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, image: &[u8]) -> Result<u64> {
+fn create(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>, image: &[u8]) -> Result<u64> {
     let want = Request {
-        goal: st.alloc.inode_goal(inode.ino),
+        goal: env.alloc.inode_goal(inode.ino),
         len: 1,
         min: 1,
         purpose: Purpose::Metadata,
@@ -218,32 +218,32 @@ fn create(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, image: &[u8]) -> 
         low: !inode.flags().contains(InodeFlags::EXTENTS),
     };
     // Only a look: the inode is charged when it gets the block, unless it had another.
-    let more = if inode.body().file_acl == 0 { st.geo.cluster_ratio() } else { 0 };
-    st.quota.promise(inode, more)?;
-    st.quota.release_reservation(inode, more.into());
-    let mut claim = st.alloc.claim(&want)?;
+    let more = if inode.body().file_acl == 0 { env.geo.cluster_ratio() } else { 0 };
+    env.quota.promise(inode, more)?;
+    env.quota.release_reservation(inode, more.into());
+    let mut claim = env.alloc.claim(&want)?;
     let len = claim.len;
-    let nr = st.alloc.book(step.handle(), &mut claim, len)?.0;
-    let buf = st.cache.fresh(nr);
-    let mut bytes = step.write(&buf, seal(st))?;
+    let nr = env.alloc.book(step.handle(), &mut claim, len)?.0;
+    let buf = env.cache.fresh(nr);
+    let mut bytes = step.write(&buf, seal(env))?;
     let len = bytes.len().min(image.len());
     bytes[..len].copy_from_slice(&image[..len]);
     Ok(nr)
 }
 
-fn remember(st: &Store, hash: u32, nr: u64, shareable: bool) {
+fn remember(env: &AttrEnv, hash: u32, nr: u64, shareable: bool) {
     if !shareable {
         return;
     }
-    let mut known = st.attrs.blocks.lock();
+    let mut known = env.attrs.blocks.lock();
     if known.len() >= KNOWN_MAX {
         known.clear();
     }
     known.insert(hash, nr);
 }
 
-fn forget(st: &Store, hash: u32, nr: u64) {
-    let mut known = st.attrs.blocks.lock();
+fn forget(env: &AttrEnv, hash: u32, nr: u64) {
+    let mut known = env.attrs.blocks.lock();
     if known.get(&hash) == Some(&nr) {
         known.remove(&hash);
     }

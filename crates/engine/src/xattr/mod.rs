@@ -11,15 +11,19 @@
 
 mod acl;
 mod block;
+mod cache;
+mod env;
 mod names;
 mod places;
 mod value;
+
+pub use cache::AttrCache;
+pub use env::AttrEnv;
 
 pub use acl::{Inherited, acl_after_chmod, check_acl, inherit_acl, keep_access_acl};
 
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step};
-use crate::store::Store;
 use extant_format::features::{Compat, Incompat};
 use extant_format::xattr::{Entry, Value, decode_inode_area, inode_area_space};
 use extant_sync::atomic::Ordering;
@@ -46,19 +50,19 @@ pub enum Mode {
 ///
 /// # Errors
 /// ENODATA if absent, EOPNOTSUPP and ERANGE for names that cannot be, `Corrupt`, `Io`.
-pub fn get(st: &Store, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+pub fn get(env: &AttrEnv, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let key = names::parse(name)?;
-    let stored = get_stored(st, inode, &key)?.ok_or(Errno::NoData)?;
+    let stored = get_stored(env, inode, &key)?.ok_or(Errno::NoData)?;
     if key.is_acl() { acl::from_disk(inode, &stored) } else { Ok(stored) }
 }
 
-fn get_stored(st: &Store, inode: &Inode, key: &Key<'_>) -> Result<Option<Vec<u8>>> {
+fn get_stored(env: &AttrEnv, inode: &Inode, key: &Key<'_>) -> Result<Option<Vec<u8>>> {
     if has_none(inode) {
         return Ok(None);
     }
-    let places = Places::read(st, inode)?;
+    let places = Places::read(env, inode)?;
     value::check_total(inode, &places)?;
-    places.find(key).map(|attr| value::read(st, inode, attr)).transpose()
+    places.find(key).map(|attr| value::read(env, inode, attr)).transpose()
 }
 
 /// Whether a look at the inode tells that it has no attributes.
@@ -73,7 +77,7 @@ pub fn has_none(inode: &Inode) -> bool {
 /// namespaces, ERANGE and EINVAL for names, EINVAL for malformed ACLs, E2BIG above 64 KiB, ENOSPC
 /// where there is no room; `Corrupt`, `Io`.
 pub fn set(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     name: &[u8],
@@ -91,22 +95,22 @@ pub fn set(
     if key.is_acl() {
         acl::forget(inode);
     }
-    let places = Places::read_to_change(st, inode, Some(&key))?;
-    value::check_count(st, inode, &places, &key)?;
+    let places = Places::read_to_change(env, inode, Some(&key))?;
+    value::check_count(env, inode, &places, &key)?;
     match (places.find(&key).is_some(), mode, &value) {
         (true, Mode::Create, _) => Err(Errno::Exist.into()),
         (false, Mode::Replace, _) | (false, _, None) => Err(Errno::NoData.into()),
-        (_, _, None) => drop_attr(st, step, inode, &places, &key),
+        (_, _, None) => drop_attr(env, step, inode, &places, &key),
         (_, _, Some(_)) => {
-            announce(st, step)?;
-            put(st, step, inode, &places, &key, &value.unwrap_or_default())
+            announce(env, step)?;
+            put(env, step, inode, &places, &key, &value.unwrap_or_default())
         }
     }
 }
 
 /// Stores a value in the first place that has room for it.
 fn put(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
@@ -114,50 +118,50 @@ fn put(
     value: &[u8],
 ) -> Result<()> {
     let inline = Entry::new(key.index, key.suffix, value);
-    if try_put(st, step, inode, places, key, &inline)? {
-        return value::charge(st, step, inode, places, key, None, 0);
+    if try_put(env, step, inode, places, key, &inline)? {
+        return value::charge(env, step, inode, places, key, None, 0);
     }
     // A look before the value is stored: does an entry without value fit?
     let entry = Entry::in_inode(key.index, key.suffix, u32::MAX, value.len() as u32, 0);
-    if !st.geo.incompat(Incompat::EA_INODE) || !fits(st, inode, places, key, &entry) {
+    if !env.geo.incompat(Incompat::EA_INODE) || !fits(env, inode, places, key, &entry) {
         return Err(Errno::NoSpc.into());
     }
-    value::check_limits(st, inode, value.len())?;
-    let paid = value::charge_inode(st, step, inode, places, key)?;
-    let stored = put_in_inode(st, step, inode, places, key, value);
+    value::check_limits(env, inode, value.len())?;
+    let paid = value::charge_inode(env, step, inode, places, key)?;
+    let stored = put_in_inode(env, step, inode, places, key, value);
     if stored.is_err() {
-        value::charge_inodes(st, step, inode, -paid, false)?;
+        value::charge_inodes(env, step, inode, -paid, false)?;
     }
-    value::charge(st, step, inode, places, key, Some(&stored?), paid)
+    value::charge(env, step, inode, places, key, Some(&stored?), paid)
 }
 
 /// Stores a value in an inode of its own, and gives the entry that names it.
 fn put_in_inode(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
     key: &Key<'_>,
     value: &[u8],
 ) -> Result<Entry> {
-    let entry = value::create(st, step, inode, key, value)?;
-    match try_put(st, step, inode, places, key, &entry) {
+    let entry = value::create(env, step, inode, key, value)?;
+    match try_put(env, step, inode, places, key, &entry) {
         Ok(true) => Ok(entry),
         failed => {
-            value::take_back(st, step, &entry)?;
+            value::take_back(env, step, &entry)?;
             Err(failed.err().unwrap_or_else(|| Errno::NoSpc.into()))
         }
     }
 }
 
-fn fits(st: &Store, inode: &Inode, places: &Places, key: &Key<'_>, entry: &Entry) -> bool {
+fn fits(env: &AttrEnv, inode: &Inode, places: &Places, key: &Key<'_>, entry: &Entry) -> bool {
     encode_here(inode, &with(&places.here, key, Some(entry))).is_some()
-        || block::encode(st, &with(places.in_block(), key, Some(entry))).is_some()
+        || block::encode(env, &with(places.in_block(), key, Some(entry))).is_some()
 }
 
 /// Puts the attribute into the inode or its block; false if neither has room.
 fn try_put(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
@@ -166,24 +170,24 @@ fn try_put(
 ) -> Result<bool> {
     if let Some(tail) = encode_here(inode, &with(&places.here, key, Some(attr))) {
         // The block first: taking the entry out of a shared one needs space for a copy.
-        drop_from_block(st, step, inode, places, key)?;
-        put_here(st, step, inode, places, key, tail)?;
+        drop_from_block(env, step, inode, places, key)?;
+        put_here(env, step, inode, places, key, tail)?;
         return Ok(true);
     }
     let attrs = with(places.in_block(), key, Some(attr));
-    let Some(image) = block::encode(st, &attrs) else { return Ok(false) };
+    let Some(image) = block::encode(env, &attrs) else { return Ok(false) };
     let without =
         places.here.iter().any(|attr| is(attr, key)).then(|| with(&places.here, key, None));
-    block::store(st, step, inode, places, &attrs, &image)?;
+    block::store(env, step, inode, places, &attrs, &image)?;
     if let Some(tail) = without.and_then(|here| encode_here(inode, &here)) {
-        put_here(st, step, inode, places, key, tail)?;
+        put_here(env, step, inode, places, key, tail)?;
     }
     Ok(true)
 }
 
 /// Stores the inode's area and releases the value that `key` had in it.
 fn put_here(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
@@ -192,29 +196,29 @@ fn put_here(
 ) -> Result<()> {
     store_here(step, inode, &tail)?;
     match places.here.iter().find(|attr| is(attr, key)).and_then(value::inode_of) {
-        Some(ino) => places.values.release(st, step, ino),
+        Some(ino) => places.values.release(env, step, ino),
         None => Ok(()),
     }
 }
 
 fn drop_attr(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
     key: &Key<'_>,
 ) -> Result<()> {
-    value::charge(st, step, inode, places, key, None, 0)?;
-    drop_from_block(st, step, inode, places, key)?;
+    value::charge(env, step, inode, places, key, None, 0)?;
+    drop_from_block(env, step, inode, places, key)?;
     if places.here.iter().any(|attr| is(attr, key)) {
         let tail = encode_here(inode, &with(&places.here, key, None)).ok_or(Errno::NoSpc)?;
-        put_here(st, step, inode, places, key, tail)?;
+        put_here(env, step, inode, places, key, tail)?;
     }
     Ok(())
 }
 
 fn drop_from_block(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     places: &Places,
@@ -227,24 +231,24 @@ fn drop_from_block(
     };
     let left = with(&old.attrs, key, None);
     if left.is_empty() {
-        return block::remove(st, step, inode, places);
+        return block::remove(env, step, inode, places);
     }
-    let image = block::encode(st, &left).ok_or(Errno::NoSpc)?;
-    block::store(st, step, inode, places, &left, &image)
+    let image = block::encode(env, &left).ok_or(Errno::NoSpc)?;
+    block::store(env, step, inode, places, &left, &image)
 }
 
 /// The superblock says that there are attributes, once there are.
-fn announce(st: &Store, step: &mut Step<'_>) -> Result<()> {
-    if st.geo.compat(Compat::EXT_ATTR) || st.attrs.announced.load(Ordering::Relaxed) {
+fn announce(env: &AttrEnv, step: &mut Step<'_>) -> Result<()> {
+    if env.geo.compat(Compat::EXT_ATTR) || env.attrs.announced.load(Ordering::Relaxed) {
         return Ok(());
     }
-    st.groups.edit_superblock(step.handle(), |sb| {
+    env.groups.edit_superblock(step.handle(), |sb| {
         let mut features = sb.features();
         features.compat.insert(Compat::EXT_ATTR);
         sb.set_features(features);
     })?;
     // Relaxed: setting the bit twice does no harm.
-    st.attrs.announced.store(true, Ordering::Relaxed);
+    env.attrs.announced.store(true, Ordering::Relaxed);
     Ok(())
 }
 
@@ -252,23 +256,23 @@ fn announce(st: &Store, step: &mut Step<'_>) -> Result<()> {
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn list(st: &Store, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+pub fn list(env: &AttrEnv, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     if has_none(inode) {
         return Ok(Vec::new());
     }
-    let places = Places::read(st, inode)?;
+    let places = Places::read(env, inode)?;
     value::check_total(inode, &places)?;
     Ok(places.all().filter_map(|attr| names::full(attr.index, &attr.name)).collect())
 }
 
 /// Credits that one [`set`] may cost.
-pub fn credits(st: &Store, value_len: usize) -> u32 {
+pub fn credits(env: &AttrEnv, value_len: usize) -> u32 {
     // The inode, the superblock, a block that is left and a new one.
-    let base = 2 + 2 * (1 + st.alloc.credits(1));
-    if !st.geo.incompat(Incompat::EA_INODE) {
+    let base = 2 + 2 * (1 + env.alloc.credits(1));
+    if !env.geo.incompat(Incompat::EA_INODE) {
         return base;
     }
-    base + value::create_credits(st, value_len) + value::release_credits(st)
+    base + value::create_credits(env, value_len) + value::release_credits(env)
 }
 
 /// Drops the block and the attribute inodes of an inode that is being freed; returns false when the
@@ -276,39 +280,40 @@ pub fn credits(st: &Store, value_len: usize) -> u32 {
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn release(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<bool> {
+pub fn release(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<bool> {
     loop {
         if has_none(inode) {
             return Ok(true);
         }
-        let places = Places::read(st, inode)?;
+        let places = Places::read(env, inode)?;
         let next = places.all().find(|attr| value::inode_of(attr).is_some());
-        let Some(attr) = next else { return release_rest(st, step, inode) };
+        let Some(attr) = next else { return release_rest(env, step, inode) };
         let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1)
             && !places.here.contains(attr);
         if shared {
             // The values belong to those who go on using the block.
-            return release_rest(st, step, inode);
+            return release_rest(env, step, inode);
         }
         let key = Key { index: attr.index, suffix: &attr.name };
-        let places = Places::read_to_change(st, inode, Some(&key))?;
-        value::check_count(st, inode, &places, &key)?;
-        if !afford(step, places.values.credits(st, attr) + credits(st, 0))? {
+        let places = Places::read_to_change(env, inode, Some(&key))?;
+        value::check_count(env, inode, &places, &key)?;
+        if !afford(step, places.values.credits(env, attr) + credits(env, 0))? {
             return Ok(false);
         }
-        drop_attr(st, step, inode, &places, &key)?;
+        drop_attr(env, step, inode, &places, &key)?;
     }
 }
 
-fn release_rest(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<bool> {
+fn release_rest(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<bool> {
     // Values of a shared block are others' from now on, unless those have given it up meanwhile.
-    let places = Places::read_to_change(st, inode, None)?;
-    if places.block.is_some() && !afford(step, 3 + 2 * st.alloc.credits(1) + st.owner_credits())? {
+    let places = Places::read_to_change(env, inode, None)?;
+    if places.block.is_some() && !afford(step, 3 + 2 * env.alloc.credits(1) + env.owner_credits())?
+    {
         return Ok(false);
     }
     let values: i64 = places.in_block().iter().map(value::inodes_of).sum();
-    value::charge_inodes(st, step, inode, -values, false)?;
-    block::remove(st, step, inode, &places)?;
+    value::charge_inodes(env, step, inode, -values, false)?;
+    block::remove(env, step, inode, &places)?;
     Ok(true)
 }
 
@@ -317,10 +322,10 @@ fn release_rest(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<b
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn inode_usage(st: &Store, inode: &Inode) -> Result<i64> {
+pub fn inode_usage(env: &AttrEnv, inode: &Inode) -> Result<i64> {
     match has_none(inode) {
         true => Ok(1),
-        false => Ok(1 + Places::read(st, inode)?.all().map(value::inodes_of).sum::<i64>()),
+        false => Ok(1 + Places::read(env, inode)?.all().map(value::inodes_of).sum::<i64>()),
     }
 }
 
@@ -333,7 +338,7 @@ fn afford(step: &mut Step<'_>, need: u32) -> Result<bool> {
 ///
 /// # Errors
 /// `Corrupt` for a malformed area.
-pub fn inline_get(_st: &Store, inode: &Inode) -> Result<Vec<u8>> {
+pub fn inline_get(_st: &AttrEnv, inode: &Inode) -> Result<Vec<u8>> {
     let tail = inode.body().tail.clone();
     let attrs = decode_inode_area(&tail).map_err(|e| e.at_inode(inode.ino))?;
     match attrs.into_iter().find(|attr| is(attr, &INLINE_DATA)).map(|attr| attr.value) {
@@ -348,7 +353,7 @@ pub fn inline_get(_st: &Store, inode: &Inode) -> Result<Vec<u8>> {
 /// # Errors
 /// ENOSPC, `Corrupt`.
 pub fn inline_set(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     value: Option<&[u8]>,
@@ -358,13 +363,13 @@ pub fn inline_set(
     let new = value.map(|value| Entry::new(INLINE_DATA.index, INLINE_DATA.suffix, value));
     let tail = encode_here(inode, &with(&here, &INLINE_DATA, new.as_ref())).ok_or(Errno::NoSpc)?;
     if value.is_some() {
-        announce(st, step)?;
+        announce(env, step)?;
     }
     store_here(step, inode, &tail)
 }
 
 /// Bytes that the second part of inline data may have in this inode.
-pub fn inline_room(_st: &Store, inode: &Inode) -> usize {
+pub fn inline_room(_st: &AttrEnv, inode: &Inode) -> usize {
     let tail = inode.body().tail.clone();
     let Ok(here) = decode_inode_area(&tail) else { return 0 };
     let empty = Entry::new(INLINE_DATA.index, INLINE_DATA.suffix, b"");

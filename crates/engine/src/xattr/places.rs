@@ -1,11 +1,11 @@
 //! Where an inode's attributes are: in its own area, and in an attribute block.
 
+use super::AttrEnv;
 use super::block::{self, Block};
 use super::names::Key;
 use super::value::Values;
 use crate::error::Result;
 use crate::inode::{Inode, Step, Tail};
-use crate::store::Store;
 use extant_format::xattr::{Entry, decode_inode_area, encode_inode_area};
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ pub(super) struct Places {
 
 impl Places {
     /// Errors: `Corrupt`, `Io`.
-    pub fn read(st: &Store, inode: &Inode) -> Result<Places> {
+    pub fn read(env: &AttrEnv, inode: &Inode) -> Result<Places> {
         let (tail, nr) = {
             let body = inode.body();
             (body.tail.clone(), body.file_acl)
         };
         let here = decode_inode_area(&tail).map_err(|e| e.at_inode(inode.ino))?;
-        let block = if nr == 0 { None } else { Some(block::load(st, inode, nr)?) };
+        let block = if nr == 0 { None } else { Some(block::load(env, inode, nr)?) };
         Ok(Places { here, block, values: Values::default() })
     }
 
@@ -36,12 +36,13 @@ impl Places {
     /// is freed if they have given it up meanwhile, so that all its values count.
     ///
     /// Errors: `Corrupt`, `Io`.
-    pub fn read_to_change(st: &Store, inode: &Inode, key: Option<&Key<'_>>) -> Result<Places> {
-        let mut places = Places::read(st, inode)?;
+    pub fn read_to_change(env: &AttrEnv, inode: &Inode, key: Option<&Key<'_>>) -> Result<Places> {
+        let mut places = Places::read(env, inode)?;
         let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1);
         let is_key = |attr: &&Entry| key.is_some_and(|key| is(attr, key));
         let in_block = places.in_block().iter().filter(|attr| shared || is_key(attr));
-        places.values = Values::open(st, inode, places.here.iter().filter(is_key).chain(in_block))?;
+        places.values =
+            Values::open(env, inode, places.here.iter().filter(is_key).chain(in_block))?;
         Ok(places)
     }
 

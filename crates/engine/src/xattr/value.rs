@@ -8,6 +8,7 @@
 //!   checked ([`Values`]). So damage is found while nothing is changed: a damaged value loses its
 //!   entry and keeps its inode, which a checker frees.
 
+use super::AttrEnv;
 use super::SIZE_MAX;
 use super::names::Key;
 use super::places::Places;
@@ -18,7 +19,6 @@ use crate::extent::{self, ExtentState};
 use crate::groups;
 use crate::inode::{Inode, Step};
 use crate::quota::Change;
-use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags};
 use extant_format::types::{BlockNr, FileType, GroupNr, InodeNr};
@@ -41,10 +41,10 @@ const KEPT: usize = 256;
 const MODE: u16 = 0o600;
 
 /// Reads the value of an attribute.
-pub(super) fn read(st: &Store, owner: &Inode, attr: &Entry) -> Result<Vec<u8>> {
+pub(super) fn read(env: &AttrEnv, owner: &Inode, attr: &Entry) -> Result<Vec<u8>> {
     match &attr.value {
         Value::Inline(value) => Ok(value.clone()),
-        Value::EaInode { ino, size } => read_inode(st, owner, *ino, *size),
+        Value::EaInode { ino, size } => read_inode(env, owner, *ino, *size),
     }
 }
 
@@ -65,12 +65,12 @@ pub(super) fn check_total(owner: &Inode, places: &Places) -> Result<()> {
     }
 }
 
-fn read_inode(st: &Store, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>> {
+fn read_inode(env: &AttrEnv, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>> {
     // As the kernel: what no system call can carry is not read.
     if size as usize > SIZE_MAX {
         return Err(Errno::TooBig.into());
     }
-    let ea = open(st, ino)?;
+    let ea = open(env, ino)?;
     let (own_size, hash) = {
         let body = ea.body();
         (body.size, body.ea_hash())
@@ -83,8 +83,8 @@ fn read_inode(st: &Store, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>>
             .at_inode(ea.ino)
             .into());
     }
-    let value = read_content(st, &ea, size as usize)?;
-    let found = value_crc(st.geo.csum_seed, &value);
+    let value = read_content(env, &ea, size as usize)?;
+    let found = value_crc(env.geo.csum_seed, &value);
     if found != hash && !is_old_form(&ea, owner) {
         return Err(Corrupt::new("attribute inode")
             .field("value checksum")
@@ -96,10 +96,10 @@ fn read_inode(st: &Store, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>>
     Ok(value)
 }
 
-fn read_content(st: &Store, ea: &Inode, size: usize) -> Result<Vec<u8>> {
+fn read_content(env: &AttrEnv, ea: &Inode, size: usize) -> Result<Vec<u8>> {
     let mut value = Vec::new();
-    for lblk in 0..size.div_ceil(st.block_size()) as u32 {
-        let run = extent::lookup(st, ea, lblk, 1)?;
+    for lblk in 0..size.div_ceil(env.block_size()) as u32 {
+        let run = extent::lookup(env, ea, lblk, 1)?;
         if run.state != ExtentState::Written {
             return Err(Corrupt::new("attribute inode")
                 .field("hole")
@@ -107,7 +107,7 @@ fn read_content(st: &Store, ea: &Inode, size: usize) -> Result<Vec<u8>> {
                 .at_inode(ea.ino)
                 .into());
         }
-        let buf = st.cache.read::<Error>(run.pblk.0, |_| Ok(()))?;
+        let buf = env.cache.read::<Error>(run.pblk.0, |_| Ok(()))?;
         let bytes = buf.read();
         let take = (size - value.len()).min(bytes.len());
         value.extend_from_slice(&bytes[..take]);
@@ -122,16 +122,16 @@ fn is_old_form(ea: &Inode, owner: &Inode) -> bool {
 }
 
 /// The one inode in memory for this number.
-fn open(st: &Store, ino: u32) -> Result<Arc<Inode>> {
+fn open(env: &AttrEnv, ino: u32) -> Result<Arc<Inode>> {
     let nr = InodeNr(ino);
-    if let Some(known) = st.attrs.inodes.lock().get(&nr) {
+    if let Some(known) = env.attrs.inodes.lock().get(&nr) {
         return Ok(known.clone());
     }
-    let loaded = Inode::load(st, nr)?;
+    let loaded = Inode::load(env, nr)?;
     if !loaded.flags().contains(InodeFlags::EA_INODE) {
         return Err(Corrupt::new("attribute inode").field("flags").at_inode(nr).into());
     }
-    let mut table = st.attrs.inodes.lock();
+    let mut table = env.attrs.inodes.lock();
     if table.len() >= KEPT {
         // One that nobody else refers to is not dirty: its slot is as new as memory.
         table.retain(|_, inode| Arc::strong_count(inode) > 1);
@@ -141,50 +141,50 @@ fn open(st: &Store, ino: u32) -> Result<Arc<Inode>> {
 
 /// Stores a value in a new inode and gives the entry that names it.
 pub(super) fn create(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
     key: &Key<'_>,
     value: &[u8],
 ) -> Result<Entry> {
-    let ino = st.alloc.new_inode(step.handle(), owner.near(), FileType::Regular)?;
-    let ea = Inode::fresh(st, ino, new_body(st, owner, value));
+    let ino = env.alloc.new_inode(step.handle(), owner.near(), FileType::Regular)?;
+    let ea = Inode::fresh(env, ino, new_body(env, owner, value));
     step.touch(&ea)?;
-    st.attrs.inodes.lock().insert(ino, ea.clone());
-    if let Err(e) = write_content(st, step, &ea, value) {
-        destroy(st, step, &ea)?;
+    env.attrs.inodes.lock().insert(ino, ea.clone());
+    if let Err(e) = write_content(env, step, &ea, value) {
+        destroy(env, step, &ea)?;
         return Err(e);
     }
-    let crc = value_crc(st.geo.csum_seed, value);
+    let crc = value_crc(env.geo.csum_seed, value);
     Ok(Entry::in_inode(key.index, key.suffix, ino.0, value.len() as u32, crc))
 }
 
-fn new_body(st: &Store, owner: &Inode, value: &[u8]) -> disk::Inode {
-    let mut body = disk::Inode::new(&st.geo, FileType::Regular.to_mode() | MODE, st.now());
+fn new_body(env: &AttrEnv, owner: &Inode, value: &[u8]) -> disk::Inode {
+    let mut body = disk::Inode::new(&env.geo, FileType::Regular.to_mode() | MODE, env.now());
     {
         let owner = owner.body();
         (body.uid, body.gid) = (owner.uid, owner.gid);
     }
     body.flags.insert(InodeFlags::EA_INODE);
     body.links = 1;
-    body.generation = st.rng.next_u32();
+    body.generation = env.rng.next_u32();
     body.size = value.len() as u64;
     body.set_ea_refcount(1);
-    body.set_ea_hash(value_crc(st.geo.csum_seed, value));
+    body.set_ea_hash(value_crc(env.geo.csum_seed, value));
     body
 }
 
-fn write_content(st: &Store, step: &mut Step<'_>, ea: &Arc<Inode>, value: &[u8]) -> Result<()> {
-    extent::init(st, step, ea)?;
-    let size = st.block_size();
+fn write_content(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>, value: &[u8]) -> Result<()> {
+    extent::init(env, step, ea)?;
+    let size = env.block_size();
     let count = value.len().div_ceil(size) as u32;
     let mut lblk = 0;
     while lblk < count {
-        let run = extent::allocate(st, step, ea, lblk, count - lblk, ExtentState::Written)?;
+        let run = extent::allocate(env, step, ea, lblk, count - lblk, ExtentState::Written)?;
         for i in 0..run.len.min(count - lblk) {
             let at = (lblk + i) as usize * size;
             let chunk = &value[at..value.len().min(at + size)];
-            let buf = st.cache.fresh(run.pblk.0 + u64::from(i));
+            let buf = env.cache.fresh(run.pblk.0 + u64::from(i));
             step.write(&buf, Seal::NONE)?[..chunk.len()].copy_from_slice(chunk);
         }
         lblk += run.len.max(1);
@@ -196,7 +196,7 @@ fn write_content(st: &Store, step: &mut Step<'_>, ea: &Arc<Inode>, value: &[u8])
 /// clusters of values in other inodes as its own, but for those of the old form. For `paid` inodes
 /// its owners are charged already.
 pub(super) fn charge(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
     places: &Places,
@@ -207,10 +207,10 @@ pub(super) fn charge(
     let old: Vec<&Entry> = places.all().filter(|entry| entry.is(key.index, key.suffix)).collect();
     let inodes = new.map_or(0, inodes_of) - old.iter().map(|entry| inodes_of(entry)).sum::<i64>();
     let counted = old.iter().filter(|entry| !places.values.is_old_form(entry));
-    let blocks = new.map_or(0, |entry| blocks_of(st, entry))
-        - counted.map(|entry| blocks_of(st, entry)).sum::<i64>();
-    charge_inodes(st, step, owner, inodes - paid, false)?;
-    if blocks == 0 { Ok(()) } else { extent::charge(st, step, owner, blocks) }
+    let blocks = new.map_or(0, |entry| blocks_of(env, entry))
+        - counted.map(|entry| blocks_of(env, entry)).sum::<i64>();
+    charge_inodes(env, step, owner, inodes - paid, false)?;
+    if blocks == 0 { Ok(()) } else { extent::charge(env, step, owner, blocks) }
 }
 
 /// Checks, before anything is changed, that the owner's block count covers what it loses with the
@@ -218,15 +218,20 @@ pub(super) fn charge(
 ///
 /// # Errors
 /// `Corrupt`.
-pub(super) fn check_count(st: &Store, owner: &Inode, places: &Places, key: &Key<'_>) -> Result<()> {
+pub(super) fn check_count(
+    env: &AttrEnv,
+    owner: &Inode,
+    places: &Places,
+    key: &Key<'_>,
+) -> Result<()> {
     let old = places
         .all()
         .filter(|entry| entry.is(key.index, key.suffix) && !places.values.is_old_form(entry));
-    let values: u64 = old.map(|entry| blocks_of(st, entry).unsigned_abs()).sum();
+    let values: u64 = old.map(|entry| blocks_of(env, entry).unsigned_abs()).sum();
     let alone = matches!(places.in_block(), [only] if only.is(key.index, key.suffix));
-    let lost = values + if alone { u64::from(st.geo.cluster_ratio()) } else { 0 };
+    let lost = values + if alone { u64::from(env.geo.cluster_ratio()) } else { 0 };
     let counted = owner.body().blocks;
-    match counted / u64::from(st.geo.sectors_per_block()) >= lost {
+    match counted / u64::from(env.geo.sectors_per_block()) >= lost {
         true => Ok(()),
         false => Err(Corrupt::new("inode")
             .field("block count")
@@ -242,7 +247,7 @@ pub(super) fn check_count(st: &Store, owner: &Inode, places: &Places, key: &Key<
 /// # Errors
 /// EDQUOT; nothing is changed then.
 pub(super) fn charge_inode(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     owner: &Inode,
     places: &Places,
@@ -251,7 +256,7 @@ pub(super) fn charge_inode(
     let old =
         places.all().filter(|entry| entry.is(key.index, key.suffix)).map(inodes_of).sum::<i64>();
     let more = (1 - old).max(0);
-    charge_inodes(st, step, owner, more, true)?;
+    charge_inodes(env, step, owner, more, true)?;
     Ok(more)
 }
 
@@ -260,18 +265,18 @@ pub(super) fn charge_inode(
 /// # Errors
 /// EDQUOT if `bound`; nothing is changed then.
 pub(super) fn charge_inodes(
-    st: &Store,
+    env: &AttrEnv,
     step: &mut Step<'_>,
     owner: &Inode,
     inodes: i64,
     bound: bool,
 ) -> Result<()> {
-    if inodes == 0 || !st.quota.is_on() {
+    if inodes == 0 || !env.quota.is_on() {
         return Ok(());
     }
     // Nobody changes the owners meanwhile: that takes the inode's lock.
-    let owners = st.quota.owners(owner.ino, &owner.body());
-    st.quota.charge_within(step.handle(), owners, Change { inodes, ..Change::default() }, bound)
+    let owners = env.quota.owners(owner.ino, &owner.body());
+    env.quota.charge_within(step.handle(), owners, Change { inodes, ..Change::default() }, bound)
 }
 
 /// Inodes that the owners of an attribute are charged for its value.
@@ -280,18 +285,18 @@ pub(super) fn inodes_of(entry: &Entry) -> i64 {
 }
 
 /// A look whether limits allow a value of so many bytes.
-pub(super) fn check_limits(st: &Store, owner: &Inode, len: usize) -> Result<()> {
-    let blocks = (len.div_ceil(st.block_size()) as u32).next_multiple_of(st.geo.cluster_ratio());
-    st.quota.promise(owner, blocks)?;
-    st.quota.release_reservation(owner, blocks.into());
+pub(super) fn check_limits(env: &AttrEnv, owner: &Inode, len: usize) -> Result<()> {
+    let blocks = (len.div_ceil(env.block_size()) as u32).next_multiple_of(env.geo.cluster_ratio());
+    env.quota.promise(owner, blocks)?;
+    env.quota.release_reservation(owner, blocks.into());
     Ok(())
 }
 
-fn blocks_of(st: &Store, entry: &Entry) -> i64 {
+fn blocks_of(env: &AttrEnv, entry: &Entry) -> i64 {
     match entry.value {
         Value::EaInode { size, .. } => {
-            let blocks = u64::from(size).div_ceil(st.block_size() as u64);
-            blocks.next_multiple_of(u64::from(st.geo.cluster_ratio())) as i64
+            let blocks = u64::from(size).div_ceil(env.block_size() as u64);
+            blocks.next_multiple_of(u64::from(env.geo.cluster_ratio())) as i64
         }
         Value::Inline(_) => 0,
     }
@@ -313,7 +318,7 @@ impl Values {
     /// # Errors
     /// `Io`; a value that cannot be read is not damaged.
     pub fn open<'a>(
-        st: &Store,
+        env: &AttrEnv,
         owner: &Inode,
         entries: impl Iterator<Item = &'a Entry>,
     ) -> Result<Values> {
@@ -322,16 +327,16 @@ impl Values {
             if values.find(ino).is_some() {
                 continue;
             }
-            match Opened::new(st, owner, ino) {
+            match Opened::new(env, owner, ino) {
                 Ok(opened) => values.0.push(opened),
                 Err(e @ Error::Corrupt(_)) => {
-                    if st.remarks.tells(Remark::Value) {
+                    if env.remarks.tells(Remark::Value) {
                         tracing::error!(
                             ino = owner.ino.0,
                             "the inode of an attribute's value is left behind: {e}"
                         );
                     }
-                    st.note_damage(&e);
+                    env.note_damage(&e);
                 }
                 Err(e) => return Err(e),
             }
@@ -357,7 +362,7 @@ impl Values {
     }
 
     /// Counts one entry less; the last one frees the inode.
-    pub fn release(&self, st: &Store, step: &mut Step<'_>, ino: u32) -> Result<()> {
+    pub fn release(&self, env: &AttrEnv, step: &mut Step<'_>, ino: u32) -> Result<()> {
         let Some(opened) = self.find(ino) else { return Ok(()) };
         if !opened.old_form {
             let mut body = step.edit(&opened.ea)?;
@@ -367,21 +372,21 @@ impl Values {
                 return Ok(());
             }
         }
-        destroy(st, step, &opened.ea)
+        destroy(env, step, &opened.ea)
     }
 
     /// Credits of freeing the value of this entry.
-    pub fn credits(&self, st: &Store, entry: &Entry) -> u32 {
+    pub fn credits(&self, env: &AttrEnv, entry: &Entry) -> u32 {
         let Some(opened) = inode_of(entry).and_then(|ino| self.find(ino)) else { return 0 };
         let blocks =
-            u32::try_from(block_count(st, &opened.ea)).unwrap_or(u32::MAX).min(extent_limit(st));
-        Alloc::INODE_CREDITS + 2 + extent::credits(st, &opened.ea, blocks)
+            u32::try_from(block_count(env, &opened.ea)).unwrap_or(u32::MAX).min(extent_limit(env));
+        Alloc::INODE_CREDITS + 2 + extent::credits(env, &opened.ea, blocks)
     }
 }
 
 impl Opened {
-    fn new(st: &Store, owner: &Inode, ino: u32) -> Result<Opened> {
-        let ea = open(st, ino)?;
+    fn new(env: &AttrEnv, owner: &Inode, ino: u32) -> Result<Opened> {
+        let ea = open(env, ino)?;
         let old_form = is_old_form(&ea, owner);
         let (count, size) = {
             let body = ea.body();
@@ -394,31 +399,31 @@ impl Opened {
         if size > SIZE_MAX as u64 {
             return Err(wrong("size").found(size).into());
         }
-        if !st.alloc.inode_in_use(ea.ino)? {
+        if !env.alloc.inode_in_use(ea.ino)? {
             return Err(wrong("freed inode is free").into());
         }
-        for run in extent::pieces(st, &ea, 0, block_count(st, &ea) as usize + 1)? {
-            check_used(st, &ea, run.pblk, run.len)?;
+        for run in extent::pieces(env, &ea, 0, block_count(env, &ea) as usize + 1)? {
+            check_used(env, &ea, run.pblk, run.len)?;
         }
         Ok(Opened { ea, old_form })
     }
 }
 
 /// Checks that blocks of a value exist and are in use, so that freeing them cannot fail half-way.
-fn check_used(st: &Store, ea: &Inode, start: BlockNr, len: u32) -> Result<()> {
+fn check_used(env: &AttrEnv, ea: &Inode, start: BlockNr, len: u32) -> Result<()> {
     let wrong = |at: BlockNr| {
         Corrupt::new("attribute inode").field("block").at_inode(ea.ino).at_block(at.0)
     };
-    if !st.geo.data_range_valid(start, len.into()) {
+    if !env.geo.data_range_valid(start, len.into()) {
         return Err(wrong(start).found(start.0).into());
     }
     let (mut at, end) = (start.0, start.0 + u64::from(len));
     while at < end {
-        let group = st.geo.group_of_block(BlockNr(at)).ok_or_else(|| wrong(BlockNr(at)))?;
-        let first = st.geo.first_block_of_group(group).0;
-        let next = end.min(first + u64::from(st.geo.blocks_per_group));
-        let bits = |nr: u64| ((nr - first) >> st.geo.cluster_bits) as usize;
-        if !used_in(st, group, bits(at)..bits(next - 1) + 1)? {
+        let group = env.geo.group_of_block(BlockNr(at)).ok_or_else(|| wrong(BlockNr(at)))?;
+        let first = env.geo.first_block_of_group(group).0;
+        let next = end.min(first + u64::from(env.geo.blocks_per_group));
+        let bits = |nr: u64| ((nr - first) >> env.geo.cluster_bits) as usize;
+        if !used_in(env, group, bits(at)..bits(next - 1) + 1)? {
             return Err(wrong(BlockNr(at)).into());
         }
         at = next;
@@ -426,8 +431,8 @@ fn check_used(st: &Store, ea: &Inode, start: BlockNr, len: u32) -> Result<()> {
     Ok(())
 }
 
-fn used_in(st: &Store, group: GroupNr, clusters: Range<usize>) -> Result<bool> {
-    let bits = st.groups.bitmap(group, groups::Kind::Blocks)?;
+fn used_in(env: &AttrEnv, group: GroupNr, clusters: Range<usize>) -> Result<bool> {
+    let bits = env.groups.bitmap(group, groups::Kind::Blocks)?;
     Ok(bits.with(|bits| bitmap::all_ones(bits, clusters)))
 }
 
@@ -440,32 +445,32 @@ pub(super) fn inode_of(entry: &Entry) -> Option<u32> {
 }
 
 /// Frees the inode of a value that no entry came to name.
-pub(super) fn take_back(st: &Store, step: &mut Step<'_>, entry: &Entry) -> Result<()> {
+pub(super) fn take_back(env: &AttrEnv, step: &mut Step<'_>, entry: &Entry) -> Result<()> {
     match entry.value {
-        Value::EaInode { ino, .. } => destroy(st, step, &open(st, ino)?),
+        Value::EaInode { ino, .. } => destroy(env, step, &open(env, ino)?),
         Value::Inline(_) => Ok(()),
     }
 }
 
 /// Frees an attribute inode. What does not fit in the handle is left to the next recovery of
 /// orphans.
-fn destroy(st: &Store, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
-    let mut end = block_count(st, ea);
+fn destroy(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
+    let mut end = block_count(env, ea);
     while end > 0 {
-        let left = extent::remove(st, step, ea, 0..end)?;
-        if left >= end && !step.extend(extent::credits(st, ea, 1) + Alloc::INODE_CREDITS)? {
-            return leave_orphan(st, step, ea);
+        let left = extent::remove(env, step, ea, 0..end)?;
+        if left >= end && !step.extend(extent::credits(env, ea, 1) + Alloc::INODE_CREDITS)? {
+            return leave_orphan(env, step, ea);
         }
         end = left;
     }
-    queue_for_reaper(st, step, ea)?;
+    queue_for_reaper(env, step, ea)?;
     ea.end_free();
-    st.attrs.inodes.lock().remove(&ea.ino);
-    st.alloc.free_inode(step.handle(), ea.ino, FileType::Regular, false)
+    env.attrs.inodes.lock().remove(&ea.ino);
+    env.alloc.free_inode(step.handle(), ea.ino, FileType::Regular, false)
 }
 
-fn queue_for_reaper(st: &Store, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
-    let now = u32::try_from(st.now().sec).unwrap_or(u32::MAX).max(1);
+fn queue_for_reaper(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
+    let now = u32::try_from(env.now().sec).unwrap_or(u32::MAX).max(1);
     let mut body = step.edit(ea)?;
     body.set_ea_refcount(0);
     body.links = 0;
@@ -474,31 +479,31 @@ fn queue_for_reaper(st: &Store, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<
     Ok(())
 }
 
-fn leave_orphan(st: &Store, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
+fn leave_orphan(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
     {
         let mut body = step.edit(ea)?;
         body.set_ea_refcount(0);
         body.links = 0;
     }
-    st.orphans.add(step, ea)
+    env.orphans.add(step, ea)
 }
 
-fn block_count(st: &Store, ea: &Inode) -> u64 {
-    ea.size().div_ceil(st.block_size() as u64)
+fn block_count(env: &AttrEnv, ea: &Inode) -> u64 {
+    ea.size().div_ceil(env.block_size() as u64)
 }
 
 /// Credits of [`create`].
-pub(super) fn create_credits(st: &Store, len: usize) -> u32 {
-    let blocks = len.div_ceil(st.block_size()) as u32;
-    Alloc::INODE_CREDITS + 1 + blocks + st.alloc.credits(blocks) + 2
+pub(super) fn create_credits(env: &AttrEnv, len: usize) -> u32 {
+    let blocks = len.div_ceil(env.block_size()) as u32;
+    Alloc::INODE_CREDITS + 1 + blocks + env.alloc.credits(blocks) + 2
 }
 
 /// Credits of [`Values::release`] of a value of usual size.
-pub(super) fn release_credits(st: &Store) -> u32 {
-    let blocks = (super::SIZE_MAX.div_ceil(st.block_size())) as u32;
-    Alloc::INODE_CREDITS + 1 + st.alloc.credits(blocks) + 4
+pub(super) fn release_credits(env: &AttrEnv) -> u32 {
+    let blocks = (super::SIZE_MAX.div_ceil(env.block_size())) as u32;
+    Alloc::INODE_CREDITS + 1 + env.alloc.credits(blocks) + 4
 }
 
-fn extent_limit(st: &Store) -> u32 {
-    (super::SIZE_MAX.div_ceil(st.block_size())) as u32
+fn extent_limit(env: &AttrEnv) -> u32 {
+    (super::SIZE_MAX.div_ceil(env.block_size())) as u32
 }

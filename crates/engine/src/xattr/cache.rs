@@ -9,7 +9,7 @@
 //! # Locking
 //! `blocks` and `inodes` are innermost. `sharing` is taken within a handle, with no map locked.
 
-use super::Inode;
+use crate::inode::Inode;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::AtomicBool;
 use extant_sync::{Level, Mutex};
