@@ -2,7 +2,7 @@
 
 use super::MapEnv;
 use super::indirect;
-use super::io::Reader;
+use super::nodes::Reader;
 use super::owner::{Kind, max_blocks};
 use super::tree::{self, LOGICAL_END, Path};
 use crate::bounds::{Steps, Walk};

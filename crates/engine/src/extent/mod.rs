@@ -9,28 +9,30 @@
 //! to change something. Those that change something take a handle that was started before.
 
 mod budget;
-mod change;
+mod convert;
 mod env;
 mod indirect;
-mod insert;
-mod io;
 mod lookup;
+mod map;
+mod nodes;
 mod owner;
 mod pointers;
 pub mod raw;
-mod remove;
 mod share;
+mod shift;
 #[cfg(test)]
 mod testing;
 mod tree;
+mod unmap;
 mod verify;
 
 pub use crate::inode::{ExtentState, Run};
 pub use budget::credits;
-pub use change::{has_unwritten, mark_unwritten, mark_written, shift, split_at};
+pub use convert::{has_unwritten, mark_unwritten, mark_written};
 pub use env::MapEnv;
-pub use insert::{allocate, insert_booked, insert_claim, insert_scattered};
 pub use lookup::{Around, around, check_distinct, goal, implied, lookup, pieces, unowned};
+pub use map::{allocate, insert_booked, insert_claim, insert_scattered};
 pub use owner::{charge, init, init_body, max_blocks, owns_nothing};
-pub use remove::{most_at_once, removal_credits, remove};
 pub use share::MapShape;
+pub use shift::{shift, split_at};
+pub use unmap::{most_at_once, removal_credits, remove};

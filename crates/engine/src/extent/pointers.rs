@@ -5,7 +5,7 @@
 //! As in [`super::io`].
 
 use super::indirect::{Pointers, PointersMut};
-use super::io::{Reader, Writer};
+use super::nodes::{Reader, Writer};
 use super::tree::At;
 use super::verify::is_system;
 use crate::error::{Errno, Error, Result};

@@ -2,7 +2,7 @@
 
 use super::InodeTable;
 use super::lazy::Lazy;
-use super::vitals::Published;
+use super::published::Published;
 use super::{Body, Counts, Hints, Inode, OrphanCell, Pages, Tail};
 use crate::error::{Errno, Error, Result};
 use extant_blocks::Buffer;

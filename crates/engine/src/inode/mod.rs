@@ -16,30 +16,30 @@ mod hints;
 mod lazy;
 mod load;
 mod map_cache;
-mod orphan_at;
+mod orphan_slot;
 mod pages;
 mod pointer_places;
+mod published;
 mod table;
-mod tail;
 mod tx;
-mod verity;
-mod vitals;
+mod verity_state;
+mod xattr_area;
 
 pub use dir_state::{DirCaches, Window, WindowEntry};
 pub use dirty::DirtyInodes;
 pub use hints::{Hint, Hints};
 pub use map_cache::{ExtentState, MapCache, Run};
-pub use orphan_at::{OrphanAt, OrphanCell};
+pub use orphan_slot::{OrphanAt, OrphanCell};
 pub use pages::{
     Alone, Content, Cover, ErrorCursor, PageMap, PagePool, Pages, Place, PlugPolicy, PoolStats,
     Remapped, Taken, Work,
 };
 pub use pointer_places::PointerPlaces;
+pub use published::{Ownership, StatSnapshot};
 pub use table::InodeTable;
-pub use tail::Tail;
 pub use tx::{Step, Tx};
-pub use verity::Verity;
-pub use vitals::{Ownership, StatSnapshot};
+pub use verity_state::Verity;
+pub use xattr_area::Tail;
 
 use crate::alloc::NewInode;
 use crate::error::{Errno, Result};
@@ -50,8 +50,8 @@ use extant_sync::life::HoldState;
 use extant_sync::lockref::Lockref;
 use extant_sync::{ArcRwLock, Level, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use lazy::{Lazy, Make};
+use published::Published;
 use std::ops::{Deref, DerefMut};
-use vitals::Published;
 
 /// What the table's slot says, decoded, and the in-inode attribute area.
 #[derive(Debug, Clone)]

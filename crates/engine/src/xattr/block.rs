@@ -14,7 +14,7 @@
 //! freed.
 
 use super::AttrEnv;
-use super::places::Places;
+use super::area::Places;
 use super::value::{self, Values};
 use crate::alloc::{Purpose, Request};
 use crate::error::{Error, Result};

@@ -10,11 +10,11 @@
 //! The caller holds the inode's `rw` lock (reading for [`get`] and [`list`]).
 
 mod acl;
+mod area;
 mod block;
 mod cache;
 mod env;
 mod names;
-mod places;
 mod value;
 
 pub use cache::AttrCache;
@@ -24,11 +24,11 @@ pub use acl::{Inherited, acl_after_chmod, check_acl, inherit_acl, keep_access_ac
 
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step};
+use area::{Places, encode_here, is, store_here, with};
 use extant_format::features::{Compat, Incompat};
 use extant_format::xattr::{Entry, Value, decode_inode_area, inode_area_space};
 use extant_sync::atomic::Ordering;
 use names::{INLINE_DATA, Key};
-use places::{Places, encode_here, is, store_here, with};
 use std::sync::Arc;
 
 /// Largest value that system calls carry, in bytes.

@@ -10,8 +10,8 @@
 
 use super::AttrEnv;
 use super::SIZE_MAX;
+use super::area::Places;
 use super::names::Key;
-use super::places::Places;
 use crate::alloc::Alloc;
 use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};

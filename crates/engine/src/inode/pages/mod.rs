@@ -20,7 +20,7 @@ mod content;
 mod errors;
 mod map;
 mod pool;
-mod range;
+mod range_lock;
 mod readahead;
 mod set_aside;
 
@@ -28,7 +28,7 @@ pub use content::Content;
 pub use errors::{ErrorCursor, ErrorSeq};
 pub use map::{Cover, PageMap, Place, Remapped, Taken};
 pub use pool::{PagePool, PlugPolicy, PoolStats};
-pub use range::RangeLock;
+pub use range_lock::RangeLock;
 pub use readahead::ReadAhead;
 pub use set_aside::Alone;
 

@@ -3,8 +3,8 @@
 use super::MapEnv;
 use super::budget;
 use super::indirect;
-use super::io::Writer;
 use super::lookup::{goal_locked, implied_locked, lookup_locked, unowned_locked};
+use super::nodes::Writer;
 use super::owner::{Kind, charge, check_charge, purpose};
 use super::tree;
 use crate::alloc::{Claim, Purpose, Request, Small};

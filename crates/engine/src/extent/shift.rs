@@ -1,9 +1,9 @@
-//! Changes of mapped extents that allocate no data: their state and their place in the file.
+//! Moves mapped extents within the file.
 
 use super::MapEnv;
 use super::budget;
-use super::insert::changing;
-use super::io::Writer;
+use super::map::changing;
+use super::nodes::Writer;
 use super::owner::Kind;
 use super::tree;
 use crate::error::{Errno, Result};
@@ -12,94 +12,6 @@ use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Turns unwritten blocks of the range into written ones, from its start as far as the handle's
-/// credits allow. Returns where it stopped: when that is `range.end`, all is done; else restart the
-/// handle and call again from there. A range within one run is done at once if the handle was
-/// started with [`credits`](super::credits) for it.
-///
-/// # Errors
-/// ENOSPC where a split needs a block, `Corrupt`, `Io`. Nothing has changed then: after an error
-/// behind the first run the call returns where it stopped, and the next one meets the error.
-pub fn mark_written(
-    env: &MapEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    range: Range<u32>,
-) -> Result<u32> {
-    match Kind::of(inode) {
-        Kind::Tree => mark(env, step, inode, range, false),
-        Kind::Indirect | Kind::Inline => Ok(range.end),
-    }
-}
-
-/// Turns written blocks of the range into unwritten ones (zero range). Restartable as
-/// [`mark_written`].
-///
-/// # Errors
-/// EOPNOTSUPP for a map without unwritten blocks (see [`has_unwritten`]), otherwise as
-/// [`mark_written`].
-pub fn mark_unwritten(
-    env: &MapEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    range: Range<u32>,
-) -> Result<u32> {
-    match Kind::of(inode) {
-        Kind::Tree => mark(env, step, inode, range, true),
-        Kind::Indirect | Kind::Inline => Err(Errno::OpNotSupp.into()),
-    }
-}
-
-/// Whether the inode's kind of map knows unwritten blocks (extent trees do, indirect blocks do
-/// not).
-pub fn has_unwritten(inode: &Inode) -> bool {
-    Kind::of(inode) == Kind::Tree
-}
-
-fn mark(
-    env: &MapEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    range: Range<u32>,
-    unwritten: bool,
-) -> Result<u32> {
-    if range.is_empty() {
-        return Ok(range.end);
-    }
-    let mut map = inode.map.write();
-    let reached = changing(step, inode, &mut map, |step| {
-        convert_runs(env, step, inode, range.clone(), unwritten)
-    })?;
-    map.forget(range.start.into()..reached.into());
-    Ok(reached)
-}
-
-fn convert_runs(
-    env: &MapEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    range: Range<u32>,
-    unwritten: bool,
-) -> Result<u32> {
-    let mut at = range.start;
-    let mut nodes = Writer::new(env, step, inode, env.alloc.inode_goal(inode.ino));
-    while at < range.end {
-        let needed = budget::edit(env, budget::depth(inode));
-        if !budget::may_go_on(nodes.step, needed, at == range.start)? {
-            break;
-        }
-        let before = nodes.step.credits_left();
-        let next = match tree::convert(&mut nodes, at..range.end, unwritten) {
-            // What was converted before counts.
-            Err(_) if at > range.start => break,
-            next => next?,
-        };
-        budget::assert_used(before, nodes.step, needed);
-        at = u32::try_from(next).unwrap_or(range.end).clamp(at + 1, range.end);
-    }
-    Ok(at)
-}
 
 /// Sees to it that no extent goes across the border before block `at`, so that a later [`shift`]
 /// from there needs no space.

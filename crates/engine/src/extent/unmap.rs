@@ -3,9 +3,9 @@
 use super::MapEnv;
 use super::budget;
 use super::indirect::{self, Removal};
-use super::insert::changing;
-use super::io::Writer;
 use super::lookup;
+use super::map::changing;
+use super::nodes::Writer;
 use super::owner::{Kind, charge, check_charge, purpose};
 use super::tree;
 use crate::alloc::Purpose;
