@@ -5,7 +5,7 @@ use super::budget;
 use super::indirect;
 use super::lookup::{goal_locked, implied_locked, lookup_locked, unowned_locked};
 use super::nodes::Writer;
-use super::owner::{Kind, charge, check_charge, purpose};
+use super::owner::{Kind, charge, charge_checked, check_charge, purpose};
 use super::tree;
 use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Result};
@@ -275,7 +275,7 @@ pub fn insert_booked(
             check_charge(env, inode, blocks)?;
             nodes.in_step(|nodes| {
                 part.map(nodes)?;
-                charge(env, nodes.step, inode, blocks)
+                charge_checked(env, nodes.step, inode, blocks)
             })?;
             Ok(part.run.len)
         })
@@ -345,7 +345,7 @@ fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<B
     let (env, inode) = (nodes.env, nodes.inode);
     let blocks = i64::from(len.next_multiple_of(env.geo.cluster_ratio()));
     let start = env.alloc.book(nodes.step.handle(), claim, len)?;
-    charge(env, nodes.step, inode, blocks)?;
+    charge_checked(env, nodes.step, inode, blocks)?;
     Ok(start)
 }
 

@@ -81,6 +81,16 @@ pub(super) fn check_charge(env: &MapEnv, inode: &Inode, blocks: i64) -> Result<(
 pub fn charge(env: &MapEnv, step: &mut Step<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
     // Before the handle counts a change.
     check_charge(env, inode, blocks)?;
+    charge_checked(env, step, inode, blocks)
+}
+
+/// As [`charge`], after [`check_charge`].
+pub(super) fn charge_checked(
+    env: &MapEnv,
+    step: &mut Step<'_>,
+    inode: &Arc<Inode>,
+    blocks: i64,
+) -> Result<()> {
     loop {
         let mut body = step.edit(inode)?;
         let sum = count_after(env, inode, body.blocks, blocks)?;

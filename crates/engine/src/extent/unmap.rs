@@ -6,7 +6,7 @@ use super::indirect::{self, Removal};
 use super::lookup;
 use super::map::changing;
 use super::nodes::Writer;
-use super::owner::{Kind, charge, check_charge, purpose};
+use super::owner::{Kind, charge, charge_checked, check_charge, purpose};
 use super::tree;
 use crate::alloc::Purpose;
 use crate::bounds::Remark;
@@ -183,7 +183,7 @@ fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: tree::Path, gone: &tree::T
     let prepared = tree::prepare_removal(nodes, path, gone)?;
     nodes.in_step(|nodes| {
         tree::remove_tail(nodes, &prepared, gone)?;
-        charge(env, nodes.step, inode, -sum)?;
+        charge_checked(env, nodes.step, inode, -sum)?;
         free(env, nodes.step, inode, &freed)
     })
 }
