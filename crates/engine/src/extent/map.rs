@@ -272,7 +272,7 @@ pub fn insert_booked(
         each_part(run, |rest| {
             let part = Part::prepare(&mut nodes, rest)?;
             let blocks = i64::from(part.run.len);
-            check_charge(env, inode, blocks)?;
+            check_charge(env, inode, blocks + nodes.claimed())?;
             nodes.in_step(|nodes| {
                 part.map(nodes)?;
                 charge_checked(env, nodes.step, inode, blocks)
@@ -335,7 +335,7 @@ fn insert_claimed(
 /// Obtains all that [`book`] needs. Changes nothing.
 fn prepare_book(nodes: &mut Writer<'_, '_, '_>, claim: &Claim, len: u32) -> Result<()> {
     let blocks = i64::from(len.next_multiple_of(nodes.env.geo.cluster_ratio()));
-    check_charge(nodes.env, nodes.inode, blocks)?;
+    check_charge(nodes.env, nodes.inode, blocks + nodes.claimed())?;
     nodes.hold_bitmaps(claim.start, len)
 }
 

@@ -6,7 +6,7 @@
 //! while another lock is taken.
 
 use super::MapEnv;
-use super::owner::charge;
+use super::owner::{charge, check_charge};
 use super::tree::{At, Expect, Nodes, NodesMut};
 use super::verify::Owner;
 use crate::alloc::{Claim, Purpose, Request};
@@ -228,11 +228,19 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     /// Claims blocks for the map's own use, so that there are `blocks` of them; `low` ones lie
     /// below 2^32.
     pub(super) fn claim_blocks(&mut self, blocks: usize, low: bool) -> Result<()> {
+        if self.claims.list.len() >= blocks {
+            return Ok(());
+        }
         while self.claims.list.len() < blocks {
             let (start, len) = self.claims.add(self.env, self.near, low)?;
             self.hold_bitmaps(start, len)?;
         }
-        Ok(())
+        check_charge(self.env, self.inode, self.claimed())
+    }
+
+    /// Blocks that are claimed for the map's own use: the next step may charge the file for them.
+    pub(super) fn claimed(&self) -> i64 {
+        self.claims.list.iter().map(|claim| i64::from(claim.len)).sum()
     }
 
     /// Books a claimed block within a step. It takes a whole cluster.
