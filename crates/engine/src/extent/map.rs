@@ -365,7 +365,7 @@ fn check_state(env: &MapEnv, inode: &Inode, state: ExtentState) -> Result<()> {
     }
 }
 
-/// Calls `insert` with what is left of a run until nothing is: it inserts the first part of that,
+/// Calls `insert` with the rest of a run until nothing is left: it inserts the first part of that,
 /// and gives its length. Returns how many blocks were inserted, and why not all if so.
 fn each_part(run: Run, mut insert: impl FnMut(Run) -> Result<u32>) -> (u32, Result<()>) {
     let (mut done, end) = (0, u64::from(run.lblk) + u64::from(run.len));
@@ -386,7 +386,7 @@ struct Part {
 }
 
 impl Part {
-    /// Obtains what the first part of a run needs. Changes nothing.
+    /// Obtains all that the first part of a run needs. Changes nothing.
     fn prepare(nodes: &mut Writer<'_, '_, '_>, rest: Run) -> Result<Part> {
         check_state(nodes.env, nodes.inode, rest.state)?;
         if Kind::of(nodes.inode) == Kind::Indirect {

@@ -56,7 +56,7 @@ const MAX_SECTORS: u64 = (1 << 48) - 1;
 /// The block count of an inode, in sectors, after a change by `blocks` file-system blocks.
 ///
 /// # Errors
-/// `Corrupt` if that is below zero, or above what an inode can say.
+/// `Corrupt` if that is below zero, or above the largest count of an inode.
 fn count_after(env: &MapEnv, inode: &Inode, old: u64, blocks: i64) -> Result<u64> {
     let sectors = blocks.saturating_mul(env.geo.sectors_per_block().into());
     let most = if env.geo.ro_compat(RoCompat::HUGE_FILE) { MAX_SECTORS } else { u32::MAX.into() };
@@ -77,7 +77,7 @@ pub(super) fn check_charge(env: &MapEnv, inode: &Inode, blocks: i64) -> Result<(
 /// Adds `blocks` (may be negative) file-system blocks to `i_blocks`.
 ///
 /// # Errors
-/// `Corrupt` if that would go below zero, or above what an inode can say.
+/// `Corrupt` if that would go below zero, or above the largest count of an inode.
 pub fn charge(env: &MapEnv, step: &mut Step<'_>, inode: &Arc<Inode>, blocks: i64) -> Result<()> {
     // Before the handle counts a change.
     check_charge(env, inode, blocks)?;

@@ -458,7 +458,7 @@ impl After {
     }
 }
 
-/// After an error what is left of a claim stays with the other pieces, for the blocks that are left.
+/// After an error the rest of a claim stays with the other pieces, for the blocks that are left.
 fn keep_unless(
     result: Result<()>,
     pieces: &mut Pieces,

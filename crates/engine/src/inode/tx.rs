@@ -74,7 +74,7 @@ impl<'a> Tx<'a> {
     }
 
     /// The writer without the rule of steps, for changes that obtain space on their way or take
-    /// back what they did.
+    /// back their changes.
     pub fn loose(&mut self) -> &mut Step<'a> {
         &mut self.step
     }

@@ -1,4 +1,4 @@
-//! The context of attributes and directories: that of maps, and what attributes use besides.
+//! The context of attributes and directories: that of maps, known attributes and orphan records.
 
 use super::AttrCache;
 use crate::extent::MapEnv;

@@ -28,7 +28,7 @@ pub(super) fn prepare(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Re
     path.steps[emptied(path, edit)].iter().try_for_each(|step| prepare_release(nodes, step.at))
 }
 
-/// Whether the leaf has no room for what the edit adds.
+/// Whether the leaf has no room for the entries that the edit adds.
 fn overflows(path: &Path, edit: &Edit) -> bool {
     let (_, leaf) = path.leaf();
     leaf.entries + edit.growth() > leaf.max
