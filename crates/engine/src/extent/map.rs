@@ -15,8 +15,8 @@ use extant_format::extent::Leaf;
 use extant_format::types::{BlockNr, FileType};
 use std::sync::Arc;
 
-/// Claims, books and maps up to `len` blocks at the hole `lblk` within `step` (directories, symlinks,
-/// fallocate). Returns the run that is mapped at `lblk` afterwards, at least one block. On bigalloc
+/// Claims, books and maps up to `len` blocks at the hole `lblk` (directories, symlinks, fallocate).
+/// Returns the run that is mapped at `lblk` afterwards, at least one block. On bigalloc
 /// a cluster that the file already owns is used.
 ///
 /// # Errors
@@ -339,8 +339,8 @@ fn prepare_book(nodes: &mut Writer<'_, '_, '_>, claim: &Claim, len: u32) -> Resu
     nodes.hold_bitmaps(claim.start, len)
 }
 
-/// Books the first `len` blocks of a claim, in whole clusters, and charges the file for them, within
-/// a step. An error of the booking, which comes first, leaves all as it was.
+/// Books the first `len` blocks of a claim, in whole clusters, and charges the file for them, in a
+/// step. An error of the booking, which comes first, leaves all as it was.
 fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
     let (env, inode) = (nodes.env, nodes.inode);
     let blocks = i64::from(len.next_multiple_of(env.geo.cluster_ratio()));

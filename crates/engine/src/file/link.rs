@@ -54,8 +54,8 @@ pub fn target_len(inode: &Inode) -> u64 {
     }
 }
 
-/// Stores the target of a new symlink within `step`: in the inode if it is shorter than 60 bytes, else
-/// in one block. ENAMETOOLONG beyond a block.
+/// Stores the target of a new symlink: in the inode if it is shorter than 60 bytes, else in one
+/// block. ENAMETOOLONG beyond a block.
 pub fn set_link(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
     if target.len() >= st.block_size() {
         return Err(Errno::NameTooLong.into());

@@ -95,8 +95,8 @@ fn remove(nodes: &mut impl NodesMut, at: u32, range: Range<u64>) -> Result<bool>
     edit(nodes, at, |path| plan::remove(path, range.clone()))
 }
 
-/// Obtains all that [`remove_tail`] needs, for a tail that was just found on `path`. Changes nothing
-/// on disk.
+/// Obtains all that [`remove_tail`] needs, for a tail that was just found on `path`. Changes
+/// nothing on disk.
 pub(super) fn prepare_removal(
     nodes: &mut impl NodesMut,
     path: Path,
