@@ -192,7 +192,7 @@ pub enum NodeKind<'a> {
 }
 
 impl<'a> NodeKind<'a> {
-    pub(crate) fn new(self) -> New<'a> {
+    pub(crate) fn to_engine(self) -> New<'a> {
         match self {
             NodeKind::File => New::File,
             NodeKind::Dir => New::Dir,

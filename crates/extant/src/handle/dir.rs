@@ -74,8 +74,13 @@ impl Dir {
     ) -> Result<Inode> {
         let name = name.as_bytes();
         let caller = Caller { uid, gid, ..Caller::default() };
-        let made =
-            self.core().ops.create(&caller, self.node(), name, permissions & 0o7777, kind.new());
+        let made = self.core().ops.create(
+            &caller,
+            self.node(),
+            name,
+            permissions & 0o7777,
+            kind.to_engine(),
+        );
         let made = self.inode.done(Op::Create, made);
         made.map(|node| Inode::new(self.core(), node)).map_err(|e| e.at(Op::Create, name))
     }
