@@ -9,23 +9,33 @@ use std::time::{Duration, Instant};
 const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// Programs of Debian's essential packages, which each system has.
-const ESSENTIAL: [&str; 25] = [
+const ESSENTIAL: &[&str] = &[
     "bash",
+    "cat",
     "chmod",
     "chown",
     "cmp",
     "cp",
     "dd",
     "du",
+    "env",
     "fallocate",
     "find",
+    "grep",
     "gzip",
+    "id",
     "kill",
+    "ln",
+    "ls",
+    "mkdir",
     "mkfifo",
     "mknod",
+    "mv",
     "perl",
     "rm",
+    "rmdir",
     "script",
+    "sed",
     "seq",
     "setpriv",
     "sh",
@@ -33,7 +43,10 @@ const ESSENTIAL: [&str; 25] = [
     "stat",
     "sync",
     "tar",
+    "timeout",
     "touch",
+    "true",
+    "truncate",
     "unshare",
 ];
 
