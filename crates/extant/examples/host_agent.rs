@@ -5,6 +5,7 @@
 
 use extant::{BlockDevice, Fs};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -80,12 +81,11 @@ impl BlockDevice for Overlay {
             let at = offset + done as u64;
             let within = (at % PAGE) as usize;
             let n = (PAGE as usize - within).min(data.len() - done);
-            if !pages.contains_key(&(at / PAGE)) {
-                pages.insert(at / PAGE, self.base_page(at / PAGE)?);
-            }
-            if let Some(page) = pages.get_mut(&(at / PAGE)) {
-                page[within..within + n].copy_from_slice(&data[done..done + n]);
-            }
+            let page = match pages.entry(at / PAGE) {
+                Entry::Occupied(page) => page.into_mut(),
+                Entry::Vacant(page) => page.insert(self.base_page(at / PAGE)?),
+            };
+            page[within..within + n].copy_from_slice(&data[done..done + n]);
             done += n;
         }
         Ok(())
