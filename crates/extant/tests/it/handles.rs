@@ -22,7 +22,7 @@ const _: () = {
 fn a_file_reads_writes_and_seeks_as_in_std() {
     let fs = new();
     let mut file = fs.create_file("/f").unwrap();
-    write!(file, "hello {}", "world").unwrap();
+    write!(file, "hello world").unwrap();
     assert_eq!(file.seek(SeekFrom::End(-5)).unwrap(), 6);
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap();
