@@ -28,7 +28,7 @@
 //!
 //! # Features
 //! - `file-device` (default): devices in files and on disks of Linux.
-//! - `mkfs`: the module [`mkfs`], which makes file systems.
+//! - `mkfs`: the module `mkfs`, which makes file systems.
 //!
 //! # Stability
 //! This crate alone follows semantic versioning; the crates below it (`extant-engine` and others)

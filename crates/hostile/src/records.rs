@@ -70,7 +70,7 @@ impl Record {
         Record { kind: INODE, value }
     }
 
-    /// Makes the tail of a commit; [`write`] computes its value.
+    /// Makes the tail of a commit; [`write()`] computes its value.
     pub fn tail() -> Record {
         Record { kind: TAIL, value: Vec::new() }
     }

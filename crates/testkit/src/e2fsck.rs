@@ -26,7 +26,7 @@ pub fn check(image: &Path) -> Verdict {
     }
 }
 
-/// Repairs the traces of a crash, as [`fsck::recover_and`] does, and checks again by [`check`].
+/// Repairs the traces of a crash, as `fsck::recover_and` does, and checks again by [`check`].
 pub fn recover(image: &Path) -> Verdict {
     fsck::recover_and(image, check)
 }
