@@ -1,4 +1,4 @@
-//! Looking ahead: while a client goes through a tree that is not in memory, a thread loads what it
+//! Looking ahead: while a client goes through a tree that is not in memory, a job loads what it
 //! will ask for next.
 //!
 //! A client that waits for each answer leaves a processor idle. What it has seen of the tree tells
@@ -22,7 +22,8 @@ use crate::dir;
 use crate::error::Result;
 use crate::inode::{Hint, Inode};
 use extant_format::types::InodeNr;
-use extant_sync::{Condvar, Level, Mutex, MutexGuard, ShardedCounter};
+use extant_sync::scheduler::Bell;
+use extant_sync::{Level, Mutex, MutexGuard, ShardedCounter};
 use std::collections::VecDeque;
 
 /// Inodes that may be loaded when somebody begins to look into a directory.
@@ -67,9 +68,6 @@ struct State {
     waiting: VecDeque<Step>,
     /// Inodes that may still be loaded.
     budget: u32,
-    /// The thread waits for work.
-    idle: bool,
-    ended: bool,
 }
 
 /// What is to be looked through.
@@ -77,7 +75,7 @@ struct State {
 pub struct Ahead {
     on: bool,
     state: Mutex<State>,
-    wake: Condvar,
+    bell: Bell,
     loaded: ShardedCounter,
     used: ShardedCounter,
 }
@@ -88,13 +86,18 @@ impl Ahead {
         Ahead {
             on,
             state: Mutex::new(Level::Leaf, State::default()),
-            wake: Condvar::new(),
+            bell: Bell::default(),
             loaded: ShardedCounter::default(),
             used: ShardedCounter::default(),
         }
     }
 
-    /// Whether a thread is to look ahead.
+    /// Wakes the task that looks ahead.
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Whether a task is to look ahead.
     pub fn is_on(&self) -> bool {
         self.on
     }
@@ -105,28 +108,11 @@ impl Ahead {
         (count(&self.loaded), count(&self.used))
     }
 
-    /// Waits for the next step; none when it has ended.
+    /// The next step, if there is one to be made.
     pub fn next(&self) -> Option<Step> {
+        self.bell.begin();
         let mut state = self.state.lock();
-        loop {
-            if state.ended {
-                return None;
-            }
-            if state.budget > 0
-                && let Some(step) = state.waiting.pop_front()
-            {
-                state.idle = false;
-                return Some(step);
-            }
-            state.idle = true;
-            self.wake.wait(&mut state);
-        }
-    }
-
-    /// Nobody needs anything any more.
-    pub fn end(&self) {
-        self.state.lock().ended = true;
-        self.wake.notify_all();
+        if state.budget > 0 { state.waiting.pop_front() } else { None }
     }
 
     /// A name of a directory was asked for whose inode was not in memory.
@@ -171,14 +157,11 @@ impl Ahead {
         self.go_on(state);
     }
 
-    fn go_on(&self, mut state: MutexGuard<'_, State>) {
-        let wake = state.idle && !state.waiting.is_empty();
-        if wake {
-            state.idle = false;
-        }
+    fn go_on(&self, state: MutexGuard<'_, State>) {
+        let waits = !state.waiting.is_empty();
         drop(state);
-        if wake {
-            self.wake.notify_one();
+        if waits {
+            self.bell.ring();
         }
     }
 
