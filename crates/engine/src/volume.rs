@@ -8,8 +8,8 @@ use extant_format::features::RoCompat;
 use extant_format::quota::QuotaKind;
 use extant_format::{Geometry, types::Timestamp};
 use extant_journal::{Handle, Journal};
-use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use extant_sync::{OnceLock, Sharded, shard_index};
+use extant_sync::atomic::{AtomicBool, Ordering};
+use extant_sync::{OnceLock, SharedRng, shard_index};
 use std::cell::Cell;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -38,41 +38,6 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         crate::os::now()
-    }
-}
-
-/// Random numbers for generations and spreading: splitmix64 over a seed.
-#[derive(Debug)]
-pub struct Rng {
-    states: Sharded<AtomicU64>,
-    /// All threads draw from one sequence.
-    one: bool,
-}
-
-/// Sequences of shards begin so far from each other.
-const DISTANCE: u64 = 1 << 57;
-
-impl Rng {
-    /// The same seed gives the same numbers, whichever threads draw them.
-    pub fn new(seed: u64) -> Self {
-        Rng { one: true, ..Rng::spread(seed) }
-    }
-
-    /// Threads draw from sequences of their own.
-    pub fn spread(seed: u64) -> Self {
-        let state =
-            |shard: usize| AtomicU64::new(seed.wrapping_add((shard as u64).wrapping_mul(DISTANCE)));
-        Rng { states: Sharded::new(state), one: false }
-    }
-
-    /// The next number.
-    pub fn next_u32(&self) -> u32 {
-        // Relaxed: only the counter's own modification order matters.
-        let state = if self.one { self.states.at(0) } else { self.states.local() };
-        let mut z = state.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 16) as u32
     }
 }
 
@@ -143,7 +108,7 @@ pub struct Volume {
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Chance.
-    pub rng: Rng,
+    pub rng: SharedRng,
     /// Set when nothing may be changed: asked for, or after an error.
     pub read_only: AtomicBool,
     /// Somebody stopped the file system as a power cut would; it is read-only then, too.

@@ -6,6 +6,7 @@ use super::sizing::Sizes;
 use extant_format::checksum::uuid_seed;
 use extant_format::superblock::{CHECKSUM_TYPE_CRC32C, DefaultMountOpts, SuperFlags};
 use extant_format::{Compat, Features, Incompat, InodeNr, RoCompat, Superblock, Timestamp};
+use extant_sync::SplitMix64;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -41,19 +42,19 @@ fn now() -> Timestamp {
 
 /// Random words: from a seed, or from the keys that the system gives each hasher.
 struct Words {
-    seed: Option<u64>,
+    seeded: Option<SplitMix64>,
     drawn: u64,
 }
 
 impl Words {
     fn new(seed: Option<u64>) -> Self {
-        Self { seed, drawn: 0 }
+        Self { seeded: seed.map(SplitMix64::new), drawn: 0 }
     }
 
     fn next(&mut self) -> u64 {
         self.drawn += 1;
-        match self.seed {
-            Some(seed) => mix(seed.wrapping_add(self.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+        match &mut self.seeded {
+            Some(numbers) => numbers.next_u64(),
             None => RandomState::new().hash_one((self.drawn, SystemTime::now())),
         }
     }
@@ -65,12 +66,6 @@ impl Words {
         let variant = version & !(3 << 62) | 2 << 62;
         std::array::from_fn(|n| (variant >> (120 - 8 * n)) as u8)
     }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Hash version of new directories: half MD4.

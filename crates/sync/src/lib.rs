@@ -37,6 +37,7 @@ mod models;
 mod mutex;
 mod padded;
 mod parking;
+mod random;
 #[cfg(not(loom))]
 mod revocable;
 mod rounds;
@@ -73,6 +74,7 @@ pub use modelled::{
 #[cfg(not(loom))]
 pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use padded::CachePadded;
+pub use random::{SharedRng, SplitMix64};
 #[cfg(not(loom))]
 pub use revocable::Revocable;
 pub use rounds::Coalescer;

@@ -1,25 +1,26 @@
 //! A small seeded generator, so that a failing test can be run again.
 
+use extant_sync::SplitMix64;
 use std::collections::VecDeque;
 
 /// SplitMix64: one word of state, equal sequences for equal seeds. What it gives may be laid down
 /// by bytes that are taken first, so that whoever makes the bytes decides each choice.
 #[derive(Debug, Clone)]
 pub struct Rng {
-    state: u64,
+    numbers: SplitMix64,
     taken_first: VecDeque<u8>,
 }
 
 impl Rng {
     /// A generator; equal seeds give equal sequences.
     pub fn new(seed: u64) -> Self {
-        Self { state: seed, taken_first: VecDeque::new() }
+        Self { numbers: SplitMix64::new(seed), taken_first: VecDeque::new() }
     }
 
     /// A generator whose first numbers are made of `bytes`: as few for each as its bound asks for.
     /// Then it goes on as that of seed 1.
     pub fn laid_down(bytes: &[u8]) -> Self {
-        Self { state: 1, taken_first: bytes.iter().copied().collect() }
+        Self { taken_first: bytes.iter().copied().collect(), ..Self::new(1) }
     }
 
     /// Bytes that are still to be taken.
@@ -37,11 +38,7 @@ impl Rng {
         if let Some(number) = self.take(8) {
             return number;
         }
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.numbers.next_u64()
     }
 
     /// A number in `0..bound`; 0 if `bound` is 0.

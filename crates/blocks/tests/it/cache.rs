@@ -1,6 +1,7 @@
 //! The cache: loads, eviction, and many threads at once.
 
 use extant_blocks::{BlockDevice, Buffer, Cache, Failure, Fault, FaultDevice, MemDevice, Op};
+use extant_testkit::rng::Rng;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -239,12 +240,9 @@ fn no_change_is_lost_under_eviction() {
         for thread in 0..THREADS {
             let (cache, device, changes) = (&cache, &device, &changes);
             scope.spawn(move || {
-                let mut state = thread * 7919 + 1;
+                let mut rng = Rng::new(thread);
                 for round in 0..ROUNDS {
-                    state = state
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1_442_695_040_888_963_407);
-                    let nr = (state >> 33) % BLOCKS;
+                    let nr = rng.below(BLOCKS);
                     match round % 16 {
                         0 => cache.read_ahead(nr, 8),
                         1 => drop(cache.shrink(20 * BLOCK)),

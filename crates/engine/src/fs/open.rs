@@ -15,13 +15,14 @@ use crate::orphan::{Found, OrphanBlocks, Orphans};
 use crate::quota::Quotas;
 use crate::store::Store;
 use crate::vfs::Vfs;
-use crate::volume::{MountPolicy, Rng, Volume, superblock_seconds};
+use crate::volume::{MountPolicy, Volume, superblock_seconds};
 use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::Geometry;
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::superblock::{ErrorPolicy, State, SuperFlags, Superblock};
 use extant_format::types::InodeNr;
 use extant_journal::{Config, Journal, Log, LogFeatures, recovery};
+use extant_sync::SharedRng;
 use extant_sync::atomic::{AtomicBool, Ordering};
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -474,7 +475,7 @@ pub(super) fn build(
         cache,
         journal,
         clock: options.clock.clone(),
-        rng: options.seed.map_or_else(|| Rng::spread(chance()), Rng::new),
+        rng: options.seed.map_or_else(|| SharedRng::spread(chance()), SharedRng::new),
         read_only: AtomicBool::new(!write),
         shut_down: AtomicBool::new(false),
         policy: policy(options, &sb),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::volume::{Rng, SystemClock};
+use crate::volume::SystemClock;
 use extant_blocks::{BlockDevice, Cache, SparseDevice};
 use extant_format::Geometry;
 use extant_format::features::{Features, Incompat, RoCompat};
@@ -77,7 +77,7 @@ fn volume(geo: Geometry, dev: Arc<dyn BlockDevice>) -> Arc<Volume> {
         cache,
         journal,
         clock,
-        rng: Rng::new(1),
+        rng: extant_sync::SharedRng::new(1),
         read_only: false.into(),
         shut_down: false.into(),
         policy: Default::default(),

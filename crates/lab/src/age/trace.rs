@@ -5,6 +5,7 @@
 //! 2.46 of the natural logarithm of bytes), cut off at a part of the disk. Existing files rarely
 //! change: one event in ten grows a file, one in twenty rewrites it.
 
+use extant_sync::SplitMix64;
 use std::collections::VecDeque;
 
 const MU: f64 = 9.48;
@@ -48,22 +49,16 @@ pub struct Scale {
     pub churn: f64,
 }
 
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let mixed = (self.0 ^ self.0 >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed ^ mixed >> 32
-    }
-
     fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
+        self.0.below(n as u64) as usize
     }
 
     /// Between 0 and 1, neither of them.
     fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+        ((self.0.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 
     fn size(&mut self, most: u64) -> u64 {
@@ -98,7 +93,7 @@ impl Trace {
     pub fn new(scale: Scale, seed: u64) -> Trace {
         Trace {
             scale,
-            random: Random(seed),
+            random: Random(SplitMix64::new(seed)),
             live: Vec::new(),
             next: 0,
             used: 0,

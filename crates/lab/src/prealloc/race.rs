@@ -3,6 +3,7 @@
 
 use super::designs::{AsList, AsTree, Design};
 use extant_space::prealloc::{Ask, Piece, place};
+use extant_sync::SplitMix64;
 use std::time::Instant;
 
 /// Blocks of 4 KiB in the file: 64 GiB.
@@ -38,10 +39,9 @@ pub fn run(quick: bool) {
 
 fn write(design: &mut dyn Design, writes: u32) {
     let mut next_physical = 0;
-    let mut state = 1u64;
+    let mut random = SplitMix64::new(1);
     for _ in 0..writes {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let logical = (state >> 33) as u32 % BLOCKS;
+        let logical = random.below(BLOCKS.into()) as u32;
         if design.take(logical, 1).is_some() {
             continue;
         }

@@ -3,6 +3,7 @@
 
 use super::sides::{Container, Files};
 use extant_engine::PreallocStats;
+use extant_sync::SplitMix64;
 use std::io;
 use std::time::Instant;
 
@@ -167,11 +168,10 @@ fn thousands(calls: u64) -> f64 {
 /// Writes of 1 KiB anywhere in a large file, to the end of an fsync.
 fn sparse(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
     let file = files.create(FILE)?;
-    let mut state = 42u64;
+    let mut random = SplitMix64::new(42);
     let calls = || {
         (0..scale.sparse_writes).try_for_each(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let at = (state >> 16) % (scale.sparse_bytes / WRITE) * WRITE;
+            let at = random.below(scale.sparse_bytes / WRITE) * WRITE;
             file.write_at(at, &[1; WRITE as usize])
         })
     };

@@ -15,7 +15,7 @@ use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::GroupNr;
 use extant_space::free_runs;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use extant_sync::{Level, RwLock};
+use extant_sync::{Level, RwLock, SplitMix64};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSlice};
@@ -63,16 +63,16 @@ impl Profile {
         Profile { name: "posted", runs: 32..=32, rare_runs: 32..=32, used: 3.1 };
 
     fn bitmap(&self, seed: u32, len: u32) -> Vec<u8> {
-        let mut random = Random(u64::from(seed) << 32 | 0x5eed);
+        let mut random = SplitMix64::new(u64::from(seed) << 32 | 0x5eed);
         let lengths = if seed == PATTERNS { &self.rare_runs } else { &self.runs };
         let mean = f64::from(lengths.start() + lengths.end()) / 2.0;
         let gap = (mean * self.used * 2.0) as u32;
         let mut bits = vec![0xFF; len.div_ceil(8) as usize];
-        let mut at = random.within(0..=gap);
+        let mut at = within(&mut random, 0..=gap);
         while at < len {
-            let run = random.within(lengths.clone()).min(len - at);
+            let run = within(&mut random, lengths.clone()).min(len - at);
             bitmap::clear_range(&mut bits, at as usize..(at + run) as usize);
-            at += run + random.within(1..=gap - 1);
+            at += run + within(&mut random, 1..=gap - 1);
         }
         bits
     }
@@ -83,13 +83,8 @@ impl Profile {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn within(&mut self, range: RangeInclusive<u32>) -> u32 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        range.start() + (self.0 >> 40) as u32 % (range.end() - range.start() + 1)
-    }
+fn within(random: &mut SplitMix64, range: RangeInclusive<u32>) -> u32 {
+    range.start() + random.below(u64::from(range.end() - range.start()) + 1) as u32
 }
 
 /// A group's bitmap as the disk has it.

@@ -1,7 +1,8 @@
 //! A tree in the order of an archive: directories before their entries, with the distribution of
 //! sizes in `/usr`.
 
-use super::{Random, filler};
+use super::filler;
+use extant_sync::SplitMix64;
 
 /// Largest file.
 const MAX_SIZE: u64 = 256 << 10;
@@ -46,7 +47,7 @@ pub struct Archive {
 impl Archive {
     /// A tree with `files` regular files below `top`, the same each time.
     pub fn new(top: &str, files: usize) -> Archive {
-        let mut random = Random(files as u64);
+        let mut random = SplitMix64::new(files as u64);
         let mut archive = Archive { entries: Vec::new(), data: filler(MAX_SIZE as usize * 2) };
         archive.add(top.into(), What::Directory);
         let mut dirs = vec![top.to_owned()];
@@ -82,7 +83,7 @@ impl Archive {
 }
 
 /// Sizes in even shares of each power of two, few large ones: about 10 KiB on average.
-fn size(random: &mut Random) -> usize {
+fn size(random: &mut SplitMix64) -> usize {
     let bits = random.below(10) + 6;
     let wide = if random.below(40) == 0 { bits + 3 } else { bits };
     ((1 << wide) + random.below(1 << wide)).min(MAX_SIZE) as usize

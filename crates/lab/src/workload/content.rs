@@ -1,8 +1,9 @@
 //! Content of files: large ones in order, pieces at random places, appends that must be durable.
 
-use super::{Random, Stage, filler};
+use super::{Stage, filler};
 use crate::measure::{Limit, run_threads};
 use crate::target::{How, OpenFile};
+use extant_sync::SplitMix64;
 use std::io;
 use std::time::Instant;
 
@@ -69,7 +70,7 @@ fn read_pieces(stage: &mut Stage<'_>, threads: usize) -> io::Result<()> {
     let file = stage.target().open(LARGE, How::Read)?;
     let pieces = stage.scale.large / PIECE as u64;
     let done = run_threads(threads, Limit::time(stage.scale.window), |thread, n| {
-        let place = Random(n ^ (thread as u64) << 40).below(pieces);
+        let place = SplitMix64::new(n ^ (thread as u64) << 40).below(pieces);
         let mut buf = [0; PIECE];
         file.read_at(place * PIECE as u64, &mut buf).map(drop)
     })?;

@@ -10,6 +10,7 @@ mod tree;
 use crate::measure::{Done, Record, Row, Unit};
 use crate::side::{Running, Side};
 use crate::target::Target;
+use extant_sync::SplitMix64;
 use std::io;
 use std::time::Duration;
 
@@ -99,32 +100,12 @@ pub const SCENARIOS: [Scenario; 5] = [
     Scenario { name: "content", run: content::run },
 ];
 
-/// Numbers without a pattern, the same in every run.
-#[derive(Clone, Debug)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// A number below `end`.
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-}
-
 /// Bytes that are not zeroes.
 fn filler(len: usize) -> Vec<u8> {
-    let mut random = Random(len as u64);
+    let mut random = SplitMix64::new(len as u64);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
-        bytes.extend_from_slice(&random.next().to_ne_bytes());
+        bytes.extend_from_slice(&random.next_u64().to_ne_bytes());
     }
     bytes.truncate(len);
     bytes

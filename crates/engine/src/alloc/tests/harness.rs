@@ -2,7 +2,7 @@
 
 use crate::alloc::Alloc;
 use crate::groups::Groups;
-use crate::volume::{Rng, SystemClock, Volume};
+use crate::volume::{SystemClock, Volume};
 use extant_blocks::{BlockDevice, Cache, MemDevice, SparseDevice};
 use extant_format::Geometry;
 use extant_format::superblock::Superblock;
@@ -83,7 +83,7 @@ impl House {
             cache,
             journal,
             clock: Arc::new(SystemClock),
-            rng: Rng::new(1),
+            rng: extant_sync::SharedRng::new(1),
             read_only: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             policy: Default::default(),
