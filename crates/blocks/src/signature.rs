@@ -3,6 +3,7 @@
 //!
 //! The table is not complete and need not be: it exists so that a program can name a foreign image,
 //! and ask before it overwrites one.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::{BlockDevice, partition};
 

@@ -133,7 +133,7 @@ impl Acl {
         if let Some(entry) = self.entries.iter().find(|entry| entry.perm & !PERM_MASK != 0) {
             return Err(bad("permissions", entry.perm.into()));
         }
-        let ordered = self.entries.windows(2).all(|pair| pair[0].tag < pair[1].tag);
+        let ordered = self.entries.is_sorted_by(|a, b| a.tag < b.tag);
         if !ordered {
             return Err(bad("entries out of order", self.entries.len() as u64));
         }
@@ -269,6 +269,7 @@ impl Acl {
 
     /// Whether the list allows `want` (read 4, write 2, execute 1) to a user who is the owner or
     /// not, and to whom `in_group` answers for groups; `owning_group` is the file's.
+    #[expect(clippy::too_many_arguments, reason = "a question has as many parts")]
     pub fn allows(
         &self,
         want: u16,

@@ -4,7 +4,7 @@
 //! Bit n is bit n % 8 of byte n / 8. Every function is total: what lies past the end of the bytes
 //! is neither zero nor one: searches end there, counts do not count it, changes leave it.
 
-use crate::bytes::part;
+use crate::bytes::{part, part_mut};
 use std::ops::Range;
 
 const WORD_BITS: usize = 64;
@@ -32,8 +32,9 @@ pub fn word(bits: &[u8], index: usize) -> u64 {
 /// them.
 pub fn put_word(bits: &mut [u8], index: usize, value: u64, mask: u64) {
     let new = (word(bits, index) & !mask) | (value & mask);
-    let start = index.saturating_mul(8).min(bits.len());
-    for (byte, new) in bits[start..].iter_mut().zip(new.to_le_bytes()) {
+    let end = bits.len();
+    let bytes = part_mut(bits, index.saturating_mul(8), end);
+    for (byte, new) in bytes.iter_mut().zip(new.to_le_bytes()) {
         *byte = new;
     }
 }
@@ -142,13 +143,15 @@ fn change(bits: &mut [u8], range: Range<usize>, value: u8) {
     let head = 0xFFu8 << (range.start % 8);
     let tail = 0xFFu8 >> (7 - (range.end - 1) % 8);
     let mix = |byte: &mut u8, mask: u8| *byte = (*byte & !mask) | (value & mask);
-    if first == last {
-        mix(&mut bits[first], head & tail);
-        return;
+    match bits.get_mut(first..=last) {
+        Some([only]) => mix(only, head & tail),
+        Some([start, inner @ .., end]) => {
+            mix(start, head);
+            inner.fill(value);
+            mix(end, tail);
+        }
+        _ => {}
     }
-    mix(&mut bits[first], head);
-    bits[first + 1..last].fill(value);
-    mix(&mut bits[last], tail);
 }
 
 /// Sets every bit of the range.

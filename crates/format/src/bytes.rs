@@ -31,10 +31,16 @@ number_access!(be64, put_be64, u64, from_be_bytes, to_be_bytes);
 
 /// Copies what fits of `source` to `offset`.
 pub(crate) fn put_bytes(bytes: &mut [u8], offset: usize, source: &[u8]) {
-    if let Some(target) = bytes.get_mut(offset..) {
-        let len = target.len().min(source.len());
-        target[..len].copy_from_slice(&source[..len]);
+    let target = bytes.get_mut(offset..).unwrap_or_default();
+    let len = target.len().min(source.len());
+    if let (Some(target), Some(source)) = (target.get_mut(..len), source.get(..len)) {
+        target.copy_from_slice(source);
     }
+}
+
+/// A byte, 0 past the end.
+pub(crate) fn byte(bytes: &[u8], offset: usize) -> u8 {
+    bytes.get(offset).copied().unwrap_or(0)
 }
 
 /// The part `start..end`, cut down to what exists.

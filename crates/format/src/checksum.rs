@@ -3,6 +3,7 @@
 //! CRC-32C chains here are raw: no inversion before or after. They start at [`CRC32C_INIT`] and the
 //! running value is what the disk stores.
 
+use crate::bytes::part;
 use crate::types::InodeNr;
 
 /// The start of every CRC-32C chain.
@@ -25,7 +26,7 @@ pub fn crc32c_zeros(seed: u32, count: usize) -> u32 {
     let mut left = count;
     while left > 0 {
         let step = left.min(ZEROS.len());
-        seed = crc32c_raw(seed, &ZEROS[..step]);
+        seed = crc32c_raw(seed, part(&ZEROS, 0, step));
         left -= step;
     }
     seed
@@ -35,9 +36,9 @@ pub fn crc32c_zeros(seed: u32, count: usize) -> u32 {
 pub fn crc32c_with_hole(seed: u32, data: &[u8], hole: usize, len: usize) -> u32 {
     let hole = hole.min(data.len());
     let end = hole.saturating_add(len).min(data.len());
-    let seed = crc32c_raw(seed, &data[..hole]);
+    let seed = crc32c_raw(seed, part(data, 0, hole));
     let seed = crc32c_zeros(seed, end - hole);
-    crc32c_raw(seed, &data[end..])
+    crc32c_raw(seed, part(data, end, data.len()))
 }
 
 /// The file system's seed from its UUID (without the stored seed of `metadata_csum_seed`).
@@ -58,6 +59,7 @@ pub fn block_seed(seed: u32, block: u64) -> u32 {
 
 const CRC16_TABLE: [u16; 256] = crc16_table();
 
+#[expect(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const fn crc16_table() -> [u16; 256] {
     let mut table = [0u16; 256];
     let mut n = 0;
@@ -76,12 +78,14 @@ const fn crc16_table() -> [u16; 256] {
 
 /// Continues a CRC-16 (polynomial 0x8005, reflected) as the `uninit_bg` feature uses it; chains
 /// start at 0xFFFF.
+#[expect(clippy::indexing_slicing, reason = "a byte is an index of 256 numbers")]
 pub fn crc16(seed: u16, data: &[u8]) -> u16 {
     data.iter().fold(seed, |crc, byte| (crc >> 8) ^ CRC16_TABLE[usize::from((crc as u8) ^ byte)])
 }
 
 const CRC32_BE_TABLE: [u32; 256] = crc32_be_table();
 
+#[expect(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const fn crc32_be_table() -> [u32; 256] {
     let mut table = [0u32; 256];
     let mut n = 0;
@@ -100,6 +104,7 @@ const fn crc32_be_table() -> [u32; 256] {
 
 /// Continues a big-endian CRC-32 (polynomial 0x04C11DB7, not reflected, no inversion), as version 1
 /// journal checksums use it; chains start at 0xFFFFFFFF.
+#[expect(clippy::indexing_slicing, reason = "a byte is an index of 256 numbers")]
 pub fn crc32_be(seed: u32, data: &[u8]) -> u32 {
     data.iter().fold(seed, |crc, byte| {
         (crc << 8) ^ CRC32_BE_TABLE[usize::from(((crc >> 24) as u8) ^ byte)]

@@ -64,8 +64,8 @@ impl Path {
 
     fn through(slot: usize, levels: usize, mut rest: u64, per_block: u64) -> Path {
         let mut offsets = [slot as u32, 0, 0, 0];
-        for level in (1..=levels).rev() {
-            offsets[level] = (rest % per_block) as u32;
+        for offset in offsets.iter_mut().skip(1).take(levels).rev() {
+            *offset = (rest % per_block) as u32;
             rest /= per_block;
         }
         Path { offsets, len: levels + 1 }
@@ -73,7 +73,7 @@ impl Path {
 
     /// Indexes of pointers: the first in the inode, the others in one pointer block each.
     pub fn offsets(&self) -> &[u32] {
-        &self.offsets[..self.len]
+        self.offsets.get(..self.len).unwrap_or(&self.offsets)
     }
 
     /// Pointer blocks on the way: 0 to 3.

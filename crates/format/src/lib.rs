@@ -5,6 +5,7 @@
 //! any bytes give a value or a [`Corrupt`], never a panic, an endless loop or an allocation whose
 //! size only the bytes name.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 pub mod acl;
 pub mod bitmap;

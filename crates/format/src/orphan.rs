@@ -43,7 +43,7 @@ pub fn put(block: &mut [u8], slot: usize, ino: u32) {
 
 /// Number of empty slots.
 pub fn count_zero(block: &[u8]) -> usize {
-    let (slots, _) = block[..tail(block)].as_chunks::<SLOT_SIZE>();
+    let (slots, _) = part(block, 0, tail(block)).as_chunks::<SLOT_SIZE>();
     slots.iter().filter(|slot| **slot == [0; SLOT_SIZE]).count()
 }
 

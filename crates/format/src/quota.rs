@@ -306,6 +306,7 @@ pub fn put_record(block: &mut [u8], slot: usize, record: &QuotaRecord) {
 }
 
 /// A whole file that holds these records, at most [`RECORDS`].
+#[expect(clippy::indexing_slicing, reason = "numbers of blocks that were added before")]
 pub fn new_file(kind: QuotaKind, records: &[QuotaRecord]) -> Vec<u8> {
     const DATA: u32 = ROOT + 1;
     let mut blocks = vec![[0; BLOCK]; DATA as usize + 1];

@@ -155,9 +155,10 @@ impl Descriptor {
 /// A length that no descriptor has.
 pub fn descriptor_len(word: [u8; LENGTH_SIZE]) -> Result<u32> {
     let len = u32::from_le_bytes(word);
-    match (DESCRIPTOR_SIZE as u32..=MAX_DESCRIPTOR).contains(&len) {
-        true => Ok(len),
-        false => Err(Corrupt::new(STRUCTURE).field("length").found(len).expected(MAX_DESCRIPTOR)),
+    if (DESCRIPTOR_SIZE as u32..=MAX_DESCRIPTOR).contains(&len) {
+        Ok(len)
+    } else {
+        Err(Corrupt::new(STRUCTURE).field("length").found(len).expected(MAX_DESCRIPTOR))
     }
 }
 

@@ -105,7 +105,7 @@ fn valid_header(bytes: &[u8], at: u64) -> Option<Header> {
     let mut summed = bytes.get(..size).filter(|_| size >= HEADER_SIZE)?.to_vec();
     let mut without_sum = header;
     without_sum.header_crc = U32::new(0);
-    summed[..HEADER_SIZE].copy_from_slice(without_sum.as_bytes());
+    summed.get_mut(..HEADER_SIZE)?.copy_from_slice(without_sum.as_bytes());
     let entry_size = header.entry_size.get() as usize;
     let valid = header.signature == SIGNATURE
         && header.this_sector.get() == at

@@ -82,16 +82,15 @@ pub(super) fn find(
     number: u32,
     sector: u64,
 ) -> io::Result<Option<Range<u64>>> {
-    match number {
-        0 => Ok(None),
-        1..=PRIMARY => {
-            let entry = &table.entries[number as usize - 1];
+    let Some(index) = number.checked_sub(1) else { return Ok(None) };
+    match table.entries.get(index as usize) {
+        Some(entry) => {
             let usable = entry.is_used() && !entry.is_extended();
             let range =
                 byte_range(device, sector, entry.first.get().into(), entry.count.get().into());
             Ok(range.filter(|_| usable))
         }
-        _ => match table.entries.iter().find(|entry| entry.is_used() && entry.is_extended()) {
+        None => match table.entries.iter().find(|entry| entry.is_used() && entry.is_extended()) {
             Some(extended) => {
                 find_in_chain(device, extended.first.get().into(), number - PRIMARY, sector)
             }

@@ -2,6 +2,7 @@
 //!
 //! The tables may hold anything: a partition is given only if it lies within the device, chains are
 //! followed a bounded number of steps, and no more is read than a valid table may have.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 mod gpt;
 mod mbr;

@@ -2,7 +2,7 @@
 
 use super::read::{entries, find_room};
 use super::{DirFormat, HEADER_SIZE, NAME_MAX, entry_len};
-use crate::bytes::{part_mut, put_bytes, put_le16, put_le32};
+use crate::bytes::{part, part_mut, put_bytes, put_le16, put_le32};
 use crate::error::{Corrupt, Result};
 use crate::types::{FileType, InodeNr};
 
@@ -35,6 +35,7 @@ pub fn set_target(
 }
 
 /// Writes a whole record at `offset`; a name longer than 255 bytes is cut.
+#[expect(clippy::too_many_arguments, reason = "the fields of a record")]
 pub fn put_entry(
     area: &mut [u8],
     format: &DirFormat,
@@ -44,7 +45,7 @@ pub fn put_entry(
     file_type: FileType,
     name: &[u8],
 ) {
-    let name = &name[..name.len().min(NAME_MAX)];
+    let name = part(name, 0, NAME_MAX);
     let end = offset.saturating_add(rec_len).min(offset.saturating_add(entry_len(name.len())));
     part_mut(area, offset, end).fill(0);
     put_le32(area, offset, ino.0);

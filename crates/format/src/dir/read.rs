@@ -164,23 +164,26 @@ impl<'a> Entries<'a> {
     #[inline]
     fn read(&self) -> Result<DirEntry<'a>> {
         let rest = self.area.get(self.next..).unwrap_or(&[]);
-        if rest.len() < MIN_REC_LEN {
+        let Some(header) = rest.first_chunk::<MIN_REC_LEN>() else {
             return Err(bad("room", rest.len(), MIN_REC_LEN));
-        }
-        let rec_len = self.format.decode_rec_len(le16(rest, 4));
+        };
+        let rec_len = self.format.decode_rec_len(le16(header, 4));
         if rec_len < MIN_REC_LEN || !rec_len.is_multiple_of(4) || rec_len > rest.len() {
             return Err(bad("record length", rec_len, rest.len()));
         }
-        let (ino, name_len) = (le32(rest, 0), usize::from(rest[6]));
+        let (ino, name_len) = (le32(header, 0), usize::from(header[6]));
         if entry_len(name_len) > rec_len {
             return Err(bad("name length", name_len, rec_len - HEADER_SIZE));
         }
         if ino != 0 && name_len == 0 {
             return Err(bad("name length", 0, 1));
         }
-        let file_type =
-            if self.format.filetype { FileType::from_dir_byte(rest[7]) } else { FileType::Unknown };
-        let name = &rest[HEADER_SIZE..HEADER_SIZE + name_len];
+        let file_type = if self.format.filetype {
+            FileType::from_dir_byte(header[7])
+        } else {
+            FileType::Unknown
+        };
+        let name = rest.get(HEADER_SIZE..HEADER_SIZE + name_len).unwrap_or_default();
         Ok(DirEntry { offset: self.next, rec_len, ino: InodeNr(ino), file_type, name })
     }
 }

@@ -15,7 +15,7 @@ pub use entry::{Index, Leaf, MAX_UNWRITTEN_LEN, MAX_WRITTEN_LEN};
 pub use node::{Header, Node};
 pub use node_mut::NodeMut;
 
-use crate::bytes::{le16, le32, put_le32};
+use crate::bytes::{le16, le32, part, put_le32};
 use crate::checksum::crc32c_raw;
 
 /// The magic number of a node.
@@ -48,13 +48,14 @@ fn tail_offset(block: &[u8]) -> Option<usize> {
 
 /// Whether the checksum of an extent block is right; `seed` is the inode's.
 pub fn verify_extent_block(block: &[u8], seed: u32) -> bool {
-    tail_offset(block).is_some_and(|tail| le32(block, tail) == crc32c_raw(seed, &block[..tail]))
+    tail_offset(block)
+        .is_some_and(|tail| le32(block, tail) == crc32c_raw(seed, part(block, 0, tail)))
 }
 
 /// Writes the checksum of an extent block; `seed` is the inode's, the block's number is not used.
 pub fn seal_extent_block(block: &mut [u8], _nr: u64, seed: u32) {
     if let Some(tail) = tail_offset(block) {
-        let checksum = crc32c_raw(seed, &block[..tail]);
+        let checksum = crc32c_raw(seed, part(block, 0, tail));
         put_le32(block, tail, checksum);
     }
 }

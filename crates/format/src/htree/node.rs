@@ -164,6 +164,7 @@ impl<'a> NodeMut<'a> {
     }
 
     /// Makes a root in a directory's block 0, with one entry that leads to block `first`.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a record")]
     pub fn init_root(
         block: &'a mut [u8],
         format: &DirFormat,

@@ -31,7 +31,7 @@ fn compute(slot: &[u8], geo: &Geometry, ino: InodeNr) -> u32 {
         put_le16(&mut middle, CHECKSUM_HI_OFFSET - CHECKSUM_LO_OFFSET, 0);
     }
     let len = middle.len().min(slot.len().saturating_sub(CHECKSUM_LO_OFFSET));
-    let seed = crc32c_raw(seed, &middle[..len]);
+    let seed = crc32c_raw(seed, part(&middle, 0, len));
     match slot.get(field_end::CHECKSUM_HI..) {
         Some(rest) if !rest.is_empty() => crc32c_raw(seed, rest),
         _ => seed,

@@ -109,7 +109,7 @@ impl<'a> FastCommitTags<'a> {
 
     fn tail(&mut self, start: usize) -> Option<FastCommitTail> {
         let value = self.block.get(start + TLV_HEADER..start + TLV_HEADER + 8)?;
-        let covered = &self.block[start..start + TLV_HEADER + 4];
+        let covered = self.block.get(start..start + TLV_HEADER + 4)?;
         let computed = crc32c_raw(self.checksum, covered);
         self.checksum = 0;
         Some(FastCommitTail { tid: le32(value, 0), checksum: le32(value, 4), computed })

@@ -333,7 +333,7 @@ impl JournalSuperblock {
     /// UUIDs of the file systems that use an external journal.
     pub fn users(&self) -> &[[u8; 16]] {
         let count = (self.nr_users() as usize).min(self.raw.users.len());
-        &self.raw.users[..count]
+        self.raw.users.get(..count).unwrap_or(&self.raw.users)
     }
 
     /// Blocks of the fast-commit area; 0 if there is none or the journal is too small for it.

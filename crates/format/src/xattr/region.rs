@@ -1,7 +1,7 @@
 //! What both kinds of regions have in common: entries from the start, values from the end.
 
 use super::{ENTRY_HEADER, Entry, TERMINATOR, Value, padded};
-use crate::bytes::{le16, le32, part, put_bytes, put_le16, put_le32};
+use crate::bytes::{byte, le16, le32, part, put_bytes, put_le16, put_le32};
 use crate::error::{Corrupt, Result};
 
 const NAME_LEN: usize = 0;
@@ -32,10 +32,10 @@ impl<'a> Headers<'a> {
             return Ok(None);
         }
         // Written back without its offset, such an entry would be the end of the list.
-        if rest[NAME_LEN] == 0 && rest[NAME_INDEX] == 0 {
+        if byte(rest, NAME_LEN) == 0 && byte(rest, NAME_INDEX) == 0 {
             return Err(bad("name", 0, 1));
         }
-        let len = padded(ENTRY_HEADER + usize::from(rest[NAME_LEN]));
+        let len = padded(ENTRY_HEADER + usize::from(byte(rest, NAME_LEN)));
         let header = rest.get(..len).ok_or_else(|| bad("name length", len, rest.len()))?;
         self.next += len;
         Ok(Some(header))
@@ -66,9 +66,9 @@ fn list_end(region: &[u8], first: usize) -> Result<usize> {
 }
 
 fn decode_entry(header: &[u8], value: Value) -> Entry {
-    let name_end = ENTRY_HEADER + usize::from(header[NAME_LEN]);
+    let name_end = ENTRY_HEADER + usize::from(byte(header, NAME_LEN));
     Entry {
-        index: header[NAME_INDEX],
+        index: byte(header, NAME_INDEX),
         name: part(header, ENTRY_HEADER, name_end).to_vec(),
         value,
         hash: le32(header, HASH),

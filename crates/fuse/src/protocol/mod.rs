@@ -2,6 +2,7 @@
 //!
 //! [`abi`] has the layouts of `linux/fuse.h`, [`types`](crate::types) the types that handlers see.
 //! The module does no I/O and keeps no state.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 pub mod abi;
 mod listing;

@@ -24,8 +24,8 @@ pub struct Call<'a> {
 
 /// Splits a name that ends with a zero byte from the bytes after it.
 fn name(bytes: &[u8]) -> Answer<(&[u8], &[u8])> {
-    let end = bytes.iter().position(|b| *b == 0).ok_or(ErrorCode::EINVAL)?;
-    Ok((&bytes[..end], &bytes[end + 1..]))
+    let mut parts = bytes.splitn(2, |byte| *byte == 0);
+    parts.next().zip(parts.next()).ok_or(ErrorCode::EINVAL)
 }
 
 /// O_APPEND.
@@ -118,7 +118,7 @@ impl Call<'_> {
     /// Returns the first bytes of the reply's buffer, at most `size`.
     fn place(&mut self, size: u32) -> &mut [u8] {
         let size = self.payload.len().min(size as usize);
-        &mut self.payload[..size]
+        self.payload.get_mut(..size).unwrap_or_default()
     }
 }
 

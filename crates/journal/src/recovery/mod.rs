@@ -14,6 +14,7 @@
 //!    log holds.
 //! 3. Replay depends on the log alone, and changes it only when everything is home: it can be
 //!    interrupted and repeated.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 mod fast_commit;
 mod overlay;

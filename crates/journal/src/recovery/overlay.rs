@@ -26,15 +26,17 @@ impl Overlay {
             Some(copy) if copy.block == nr => {
                 let mut block = vec![0; size as usize];
                 self.replay.read(copy, &mut block).map_err(io::Error::other)?;
-                let within = (offset % size) as usize;
-                let len = buf.len().min(block.len() - within);
-                buf[..len].copy_from_slice(&block[within..within + len]);
+                let rest = block.get((offset % size) as usize..).unwrap_or_default();
+                let len = buf.len().min(rest.len());
+                if let (Some(to), Some(from)) = (buf.get_mut(..len), rest.get(..len)) {
+                    to.copy_from_slice(from);
+                }
                 Ok(len)
             }
             next => {
                 let run = next.map_or(u64::MAX, |copy| copy.block.saturating_mul(size) - offset);
                 let len = buf.len().min(usize::try_from(run).unwrap_or(usize::MAX));
-                self.base.read_at(&mut buf[..len], offset)?;
+                self.base.read_at(buf.get_mut(..len).unwrap_or_default(), offset)?;
                 Ok(len)
             }
         }
@@ -79,9 +81,11 @@ impl BlockDevice for Overlay {
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len()) {
             return self.base.read_at(buf, offset);
         }
-        let mut done = 0;
-        while done < buf.len() {
-            done += self.read_some(&mut buf[done..], offset + done as u64)?;
+        let (mut rest, mut offset) = (buf, offset);
+        while !rest.is_empty() {
+            let done = self.read_some(rest, offset)?;
+            rest = rest.get_mut(done..).unwrap_or_default();
+            offset = offset.saturating_add(done as u64);
         }
         Ok(())
     }
