@@ -147,14 +147,13 @@ impl MountedDevice {
     ) -> io::Result<()> {
         loop {
             // Asked within the use: a freeze waits for those that found the device thawed.
-            match self.with(|device| {
+            if self.with(|device| {
                 if self.is_frozen() { Ok(false) } else { change(device).map(|()| true) }
             })? {
-                true => {
-                    self.written.local().fetch_add(bytes, Ordering::Relaxed);
-                    return Ok(());
-                }
-                false => self.wait_for_thaw(),
+                self.written.local().fetch_add(bytes, Ordering::Relaxed);
+                return Ok(());
+            } else {
+                self.wait_for_thaw()
             }
         }
     }

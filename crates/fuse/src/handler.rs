@@ -148,6 +148,7 @@ pub trait Handler: Send + Sync + 'static {
     fn read_link(&self, ino: NodeId) -> Answer<Vec<u8>>;
 
     /// Creates an inode with a name. Counts one lookup.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     fn make(
         &self,
         credentials: Credentials,
@@ -158,6 +159,7 @@ pub trait Handler: Send + Sync + 'static {
     ) -> Answer<Entry>;
 
     /// Creates and opens a file. Counts one lookup.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     fn create(
         &self,
         credentials: Credentials,
@@ -169,6 +171,7 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Creates and opens a file without a name. The directory `dir` determines owner and flags.
     /// Counts one lookup.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     fn create_nameless(
         &self,
         _who: Credentials,
@@ -216,6 +219,7 @@ pub trait Handler: Send + Sync + 'static {
     fn read(&self, ino: NodeId, offset: u64, buf: &mut [u8]) -> Answer<Data>;
 
     /// Writes.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     fn write(
         &self,
         credentials: Credentials,
@@ -267,6 +271,7 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// Sets an attribute, with the flags of setxattr(2).
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     fn set_xattr(
         &self,
         _who: Credentials,
@@ -299,6 +304,7 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// Changes the space of a file as fallocate(2).
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     fn allocate(
         &self,
         _who: Credentials,
@@ -353,6 +359,7 @@ pub trait Handler: Send + Sync + 'static {
     fn write_back_later(&self, _ino: NodeId) {}
 
     /// Copies as copy_file_range(2). The target may have been opened with O_APPEND.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     fn copy(
         &self,
         _who: Credentials,

@@ -73,6 +73,7 @@ pub fn share_extents(image: &mut [u8], atlas: &Atlas, ino: u32, pblk: u64, len: 
 /// Rewrites the hash tree of an indexed directory, whose first blocks are `blocks` on the device,
 /// in this order: the root, a node for each level, a leaf. All entries of the root and of a node
 /// lead to the next one of them. `key` gives their hashes.
+#[expect(clippy::too_many_arguments, reason = "the fields to be damaged")]
 pub fn share_leaves(
     image: &mut [u8],
     atlas: &Atlas,
@@ -110,11 +111,13 @@ pub fn share_leaves(
 }
 
 /// Fills the attribute block of an inode with names of one value, which lies in an inode.
+#[expect(clippy::too_many_arguments, reason = "the fields to be damaged")]
 pub fn share_values(image: &mut [u8], atlas: &Atlas, ino: u32, value: u32, size: u32, crc: u32) {
     share_some_values(image, atlas, ino, value, size, crc, || true);
 }
 
 /// As [`share_values`], as long as `more` says so.
+#[expect(clippy::too_many_arguments, reason = "the fields to be damaged")]
 pub fn share_some_values(
     image: &mut [u8],
     atlas: &Atlas,

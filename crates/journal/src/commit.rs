@@ -171,10 +171,7 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     logged.space.flusher().flush()?;
     let much = logged.checkpoint.add(tid, blocks, &revoked);
     if much || logged.space.is_crowded() {
-        match core.deterministic {
-            true => logged.checkpoint.wait_for_pass(),
-            false => logged.checkpoint.ask(),
-        }
+        if core.deterministic { logged.checkpoint.wait_for_pass() } else { logged.checkpoint.ask() }
     }
     Ok(())
 }

@@ -258,10 +258,13 @@ impl Journal {
         self.sync()?;
         match &self.core.logged {
             None => Ok(()),
-            Some(logged) => match logged.checkpoint.wait_for_all() {
-                true => Ok(()),
-                false => Err(self.core.closed_error()),
-            },
+            Some(logged) => {
+                if logged.checkpoint.wait_for_all() {
+                    Ok(())
+                } else {
+                    Err(self.core.closed_error())
+                }
+            }
         }
     }
 

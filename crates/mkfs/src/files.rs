@@ -62,6 +62,7 @@ pub(super) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// Makes all inodes and takes their blocks; sets what the superblock says of them.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a new file system")]
     pub(super) fn make(
         geo: &'a Geometry,
         options: &'a Options,
@@ -336,9 +337,10 @@ impl<'a> Builder<'a> {
 
     /// The highest block that a file may have, and the one after it.
     fn end(&self) -> u64 {
-        match self.geo.incompat(Incompat::EXTENTS) {
-            true => self.geo.blocks_count,
-            false => self.geo.blocks_count.min(1 << 32),
+        if self.geo.incompat(Incompat::EXTENTS) {
+            self.geo.blocks_count
+        } else {
+            self.geo.blocks_count.min(1 << 32)
         }
     }
 
@@ -369,12 +371,11 @@ impl<'a> Builder<'a> {
         let geo = self.geo;
         let half = (geo.blocks_count - self.start()) / 2;
         let middle = geo.group_of_block(BlockNr(half)).map_or(0, |group| group.0);
-        let window = match geo.flex_bits > 0 && middle > geo.flex_size() {
-            true => {
-                let first = middle / geo.flex_size() * geo.flex_size();
-                first..(first + 2).min(geo.groups_count)
-            }
-            false => middle.saturating_sub(1)..(middle + 2).min(geo.groups_count),
+        let window = if geo.flex_bits > 0 && middle > geo.flex_size() {
+            let first = middle / geo.flex_size() * geo.flex_size();
+            first..(first + 2).min(geo.groups_count)
+        } else {
+            middle.saturating_sub(1)..(middle + 2).min(geo.groups_count)
         };
         let used = |group: u32| {
             let first = geo.first_block_of_group(GroupNr(group)).0;

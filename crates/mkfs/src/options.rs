@@ -1,5 +1,6 @@
 //! What to make. Everything that is not set has the value that `mke2fs` 1.47 would choose, for the
 //! device's size where that matters.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use super::error::{Error, Result};
 use extant_format::quota::QuotaKind;

@@ -164,6 +164,7 @@ impl Meta {
     }
 
     /// Adds those trees of a class that are good, from `near` on and then from the first.
+    #[expect(clippy::too_many_arguments, reason = "the bounds of a search")]
     fn of_class(
         &self,
         linked: &BTreeSet<(u8, u32)>,

@@ -173,6 +173,7 @@ impl<'a> Copier<'a> {
         self.job.done(what, path);
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the parts of one copy")]
     fn subdirectory(
         &self,
         dir: BorrowedFd<'_>,
@@ -245,6 +246,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Makes a file that cannot or must not be opened.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one copy")]
     fn special(
         &self,
         dir: BorrowedFd<'_>,

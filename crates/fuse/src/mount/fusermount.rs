@@ -50,10 +50,12 @@ fn run(args: &[&OsStr], stdin: Stdio) -> io::Result<()> {
             kind => io::Error::new(kind, format!("{PROGRAM}: {e}")),
         })?;
     let told = String::from_utf8_lossy(done.stderr.trim_ascii()).into_owned();
-    match done.status.success() {
-        true => Ok(()),
-        false if told.is_empty() => Err(io::Error::other(format!("{PROGRAM}: {}", done.status))),
-        false => Err(io::Error::new(kind_of(&told), told)),
+    if done.status.success() {
+        Ok(())
+    } else if told.is_empty() {
+        Err(io::Error::other(format!("{PROGRAM}: {}", done.status)))
+    } else {
+        Err(io::Error::new(kind_of(&told), told))
     }
 }
 

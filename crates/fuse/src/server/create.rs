@@ -28,6 +28,7 @@ fn caller(credentials: Credentials, dir: &Node, mode: u32, umask: u32) -> Caller
 
 impl Server {
     /// Makes and opens a file without a name, with owner and flags as in the directory `dir`.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     pub(super) fn make_nameless(
         &self,
         credentials: Credentials,
@@ -53,6 +54,7 @@ impl Server {
         Ok(made)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     pub(super) fn new_node(
         &self,
         credentials: Credentials,
@@ -71,6 +73,7 @@ impl Server {
         )
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     pub(super) fn make_node(
         &self,
         credentials: Credentials,
@@ -82,6 +85,7 @@ impl Server {
         self.entry(&self.new_node(credentials, at, mode, umask, what)?)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     pub(super) fn create_or_open(
         &self,
         credentials: Credentials,

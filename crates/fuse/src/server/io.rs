@@ -44,6 +44,7 @@ impl Server {
 
     /// Writes, as far as the flags of the file allow. What the kernel kept from before these were
     /// set is written.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     pub(super) fn write_to(
         &self,
         credentials: Credentials,
@@ -67,6 +68,7 @@ impl Server {
 
     /// EPERM for a write that changes what an append-only file of this size has, unless its
     /// descriptor is of the time before.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     pub(super) fn check_append(
         &self,
         ino: NodeId,
@@ -99,6 +101,7 @@ impl Server {
         Ok(self.ops.read_direct(node, offset, &mut found)? == bytes.len() && found == bytes)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     pub(super) fn write_allowed(
         &self,
         credentials: Credentials,
@@ -115,11 +118,15 @@ impl Server {
         }
         // Who wrote what the kernel's cache held is not known, so limits hold for it.
         let bound = from_cache || credentials.uid != 0;
-        let write = |offset, data| match bound {
-            // The cache keeps the times, and tells of them when it has set them.
-            true if from_cache => self.ops.write_kept(node, offset, data, strip),
-            true => self.ops.write_direct(node, offset, data, strip),
-            false => self.ops.without_limits(|| self.ops.write_direct(node, offset, data, strip)),
+        let write = |offset, data| {
+            if from_cache {
+                // The cache keeps the times, and tells of them when it has set them.
+                self.ops.write_kept(node, offset, data, strip)
+            } else if bound {
+                self.ops.write_direct(node, offset, data, strip)
+            } else {
+                self.ops.without_limits(|| self.ops.write_direct(node, offset, data, strip))
+            }
         };
         // For the same reason it is the file's owner by whom the use of reserved blocks is judged.
         let writer = if from_cache { owner(node) } else { credentials };

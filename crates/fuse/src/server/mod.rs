@@ -262,9 +262,10 @@ impl Handler for Server {
         self.guarded(|| {
             let flags = Rename::from_bits(flags).ok_or(Errno::Inval)?;
             let (from, to) = ((&self.node(from.0)?, from.1), (&self.node(to.0)?, to.1));
-            match flags.contains(Rename::WHITEOUT) {
-                true => self.ops.rename_as(&whiteout_owner(credentials), from, to, flags),
-                false => self.ops.rename(from.0, from.1, to.0, to.1, flags),
+            if flags.contains(Rename::WHITEOUT) {
+                self.ops.rename_as(&whiteout_owner(credentials), from, to, flags)
+            } else {
+                self.ops.rename(from.0, from.1, to.0, to.1, flags)
             }
         })
     }
@@ -432,9 +433,10 @@ impl Handler for Server {
             self.writers.blocks_unknown(ino);
             let mode = Self::falloc(mode)?;
             self.with_reserve_for(credentials, || self.ops.allocate(&node, mode, offset, length))?;
-            match is_capable(credentials, Capability::FileSetId) {
-                true => Ok(()),
-                false => self.drop_privileges(credentials, &node),
+            if is_capable(credentials, Capability::FileSetId) {
+                Ok(())
+            } else {
+                self.drop_privileges(credentials, &node)
             }
         })
     }
@@ -484,9 +486,10 @@ impl Handler for Server {
     ) -> Answer<usize> {
         self.guarded(|| {
             let credentials = told_or_looked_up(credentials);
-            let flags = match is_capable(credentials, Capability::FileSetId) {
-                true => WriteFlags::empty(),
-                false => WriteFlags::KILL_SET_IDS,
+            let flags = if is_capable(credentials, Capability::FileSetId) {
+                WriteFlags::empty()
+            } else {
+                WriteFlags::KILL_SET_IDS
             };
             // The kernel copies to no descriptor that has O_APPEND.
             let how = HowWritten { flags, opened_to_append, appends: false };

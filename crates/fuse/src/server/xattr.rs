@@ -11,6 +11,7 @@ const TRUSTED: &[u8] = b"trusted.";
 impl Server {
     /// An ACL stands for a mode: set by somebody outside the file's group, it takes set-group-id
     /// away.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request")]
     pub(super) fn set_attribute(
         &self,
         credentials: Credentials,

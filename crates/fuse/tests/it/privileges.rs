@@ -27,6 +27,7 @@ fn persons(capability: &str) -> Vec<Vec<String>> {
 }
 
 /// Notes how a program ends for each of them; `before` prepares, `after` looks.
+#[expect(clippy::too_many_arguments, reason = "the parts of one case")]
 fn by_all(
     dir: &Path,
     notes: &mut Notes,

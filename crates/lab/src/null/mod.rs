@@ -40,6 +40,7 @@ impl NullServer {
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the fields of a node")]
     fn add(
         &self,
         credentials: Credentials,

@@ -70,16 +70,12 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     fn new(args: &Args) -> Plan<'_> {
-        match args.quick {
-            _ if args.tiny => {
-                Plan { args, runs: args.runs.clamp(1, 5), size: Size::TINY, clean_inodes: 500 }
-            }
-            true => {
-                Plan { args, runs: args.runs.clamp(1, 5), size: Size::QUICK, clean_inodes: 50_000 }
-            }
-            false => {
-                Plan { args, runs: args.runs.max(1), size: Size::FULL, clean_inodes: 1_000_000 }
-            }
+        if args.tiny {
+            Plan { args, runs: args.runs.clamp(1, 5), size: Size::TINY, clean_inodes: 500 }
+        } else if args.quick {
+            Plan { args, runs: args.runs.clamp(1, 5), size: Size::QUICK, clean_inodes: 50_000 }
+        } else {
+            Plan { args, runs: args.runs.max(1), size: Size::FULL, clean_inodes: 1_000_000 }
         }
     }
 
@@ -163,9 +159,10 @@ pub fn run(args: &Args) -> io::Result<bool> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "`--only` names no row"));
     }
     let verdicts = judge::judge(&rows.rows);
-    match args.json {
-        true => say(&format!("{}\n", serde_json::json!({ "rows": rows.rows, "bars": verdicts })))?,
-        false => say(&text::text(&rows.rows, &verdicts, meter.counts_instructions()))?,
+    if args.json {
+        say(&format!("{}\n", serde_json::json!({ "rows": rows.rows, "bars": verdicts })))?
+    } else {
+        say(&text::text(&rows.rows, &verdicts, meter.counts_instructions()))?
     }
     Ok(!args.strict || verdicts.iter().all(|v| v.standing == Standing::Reached))
 }

@@ -60,13 +60,10 @@ fn lookup_against_eviction() {
         });
         let evicted = cache.shrink(2, |_| Verdict::Evict);
         reader.join().unwrap();
-        match evicted.is_empty() {
-            true => assert_eq!(
-                (cache.len(), cache.unused()),
-                (1, 1),
-                "who is not in use is on the lists"
-            ),
-            false => assert_eq!((cache.len(), cache.unused()), (0, 0)),
+        if evicted.is_empty() {
+            assert_eq!((cache.len(), cache.unused()), (1, 1), "who is not in use is on the lists")
+        } else {
+            assert_eq!((cache.len(), cache.unused()), (0, 0))
         }
         drop(evicted);
         assert_eq!(live.load(Ordering::Relaxed), cache.len() == 1);

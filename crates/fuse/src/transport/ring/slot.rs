@@ -205,6 +205,7 @@ impl Ring {
         self.push(&entry)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the fields of a command")]
     fn command(
         &self,
         what: u32,

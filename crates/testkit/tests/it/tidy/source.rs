@@ -116,6 +116,7 @@ impl Workspace {
         space
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the parts of one module")]
     fn grow_file(
         &mut self,
         file: &str,
