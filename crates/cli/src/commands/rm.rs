@@ -62,6 +62,7 @@ fn remove(args: &Args, context: &Context, fs: &Fs, path: &[u8]) -> Result<bool> 
         other => other.at_path(path)?,
     };
     let is_directory = node.file_type() == FileType::Directory;
+    // A path that ends with a slash names a directory only.
     if ends_with_slash(path) && !is_directory {
         return behind_slash(args, fs, path).map(|()| false);
     }

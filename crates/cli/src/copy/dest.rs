@@ -161,6 +161,7 @@ impl<'a> Copier<'a> {
             name: entry.name.as_slice().into(),
             identity,
         });
+        // Recorded after the attributes are set: a hard link then names a complete file.
         lock(&self.first).insert(entry.ino, first);
         if made.is_some() {
             self.count(&node, || place.path_of(&entry.name));
@@ -269,6 +270,8 @@ impl<'a> Copier<'a> {
             }
             other => other?,
         }
+        // Another user may have replaced the new entry: the type, the device and the owner are
+        // checked through the descriptor that also sets the attributes.
         let made = Held::known(dir, name)?;
         check_made(&made, dir, kind, device)?;
         self.attributes(&made, node, attr)?;
@@ -391,6 +394,7 @@ impl<'a> Copier<'a> {
         drop(first);
         let (from, to) = (place.open(self.base.as_fd())?, link.place.open(self.base.as_fd())?);
         let made = Held::known(from.as_fd(), &name)?;
+        // The name may lead to another file by now; only the copied file is linked.
         if Identity::of(&made)? != identity {
             return Err(replaced().into());
         }

@@ -71,6 +71,8 @@ impl<'a> Placer<'a> {
                 return Ok(node);
             }
         }
+        // The name exists: the new content gets a name beside it, and replaces the old file only after
+        // the new content is complete and durable.
         if self.fs.lookup(dir, name)?.file_type() == FileType::Directory {
             return Err(Errno::IsDir.message().into());
         }

@@ -204,6 +204,7 @@ impl<'a> Copier<'a> {
         let source = File::from(open_dir(from, name)?);
         let meta = source.metadata()?;
         let place = place.below(name, &source)?;
+        // The directory is private to its owner until its attributes are set at the end.
         let made = match self.fs.create(&self.owner_of(&meta).caller(), dir, name, 0o700, New::Dir)
         {
             Err(e) if e.is(Errno::Exist) => {

@@ -36,9 +36,11 @@ pub fn mount(plan: &Plan, lists: &[String], context: &Context) -> Result {
     if table::served(&plan.image, &plan.subtype).len() != 1 {
         return refused("is mounted at other places, too");
     }
+    // From here on the mount is gone: a failure below mounts it for reading again.
     if rustix::mount::unmount(&plan.dir, UnmountFlags::NOFOLLOW).is_err() {
         return refused("is in use");
     }
+    // The old server releases its lock on the image after its last write.
     await_server(&plan.image, &plan.subtype)?;
     let mut plan = plan.clone();
     plan.options.remount = false;

@@ -48,6 +48,7 @@ pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
     if let Audience::Terminal(context) = audience {
         plan.tell(context)?;
     }
+    // From here on messages go to the log only.
     audience.ready(log.as_ref()).at("standard output and error")?;
     let ended =
         mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()));

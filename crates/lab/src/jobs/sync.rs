@@ -92,6 +92,7 @@ fn all_at_once(target: &dyn Target, calls: usize, watch: &dyn Watch) -> io::Resu
     };
     std::thread::scope(|scope| {
         let syncing: Vec<_> = (0..SYNCERS).map(|_| scope.spawn(one)).collect();
+        // The start of the threads is not part of the time.
         while ready.load(Ordering::Relaxed) < SYNCERS {
             std::thread::yield_now();
         }

@@ -94,6 +94,7 @@ fn writing<R: Send>(
             scope.spawn(move || {
                 let own = &inodes[writer * OF_WRITER..(writer + 1) * OF_WRITER];
                 for inode in own.iter().cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
+                    // An odd sequence lies within the write, so a sync that saw it must wait for the write.
                     design.start(inode);
                     latest.fetch_add(1, Ordering::AcqRel);
                     pause(WRITE);
