@@ -121,8 +121,8 @@ impl Call {
                     } else {
                         Some(rest)
                     };
-                    let value =
-                        value.ok_or_else(|| format!("-{} lacks its value", letters[at] as char))?;
+                    let value = value
+                        .ok_or_else(|| format!("option -{} needs a value", letters[at] as char))?;
                     if letters[at] == b'o' {
                         call.options.push(String::from_utf8_lossy(value).into_owned());
                     }

@@ -221,21 +221,26 @@ impl ImageArgs {
         let message = match error {
             Error::Io(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
                 let path = shown(image_spec(&self.image).path.as_os_str().as_bytes());
-                let end = format!("let the other program end (`fuser -v {path}` names it)");
+                let end = format!("end the other program (`fuser -v {path}` names it)");
                 match self.wait {
-                    true => format!("{text}, for an hour now; unmount it or {end}"),
+                    true => {
+                        format!("{text}, and the wait of one hour is over; unmount it or {end}")
+                    }
                     false => format!("{text}; unmount it, {end}, or wait for that with --wait"),
                 }
             }
             Error::Posix(Errno::Busy) => {
-                format!("{name} is in use by another host, or was when that failed (MMP): {text}")
+                format!(
+                    "{name} is in use by another host, or was in use when that host failed (MMP): \
+                     {text}"
+                )
             }
             Error::Posix(Errno::Intr) => format!("{name}: interrupted"),
             Error::Foreign(found) => format!("{name} {text}{}", self.advice(found)),
             Error::Corrupt(corrupt)
                 if corrupt.field_name() == Some(MAGIC_FIELD) && corrupt.what() == "superblock" =>
             {
-                format!("{name} holds no file system that is known: {text}")
+                format!("{name} holds no known file system: {text}")
             }
             _ if self.is_readable_without_log() => format!(
                 "{name}: the journal cannot be replayed: {text}; `ls`, `get` and other readers go on without it, `mount -o noload` mounts it \

@@ -59,14 +59,14 @@ pub fn lines(recovery: &Recovery) -> Vec<String> {
     }
     let orphans = &recovery.orphans;
     if orphans.freed > 0 {
-        lines.push(format!("freed {} that had no name any more", count(orphans.freed, "inode")));
+        lines.push(format!("freed {} without a name", count(orphans.freed, "inode")));
     }
     if orphans.truncated > 0 {
-        lines.push(format!("finished cutting {}", count(orphans.truncated, "file")));
+        lines.push(format!("completed the truncation of {}", count(orphans.truncated, "file")));
     }
     if orphans.invalid > 0 {
         lines.push(format!(
-            "dropped {} that named nothing valid",
+            "dropped {} without a valid inode",
             count(orphans.invalid, "orphan record")
         ));
     }

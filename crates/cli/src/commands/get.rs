@@ -41,7 +41,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     match (&args.tar, &args.dest) {
         (Some(tar), _) => archive(context, &fs, node, path, tar),
         (None, Some(dest)) => copy(context, &fs, node, path, dest),
-        (None, None) => Err(Failure::usage("get needs a destination")),
+        (None, None) => Err(Failure::usage("get needs DEST or --tar FILE")),
     }
 }
 
@@ -84,7 +84,7 @@ fn to_stdout(context: &Context, fs: &Fs, node: &Node, path: &[u8]) -> Result {
         )),
         FileType::Regular => cat::print(fs, node, path),
         FileType::Directory => {
-            Err(Failure::usage("a directory cannot go to standard output, but for --tar -"))
+            Err(Failure::usage("a directory cannot be written to standard output; use --tar -"))
         }
         _ => Err(Failure::usage(format_args!(
             "{}: only a file's content can go to standard output",

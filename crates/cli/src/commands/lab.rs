@@ -29,7 +29,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let error = Command::new(&program).args(&args.args).exec();
     Err(match error.kind() {
         io::ErrorKind::NotFound => Failure::new(format_args!(
-            "{}: it is not there; `cargo build --release -p extant-lab` makes it",
+            "{}: not found; `cargo build --release -p extant-lab` makes it",
             program.display()
         )),
         _ => Failure::new(format_args!("{}: {error}", program.display())),

@@ -207,7 +207,7 @@ impl Args {
         let spec = image_spec(&self.image);
         if !spec.path.exists() && options.size.is_none() {
             return Err(Failure::usage(format_args!(
-                "{} is not there: say how large it shall be",
+                "{} does not exist: give the size of the new image",
                 self.name()
             )));
         }
@@ -279,7 +279,7 @@ impl Args {
             ));
         }
         if let Err(e) = restored {
-            complain(format_args!("{}: what was left of it stays: {e}", self.name()));
+            complain(format_args!("{}: the partial content stays: {e}", self.name()));
         }
     }
 

@@ -95,7 +95,7 @@ fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8
     match fs.resolve(path, Follow::Yes) {
         Ok(node) if node.file_type() == FileType::Directory => {
             let name = source.file_name().ok_or_else(|| {
-                Failure::usage("the source has no name; say the new path in full")
+                Failure::usage("the source has no name; give the full path of the copy")
             })?;
             Ok((node, name.as_bytes()))
         }
@@ -127,6 +127,7 @@ fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
     };
     let mut placer = Placer::new(fs, &job);
     let placed = placer.place(&wanted, path, |node| stream(fs, node, &job));
+    // Makes the content durable, and then replaces the old file.
     placer.finish();
     job.check(|| path.to_vec(), placed);
     job.finish()

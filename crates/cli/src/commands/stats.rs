@@ -72,10 +72,10 @@ fn refused(args: &Args, error: &std::io::Error) -> Failure {
     let dir = args.dir.display();
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => Failure::new(format_args!(
-            "{dir}: counters are for root and for the one who mounted it"
+            "{dir}: counters are readable for root and for the user of the mount only"
         )),
         _ if error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error()) => {
-            Failure::new(format_args!("{dir}: nothing that extant serves is mounted there"))
+            Failure::new(format_args!("{dir} is not a mount of extant"))
         }
         _ => Failure::new(format_args!("{dir}: {error}")),
     }

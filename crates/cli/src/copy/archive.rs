@@ -168,7 +168,7 @@ impl<W: Write> Archive<'_, W> {
         match content.failed {
             // The header had promised bytes; zeroes stand for them.
             Some(error) => {
-                self.job.problem(path, format_args!("{error}; zeroes stand in the archive instead"))
+                self.job.problem(path, format_args!("{error}; the archive has zeroes instead"))
             }
             None => self.job.done(Copied::File, || path.to_vec()),
         }

@@ -85,7 +85,7 @@ fn long_files_go_through_little_memory() {
 }
 
 #[test]
-fn files_that_claim_no_length_are_copied_whole() {
+fn files_with_a_reported_size_of_zero_are_copied_completely() {
     let image = image(16 << 20);
     for name in ["/proc/version", "/proc/filesystems", "/proc/kallsyms"] {
         done(&args!["put", image.path(), name, "/copy"]);

@@ -192,7 +192,7 @@ fn a_user_namespace_costs_attributes_but_no_files() {
 }
 
 #[test]
-fn hard_links_go_to_what_was_copied() {
+fn hard_links_lead_to_the_copied_file() {
     // A name that is replaced between the copy and the link must not be linked: the rival's file
     // would get a further name.
     let scratch = Scratch::new();
@@ -303,7 +303,7 @@ fn an_inode_with_more_names_than_it_counts_is_copied_once() {
 /// The attributes of a directory cannot be read, of an image for `get`, through a mount for `put`.
 /// The group gets nothing: its bits may be the mask of an ACL that cannot be read.
 #[test]
-fn a_directory_gets_its_mode_whatever_else_fails() {
+fn a_directory_gets_its_mode_despite_other_failures() {
     let scratch = Scratch::new();
     let top = scratch.dir("top");
     fs::create_dir(top.join("sub")).unwrap();

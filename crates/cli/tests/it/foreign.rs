@@ -78,7 +78,7 @@ fn mkfs_overwrites_no_part_of_something_larger() {
 }
 
 #[test]
-fn mkfs_overwrites_what_tools_made_only_if_told() {
+fn mkfs_overwrites_known_content_only_with_force() {
     let scratch = Scratch::new();
     let source = scratch.dir("source");
     std::fs::write(source.join("f"), "x").unwrap();
@@ -125,7 +125,7 @@ fn mkfs_asks_on_a_terminal() {
 }
 
 #[test]
-fn readers_name_what_is_there_instead_and_say_how_to_go_on() {
+fn readers_name_foreign_content_and_a_remedy() {
     for (name, at, magic) in FOREIGN {
         let image = Image::blank(16 << 20);
         image.leave_unjudged("it holds no ext4 file system");
@@ -135,7 +135,7 @@ fn readers_name_what_is_there_instead_and_say_how_to_go_on() {
     }
     let disk = Image::blank(16 << 20);
     disk.leave_unjudged("it holds no ext4 file system");
-    refused(&args!["ls", disk.path()], 1, "holds no file system that is known");
+    refused(&args!["ls", disk.path()], 1, "holds no known file system");
     partitioned(disk.path());
     refused(&args!["ls", disk.path()], 1, "@p1 names a partition");
     refused(&args!["mkfs", disk.path()], 1, "an MBR partition table");

@@ -132,7 +132,7 @@ fn counters_of_a_mount_are_shown() {
     let stats = json(&args!["stats", server.dir()]);
     assert!(stats["journal"]["commits"].as_u64().unwrap() > 0, "{stats}");
     assert!(done(&args!["stats", server.dir()]).text().contains("journal.commits"));
-    refused(&args!["stats", server.dir().join("f")], 1, "nothing that extant serves");
+    refused(&args!["stats", server.dir().join("f")], 1, "is not a mount of extant");
     assert!(stats["space"]["bitmaps_read"].as_u64().unwrap() > 0, "{stats}");
     let space = &stats["space"];
     let holds = ["mb_frsp_max_mem", "frsp_cache_aggression", "prefetch_block_bitmaps"]
@@ -205,7 +205,7 @@ fn a_second_sigterm_commits_and_ends() {
 }
 
 #[test]
-fn what_was_synced_survives_the_death_of_the_server() {
+fn synced_data_survive_the_death_of_the_server() {
     let image = FeatureSet::named("default").make_sized(64 << 20);
     let mut server = Server::start(image.path(), "rw");
     let content: Vec<u8> = (0..2_000_000u32).map(|i| (i / 7) as u8).collect();

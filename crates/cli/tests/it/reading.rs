@@ -38,7 +38,7 @@ fn every_feature_set_is_read_and_left_as_it_was() {
 }
 
 #[test]
-fn lists_and_trees_show_what_is_there() {
+fn lists_and_trees_show_all_entries() {
     let (_scratch, image) = filled();
     let names = done(&args!["ls", image.path(), "/a"]).text();
     assert_eq!(names, "again\nb\nhello\n");
@@ -116,7 +116,7 @@ fn an_image_in_a_partition_and_at_an_offset() {
 }
 
 #[test]
-fn trees_of_the_kernel_are_found_whole() {
+fn find_lists_all_paths_of_trees_of_the_kernel() {
     let image = FeatureSet::named("default").make();
     let plan = Plan::random(11, &Shape::small());
     let mount = extant_testkit::kernel::Mount::new(image.path(), "");

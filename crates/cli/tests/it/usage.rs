@@ -49,7 +49,7 @@ fn measurements_are_another_program_beside_this_one() {
     let told = args!["lab", "bench", "--runs", "3", "--help"];
     let alone = run(&program.to_string_lossy(), &told);
     assert_eq!(alone.code, 1, "{alone}");
-    assert!(alone.errors().contains("extant-lab: it is not there"), "{alone}");
+    assert!(alone.errors().contains("extant-lab: not found"), "{alone}");
 
     let other = scratch.join("extant-lab");
     std::fs::write(&other, "#!/bin/sh\necho \"$@\"; exit 7\n").expect("a program");
@@ -59,7 +59,7 @@ fn measurements_are_another_program_beside_this_one() {
 }
 
 #[test]
-fn failures_say_what_and_where_and_end_with_1() {
+fn failures_name_object_and_cause_and_exit_with_1() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     let blank = extant_testkit::Image::blank(1 << 20);
     refused(&args!["ls", "/no/such/image"], 1, "/no/such/image");
@@ -68,7 +68,7 @@ fn failures_say_what_and_where_and_end_with_1() {
     refused(&args!["ls", blank.path()], 1, &blank.path().display().to_string());
     refused(&args!["rm", image.path(), "/lost+found"], 1, "/lost+found: is a directory");
     refused(&args!["rm", "-r", image.path(), "/"], 1, "root");
-    refused(&args!["stats", "/"], 1, "nothing that extant serves");
+    refused(&args!["stats", "/"], 1, "is not a mount of extant");
     refused(&args!["mount", image.path(), "/no/such/dir"], 1, "/no/such/dir");
     image.assert_clean();
 }

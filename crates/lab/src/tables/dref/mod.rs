@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_whole() {
+    fn the_table_is_complete() {
         let common = Common { runs: 1, quick: true, threads: vec![2], json: false };
         let grid = grid(&common).expect("no invariant broken");
         assert_eq!(grid.rows.len(), uses().len());

@@ -198,11 +198,12 @@ fn measure(
             if table.remove(ino) {
                 Ok(())
             } else {
-                Err(io::Error::other("an inode is gone that nobody removed"))
+                Err(io::Error::other("an inode is missing that no thread removed"))
             }
         }
         Work::Find => find(table, base(thread), each, n as u32),
     })?;
+    // Each workload leaves as many inodes as it found.
     match table.len() == (each as usize) * threads {
         true => Ok(done.rate()),
         false => Err(io::Error::other("inodes were lost")),
@@ -233,7 +234,7 @@ fn find(table: &dyn ByNumber, base: u32, each: u32, n: u32) -> io::Result<()> {
 
 /// Inodes without lookups by number: they enter the table nevertheless, or never.
 pub fn skip_grid(common: &Common, bound: u32) -> io::Result<Grid> {
-    let title = "inodes that nobody looks up by number";
+    let title = "inodes without lookups by number";
     let mut grid = Grid::new(title, "lives/s", &["in the table", "never in it"], 1);
     let each = bound.max(16);
     for run in 0..common.runs() {

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tables_are_whole() {
+    fn the_tables_are_complete() {
         let common = Common { runs: 1, quick: true, threads: vec![2], json: false };
         for grid in grids(&common, 300, 2500).expect("no invariant broken") {
             assert!(!grid.rows.is_empty());

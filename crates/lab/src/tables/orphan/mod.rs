@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tables_are_whole_and_every_design_leaves_a_clean_file_system() {
+    fn tables_are_complete_and_every_design_leaves_a_clean_image() {
         let common = Common { runs: 1, quick: true, threads: vec![1, 3], json: false };
         let grids = grids(&common, &[]).expect("no invariant broken");
         let (rates, added) = (&grids[0], &grids[1]);

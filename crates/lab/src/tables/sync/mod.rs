@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_are_whole() {
+    fn the_tables_are_complete() {
         let common = Common { runs: 1, quick: true, threads: vec![], json: false };
         whole(&find::grids(&common).expect("every design waits for what it has to"));
         whole(&engine::grids(&common, 500).expect("no error"));
