@@ -1,4 +1,4 @@
-//! A name to be put into a directory, and where one was found.
+//! New entries of a directory, and the positions of entries within one area.
 
 use super::Found;
 use super::blocks::Dir;
@@ -7,7 +7,7 @@ use extant_format::dir::{DirEntry, DirFormat, entries, entry_len};
 use extant_format::error::Corrupt;
 use extant_format::types::{FileType, InodeNr};
 
-/// A name and what it leads to.
+/// A name with the inode that it leads to: the content of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct New<'a> {
     pub name: &'a [u8],
@@ -16,34 +16,34 @@ pub(super) struct New<'a> {
 }
 
 impl<'a> New<'a> {
-    /// Bytes that the entry needs.
+    /// Returns the length of the entry in bytes.
     pub fn len(&self) -> usize {
         entry_len(self.name.len())
     }
 
-    /// As the parts of an entry.
+    /// Returns the inode, the type and the name.
     pub fn parts(self) -> (InodeNr, FileType, &'a [u8]) {
         (self.ino, self.ftype, self.name)
     }
 }
 
-/// Where an entry is in its area.
+/// The position of an entry within its area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hit {
     /// Offset in bytes.
     pub offset: usize,
-    /// Where the record before it begins, if that was met.
+    /// Offset of the preceding record, if the search passed it.
     pub before: Option<usize>,
-    /// What it says.
+    /// The inode and the type in the entry.
     pub found: Found,
 }
 
-/// Finds a name.
+/// Finds a name in an area.
 pub(super) fn find(area: &[u8], d: &Dir<'_>, name: &[u8]) -> Result<Option<Hit>, Corrupt> {
     Ok(look(area, d, name)?.ok())
 }
 
-/// As [`find`]; if the name is absent, tells whether it has room.
+/// Finds a name as [`find`] does. If the name is absent, returns where the area has space for it.
 pub(super) fn look(area: &[u8], d: &Dir<'_>, name: &[u8]) -> Result<Result<Hit, Room>, Corrupt> {
     let (entry, before, room) = if d.folds && !d.exact {
         (find_folded(area, &d.format, &FoldedName::new(name))?, None, Room::Unknown)
@@ -56,15 +56,15 @@ pub(super) fn look(area: &[u8], d: &Dir<'_>, name: &[u8]) -> Result<Result<Hit, 
         .ok_or(room))
 }
 
-/// What is known of room for a name in a leaf.
+/// Knowledge about free space for a name in a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Nothing.
+    /// Not known.
     #[default]
     Unknown,
-    /// There is none.
+    /// The leaf has too little space.
     None,
-    /// The record at this offset has it.
+    /// The record at this offset has enough space.
     At(usize),
 }
 
@@ -82,7 +82,7 @@ fn find_folded<'a>(
     Ok(None)
 }
 
-/// The used entries of an area but `.` and `..`.
+/// Returns the used entries of an area except `.` and `..`.
 pub(super) fn names<'a>(
     area: &'a [u8],
     format: &DirFormat,

@@ -1,9 +1,9 @@
-//! A directory as a row of blocks: mapping, reading with verification, growing.
+//! A directory as a sequence of blocks: mapping, verified reads, growth.
 //!
 //! # Invariants
-//! A block is verified when it is just read: its checksum, its entries or its index. What is read
-//! from the cache was verified under the shape that it had then, so whoever uses it still treats it
-//! as bytes that may say anything.
+//! A block is verified when it is read from the device: its checksum, and its entries or its index.
+//! A block from the cache was verified under the shape that it had at that time. Users therefore
+//! treat its bytes as untrusted.
 
 use super::Kind;
 use crate::bounds::Steps;
@@ -23,37 +23,37 @@ use std::sync::Arc;
 /// Blocks that are read ahead when a directory is scanned.
 const READ_AHEAD: u32 = 32;
 
-/// Blocks that the index of a directory can name.
+/// Maximum number of blocks that the index of a directory can name.
 const MAX_BLOCKS: u64 = 1 << 28;
 
-/// A directory and the facts that its blocks depend on.
+/// A directory, with the facts that determine the form of its blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Dir<'a> {
     pub env: &'a AttrEnv,
     pub inode: &'a Inode,
-    /// Its blocks; 0 for inline directories.
+    /// Number of blocks; 0 for inline directories.
     pub count: u32,
     pub kind: Kind,
     pub format: DirFormat,
-    /// Names are folded before they are compared and hashed.
+    /// Whether names are folded before they are compared and hashed.
     pub folds: bool,
-    /// Names are compared as they are spelled, even if they fold.
+    /// Whether names are compared byte by byte, even in a directory that folds.
     pub exact: bool,
-    /// Names are encrypted; there is no key.
+    /// Whether names are encrypted. Keys are not supported.
     pub encrypted: bool,
-    /// Names are encrypted as they are spelled, and found by the hash of what they fold to, which
-    /// is kept behind each of them. Who has no key cannot hash a name, so the index is of no use.
+    /// Whether the hash of each folded name is stored behind the encrypted, unfolded name. Without
+    /// a key no name can be hashed, so the index is not usable.
     pub keeps_hashes: bool,
 }
 
-/// Reads many blocks of a directory whose map was verified.
+/// A scan of many blocks of a directory, whose map was verified.
 pub(super) struct Scan<'d, 'a> {
     dir: &'d Dir<'a>,
     steps: Steps,
 }
 
 impl Scan<'_, '_> {
-    /// Reads block `lblk`; what follows will be read too.
+    /// Reads block `lblk`, and reads the blocks behind it ahead.
     ///
     /// # Errors
     /// `Corrupt`, `Io`, EINTR.
@@ -63,17 +63,17 @@ impl Scan<'_, '_> {
     }
 }
 
-/// What a block of a directory is.
+/// The form of a directory block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Entries, and a checksum in an entry-like tail.
+    /// Entries, and a checksum in a tail that looks like an entry.
     Leaf,
-    /// The root of a hash tree or one of its interior nodes.
+    /// The root of a hash tree, or one of its interior nodes.
     Index,
 }
 
 impl<'a> Dir<'a> {
-    /// Errors: `Corrupt` where size and flags contradict each other.
+    /// Opens the directory. Errors: `Corrupt` if its size is not a number of whole blocks.
     pub fn open(env: &'a AttrEnv, inode: &'a Inode) -> Result<Dir<'a>> {
         let (size, flags) = {
             let body = inode.body();
@@ -81,6 +81,7 @@ impl<'a> Dir<'a> {
         };
         let kind = Kind::of(env, flags);
         let count = match kind {
+            // An inline directory has no blocks: its size is that of its areas.
             Kind::Inline => 0,
             _ => block_count(env, inode, size)?,
         };
@@ -99,24 +100,24 @@ impl<'a> Dir<'a> {
         })
     }
 
-    /// Blocks that a directory of this file system may have.
+    /// Returns the maximum number of blocks of a directory of this file system.
     pub fn max_blocks(&self) -> u64 {
         let bytes: u64 =
             if self.env.geo.incompat(Incompat::LARGEDIR) { 1 << 48 } else { (1 << 31) - 1 };
         (bytes >> self.env.geo.block_bits).min(MAX_BLOCKS)
     }
 
-    /// Index levels that a hash tree may have.
+    /// Returns the maximum number of index levels of a hash tree.
     pub fn max_levels(&self) -> usize {
         1 + usize::from(htree::max_levels(&self.format))
     }
 
-    /// Whether new directories are indexed and cookies follow the hash.
+    /// Returns whether new directories are indexed and cookies follow the hash.
     pub fn hashed(&self) -> bool {
         self.env.geo.compat(Compat::DIR_INDEX)
     }
 
-    /// Whether its only block is a leaf, and not the root of a tree that is ignored.
+    /// Returns whether the directory's only block is a leaf, and not the root of an ignored tree.
     pub fn is_one_leaf(&self) -> bool {
         self.kind == Kind::Linear
             && self.count == 1
@@ -124,17 +125,17 @@ impl<'a> Dir<'a> {
             && !self.inode.flags().contains(InodeFlags::INDEX)
     }
 
-    /// A corruption of this directory.
+    /// Returns a corruption of this directory at block `lblk`.
     pub fn corrupt(&self, what: &'static str, lblk: u32) -> Corrupt {
         Corrupt::new(what).at_inode(self.inode.ino).found(lblk)
     }
 
-    /// Reads block `lblk`.
+    /// Reads and verifies block `lblk`.
     pub fn load(&self, lblk: u32) -> Result<Arc<Buffer>> {
         self.load_ahead(lblk, 1)
     }
 
-    /// A scan of the directory's blocks.
+    /// Starts a scan of the directory's blocks.
     ///
     /// # Errors
     /// As [`Dir::check_map`].
@@ -143,9 +144,9 @@ impl<'a> Dir<'a> {
         Ok(Scan { dir: self, steps: Steps::default() })
     }
 
-    /// Verifies, once while the inode is in memory, that no block stands in two places of the
-    /// directory. Then a scan, whose length the image claims, visits distinct blocks only. Changes
-    /// made here keep that true.
+    /// Verifies, once while the inode is in memory, that no physical block is mapped at two places
+    /// of the directory. A scan, whose length comes from the image, then visits distinct blocks
+    /// only. Changes by this module keep the blocks distinct.
     ///
     /// # Errors
     /// `Corrupt`, `Io`, EINTR.
@@ -174,7 +175,7 @@ impl<'a> Dir<'a> {
         })
     }
 
-    /// What the block at `lblk` is by its position and its first entry.
+    /// Returns the form of the block at `lblk`, by its position and its first entry.
     pub fn shape(&self, lblk: u32, bytes: &[u8]) -> Shape {
         let index =
             self.kind == Kind::Indexed && (lblk == 0 || htree::is_interior(bytes, &self.format));
@@ -183,8 +184,8 @@ impl<'a> Dir<'a> {
 
     fn verify(&self, lblk: u32, bytes: &[u8]) -> Result<(), Corrupt> {
         let result = match self.shape(lblk, bytes) {
-            // Without checksums a leaf whose names are gone looks the same; who takes it for a node
-            // opens it as one.
+            // Without checksums a leaf without names looks like an interior node. Its node is
+            // verified when the caller opens it as one.
             Shape::Index if lblk != 0 && !self.format.metadata_csum => Ok(()),
             Shape::Index => self.verify_index(lblk, bytes),
             Shape::Leaf => self.verify_leaf(bytes),
@@ -208,12 +209,12 @@ impl<'a> Dir<'a> {
         node.check_order()
     }
 
-    /// How a leaf is sealed.
+    /// Returns the seal of a leaf.
     pub fn leaf_seal(&self) -> Seal {
         self.seal(seal_dir_leaf)
     }
 
-    /// How the root or an interior node is sealed.
+    /// Returns the seal of the root and of interior nodes.
     pub fn index_seal(&self) -> Seal {
         self.seal(seal_htree)
     }
@@ -222,12 +223,13 @@ impl<'a> Dir<'a> {
         if self.format.metadata_csum { Seal { f, seed: self.inode.seed } } else { Seal::NONE }
     }
 
-    /// How the block that holds `..` is sealed.
+    /// Returns the seal of the block that holds `..`.
     pub fn first_seal(&self) -> Seal {
         if self.kind == Kind::Indexed { self.index_seal() } else { self.leaf_seal() }
     }
 
-    /// Adds a zeroed block at the end and counts it. ENOSPC beyond the largest size of a directory.
+    /// Appends a zeroed block and raises the size. Returns ENOSPC at the maximum size of a
+    /// directory.
     pub fn grow(&mut self, step: &mut Step<'_>, owner: &Arc<Inode>) -> Result<(u32, Arc<Buffer>)> {
         let lblk = self.count;
         if u64::from(lblk) >= self.max_blocks() {
@@ -235,6 +237,7 @@ impl<'a> Dir<'a> {
         }
         let run = extent::allocate(self.env, step, owner, lblk, 1, ExtentState::Written)?;
         let buf = self.env.cache.fresh(run.pblk.0);
+        // The size follows the allocation: without space nothing has changed.
         step.edit(owner)?.size = (u64::from(lblk) + 1) << self.env.geo.block_bits;
         self.count = lblk + 1;
         Ok((lblk, buf))

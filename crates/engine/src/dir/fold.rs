@@ -1,21 +1,21 @@
-//! Names without case: two names of a case-folded directory are one if they are equal after
-//! folding.
+//! Case folding: two names of a directory with the flag `CASEFOLD` are equal if they are equal
+//! after folding.
 //!
-//! Folding is what Linux calls `utf8-12.1`: full case folding, canonical decomposition, and what is
-//! to be ignored by default left out. Code points that Unicode 12.1 does not know stay as they are
-//! and are letters of their own; whatever later versions say of the others is what 12.1 says, since
-//! Unicode changes neither foldings nor decompositions. A name that is no UTF-8 is equal to itself
-//! only.
+//! The folding is `utf8-12.1` of Linux: full case folding, canonical decomposition, and removal of
+//! default ignorable code points. `README` equals `readme`, `Straße` equals `STRASSE`. Code points
+//! that Unicode 12.1 does not assign stay unchanged and count as letters. For the others the rules
+//! of later versions equal those of 12.1, since Unicode changes neither foldings nor
+//! decompositions. A name that is not UTF-8 equals only itself.
 
 use regex_syntax::hir::{Class, HirKind};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 use unicode_normalization::char::{canonical_combining_class, decompose_canonical};
 
-/// The encoding of the superblock that says so.
+/// The encoding number of `utf8-12.1` in the superblock.
 pub(super) const UTF8_12_1: u16 = 1;
 
-/// Code points that are left out: `Default_Ignorable_Code_Point`, those that are not assigned too.
+/// Code points that folding removes: `Default_Ignorable_Code_Point`, unassigned ones included.
 const IGNORED: [(u32, u32); 17] = [
     (0x00AD, 0x00AD),
     (0x034F, 0x034F),
@@ -36,7 +36,7 @@ const IGNORED: [(u32, u32); 17] = [
     (0xE_0000, 0xE_0FFF),
 ];
 
-/// Code points of Unicode 12.1, in order.
+/// Code points that Unicode 12.1 assigns, in ascending order.
 static KNOWN: LazyLock<Vec<(u32, u32)>> =
     LazyLock::new(|| match regex_syntax::parse(r"\p{Age=12.1}").map(|hir| hir.into_kind()) {
         Ok(HirKind::Class(Class::Unicode(class))) => {
@@ -50,7 +50,7 @@ fn is_in(ranges: &[(u32, u32)], c: char) -> bool {
     ranges.get(at).is_some_and(|(start, _)| *start <= u32::from(c))
 }
 
-/// The name as it is compared and hashed; `None` if it is no UTF-8.
+/// Returns the form of a name that is compared and hashed; `None` if the name is not UTF-8.
 pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
     if name.is_ascii() {
         return Some(name.to_ascii_lowercase());
@@ -67,8 +67,8 @@ pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
             false => folded.push((0, c)),
         }
     }
-    // Marks between two letters are in the order of their classes. What is ignored stands between
-    // them as a letter does.
+    // Combining marks between two letters are sorted by class. Ignored code points separate marks
+    // as letters do, so they are removed after the sort.
     folded
         .chunk_by_mut(|a, b| (a.0 == 0) == (b.0 == 0))
         .for_each(|run| run.sort_by_key(|(class, _)| *class));
@@ -76,12 +76,12 @@ pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
     Some(folded.into_iter().map(|(_, c)| c).collect::<String>().into_bytes())
 }
 
-/// As [`fold`]; a name that cannot be folded is taken as it is.
+/// Folds a name. Returns a name that cannot be folded unchanged.
 pub(super) fn or_raw(name: &[u8]) -> Cow<'_, [u8]> {
     fold(name).map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
-/// A name that is looked for among others.
+/// A name that is searched for, with its folded form.
 pub(super) struct FoldedName<'a> {
     name: &'a [u8],
     folded: Option<Vec<u8>>,
@@ -92,7 +92,7 @@ impl<'a> FoldedName<'a> {
         FoldedName { name, folded: fold(name) }
     }
 
-    /// Whether this is the name of an entry.
+    /// Returns whether `entry` is a spelling of this name.
     pub fn is(&self, entry: &[u8]) -> bool {
         match &self.folded {
             _ if self.name == entry => true,
@@ -119,9 +119,9 @@ mod tests {
     #[test]
     fn names_are_equal_but_for_case_and_composition() {
         assert!(same("README", "readme") && same("Straße", "STRASSE") && same("Ä", "a\u{308}"));
-        // Marks of two classes in either order, and what is ignored.
+        // Marks of two classes in either order, and ignored code points.
         assert!(same("q\u{307}\u{323}", "Q\u{323}\u{307}") && same("a\u{AD}b\u{2065}", "AB"));
-        // Marks with something between them that is ignored stay as they are.
+        // Marks with an ignored code point between them keep their order.
         assert!(same("a\u{301}\u{34F}\u{323}", "A\u{301}\u{200D}\u{323}"));
         assert!(!same("a\u{301}\u{34F}\u{323}", "a\u{323}\u{301}"));
         assert!(

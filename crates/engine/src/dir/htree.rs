@@ -1,9 +1,9 @@
-//! Walking the hash tree: from a hash to its leaf, and along a chain of collisions.
+//! Walks of the hash tree: from a hash to its leaf, and along a chain of leaves with equal hashes.
 //!
 //! # Invariants
-//! Nothing in an index is believed: a child lies within the directory and is not the root, the
-//! number of levels is bounded, and a walk along leaves visits no more of them than the directory
-//! has blocks.
+//! Index blocks are untrusted. A child lies within the directory and is not the root, the number of
+//! levels is bounded, and a walk along leaves visits at most as many leaves as the directory has
+//! blocks.
 
 use super::EntryPos;
 use super::area::{self, Room};
@@ -16,7 +16,7 @@ use extant_format::htree::{Kind, Node, RootInfo};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A node on the way down, and which of its entries was taken.
+/// A node on a path, with the index of the entry that the path follows.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
     pub lblk: u32,
@@ -24,7 +24,7 @@ pub(super) struct Frame {
     pub at: usize,
 }
 
-/// The way from the root to a leaf.
+/// A path from the root to a leaf.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     pub frames: SmallVec<[Frame; 3]>,
@@ -37,7 +37,7 @@ impl Frame {
         if self.lblk == 0 { Kind::Root } else { Kind::Interior }
     }
 
-    /// Runs `f` on the node.
+    /// Calls `f` with the opened node.
     pub fn with<R>(&self, d: &Dir<'_>, f: impl FnOnce(&Node<'_>) -> R) -> Result<R> {
         let bytes = self.buf.read();
         let node = Node::open(&bytes, self.kind(), &d.format)
@@ -46,14 +46,14 @@ impl Frame {
     }
 }
 
-/// What the root says.
+/// The root of a hash tree, with its parsed header.
 pub(super) struct Root {
     pub buf: Arc<Buffer>,
     pub hasher: Hasher,
     pub info: RootInfo,
 }
 
-/// Reads the root and verifies what it says.
+/// Reads the root and verifies its header.
 pub(super) fn root(d: &Dir<'_>) -> Result<Root> {
     let buf = d.load(0)?;
     let info = RootInfo::parse(&buf.read(), &d.format)
@@ -61,7 +61,7 @@ pub(super) fn root(d: &Dir<'_>) -> Result<Root> {
     Ok(Root { buf, hasher: Hasher::new(d, info.hash_version), info })
 }
 
-/// Goes down to the first leaf that may hold `hash`.
+/// Descends to the first leaf that may hold `hash`.
 pub(super) fn probe(d: &Dir<'_>, root: &Root, hash: u32) -> Result<Path> {
     let mut frames = SmallVec::new();
     let mut frame = Frame { lblk: 0, buf: root.buf.clone(), at: 0 };
@@ -81,7 +81,7 @@ pub(super) fn probe(d: &Dir<'_>, root: &Root, hash: u32) -> Result<Path> {
     Err(d.corrupt("hash tree", 0).into())
 }
 
-/// Finds the entry of a name, or else the first leaf that it may go to.
+/// Finds the entry of a name. If the name is absent, returns the first leaf that it may go to.
 pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, (Arc<Buffer>, Room)>> {
     let root = root(d)?;
     let hash = root.hasher.major(name);
@@ -97,7 +97,7 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, (Arc<Buf
         };
         match path.next_key(d)? {
             Some(key) if key == hash | 1 => {
-                // Leaves that continue each other differ, or their chain has no end.
+                // The leaves of a chain must be distinct: else the chain has no end.
                 chain.enter(path.leaf.into())?;
                 path.advance(d)?;
             }
@@ -106,11 +106,11 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, (Arc<Buf
     }
 }
 
-/// Verifies, once while the inode is in memory, that the tree leads to each node and each leaf
-/// once. Else a few leaves would be listed for ever.
+/// Verifies, once while the inode is in memory, that the tree refers to each node and each leaf
+/// once. Otherwise a listing would repeat a few leaves forever.
 ///
 /// # Errors
-/// `Corrupt` if it does not; `Io`, EINTR.
+/// `Corrupt` if a block is referred to twice; `Io`, EINTR.
 pub(super) fn check_tree(d: &Dir<'_>, root: &Root) -> Result<()> {
     let known = d.inode.dir.lock().tree_is_sound;
     match known {
@@ -120,6 +120,7 @@ pub(super) fn check_tree(d: &Dir<'_>, root: &Root) -> Result<()> {
     }
     d.check_map()?;
     let checked = walk_tree(d, root);
+    // An I/O error says nothing about the tree: only a verdict is stored.
     if matches!(checked, Ok(()) | Err(Error::Corrupt(_))) {
         d.inode.dir.lock().tree_is_sound = Some(checked.is_ok());
     }
@@ -127,7 +128,7 @@ pub(super) fn check_tree(d: &Dir<'_>, root: &Root) -> Result<()> {
 }
 
 fn walk_tree(d: &Dir<'_>, root: &Root) -> Result<()> {
-    // Nodes to be looked at, and the levels below each.
+    // Nodes to visit, with the number of levels below each.
     let mut todo = vec![(0, root.info.levels)];
     let mut walk = Walk::of(d.inode.ino);
     while let Some((lblk, below)) = todo.pop() {
@@ -145,7 +146,7 @@ fn walk_tree(d: &Dir<'_>, root: &Root) -> Result<()> {
 }
 
 impl Path {
-    /// The key of the leaf behind this one; `None` at the end.
+    /// Returns the key of the next leaf; `None` at the end.
     pub fn next_key(&self, d: &Dir<'_>) -> Result<Option<u32>> {
         for frame in self.frames.iter().rev() {
             let next = frame.with(d, |node| node.get(frame.at + 1).map(|(key, _)| key))?;
@@ -156,7 +157,7 @@ impl Path {
         Ok(None)
     }
 
-    /// The key of this leaf; 0 for the first.
+    /// Returns the key of this leaf; 0 for the first leaf.
     pub fn key(&self, d: &Dir<'_>) -> Result<u32> {
         match self.frames.iter().rev().find(|frame| frame.at > 0) {
             Some(frame) => frame.with(d, |node| node.get(frame.at).map_or(0, |(key, _)| key)),
@@ -164,7 +165,7 @@ impl Path {
         }
     }
 
-    /// Goes to the leaf behind this one, which exists.
+    /// Moves on to the next leaf, which must exist.
     pub fn advance(&mut self, d: &Dir<'_>) -> Result<()> {
         let depth = self.frames.len();
         while let Some(mut frame) = self.frames.pop() {
@@ -178,7 +179,7 @@ impl Path {
         Err(d.corrupt("hash tree", self.leaf).into())
     }
 
-    /// Goes down to the leftmost leaf below `child`.
+    /// Descends to the leftmost leaf below `child`.
     fn descend(&mut self, d: &Dir<'_>, depth: usize, mut child: u32) -> Result<()> {
         check_child(d, child)?;
         while self.frames.len() < depth {
@@ -192,7 +193,7 @@ impl Path {
     }
 }
 
-/// The child at an entry; block 0, which no child is, if there is no such entry.
+/// Returns the child at an entry; 0, which no valid child has, if there is no such entry.
 fn block_of(node: &Node<'_>, at: usize) -> u32 {
     node.get(at).map_or(0, |(_, child)| child)
 }

@@ -1,9 +1,9 @@
-//! Directories inside their inode: the parent's number, then two areas of entries, the first in the
-//! map's place, the second in the value of `system.data`.
+//! Directories inside their inode: the parent's number, then two areas of entries. The first area
+//! is in `i_block`, the second one is the value of `system.data`.
 //!
 //! # Invariants
-//! There are no entries for `.` and `..`. The areas, one behind the other, are what a first block
-//! has behind `..`; a conversion copies them as they are, so that entries keep their offsets.
+//! There are no entries for `.` and `..`. The two areas, one after the other, equal the part of a
+//! first block behind `..`. A conversion copies them unchanged, so entries keep their offsets.
 
 use super::area::{self, New};
 use super::blocks::{Dir, overwrite};
@@ -24,13 +24,13 @@ use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
 use std::sync::Arc;
 
-/// Bytes of the smallest inline directory: the map's place.
+/// Size of the smallest inline directory in bytes: that of the first area with the parent's number.
 const MIN_SIZE: u64 = format::INLINE_FIRST as u64;
 
-/// Bytes of `.` and `..` in a first block, behind which the areas would follow.
+/// Bytes of `.` and `..` in a first block. The areas would follow them.
 pub(super) const DOTS_LEN: usize = entry_len(1) + entry_len(2);
 
-/// Number of the area in the inode's map.
+/// Number of the area in the inode's `i_block`.
 const FIRST: u32 = 0;
 /// Number of the area in `system.data`.
 const SECOND: u32 = 1;
@@ -41,7 +41,8 @@ pub(super) struct Areas {
 }
 
 impl Areas {
-    /// Errors: `Corrupt` if `system.data` is not what the size says.
+    /// Reads both areas. Errors: `Corrupt` if the length of `system.data` contradicts the inode's
+    /// size.
     pub fn read(d: &Dir<'_>) -> Result<Areas> {
         let (first, size) = {
             let body = d.inode.body();
@@ -58,7 +59,8 @@ impl Areas {
         Ok(Areas { areas: [first, second] })
     }
 
-    /// Number, first offset in an imagined first block, and bytes of each area that has any.
+    /// Returns number, offset within a corresponding first block, and bytes of each area that is
+    /// not empty.
     pub fn each(&self) -> impl Iterator<Item = (u32, usize, &[u8])> {
         let mut at = DOTS_LEN;
         self.areas.iter().enumerate().filter(|(_, area)| !area.is_empty()).map(move |(nr, area)| {
@@ -68,8 +70,8 @@ impl Areas {
         })
     }
 
-    /// A first block with `.`, `..` and the areas behind them as they are; the last entry gets the
-    /// rest.
+    /// Returns a first block with `.`, `..` and the unchanged areas behind them. The last entry is
+    /// extended to the end of the block.
     fn as_first_block(&self, d: &Dir<'_>, parent: InodeNr) -> Result<Vec<u8>> {
         let mut image = linear::first_block(d, parent);
         let area = d.format.area_mut(&mut image);
@@ -92,12 +94,12 @@ impl Areas {
     }
 }
 
-/// Where `..` leads.
+/// Returns the inode that `..` leads to.
 pub(super) fn parent(dir: &Inode) -> InodeNr {
     format::parent(&dir.body().i_block)
 }
 
-/// Changes where `..` leads.
+/// Sets the inode that `..` leads to.
 pub(super) fn set_parent(step: &mut Step<'_>, owner: &Arc<Inode>, ino: InodeNr) -> Result<()> {
     format::set_parent(&mut step.edit(owner)?.i_block, ino);
     Ok(())
@@ -114,7 +116,7 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
     Ok(None)
 }
 
-/// Whether both areas are unused.
+/// Returns whether both areas have no used entry.
 pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
     let areas = Areas::read(d)?;
     for (_, _, area) in areas.each() {
@@ -125,8 +127,8 @@ pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// Makes a new directory inline if the file system has inline data and the inode has room; false if
-/// not.
+/// Makes a new directory inline. Returns false if the file system lacks inline data or the inode
+/// lacks space.
 pub(super) fn init(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -136,6 +138,7 @@ pub(super) fn init(
     if !env.geo.incompat(Incompat::INLINE_DATA) || owner.body().tail.is_empty() {
         return Ok(false);
     }
+    // The attribute comes first: without space for it the inode stays unchanged.
     match xattr::inline_set(env, step, owner, Some(&[])) {
         Ok(()) => {}
         Err(e) if e.is(Errno::NoSpc) => return Ok(false),
@@ -151,7 +154,7 @@ pub(super) fn init(
     Ok(true)
 }
 
-/// Changes one area.
+/// Changes one area by `f`.
 pub(super) fn change(
     d: &Dir<'_>,
     step: &mut Step<'_>,
@@ -167,8 +170,8 @@ pub(super) fn change(
     xattr::inline_set(d.env, step, owner, Some(&value))
 }
 
-/// Puts a name into the areas, growing the second as far as the inode has room; false if there is
-/// none left.
+/// Inserts a name into the areas, and extends the second one as far as the inode has space. Returns
+/// false without enough space.
 pub(super) fn insert(
     d: &Dir<'_>,
     step: &mut Step<'_>,
@@ -209,7 +212,8 @@ fn extend_second(
     Ok(true)
 }
 
-/// Moves the entries to a block of their own. If there is no space the directory stays as it was.
+/// Moves the entries to a block of their own. Without space for the block the directory stays as it
+/// was.
 pub(super) fn convert(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>) -> Result<()> {
     let areas = Areas::read(d)?;
     let parent = parent(owner);

@@ -1,4 +1,4 @@
-//! Putting a name into a directory of any kind, and turning one kind into the next.
+//! Insertion of a name into a directory of any kind, and conversion to the next kind.
 
 use super::area::{self, New, Room};
 use super::blocks::{Dir, overwrite};
@@ -10,7 +10,7 @@ use extant_format::htree::{NodeMut, RootInfo};
 use extant_format::inode::InodeFlags;
 use std::sync::Arc;
 
-/// Puts `new` in, converting the directory where its kind has no room left.
+/// Inserts `new`, and converts the directory if its kind has no space left.
 pub(super) fn insert(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
@@ -36,7 +36,7 @@ fn insert_linear(
     new: &New<'_>,
 ) -> Result<()> {
     if owner.flags().contains(InodeFlags::INDEX) {
-        // The index does not learn of the new name.
+        // The index misses the new name: readers must ignore it.
         step.edit(owner)?.flags.remove(InodeFlags::INDEX);
     }
     if d.count == 1 && d.hashed() {
@@ -51,7 +51,8 @@ fn insert_linear(
     linear::insert(d, step, owner, new)
 }
 
-/// A tree that cannot be walked is given up if no checksum vouches for the index.
+/// Inserts into the hash tree. If the tree is damaged and no checksum protects the index, the
+/// directory becomes linear: the leaves hold all names without it.
 fn insert_indexed(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
@@ -69,9 +70,11 @@ fn insert_indexed(
     }
 }
 
-/// Makes a full directory of one block an indexed one: the names move to a leaf of their own, block
-/// 0 becomes the root.
+/// Converts a full directory of one block to an indexed one: the names move to a new leaf, and
+/// block 0 becomes the root.
 fn index(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>) -> Result<()> {
+    // The new leaf is complete before the flag and the root change: if the block cannot be
+    // allocated, the directory is unchanged.
     let (_, parent) = linear::dotdot(d)?;
     let first = d.load(0)?;
     let old = first.snapshot();

@@ -1,5 +1,5 @@
-//! Directories as a row of leaves without order, and what all directories in blocks share: `.` and
-//! `..`.
+//! Linear directories, which are sequences of leaves without order, and the entries `.` and `..` of
+//! all directories in blocks.
 
 use super::area::{self, New, Room};
 use super::blocks::{Dir, Shape, overwrite};
@@ -11,7 +11,7 @@ use extant_format::dir::{dot_dot, fill, largest_gap, put_entry, room_at, set_rec
 use extant_format::types::InodeNr;
 use std::sync::Arc;
 
-/// Blocks up to which the gaps of a linear directory are kept in memory.
+/// Number of blocks up to which the gaps of a linear directory are kept in memory.
 const GAPS_MAX: u32 = 1 << 20;
 
 /// Unit of the kept gaps, in bytes.
@@ -37,8 +37,8 @@ pub(super) fn find(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
     Ok(None)
 }
 
-/// Looks for a name in a directory of one leaf; if it is absent, gives the leaf and tells whether
-/// it has room.
+/// Finds a name in a directory of one leaf. If the name is absent, returns the leaf and its free
+/// space.
 pub(super) fn look(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, (Arc<Buffer>, Room)>> {
     let buf = d.load(0)?;
     let look = area::look(d.format.area(&buf.read()), d, name)
@@ -49,7 +49,7 @@ pub(super) fn look(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, (Arc<Buf
     })
 }
 
-/// Offset of `..` in block 0, and where it leads.
+/// Returns the offset of `..` in block 0, and the inode that it leads to.
 pub(super) fn dotdot(d: &Dir<'_>) -> Result<(usize, InodeNr)> {
     let buf = d.load(0)?;
     let bytes = buf.read();
@@ -58,7 +58,7 @@ pub(super) fn dotdot(d: &Dir<'_>) -> Result<(usize, InodeNr)> {
     Ok((entry.offset, entry.ino))
 }
 
-/// Whether no leaf has an entry besides `.` and `..`.
+/// Returns whether no leaf has an entry except `.` and `..`.
 pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
     dotdot(d)?;
     let mut scan = d.scan()?;
@@ -76,14 +76,14 @@ pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// A first block with `.` and `..`.
+/// Returns a first block with `.` and `..`.
 pub(super) fn first_block(d: &Dir<'_>, parent: InodeNr) -> Vec<u8> {
     let mut image = vec![0; d.format.block_size as usize];
     d.format.init_first_block(&mut image, d.inode.ino, parent);
     image
 }
 
-/// Puts a name into the first block with room, or a new one.
+/// Inserts a name into the first block with enough space, or into a new block.
 pub(super) fn insert(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
@@ -100,7 +100,7 @@ pub(super) fn insert(
     append(d, step, owner, new)
 }
 
-/// Puts a name into a leaf; false if it has no room.
+/// Inserts a name into a leaf. Returns false without enough space.
 pub(super) fn insert_at(
     d: &Dir<'_>,
     step: &mut Step<'_>,
@@ -108,8 +108,8 @@ pub(super) fn insert_at(
     known: Room,
     new: &New<'_>,
 ) -> Result<bool> {
-    // A look first, so that a full leaf does not become part of the transaction; nobody else
-    // changes it meanwhile.
+    // The search under the lock for reading keeps full leaves out of the transaction. The result
+    // stays valid: the directory's lock excludes other changes.
     let Some(room) = find_room(d, &buf.read(), known, new.len())? else { return Ok(false) };
     let mut bytes = step.write(buf, d.leaf_seal())?;
     let area = d.format.area_mut(&mut bytes);
@@ -139,7 +139,7 @@ fn find_room(d: &Dir<'_>, bytes: &[u8], known: Room, wanted: usize) -> Result<Op
     Ok(entry.map(|e| Roomy { offset: e.offset, used: e.needed(), rec_len: e.rec_len }))
 }
 
-/// A leaf with these entries; `None` if they do not fit.
+/// Returns a leaf with these entries; `None` if they do not fit.
 pub(super) fn leaf_image<'a>(d: &Dir<'_>, list: impl Iterator<Item = New<'a>>) -> Option<Vec<u8>> {
     let mut image = vec![0; d.format.block_size as usize];
     d.format.init_block(&mut image);
@@ -155,8 +155,8 @@ fn append(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>, new: &New<'_
     Ok(())
 }
 
-/// The first block with a gap of at least `need` bytes. Gaps are collected once, then kept in
-/// memory.
+/// Returns the first block with a gap of at least `need` bytes. Gaps are collected by one scan,
+/// then kept in memory.
 fn find_gap(d: &Dir<'_>, need: usize) -> Result<Option<u32>> {
     if d.count > GAPS_MAX {
         return Ok(Some(d.count - 1));
@@ -191,7 +191,7 @@ fn gap_of(d: &Dir<'_>, buf: &Buffer) -> u16 {
     (largest / GAP_UNIT).min(usize::from(u16::MAX)) as u16
 }
 
-/// Keeps the memory of gaps true after a change of block `lblk`.
+/// Updates the kept gap of block `lblk` after a change.
 pub(super) fn note_gap(d: &Dir<'_>, lblk: u32, buf: &Buffer) {
     if d.kind != Kind::Linear || d.inode.dir.lock().gaps.is_none() {
         return;

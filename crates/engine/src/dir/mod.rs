@@ -1,15 +1,19 @@
-//! Directory blocks: linear, hashed (htree of up to three levels), inline.
+//! Directory blocks: linear, indexed (hash trees of up to three levels), inline.
+//!
+//! A new directory of 3 files is inline with the feature `inline_data`, else a single block. When
+//! 200 files have filled that block, a hash tree is built: block 0 becomes the root, blocks 1 and 2
+//! are leaves.
 //!
 //! # Invariants
-//! - A directory is inline, linear or indexed ([`Kind`]); it goes from inline to linear when its
+//! - A directory is inline, linear or indexed ([`Kind`]). It changes from inline to linear when its
 //!   areas are full, and from linear to indexed when its only block is full and the file system has
-//!   `dir_index`. It never goes back.
-//! - Where the file system has `dir_index` positions follow the hash of the names, whatever the
-//!   kind, so that a cookie stays good when the kind changes.
+//!   `dir_index`. It changes back to linear only if its index is damaged and has no checksums.
+//! - With `dir_index` positions follow the hashes of the names, whatever the kind is, so that a
+//!   cookie stays valid when the kind changes.
 //!
 //! # Locking
-//! The caller holds the directory's `rw` lock: for reading in [`lookup`], [`read`], [`is_empty`],
-//! [`parent`]; for writing in the rest. No two buffers are locked at a time.
+//! The caller must hold the directory's `rw` lock: for reading in [`lookup`], [`read`],
+//! [`is_empty`] and [`parent`], for writing in all others. At most one buffer is locked at a time.
 
 mod area;
 mod blocks;
@@ -43,56 +47,56 @@ use std::sync::Arc;
 
 pub use respell::{are_spellings, respell};
 
-/// Whether a file system's names can be folded, where they are to be.
+/// Returns whether the folding of an encoding, as the superblock numbers it, is implemented.
 pub fn can_fold(encoding: u16) -> bool {
     encoding == fold::UTF8_12_1
 }
 
-/// Whether names of a directory are equal if they differ in case only.
+/// Returns whether names of a directory are equal if they differ in case only.
 pub fn folds(env: &AttrEnv, flags: InodeFlags) -> bool {
     flags.contains(InodeFlags::CASEFOLD) && env.geo.incompat(Incompat::CASEFOLD)
 }
 
-/// Whether an entry of a directory may be found under several names: names that fold, and names
-/// that are shown without their key, of which the hash is not compared. The cache of names must not
-/// have one of them, since a change through another would not reach it.
+/// Returns whether an entry of a directory may be found by several names: folded names, and
+/// encrypted names shown without their key, whose hash part is not compared. The dentry table must
+/// not store such names, since a change by one name would leave the dentries of the others stale.
 pub fn has_spellings(env: &AttrEnv, flags: InodeFlags) -> bool {
     folds(env, flags) || flags.contains(InodeFlags::ENCRYPT)
 }
 
-/// Longest name in bytes.
+/// Longest name, in bytes.
 pub const NAME_MAX: usize = 255;
 
-/// An entry found.
+/// An entry that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Inode number.
     pub ino: InodeNr,
-    /// Type in the entry; Unknown where the file system keeps none.
+    /// Type in the entry; `Unknown` if the file system stores no types.
     pub ftype: FileType,
 }
 
-/// An entry handed out by [`read`].
+/// An entry passed to the callback of [`read`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// Name, not UTF-8.
+    /// Name in bytes, which need not be UTF-8.
     pub name: &'a [u8],
     /// Inode number.
     pub ino: InodeNr,
     /// Type in the entry.
     pub ftype: FileType,
-    /// Where reading continues behind this entry.
+    /// Cookie behind this entry, from which a later call continues.
     pub next: u64,
-    /// Major and minor hash, where the directory keeps them.
+    /// Major and minor hash, if the directory stores them.
     pub hash: Option<[u8; 8]>,
 }
 
-/// How a directory keeps its entries.
+/// The form in which a directory stores its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// In the inode.
     Inline,
-    /// In blocks, in no order.
+    /// In blocks, without order.
     Linear,
     /// In blocks, found by a hash tree.
     Indexed,
@@ -110,13 +114,13 @@ impl Kind {
     }
 }
 
-/// Where a name that a lookup did not find would go, as far as that is known. Good as long as the
-/// directory is locked.
+/// The leaf and the free space for a name that a lookup did not find, if known. Valid while the
+/// directory stays locked.
 #[derive(Debug, Default)]
 pub struct InsertSlot(Option<(Arc<Buffer>, Room)>);
 
-/// Where an entry was found: in a block, or (`None`) in an area of the inode. Good as long as the
-/// directory is locked.
+/// The position of an entry: in a block, or (`None`) in an area of the inode. Valid while the
+/// directory stays locked.
 #[derive(Debug)]
 pub struct EntryPos {
     buf: Option<Arc<Buffer>>,
@@ -126,13 +130,13 @@ pub struct EntryPos {
 }
 
 impl EntryPos {
-    /// What the entry says.
+    /// Returns the inode and the type in the entry.
     pub fn found(&self) -> Found {
         self.hit.found
     }
 }
 
-/// Finds a name (`.` and `..` too).
+/// Finds a name, `.` and `..` included.
 ///
 /// # Errors
 /// `Corrupt`, `Io`, ENAMETOOLONG.
@@ -145,7 +149,7 @@ pub fn lookup(env: &AttrEnv, dir: &Inode, name: &[u8]) -> Result<Option<Found>> 
     }
 }
 
-/// As [`locate`], by the name that readers see.
+/// Finds an entry as [`locate`] does, by the name that readers see.
 fn locate_shown(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
     if !d.encrypted {
         return locate(d, name);
@@ -156,7 +160,7 @@ fn locate_shown(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
     }
 }
 
-/// As [`lookup`], of an ordinary name; if it is absent, where it would go.
+/// Finds an ordinary name as [`lookup`] does. If the name is absent, returns the place for it.
 ///
 /// # Errors
 /// As [`lookup`].
@@ -184,7 +188,7 @@ fn locate(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
     }
 }
 
-/// A hash tree that cannot be walked leaves its leaves: they are scanned.
+/// Finds a name by the hash tree. If the tree is damaged, scans the leaves.
 fn look_in_tree(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, InsertSlot>> {
     match htree::find(d, name) {
         Err(Error::Corrupt(e)) => {
@@ -195,7 +199,8 @@ fn look_in_tree(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, InsertSlot>
     }
 }
 
-/// As [`insert`], a name that [`lookup_seat`] did not find under the same lock.
+/// Inserts a name as [`insert`] does. [`lookup_seat`] must not have found the name under the same
+/// lock.
 ///
 /// # Errors
 /// As [`insert`].
@@ -214,6 +219,7 @@ pub fn insert_seated(
         return Err(Errno::Inval.into());
     }
     let new = New { name, ino, ftype };
+    // A known slot with enough space saves a second search.
     if let Some((leaf, room)) = &seat.0
         && (d.kind == Kind::Indexed || d.is_one_leaf())
         && linear::insert_at(&d, step, leaf, *room, &new)?
@@ -224,12 +230,12 @@ pub fn insert_seated(
     insert::insert(&mut d, step, dir, &new)
 }
 
-/// Adds a name that is known to be absent. Splits, indexes, grows the directory as needed (updates
-/// size and blocks; not times or links).
+/// Adds a name, which must be absent. Splits blocks, builds the index and grows the directory as
+/// needed (updates size and blocks; not times or links).
 ///
 /// # Errors
-/// `Corrupt`, `Io`, ENOSPC (no space, or the directory cannot grow further), ENAMETOOLONG, EINVAL
-/// for names that no entry may have.
+/// `Corrupt`, `Io`, ENOSPC (no space, or the directory has its maximum size), ENAMETOOLONG, EINVAL
+/// for invalid names.
 pub fn insert(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -241,26 +247,26 @@ pub fn insert(
     insert_seated(env, step, dir, &InsertSlot::default(), name, (ino, ftype))
 }
 
-/// Removes a name; ENOENT if it is not there.
+/// Removes a name.
 ///
 /// # Errors
-/// `Corrupt`, `Io`, ENOENT.
+/// `Corrupt`, `Io`, ENOENT if the name is absent.
 pub fn remove(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Found> {
     let spot = find(env, dir, name)?.ok_or(Errno::NoEnt)?;
     remove_at(env, step, dir, &spot)?;
     Ok(spot.hit.found)
 }
 
-/// Where an ordinary name stands.
+/// Finds the position of an ordinary name.
 ///
 /// # Errors
-/// `Corrupt`, `Io`, ENAMETOOLONG, EINVAL for names that no entry may have.
+/// `Corrupt`, `Io`, ENAMETOOLONG, EINVAL for invalid names.
 pub fn find(env: &AttrEnv, dir: &Inode, name: &[u8]) -> Result<Option<EntryPos>> {
     check_name(name)?;
     locate_shown(&Dir::open(env, dir)?, name)
 }
 
-/// Removes the entry that [`find`] found under the same lock.
+/// Removes the entry at the position that [`find`] returned under the same lock.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -313,6 +319,7 @@ pub fn replace(
     check_name(name)?;
     check_key(dir)?;
     let d = Dir::open_for_change(env, dir)?;
+    // Only the inode and the type change: the name, and so its hash and position, stay.
     let spot = locate(&d, name)?.ok_or(Errno::NoEnt)?;
     let (format, at) = (d.format, spot.hit.offset);
     let set = |area: &mut [u8]| {
@@ -325,7 +332,8 @@ pub fn replace(
     }
 }
 
-/// Makes the first block (or the inline area) of a new directory, with `.` and `..`; sets the size.
+/// Creates the first block (or the inline area) of a new directory, with `.` and `..`, and sets the
+/// size.
 ///
 /// # Errors
 /// `Io`, ENOSPC.
@@ -339,7 +347,7 @@ pub fn init(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, parent: InodeN
     blocks::overwrite(step, &buf, d.leaf_seal(), &image)
 }
 
-/// Whether only `.` and `..` are there.
+/// Returns whether the directory has no entry except `.` and `..`.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -351,10 +359,10 @@ pub fn is_empty(env: &AttrEnv, dir: &Inode) -> Result<bool> {
     }
 }
 
-/// Where `..` leads.
+/// Returns the inode that `..` leads to.
 ///
 /// # Errors
-/// `Corrupt` if there is no `..` where it has to be, `Io`.
+/// `Corrupt` if `..` is not at its place, `Io`.
 pub fn parent(env: &AttrEnv, dir: &Inode) -> Result<InodeNr> {
     let d = Dir::open(env, dir)?;
     match d.kind {
@@ -363,12 +371,12 @@ pub fn parent(env: &AttrEnv, dir: &Inode) -> Result<InodeNr> {
     }
 }
 
-/// Hands out entries from `cookie` on (0: from the start, `.` and `..` first) until `each` returns
-/// false or the end is reached. Cookies are stable while entries come and go: hash order where the
-/// file system has dir_index. Names that are no path components are never handed out.
+/// Calls `each` with the entries from `cookie` on (0: from the start, `.` and `..` first), until it
+/// returns false or the end is reached. Cookies stay valid while entries come and go: with
+/// `dir_index` entries come in hash order. Names that are no path components are skipped.
 ///
 /// # Errors
-/// `Corrupt`, `Io`. `Corrupt` for a name that is no path component comes after the other entries.
+/// `Corrupt`, `Io`. `Corrupt` for a name that is no path component follows the other entries.
 pub fn read(
     env: &AttrEnv,
     dir: &Inode,
@@ -389,7 +397,7 @@ pub fn read(
     bad.map_or(Ok(()), |bad| Err(bad.into()))
 }
 
-/// As [`read`], with names that may be no path components.
+/// Reads entries as [`read`] does, names that are no path components included.
 fn read_shown(d: &Dir<'_>, cookie: u64, each: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
     if !d.encrypted {
         return read::read(d, cookie, each);
@@ -409,10 +417,10 @@ fn read_shown(d: &Dir<'_>, cookie: u64, each: &mut dyn FnMut(Entry<'_>) -> bool)
     Ok(wrong?)
 }
 
-/// ENOKEY for a directory whose names are encrypted: no name can be put into it.
+/// Verifies that names can be inserted into a directory.
 ///
 /// # Errors
-/// That one.
+/// ENOKEY for a directory with encrypted names.
 pub fn check_key(dir: &Inode) -> Result<()> {
     match dir.vitals().flags.contains(InodeFlags::ENCRYPT) {
         true => Err(Errno::NoKey.into()),
@@ -420,31 +428,31 @@ pub fn check_key(dir: &Inode) -> Result<()> {
     }
 }
 
-/// Credits that one [`insert`] may cost (splits at every level, growth, conversion).
+/// Returns the maximum credits of one [`insert`] (splits at every level, growth, conversion).
 pub fn insert_credits(env: &AttrEnv, dir: &Inode) -> u32 {
     let flags = dir.flags();
     let hashed = env.geo.compat(Compat::DIR_INDEX);
     let levels = 1 + u32::from(extant_format::htree::max_levels(&DirFormat::new(&env.geo)));
-    // The inode, new blocks, old ones.
+    // The inode, new blocks, old blocks.
     1 + match Kind::of(env, flags) {
         // The last block, or one more.
         Kind::Linear if !hashed => append_credits(env, dir, 1) + 1,
-        // A leaf, a node of each level below the root, a level more; those that are there.
+        // A new leaf, a new node on each level below the root, a further level; the old ones.
         Kind::Indexed => append_credits(env, dir, levels + 1) + levels + 1,
         // The first leaf and its other half; the first block, which becomes the root.
         Kind::Linear => append_credits(env, dir, 2) + 1,
-        // The first block, too.
+        // The first block as well.
         Kind::Inline => append_credits(env, dir, if hashed { 3 } else { 2 }),
     }
 }
 
-/// Credits of adding `count` blocks one by one: the map has room for all of them once it has room
-/// for one, but each may come from another group.
+/// Returns the credits of appending `count` blocks one by one. If the map has space for one of them
+/// it has space for all, but each may come from another group.
 fn append_credits(env: &AttrEnv, dir: &Inode, count: u32) -> u32 {
     extent::credits(env, dir, count) + (count - 1) * env.alloc.credits(1) + count
 }
 
-/// Credits of [`remove`] or [`replace`].
+/// Credits of one [`remove`] or [`replace`].
 pub const CHANGE_CREDITS: u32 = 2;
 
 fn set_parent(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, ino: InodeNr) -> Result<()> {
@@ -460,7 +468,7 @@ fn set_parent(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, ino: InodeNr
 }
 
 fn seal_of(d: &Dir<'_>, spot: &EntryPos) -> Seal {
-    // Entries are found in leaves only; block 0 of an indexed directory is none.
+    // Entries are found in leaves only; block 0 of an indexed directory is the root.
     debug_assert!(d.kind != Kind::Indexed || spot.lblk != 0);
     d.leaf_seal()
 }
@@ -472,23 +480,25 @@ fn check_name(name: &[u8]) -> Result<()> {
     if is_component(name) { Ok(()) } else { Err(Errno::Inval.into()) }
 }
 
-/// Whether a name can be a component of a path that leads to an entry. Every reader of a directory
-/// relies on this check: a name with a slash would lead a copy or an archive out of its
+/// Returns whether a name can be a component of a path that leads to an entry. Every reader of a
+/// directory relies on this check: a name with a slash would lead a copy or an archive out of its
 /// destination.
 fn is_component(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.iter().any(|&b| b == b'/' || b == 0)
 }
 
 impl<'a> Dir<'a> {
-    /// Remarks that a hash tree cannot be walked, so that all leaves are scanned.
+    /// Logs that a hash tree is damaged, so that all leaves are scanned.
     fn scans(&self, why: &Corrupt) {
         if self.env.remarks.tells(Remark::HashTree) {
             tracing::warn!(%why, "hash tree is corrupt, scanning the directory");
         }
     }
 
-    /// As [`Dir::open`], for a change: what memory knows of the entries is dropped.
+    /// Opens the directory as [`Dir::open`] does, for a change: drops the cached window of entries.
     fn open_for_change(env: &'a AttrEnv, inode: &'a Inode) -> Result<Dir<'a>> {
+        // The index flag cannot be cleared where blocks have checksums: as leaves, the index blocks
+        // would lack theirs.
         let flags = inode.flags();
         if flags.contains(InodeFlags::INDEX)
             && !env.geo.compat(Compat::DIR_INDEX)

@@ -1,6 +1,6 @@
-//! Names of encrypted directories for those who have no key, as Linux shows them: the hash and the
-//! bytes of the stored name, and a digest of what is too long, in base64url. Targets of symlinks
-//! are shown like names without a hash.
+//! Names of encrypted directories without their key, in the form of Linux: the hash and the bytes
+//! of the stored name, with the end of long names replaced by a digest, in base64url. Targets of
+//! symlinks are shown like names without a hash.
 
 use super::blocks::Dir;
 use super::hash::Hasher;
@@ -12,33 +12,33 @@ use extant_format::error::Corrupt;
 use extant_format::inode::{TARGET_HEAD, encrypted_target};
 use sha2::{Digest, Sha256};
 
-/// Shortest stored name: one block of the cipher.
+/// Length of the shortest stored name: one block of the cipher.
 const LEAST: usize = 16;
 
 /// Bytes of the major and minor hash.
 const HASHES: usize = 8;
 
-/// Bytes of a stored name that are shown as they are.
+/// Bytes of a stored name that are shown unchanged.
 const SHOWN: usize = 149;
 
-/// Bytes of the digest of the others.
+/// Bytes of the digest of the remaining bytes.
 const DIGEST: usize = 32;
 
-/// What a shown name says.
+/// The parts of a stored name that a shown name contains.
 enum Shown {
-    /// All of the stored name.
+    /// The whole stored name.
     Whole(Vec<u8>),
-    /// How it begins, and the digest of the rest.
+    /// The first bytes of the stored name, and the digest of the rest.
     Start(Vec<u8>),
 }
 
-/// How the stored names of a directory are shown.
+/// The form in which the stored names of a directory are shown.
 pub(super) struct Names {
     hasher: Option<Hasher>,
 }
 
 impl Names {
-    /// Hashes are shown where readers go by them.
+    /// Returns the form of the directory `d`. Hashes are shown if readers use them as positions.
     pub fn of(d: &Dir<'_>) -> Result<Names> {
         let hasher = match d.kind {
             _ if !d.hashed() || d.keeps_hashes => None,
@@ -49,8 +49,8 @@ impl Names {
         Ok(Names { hasher })
     }
 
-    /// The name that is shown for a stored one, with the hash that is kept with it, if one is.
-    /// Errors: `Corrupt` for one that is too short.
+    /// Returns the shown form of a stored name, with the stored hash if there is one. Errors:
+    /// `Corrupt` for a name that is too short.
     pub fn show(&self, stored: &[u8], kept: Option<[u8; HASHES]>) -> Result<Vec<u8>, Corrupt> {
         if stored.len() < LEAST {
             return Err(Corrupt::new("encrypted name").field("length").found(stored.len() as u64));
@@ -62,20 +62,20 @@ impl Names {
     }
 }
 
-/// What is shown of the encrypted target of a symlink; `None` if there can be none in these bytes.
+/// Returns the shown form of the encrypted target of a symlink; `None` if `stored` cannot be one.
 pub fn show_target(stored: &[u8]) -> Option<Vec<u8>> {
     let target = encrypted_target(stored).filter(|target| target.len() >= LEAST)?;
     Some(URL_SAFE_NO_PAD.encode([&[0; HASHES], start_of(target).as_slice()].concat()).into_bytes())
 }
 
-/// Bytes that are shown of a target for which so many are stored.
+/// Returns the length of the shown form of a target with `stored` stored bytes.
 pub fn shown_target_len(stored: u64) -> u64 {
     let target = stored.saturating_sub(TARGET_HEAD as u64);
     let bytes = if target > SHOWN as u64 { (SHOWN + DIGEST) as u64 } else { target };
     ((HASHES as u64 + bytes) * 4).div_ceil(3)
 }
 
-/// A stored name, its end replaced by a digest where it is too long.
+/// Returns a stored name, with its end replaced by a digest if it is too long.
 fn start_of(stored: &[u8]) -> Vec<u8> {
     match stored.split_at_checked(SHOWN) {
         Some((start, rest)) if !rest.is_empty() => [start, &Sha256::digest(rest)].concat(),
@@ -83,7 +83,7 @@ fn start_of(stored: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What a shown name says; `None` if none could be shown like this.
+/// Decodes a shown name; `None` if it is not the shown form of any name.
 fn parse(shown: &[u8]) -> Option<Shown> {
     let bytes = URL_SAFE_NO_PAD.decode(shown).ok()?;
     let rest = bytes.get(HASHES..).filter(|rest| rest.len() >= LEAST)?.to_vec();
@@ -94,12 +94,12 @@ fn parse(shown: &[u8]) -> Option<Shown> {
     }
 }
 
-/// The stored name that is shown as `shown`; `None` if the directory cannot have it.
+/// Returns the stored name whose shown form is `shown`; `None` if the directory cannot have one.
 pub(super) fn stored(d: &Dir<'_>, shown: &[u8]) -> Result<Option<Vec<u8>>> {
     match parse(shown) {
         None => Ok(None),
         Some(Shown::Whole(name)) => Ok(Some(name)),
-        // The longest names are looked for one by one.
+        // Long names are found by a scan, since only their digest is known.
         Some(Shown::Start(start)) => {
             let mut found = None;
             read::for_each_name(d, |entry| {
@@ -135,8 +135,8 @@ mod tests {
         }
     }
 
-    /// `AAAAAAAAAAD` are eight bytes of zeros and the beginning of the next: as `fscrypt` documents
-    /// it.
+    /// `AAAAAAAAAAD` encodes eight zero bytes and the beginning of the next byte, as `fscrypt`
+    /// documents.
     #[test]
     fn the_text_is_that_of_base64url() {
         let shown = Names { hasher: None }.show(&[0xFF; 16], None).unwrap();

@@ -1,9 +1,9 @@
-//! Reading a directory from a cookie on.
+//! Reading of a directory from a cookie on.
 //!
-//! With `dir_index` a position is 31 bits of major hash above 32 bits of minor hash; `.` and `..`
-//! come first, at 0 and 1. Without it, and where hashes are kept with the names, a position is the
-//! entry's offset in bytes, which in an inline directory is the one that the entry would have in a
-//! first block.
+//! With `dir_index` a position has 31 bits of major hash above 32 bits of minor hash; `.` and `..`
+//! come first, at 0 and 1. Without it, and in directories that store hashes with the names, a
+//! position is the entry's offset in bytes. Entries of an inline directory have the offsets that
+//! they would have in a first block.
 
 use super::blocks::{Dir, Shape};
 use super::inline::{Areas, DOTS_LEN};
@@ -21,18 +21,18 @@ const DOTS: [u64; 2] = [entry_len(1) as u64, DOTS_LEN as u64];
 /// First position behind `.` and `..` in hash order.
 pub(super) const FIRST: u64 = 2;
 
-/// Hands out entries until `each` has enough.
+/// Calls `each` with the entries from `cookie` on, until it returns false.
 pub(super) fn read(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
     match (d.hashed() && !d.keeps_hashes, d.kind) {
         (true, _) => by_hash(d, cookie, each),
         (false, Kind::Inline) => inline_by_offset(d, cookie, each),
-        // The first block of an index is none that offsets pass.
+        // The root has `.` and `..`, but no leaf for the scan by offsets.
         (false, Kind::Indexed) if !dots(d, cookie, DOTS, each)? => Ok(()),
         (false, _) => blocks_by_offset(d, cookie, each),
     }
 }
 
-/// `.` and `..`, behind which reading goes on at `nexts`; false if `each` has enough.
+/// Passes `.` and `..`, behind which reading continues at `nexts`. Returns false if `each` did.
 fn dots(d: &Dir<'_>, cookie: u64, nexts: [u64; 2], each: Each<'_>) -> Result<bool> {
     let directory = FileType::Directory;
     if cookie < nexts[0]
@@ -108,7 +108,7 @@ fn blocks_by_offset(d: &Dir<'_>, cookie: u64, each: Each<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The used entries of an area that starts at position `start`; false if `each` has enough.
+/// Passes the used entries of an area that starts at position `start`. Returns false if `each` did.
 fn area_by_offset(
     d: &Dir<'_>,
     bytes: &[u8],
@@ -133,7 +133,7 @@ fn area_by_offset(
     Ok(true)
 }
 
-/// Every used entry of every leaf and area, but `.` and `..`.
+/// Calls `f` with every used entry of every leaf and area, except `.` and `..`.
 pub(super) fn for_each_name(
     d: &Dir<'_>,
     mut f: impl FnMut(area::New<'_>) -> Result<()>,

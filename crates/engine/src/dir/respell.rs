@@ -1,4 +1,4 @@
-//! Another spelling for a name of a directory that folds case.
+//! Change of the spelling of a name in a directory with case folding.
 
 use super::blocks::Dir;
 use super::{EntryPos, Found, fold, inline, locate, remove_from};
@@ -9,14 +9,15 @@ use extant_format::dir::entries;
 use extant_format::error::Corrupt;
 use std::sync::Arc;
 
-/// Whether two names are spellings of one name in this directory. Equal ones are, where names fold.
+/// Returns whether two names are spellings of one name in this directory. In a directory with
+/// folding equal names are spellings of each other.
 pub fn are_spellings(env: &AttrEnv, dir: &Inode, one: &[u8], other: &[u8]) -> bool {
     super::folds(env, dir.vitals().flags) && fold::or_raw(one) == fold::or_raw(other)
 }
 
-/// Spells the name that `name` leads to as `new`, which is a spelling of it. The new entry is made
-/// before the old one goes, so that a lack of space changes nothing. Costs as much as an insertion
-/// and a removal.
+/// Changes the spelling of the entry `name` to `new`, which must be a spelling of it. The new entry
+/// is inserted before the old one is removed, so that a lack of space changes nothing. Costs the
+/// credits of an insertion and a removal.
 ///
 /// # Errors
 /// `Corrupt`, `Io`, ENOENT, ENOSPC.
@@ -36,13 +37,14 @@ pub fn respell(
     if old == new {
         return Ok(());
     }
+    // The insertion may move entries: the old one is searched for again, byte by byte.
     super::insert(env, step, dir, new, ino, ftype)?;
     let d = Dir { exact: true, ..Dir::open_for_change(env, dir)? };
     let spot = locate(&d, &old)?.ok_or(Errno::NoEnt)?;
     remove_from(&d, step, dir, &spot)
 }
 
-/// The name of an entry as it is stored.
+/// Returns the stored name of an entry.
 fn stored_name(d: &Dir<'_>, spot: &EntryPos) -> Result<Vec<u8>> {
     let at = |area: &[u8]| -> Result<Vec<u8>, Corrupt> {
         for entry in entries(area, &d.format) {

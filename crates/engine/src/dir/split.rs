@@ -1,8 +1,11 @@
-//! Putting a name into a hash tree: splitting leaves and nodes, adding a level.
+//! Insertion into a hash tree: splits of leaves and nodes, additional levels.
+//!
+//! For example, leaf 3 holds the hashes 0x100 to 0x8f0. Its split moves the hashes from 0x480 on to
+//! the new block 9, and the parent gets the entry (0x480, 9) behind that of leaf 3.
 //!
 //! # Invariants
-//! Each step leaves a valid tree, so that running out of space between two of them loses nothing. A
-//! block is allocated before anything is changed for it.
+//! Each step leaves a valid tree, so that a lack of space between two steps loses nothing. Each
+//! block is allocated before the changes that need it.
 
 use super::area::{self, New, Room};
 use super::blocks::{Dir, overwrite};
@@ -17,7 +20,7 @@ use extant_format::error::Corrupt;
 use extant_format::htree::NodeMut;
 use std::sync::Arc;
 
-/// Puts `new` into the leaf of its hash, making room as needed.
+/// Inserts `new` into the leaf of its hash, and makes space as needed.
 pub(super) fn insert(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
@@ -25,8 +28,8 @@ pub(super) fn insert(
     new: &New<'_>,
 ) -> Result<()> {
     let hash = htree::root(d)?.hasher.major(new.name);
-    // Each round but the last makes room in one more node, from the lowest level that has room
-    // downward; after a level was added the same again.
+    // Each pass but the last makes space in one more node: first in the lowest level that has
+    // space, then in the levels below. After a level is added, the same passes may follow again.
     for _ in 0..=2 * d.max_levels() {
         let root = htree::root(d)?;
         let path = htree::probe(d, &root, hash)?;
@@ -45,7 +48,7 @@ pub(super) fn insert(
     Err(d.corrupt("hash tree", 0).into())
 }
 
-/// Gaps that are too small one by one may be enough together.
+/// Repacks a leaf whose small gaps together have enough space. Returns false if they have not.
 fn insert_packed(
     d: &Dir<'_>,
     step: &mut Step<'_>,
@@ -66,7 +69,7 @@ fn insert_packed(
     }
 }
 
-/// How many nodes at the end of the path are full.
+/// Returns the number of full nodes at the end of the path.
 fn full_nodes(d: &Dir<'_>, path: &Path) -> Result<usize> {
     let mut full = 0;
     for frame in path.frames.iter().rev() {
@@ -78,8 +81,8 @@ fn full_nodes(d: &Dir<'_>, path: &Path) -> Result<usize> {
     Ok(full)
 }
 
-/// Moves the upper half of the full node `path.frames[at]` to a new one behind it; its parent has
-/// room.
+/// Moves the upper half of the full node `path.frames[at]` to a new node behind it. The parent must
+/// have space.
 fn split_node(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
@@ -97,12 +100,13 @@ fn split_node(
     let Some(&(key, _)) = upper.first() else {
         return Err(d.corrupt("hash tree node", frame.lblk).into());
     };
+    // The new node is allocated before the old node and the parent change.
     let lblk = new_node(d, step, owner, upper)?;
     set_entries(d, step, frame, lower)?;
     insert_key(d, step, parent, key, lblk)
 }
 
-/// Gives the root a single child that takes over all its entries.
+/// Moves all entries of the root to a new node, which becomes the root's only child.
 fn add_level(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>, path: &Path) -> Result<()> {
     if path.frames.len() >= d.max_levels() {
         return Err(Errno::NoSpc.into());
@@ -147,7 +151,7 @@ fn set_entries(
     }
 }
 
-/// Enters a block behind the entry that the path took.
+/// Inserts a block behind the entry that the path follows.
 fn insert_key(d: &Dir<'_>, step: &mut Step<'_>, frame: &Frame, key: u32, lblk: u32) -> Result<()> {
     let mut bytes = step.write(&frame.buf, d.index_seal())?;
     match NodeMut::open(&mut bytes, frame.kind(), &d.format)?.insert(frame.at + 1, key, lblk) {
@@ -156,8 +160,8 @@ fn insert_key(d: &Dir<'_>, step: &mut Step<'_>, frame: &Frame, key: u32, lblk: u
     }
 }
 
-/// Moves the upper half of a full leaf to a new one and puts `new` into its half. The leaf's node
-/// has room.
+/// Moves the upper half of a full leaf to a new leaf, and inserts `new` into its half. The leaf's
+/// parent must have space.
 fn split_leaf(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
@@ -176,6 +180,7 @@ fn split_leaf(
     let (Some(lower), Some(upper)) = (image(d, &halves.lower), image(d, &halves.upper)) else {
         return Err(d.corrupt("directory leaf", path.leaf).into());
     };
+    // Both images exist, and the block is allocated, before the first change.
     let (lblk, buf) = d.grow(step, owner)?;
     overwrite(step, &buf, d.leaf_seal(), &upper)?;
     overwrite(step, &leaf, d.leaf_seal(), &lower)?;
@@ -186,11 +191,11 @@ fn image(d: &Dir<'_>, entries: &[(u32, New<'_>)]) -> Option<Vec<u8>> {
     linear::leaf_image(d, entries.iter().map(|(_, new)| *new))
 }
 
-/// A leaf's entries and the new one, parted by hash.
+/// The entries of a leaf and the new one, split by hash.
 struct Halves<'a> {
     lower: Vec<(u32, New<'a>)>,
     upper: Vec<(u32, New<'a>)>,
-    /// Key of the upper half: its lowest hash, with bit 0 set if the lower half has that hash too.
+    /// Key of the upper half: its lowest hash, with bit 0 set if the lower half has that hash, too.
     key: u32,
 }
 
@@ -211,8 +216,8 @@ impl<'a> Halves<'a> {
         Ok(Self::part(entries))
     }
 
-    /// Parts sorted entries where both halves have about the same size, between two hashes if that
-    /// is possible nearby.
+    /// Splits sorted entries into halves of about the same size, between two hashes if possible
+    /// nearby.
     fn part(mut entries: Vec<(u32, New<'a>)>) -> Halves<'a> {
         let at = median(&entries);
         let upper = entries.split_off(at);
@@ -225,8 +230,8 @@ impl<'a> Halves<'a> {
     }
 }
 
-/// Index of the first entry of the upper half: both halves get an entry, and neither more than half
-/// of the bytes and half an entry.
+/// Returns the index of the first entry of the upper half. Both halves get an entry, and neither
+/// gets more than half of the bytes and half an entry.
 fn median(entries: &[(u32, New<'_>)]) -> usize {
     let total: usize = entries.iter().map(|(_, new)| new.len()).sum();
     let mut below = 0;

@@ -1,10 +1,10 @@
-//! Entries in the order of their positions, a stretch at a time.
+//! Windows: entries in the order of their positions, one part of the directory at a time.
 //!
 //! # Invariants
-//! - A stretch starts where a major hash starts, and ends where one ends; so all names of one major
-//!   hash are together and names of the same position can be told apart by their order.
-//! - Positions within a stretch ascend strictly and lie within it, whatever the leaves say, and
-//!   stretches follow each other without overlap: reading always comes to an end.
+//! - A window starts and ends where a major hash starts. All names of one major hash are thus in
+//!   one window, where names of equal position are told apart by their order.
+//! - Positions within a window ascend strictly and lie within it, whatever the leaves contain.
+//!   Windows follow each other without overlap. Reading therefore always reaches the end.
 
 use super::blocks::Dir;
 use super::hash::{Hasher, major_of, start_of};
@@ -14,13 +14,13 @@ use crate::error::{Error, Result};
 use crate::inode::{Window, WindowEntry};
 use std::sync::Arc;
 
-/// Entries that a stretch of a directory without order may hold, before it is cut.
+/// Number of entries of a linear directory that a window may hold before it is cut.
 const MANY: usize = 32 * 1024;
 
-/// Names of one major hash, or of leaves that continue each other, that are believed.
+/// Maximum number of names of one major hash, or of one chain of leaves.
 const MOST: usize = 1 << 20;
 
-/// The stretch that contains `pos`.
+/// Returns the window that contains `pos`.
 pub(super) fn at(d: &Dir<'_>, pos: u64) -> Result<Arc<Window>> {
     let known = d.inode.dir.lock().window.clone();
     if let Some(window) = known.filter(|w| w.start <= pos && pos < w.end) {
@@ -41,8 +41,11 @@ fn make(d: &Dir<'_>, pos: u64) -> Result<Window> {
     of_all(d, pos)
 }
 
-/// The leaves around a position, from one key without continuation to the next.
+/// Builds the window of the leaves around a position, from one key without the mark of continuation
+/// to the next.
 fn of_tree(d: &Dir<'_>, pos: u64) -> Result<Window> {
+    // The tree must refer to each leaf once, and the loop is bounded by the number of blocks:
+    // damaged indexes end in an error.
     let root = htree::root(d)?;
     htree::check_tree(d, &root)?;
     let (mut path, start) = first_of_chain(d, &root, major_of(pos))?;
@@ -62,8 +65,8 @@ fn of_tree(d: &Dir<'_>, pos: u64) -> Result<Window> {
     Err(d.corrupt("hash tree order", path.leaf).into())
 }
 
-/// The way to the leaf of `hash` or, if that leaf continues others, to the first of them; and the
-/// key of that leaf.
+/// Returns the path to the leaf of `hash` or, if that leaf continues others, to the first of them,
+/// and the key of that leaf.
 fn first_of_chain(d: &Dir<'_>, root: &htree::Root, mut hash: u32) -> Result<(htree::Path, u32)> {
     loop {
         let path = htree::probe(d, root, hash)?;
@@ -89,7 +92,7 @@ fn add_leaf(d: &Dir<'_>, out: &mut Window, hasher: &Hasher, lblk: u32) -> Result
     check_size(d, out)
 }
 
-/// An image may have few blocks in many places.
+/// Verifies the number of entries, since an image may map few blocks to many places.
 fn check_size(d: &Dir<'_>, out: &Window) -> Result<()> {
     let found = out.entries.len();
     if found <= MOST {
@@ -99,7 +102,7 @@ fn check_size(d: &Dir<'_>, out: &Window) -> Result<()> {
     }
 }
 
-/// The next [`MANY`] or more entries of a directory without order.
+/// Builds a window of [`MANY`] or more entries of a linear directory.
 fn of_all(d: &Dir<'_>, pos: u64) -> Result<Window> {
     let hasher = Hasher::default_of(d);
     let start = start_of(major_of(pos));
@@ -119,8 +122,8 @@ fn of_all(d: &Dir<'_>, pos: u64) -> Result<Window> {
     Ok(finish(out))
 }
 
-/// Keeps the lower half or so of the entries, or more: all of the major hashes below some bound,
-/// and at least one.
+/// Cuts a window to about the lower half of its entries: all entries of the major hashes below some
+/// bound, at least one major hash.
 fn cut(out: &mut Window) {
     out.entries.sort_unstable_by_key(|e| e.pos);
     let (Some(first), Some(middle)) = (out.entries.first(), out.entries.get(MANY)) else { return };
@@ -136,13 +139,13 @@ fn cut(out: &mut Window) {
     *out = kept;
 }
 
-/// Sorts the entries and makes their positions differ.
+/// Sorts the entries and makes their positions distinct.
 fn finish(mut out: Window) -> Window {
     let Window { entries, names, start, end } = &mut out;
     entries
         .sort_by(|a, b| a.pos.cmp(&b.pos).then_with(|| name_of(names, a).cmp(name_of(names, b))));
-    // Names that belong elsewhere by their hash are read here, where they are. A major hash has
-    // 2^32 positions, so that there is room for all.
+    // Names in the wrong leaf for their hash get positions in the window of that leaf. A major hash
+    // has 2^32 positions, enough for all of them.
     let mut lowest = (*start).max(read::FIRST);
     for e in entries.iter_mut() {
         e.pos = e.pos.max(lowest);

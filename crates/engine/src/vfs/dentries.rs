@@ -1,19 +1,23 @@
-//! Names: (directory, name) to inode, negative entries too. Looked up without a lock, bounded.
+//! Dentries: a bounded table from (directory, name) to inode, negative entries included. Lookups
+//! take no lock.
+//!
+//! For example, (2, "etc") leads to inode 11, and the negative entry (11, "no") says that directory
+//! 11 has no name "no".
 //!
 //! # Invariants
-//! - An entry for a directory changes only under that directory's `rw` lock: filled under the read
-//!   lock, changed under the write lock. So an entry says what the directory's blocks say.
-//! - A directory is named by number *and* generation: entries of a removed directory can never
-//!   match a new one.
-//! - Name and directory of an entry never change; where it leads does, in place, under its shard's
+//! - An entry of a directory is created under the directory's `rw` lock for reading, and changed
+//!   under that lock for writing. Entries therefore agree with the directory's blocks.
+//! - Directories are identified by number *and* generation: an entry of a removed directory never
+//!   matches a new one.
+//! - Name and directory of an entry never change. Its target changes in place, under its shard's
 //!   lock.
-//! - An entry is on the LRU lists from its insertion on. A walk that has taken it off removes it
-//!   from the table next; so an entry without a link is one that is going.
+//! - An entry is on the LRU lists from its insertion on. A walk that takes an entry off the lists
+//!   removes it from the table next. An entry off the lists is therefore about to be removed.
 //!
 //! # Locking
-//! A lookup takes no lock and writes nothing, but for the mark of use that it finds missing.
-//! Entries are not counted: a walk needs them for as long as it has the epoch pinned, and its end
-//! is a counted reference to an inode.
+//! A lookup takes no lock and writes nothing, except for the mark of use if it is not set. Entries
+//! have no reference counts: a path walk uses them while it has the epoch pinned, and its result is
+//! a counted reference to an inode.
 
 use extant_format::types::{FileType, InodeNr};
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -27,24 +31,24 @@ use std::hash::Hasher;
 
 const SHARDS: usize = 64;
 
-/// What an entry with a name of up to [`SHORT`] bytes costs in memory: itself, what the allocator
-/// adds, its bucket, its place on a list.
+/// Memory of an entry with a name of up to [`SHORT`] bytes: the entry, the allocator's overhead,
+/// its bucket, its place on a list.
 const ENTRY_BYTES: u64 = (size_of::<Entry>() + 16 + 8 + 8 + 12) as u64;
 
-/// Bytes of a name that lie in the entry.
+/// Length of the longest name that lies in the entry.
 const SHORT: usize = 22;
 
-/// Entries looked at for each one that is too many.
+/// Entries examined for each entry above the limit.
 const SHRINK_BATCH: usize = 32;
 
-/// Where a name leads.
+/// The inode that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Inode number.
     pub ino: InodeNr,
-    /// Its generation.
+    /// Generation of the inode.
     pub generation: u32,
-    /// Its type.
+    /// Type of the inode.
     pub ftype: FileType,
 }
 
@@ -82,12 +86,12 @@ impl Name {
     }
 }
 
-/// Low bits of a state: the type of what the name leads to, or [`ABSENT`].
+/// Low bits of a state: the type of the target, or [`ABSENT`].
 const KIND: u32 = 0xf;
 const ABSENT: u32 = 0xf;
-/// Bit of a state: it is being changed.
+/// Bit of a state: the target is being changed.
 const CHANGING: u32 = 0x10;
-/// What a state's version counts in.
+/// Unit of a state's version.
 const VERSION: u32 = 0x20;
 
 #[derive(Debug)]
@@ -95,7 +99,8 @@ struct Entry {
     hash: u32,
     dir: InodeNr,
     generation: u32,
-    /// Version and kind: `target` belongs to it if it is the same before and afterwards.
+    /// Version and kind. A copy of `target` is valid if the state is the same before and after the
+    /// load.
     state: AtomicU32,
     /// Number and generation of the inode.
     target: AtomicU64,
@@ -111,7 +116,7 @@ impl Hashed for Entry {
     }
 }
 
-/// Names on which the dentry table works: what is looked for.
+/// The key of a lookup.
 #[derive(Clone, Copy)]
 struct Key<'a> {
     hash: u32,
@@ -120,8 +125,8 @@ struct Key<'a> {
     name: &'a [u8],
 }
 
-/// Whether two names are equal. Each step of each walk asks that of short ones: they are compared
-/// by their first and last words, which overlap, and without a call.
+/// Returns whether two names are equal. Each step of each path walk compares short names: they are
+/// compared by their first and last words, which overlap, without a call.
 #[inline(always)]
 fn same(a: &[u8], b: &[u8]) -> bool {
     fn ends<const N: usize>(a: &[u8], b: &[u8]) -> bool {
@@ -176,21 +181,24 @@ impl Entry {
             && same(self.name.bytes(), key.name)
     }
 
-    /// Where the name leads; the outer `None` while that is being changed.
+    /// Returns the target of the name; the outer `None` while it is being changed.
     #[inline]
     fn target(&self) -> Option<Option<Target>> {
         let state = self.state.load(Ordering::Acquire);
         let target = self.target.load(Ordering::Relaxed);
-        // As in `seqcell`: pairs with the fence in `set`.
+        // As in `seqcell`: pairs with the fence in `set`. If the load of `target` saw a value of a
+        // concurrent `set`, the load of `state` below sees `CHANGING` or a later version.
         fence(Ordering::Acquire);
         let same = self.state.load(Ordering::Relaxed) == state && state & CHANGING == 0;
         same.then(|| unpack(state & KIND, target))
     }
 
-    /// The shard is locked.
+    /// Sets the target. The caller must hold the shard's lock.
     fn set(&self, target: Option<Target>) {
         let (kind, target) = pack(target);
         let version = self.state.load(Ordering::Relaxed) & !(KIND | CHANGING);
+        // The state shows the change before the target changes: the fence orders the two stores.
+        // The last store publishes the target with the new version.
         self.state.store(version | CHANGING | ABSENT, Ordering::Relaxed);
         fence(Ordering::Release);
         self.target.store(target, Ordering::Relaxed);
@@ -199,7 +207,7 @@ impl Entry {
 
     #[inline]
     fn mark_used(&self) {
-        // Relaxed: a hint for eviction, stored only where it changes something.
+        // Relaxed: a hint for eviction, stored only if it is not set.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
@@ -215,11 +223,12 @@ impl Entry {
 pub struct Dentries {
     table: Table<Entry>,
     lru: ListLru<u32>,
-    /// Of the table's life, so that nobody who makes names knows which of them meet.
+    /// Random, and constant for the table's lifetime: callers that choose names cannot make them
+    /// collide.
     seed: u64,
-    /// Made from the same.
+    /// Derived from `seed`.
     seeds: SharedSeed,
-    /// If not, the table stays empty.
+    /// If false, the table stays empty.
     remembers: bool,
     limit: i64,
     bytes: ShardedCounter,
@@ -228,7 +237,7 @@ pub struct Dentries {
 }
 
 impl Dentries {
-    /// A table that tries to stay within `memory` bytes. `seed` goes into all hashes.
+    /// Creates a table that tries to stay within `memory` bytes. All hashes depend on `seed`.
     pub fn new(memory: u64, seed: u64) -> Self {
         let least = 64 * SHARDS as u64 * ENTRY_BYTES;
         Dentries {
@@ -244,12 +253,12 @@ impl Dentries {
         }
     }
 
-    /// A table that remembers nothing.
+    /// Creates a table that stays empty.
     pub fn empty() -> Self {
         Dentries { remembers: false, ..Dentries::new(0, 0) }
     }
 
-    /// Whether it remembers anything.
+    /// Returns whether the table stores anything.
     #[inline]
     pub fn remembers(&self) -> bool {
         self.remembers
@@ -258,14 +267,15 @@ impl Dentries {
     #[inline]
     fn key<'a>(&self, dir: InodeNr, generation: u32, name: &'a [u8]) -> Key<'a> {
         let mut h = FoldHasher::with_seed(self.seed, &self.seeds);
-        // The directory last: on a walk it is what is known last.
+        // The directory comes last: a walk knows it last.
         h.write(name);
         h.write_u64(u64::from(dir.0) << 32 | u64::from(generation));
         let hash = h.finish();
         Key { hash: (hash >> 32) as u32 ^ hash as u32, dir, generation, name }
     }
 
-    /// Looks a name up: `None` if nothing is known, `Some(None)` if it is known to be absent.
+    /// Looks a name up. Returns `None` if nothing is known, `Some(None)` if the name is known to be
+    /// absent.
     pub fn get(&self, dir: InodeNr, generation: u32, name: &[u8]) -> Option<Option<Target>> {
         if !self.remembers {
             return None;
@@ -273,7 +283,7 @@ impl Dentries {
         self.get_pinned(&pin(), dir, generation, name)
     }
 
-    /// As [`Dentries::get`], for walks that have pinned the epoch.
+    /// Looks a name up as [`Dentries::get`] does, for walks that have pinned the epoch.
     #[inline(always)]
     pub fn get_pinned(
         &self,
@@ -291,7 +301,8 @@ impl Dentries {
         entry.target()
     }
 
-    /// Records where a name leads (or that it is absent). The caller holds the directory's lock.
+    /// Records the target of a name, or its absence (`None`). The caller must hold the directory's
+    /// lock.
     pub fn set(&self, dir: InodeNr, generation: u32, name: &[u8], target: Option<Target>) {
         if !self.remembers {
             return;
@@ -306,21 +317,23 @@ impl Dentries {
         self.lru.add(&entry.link, key.hash);
         self.bytes.add(entry.bytes());
         self.len.add(1);
+        // `shrink` locks other shards of the table.
         drop(shard);
         if self.bytes.at_least(self.limit) {
             self.shrink(SHRINK_BATCH);
         }
     }
 
-    /// Forgets where a name leads if that is `target`. The caller holds the directory's lock.
+    /// Removes the entry of a name if it leads to `target`. The caller must hold the directory's
+    /// lock.
     pub fn forget(&self, dir: InodeNr, generation: u32, name: &[u8], target: Target) {
         let key = self.key(dir, generation, name);
         let mut shard = self.table.lock(key.hash);
         self.remove(&mut shard, key.hash, |e| e.is(&key) && e.target() == Some(Some(target)));
     }
 
-    /// Forgets all names of a directory. The caller holds its lock for writing, so that none comes
-    /// meanwhile.
+    /// Removes all entries of a directory. The caller must hold the directory's lock for writing,
+    /// so that no thread adds entries meanwhile.
     pub fn forget_all(&self, dir: InodeNr, generation: u32) {
         if !self.remembers {
             return;
@@ -352,18 +365,19 @@ impl Dentries {
         shard.remove(hash, is)
     }
 
-    /// Names in memory.
+    /// Returns the number of names in memory.
     pub fn len(&self) -> usize {
         usize::try_from(self.len.sum()).unwrap_or(0)
     }
 
-    /// Names that were dropped to stay within the bound.
+    /// Returns the number of names that were evicted to stay within the limit.
     pub fn evicted(&self) -> u64 {
         u64::try_from(self.evicted.sum()).unwrap_or(0)
     }
 
-    /// Looks at up to `budget` names, the oldest of each list first, this thread's list before the
-    /// others, and drops those that were not looked up since the last time; how many.
+    /// Examines up to `budget` names, the oldest of each list first, and this thread's list before
+    /// the others. Evicts names that were not looked up since the last examination, and returns
+    /// their number.
     pub fn shrink(&self, budget: usize) -> usize {
         let (mut budget, mut dispose, first) = (budget, Vec::new(), shard_index());
         for shard in 0..self.lru.shards() {
@@ -371,6 +385,7 @@ impl Dentries {
                 self.isolate(hash, cursor, &mut dispose)
             });
         }
+        // Removal follows the walk, since it takes the table's lock before that of a list.
         let going = |e: &Entry| !e.link.is_linked();
         let gone = dispose
             .iter()
@@ -382,7 +397,7 @@ impl Dentries {
 
     fn isolate(&self, hash: u32, cursor: &mut Cursor<'_, u32>, dispose: &mut Vec<u32>) -> Answer {
         let pinned = pin();
-        // Others add to the list under the table's lock: not waited for here.
+        // Threads that add to the list hold the table's lock, so the walk only tries it.
         let Some(found) = self.table.try_find(&pinned, hash, |e| cursor.at(&e.link)) else {
             return Answer::Skip;
         };
@@ -404,7 +419,7 @@ mod tests {
 
     const DIR: InodeNr = InodeNr(2);
 
-    /// Types of directory entries, the unknown one among them.
+    /// Types of directory entries, the unknown one included.
     const KINDS: u8 = 8;
 
     fn target(ino: u32, ftype: FileType) -> Option<Target> {
@@ -430,7 +445,7 @@ mod tests {
         let entry =
             Entry::new(&Key { hash: 0, dir: DIR, generation: 0, name: b"a-name-of-16-byt" }, None);
         assert!(entry.bytes() < 150, "{} bytes", entry.bytes());
-        // With the pointer to the next one of its chain it takes one line of a cache.
+        // With the pointer to the next entry of its chain it fits in one cache line.
         assert!(size_of::<Entry>() + 8 <= 64, "{} bytes", size_of::<Entry>());
     }
 

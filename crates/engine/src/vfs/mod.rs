@@ -1,4 +1,8 @@
-//! Names and inodes in memory: path walk, dentries, the inode table.
+//! Names and inodes in memory: path walks, dentries, the inode cache.
+//!
+//! `resolve("/etc/hosts")` looks up (2, "etc") and (11, "hosts") in the dentry table, and inode 15
+//! in the inode cache. If all three are there, it takes no lock; otherwise it reads the directory
+//! under its `rw` lock.
 
 mod ahead;
 mod dentries;
@@ -26,25 +30,25 @@ use walk::Place;
 /// The name space of an open file system.
 #[derive(Debug)]
 pub struct Vfs {
-    /// Everything below.
+    /// The modules below.
     pub st: Arc<Store>,
-    /// Inodes by number.
+    /// Inodes in memory, by number.
     pub inodes: InodeTable,
-    /// Names.
+    /// Names in memory.
     pub dentries: Dentries,
     /// Held while a directory moves to another parent: the only lock of the whole file system.
     pub rename: Mutex<()>,
-    /// Tells walks that directories have moved meanwhile.
+    /// Tells path walks about concurrent moves of directories.
     pub moves: Moves,
-    /// What is loaded before it is asked for.
+    /// Inodes that are loaded before callers ask for them.
     pub ahead: Arc<Ahead>,
     root: OnceLock<Place>,
 }
 
 impl Vfs {
-    /// An empty cache over `st`; `memory` bounds inodes and names together, in bytes. Without
-    /// `names` each is looked for in its directory. With `ahead` a thread may load inodes before
-    /// they are asked for.
+    /// Creates empty caches over `st`. `memory` bounds inodes and names together, in bytes. Without
+    /// `names` each name is searched for in its directory. With `ahead` a thread may load inodes
+    /// before callers ask for them.
     pub fn new(st: Arc<Store>, memory: u64, names: bool, ahead: bool) -> Self {
         let seed = u64::from(st.rng.next_u32()) << 32 | u64::from(st.rng.next_u32());
         Vfs {

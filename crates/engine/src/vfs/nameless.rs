@@ -1,10 +1,10 @@
-//! Inodes without a name that nobody looks up by number, such as those of O_TMPFILE.
+//! Inodes without a name that no caller looks up by number, such as those of `O_TMPFILE`.
 //!
 //! # Invariants
-//! - An inode is here from its making until it is freed or enters the table. The reference keeps it
-//!   in memory, whoever holds it.
-//! - At most one inode is here for a number. One that was freed may make place for the next one of
-//!   its number without having left.
+//! - An inode is in this table from its creation until it is freed or enters the inode cache. The
+//!   table's reference keeps it in memory, independently of other references.
+//! - The table has at most one inode for a number. A freed inode may be replaced by the next inode
+//!   of its number before it is removed.
 //!
 //! # Locking
 //! A shard's lock is innermost; no reference is dropped under it.
@@ -18,10 +18,11 @@ use std::sync::Arc;
 
 const SHARDS: usize = 64;
 
-/// Neighbours in one shard, by powers of two: about as many as a thread takes numbers of at a time.
+/// Binary logarithm of the number of adjacent inode numbers in one shard: about the batch of
+/// numbers that a thread allocates at a time.
 const LOT_BITS: u32 = 5;
 
-/// See the module's description.
+/// The table of inodes without a name; see the module's description.
 #[derive(Debug)]
 pub struct TmpfileTable {
     shards: [CachePadded<Mutex<FxHashMap<u32, InodeRef>>>; SHARDS],
@@ -40,7 +41,7 @@ impl TmpfileTable {
         &self.shards[lot as usize % SHARDS]
     }
 
-    /// Whether an inode of this number is here.
+    /// Returns whether the table has an inode with this number.
     pub fn has(&self, ino: InodeNr) -> bool {
         self.shard(ino).lock().contains_key(&ino.0)
     }
@@ -51,7 +52,7 @@ impl TmpfileTable {
         drop(before);
     }
 
-    /// Takes an inode out, unless it is not here; another one of its number stays.
+    /// Removes an inode. Returns `None` if it is absent; another inode with its number stays.
     pub fn remove(&self, inode: &Inode) -> Option<InodeRef> {
         let mut shard = self.shard(inode.ino).lock();
         match shard.get(&inode.ino.0) {
@@ -60,7 +61,7 @@ impl TmpfileTable {
         }
     }
 
-    /// All that are here.
+    /// Returns all inodes of the table.
     pub fn all(&self) -> Vec<Arc<Inode>> {
         let of = |shard: &CachePadded<Mutex<FxHashMap<u32, InodeRef>>>| {
             shard.lock().values().map(|inode| Arc::clone(inode)).collect::<Vec<_>>()
@@ -68,7 +69,7 @@ impl TmpfileTable {
         self.shards.iter().flat_map(of).collect()
     }
 
-    /// How many are here.
+    /// Returns the number of inodes in the table.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }

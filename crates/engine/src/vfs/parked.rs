@@ -1,5 +1,5 @@
-//! Holds of inodes that are not in memory: a number and a count in place of an inode, for all that
-//! a FUSE kernel remembers.
+//! Holds of inodes that are not in memory: a number and a count replace the inode. A FUSE kernel
+//! may remember far more inodes than memory should keep.
 
 use extant_format::types::InodeNr;
 use extant_sync::{Level, Mutex};
@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 const SHARDS: usize = 64;
 
-/// Counts by number; none is 0.
+/// Counts of holds by inode number; no count is 0.
 #[derive(Debug)]
 pub struct EvictedHolds {
     shards: [Mutex<FxHashMap<u32, u64>>; SHARDS],
@@ -26,19 +26,19 @@ impl EvictedHolds {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
-    /// The inode leaves memory with so many holds.
+    /// Stores the holds of an inode that leaves memory.
     pub fn put(&self, ino: InodeNr, holds: u64) {
         if holds > 0 {
             self.shard(ino).lock().insert(ino.0, holds);
         }
     }
 
-    /// The inode comes back; its holds.
+    /// Removes and returns the holds of an inode that is loaded again.
     pub fn take(&self, ino: InodeNr) -> u64 {
         self.shard(ino).lock().remove(&ino.0).unwrap_or(0)
     }
 
-    /// Gives `n` holds back; false if there is none.
+    /// Releases `n` holds. Returns false if the inode has none.
     pub fn release(&self, ino: InodeNr, n: u64) -> bool {
         let mut shard = self.shard(ino).lock();
         let Some(holds) = shard.get_mut(&ino.0) else { return false };
@@ -49,7 +49,7 @@ impl EvictedHolds {
         true
     }
 
-    /// Inodes with holds.
+    /// Returns the number of inodes with holds.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }

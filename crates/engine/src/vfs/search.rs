@@ -1,10 +1,10 @@
 //! Permission to search the directories of a path.
 //!
 //! # Locking
-//! None where memory knows the directory: owner and mode are read as stat(2) reads them, and an ACL
-//! is a value that is replaced as a whole. What memory does not know of an ACL is read under the
-//! directory's lock, and kept; who changes one forgets it under the same lock. So what is kept was
-//! never older than the last change.
+//! A directory with known attributes is checked without a lock: owner and mode are read as stat(2)
+//! reads them, and an ACL is an immutable value that is replaced as a whole. An unknown ACL is read
+//! under the directory's lock and cached. A thread that changes an ACL drops the cached one under
+//! the same lock, so the cached ACL is never older than the last change.
 
 use super::Vfs;
 use super::walk::Place;
@@ -14,25 +14,26 @@ use crate::xattr;
 use extant_format::acl::Acl;
 use extant_sync::epoch::Guard;
 
-/// The permission that a walk needs of each directory that it looks into.
+/// The permission that a walk needs for each directory that it searches.
 const SEARCH: u16 = 1;
 
-/// What a mode permits the group, or where there is an ACL anybody in it but owner and others.
+/// Permission bits of the group, or, with an ACL, its mask: those of every class except owner and
+/// others.
 const GROUP: u16 = 0o070;
 
-/// Who walks a path. Root (user 0) may search every directory.
+/// The credentials of a path walk. Root (user 0) may search every directory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Identity<'a> {
     /// User.
     pub uid: u32,
     /// Main group.
     pub gid: u32,
-    /// Further groups.
+    /// Supplementary groups.
     pub groups: &'a [u32],
 }
 
 impl Identity<'_> {
-    /// The identity if it is not allowed everything.
+    /// Returns the identity, or `None` for root.
     pub fn bound(&self) -> Option<&Self> {
         (self.uid != 0).then_some(self)
     }
@@ -62,18 +63,18 @@ impl Identity<'_> {
     }
 }
 
-/// Whether somebody may search a directory, or what that depends on.
+/// The result of a search check without the attributes.
 enum Verdict {
     Known(bool),
-    /// It has attributes, of which memory does not know whether an ACL is among them.
+    /// The directory has attributes, and memory does not know whether they include an ACL.
     Attributes,
 }
 
 #[inline]
 fn judge(dir: &Inode, who: &Identity<'_>) -> Verdict {
     let owned = dir.ownership();
-    // As Linux does: what is the owner's is in the mode, too, and a list whose mask forbids
-    // everything is not asked.
+    // As in Linux: the owner's permissions are in the mode, and an ACL whose mask forbids
+    // everything is not read.
     if who.uid == owned.uid || !owned.has_attributes || owned.mode & GROUP == 0 {
         return Verdict::Known(who.by_mode(&owned));
     }
@@ -84,8 +85,8 @@ fn judge(dir: &Inode, who: &Identity<'_>) -> Verdict {
 }
 
 impl Vfs {
-    /// Whether `who` may search the directory at a place, as far as memory knows. None if it does
-    /// not.
+    /// Returns whether `who` may search the directory at a place, or `None` if memory lacks the
+    /// inode or its ACL. Must run with the epoch pinned; takes no lock.
     #[inline]
     pub(super) fn known_to_search(
         &self,
@@ -101,14 +102,16 @@ impl Vfs {
         }
     }
 
-    /// EACCES unless `who` may search the directory at a place; ENOTDIR if it is none.
+    /// Verifies that `who` may search the directory at a place. Returns EACCES if not, and ENOTDIR
+    /// for other files.
     pub(super) fn check_search(&self, at: Place, who: Option<&Identity<'_>>) -> Result<()> {
         let Some(who) = who else { return Ok(()) };
         let dir = self.current(at)?.ok_or(Errno::Stale)?;
         self.check_search_of(&dir, who)
     }
 
-    /// As [`Self::check_search`], for callers that have the directory. No lock of it may be held.
+    /// Verifies the same as [`Self::check_search`], for callers that have the directory. The caller
+    /// must not hold its lock.
     pub fn check_search_of(&self, dir: &Inode, who: &Identity<'_>) -> Result<()> {
         if !dir.is_dir() {
             return Err(Errno::NotDir.into());

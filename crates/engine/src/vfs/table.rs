@@ -1,25 +1,27 @@
-//! Inodes by number: looked up without a lock, bounded, at most one in memory for a number.
+//! The inode cache: at most one inode in memory for each number, bounded. Lookups take no lock.
 //!
 //! # Invariants
-//! - An inode leaves the table only when nobody else refers to it: no [`InodeRef`], and no `Arc`
-//!   but the table's. Whoever loads it again reads a slot that freeze has brought up to date: the
-//!   dirty list holds an `Arc` until then. This holds for freed inodes, too: they stay, and are
-//!   refused, until their slot says that they are free or another has their number.
-//! - An `Arc` of an inode is made only from a reference or another `Arc` (pools keep weak ones,
-//!   through which nothing but pages and claims that departure drops anyway is reached). So with no
-//!   reference, which the cache's lock keeps so, and one `Arc`, nobody else has it or can get it.
+//! - An inode leaves the cache only when it has no other user: no [`InodeRef`], and no `Arc` except
+//!   that of the cache. A thread that loads it again reads a slot that the freeze of a transaction
+//!   has updated, since the dirty list holds an `Arc` until then. This applies to freed inodes,
+//!   too: they stay in the cache, and lookups refuse them, until their slot says that they are free
+//!   or another inode has their number.
+//! - An `Arc` of an inode is created only from a reference or another `Arc`. (Page pools keep weak
+//!   ones, which give access only to pages and claims. Eviction drops those anyway.) So while the
+//!   cache's lock keeps the count of references at 0 and there is one `Arc`, no other thread has
+//!   the inode or can get it.
 //! - A load that overlaps with a removal in its shard is repeated, since it may have read an old
 //!   slot.
-//! - An inode without a name whose number nobody knows is in no table: [`TmpfileTable`] has a
-//!   reference to it. It enters the table once, before it gets a name, or when somebody asks for
-//!   that who will look it up by number. Until then a lookup of its number ends as one of a freed
-//!   inode does; its slot may not have been written yet.
-//! - Holds of an inode that is not in memory are parked: they go there when it leaves, and come
-//!   back when it is loaded, both under its shard's lock. Only an inode with links leaves while
-//!   somebody holds it: nothing is to be done when it is let go.
+//! - An inode without a name whose number no caller knows is not in the cache: [`TmpfileTable`] has
+//!   a reference to it. It enters the cache once, before it gets a name, or when its number is
+//!   given to a caller that may look it up. Until then a lookup of its number fails as that of a
+//!   freed inode does: its slot may not have been written yet.
+//! - The holds of an inode that is not in memory are in [`EvictedHolds`]. They move there when the
+//!   inode leaves, and back when it is loaded, both under its shard's lock. A held inode leaves
+//!   only while it has links: the release of its last hold then requires no action.
 //!
 //! # Locking
-//! A lookup takes no lock. A shard's lock is held for a change only; slots are read outside of it.
+//! A lookup takes no lock. A shard's lock is held for a change only; slots are read without it.
 
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
@@ -38,13 +40,13 @@ use std::sync::Arc;
 
 const SHARDS: usize = 64;
 
-/// Inodes looked at for each one that is too many.
+/// Inodes examined for each inode above the limit.
 const SHRINK_BATCH: usize = 16;
 
-/// A counted reference to an inode: as long as it lives the inode stays in memory.
+/// A counted reference to an inode, which keeps the inode in memory.
 pub type InodeRef = Held<Arc<Inode>>;
 
-/// The inode table.
+/// The inode cache.
 #[derive(Debug)]
 pub struct InodeTable {
     cache: Cache<Arc<Inode>>,
@@ -63,15 +65,16 @@ impl OnEvict for Inode {
         self.pages.let_go();
     }
 
-    /// One without a name is freed by its last holder, and taken out then.
+    /// An inode without a name is freed and removed by its last user, so the LRU lists need not
+    /// keep it.
     fn is_worth_keeping(&self) -> bool {
-        // A word that is read without a lock: none may be taken here.
+        // Reads one word without a lock: no lock may be taken here.
         self.links() > 0
     }
 }
 
 impl InodeTable {
-    /// A table that tries to stay within `memory` bytes, caches of the inodes' own not counted.
+    /// Creates a cache that tries to stay within `memory` bytes, without the inodes' own caches.
     pub fn new(memory: u64) -> Self {
         let limit = (memory / Inode::BYTES).max(16 * SHARDS as u64) as usize;
         InodeTable {
@@ -83,26 +86,26 @@ impl InodeTable {
         }
     }
 
-    /// The inode if it is in memory.
+    /// Returns the inode if it is in memory.
     pub fn peek(&self, ino: InodeNr) -> Option<InodeRef> {
         self.cache.get(ino.0)
     }
 
-    /// As [`InodeTable::peek`], for walks that have pinned the epoch.
+    /// Returns the inode as [`InodeTable::peek`] does, for walks that have pinned the epoch.
     #[inline]
     pub fn peek_pinned(&self, pinned: &Guard, ino: InodeNr) -> Option<InodeRef> {
         self.cache.get_pinned(pinned, ino.0)
     }
 
-    /// The inode if it is in memory, to be looked at while the epoch is pinned. It may be evicted
-    /// meanwhile: what it says was right when it was found.
+    /// Returns the inode if it is in memory, without a reference, for inspection while the epoch is
+    /// pinned. The inode may be evicted meanwhile: its fields were valid when it was found.
     #[inline]
     pub fn look<'g>(&'g self, pinned: &'g Guard, ino: InodeNr) -> Option<&'g Arc<Inode>> {
         self.cache.look(pinned, ino.0)
     }
 
-    /// The inode, loaded if it is not in memory. ESTALE if it is being freed or was; and for a slot
-    /// without links, which only orphan processing (`unlinked`) may see.
+    /// Returns the inode, loaded if it is not in memory. Returns ESTALE if it is being freed or was
+    /// freed, and for a slot without links, unless `unlinked` is set for orphan processing.
     pub fn get(&self, st: &Store, ino: InodeNr, unlinked: bool) -> Result<InodeRef> {
         loop {
             if let Some(inode) = self.peek(ino) {
@@ -111,9 +114,11 @@ impl InodeTable {
             if self.nameless.has(ino) {
                 return Err(Errno::Stale.into());
             }
+            // Read before the slot, and compared under the shard's lock below: if an inode left the
+            // shard in between, the slot may be older than that inode.
             let before = self.cache.removals(ino.0);
             if let Some(inode) = self.peek(ino) {
-                // It was nameless when it was not found.
+                // The inode was nameless at the first look and has entered the cache since.
                 return alive(inode);
             }
             let loaded = Inode::load(st, ino)?;
@@ -121,15 +126,17 @@ impl InodeTable {
                 return Err(Errno::Stale.into());
             }
             if st.quota.is_hidden(ino) {
-                // The journal and its like: the file system's own.
+                // An inode of the file system itself, such as the journal.
                 return Err(Corrupt::new("directory entry").field("inode").found(ino.0).into());
             }
             let mut shard = self.cache.lock(ino.0);
+            // Another thread loaded the inode meanwhile.
             if let Some(inode) = shard.get(ino.0) {
                 drop(shard);
                 return alive(inode);
             }
             if shard.removals() == before {
+                // Under the shard's lock, so that an eviction and a load cannot both own the holds.
                 let holds = self.parked.take(ino);
                 if holds > 0 {
                     loaded.hold(holds)?;
@@ -142,22 +149,23 @@ impl InodeTable {
         }
     }
 
-    /// Adds a new inode; one that had the number before is gone.
+    /// Adds a new inode. An inode that had the number before leaves the cache.
     pub fn insert(&self, inode: Arc<Inode>) -> InodeRef {
         let mut shard = self.cache.lock(inode.ino.0);
         if let Some(known) = shard.get(inode.ino.0).filter(|known| Arc::ptr_eq(known, &inode)) {
             return known;
         }
-        // Held by nobody yet: what is parked was of another inode.
+        // A new inode has no holds: the stored ones belong to a previous inode of its number.
         self.parked.take(inode.ino);
         let (inode, before) = shard.insert(inode.ino.0, inode);
+        // Dropped after the lock: the drop of an inode may take other locks.
         drop(shard);
         drop(before);
         self.bound();
         inode
     }
 
-    /// Keeps a new inode without a name out of the table.
+    /// Stores a new inode without a name outside of the cache.
     pub fn insert_nameless(&self, inode: Arc<Inode>) -> InodeRef {
         inode.unlisted.store(true, Ordering::Release);
         let inode = InodeRef::unlisted(inode.ino.0, inode);
@@ -165,8 +173,9 @@ impl InodeTable {
         inode
     }
 
-    /// An inode gets its first name, or is to be looked up by number: from now on it is in the
-    /// table. The caller has locked its content, so that it is not freed meanwhile.
+    /// Moves an inode from the table of nameless inodes into the cache, when it gets its first name
+    /// or its number is given to a caller. The caller must hold the lock of the inode's content, so
+    /// that the inode is not freed meanwhile.
     pub fn enter(&self, inode: &InodeRef) {
         if !inode.unlisted.load(Ordering::Acquire) {
             return;
@@ -174,25 +183,26 @@ impl InodeTable {
         self.parked.take(inode.ino);
         let before = self.cache.lock(inode.ino.0).enter(inode);
         drop(before);
-        // Whoever looks for it in both places, here first, meets it.
+        // A thread that searches both places, the nameless table first, finds the inode in one of
+        // them.
         self.nameless.remove(inode);
         inode.unlisted.store(false, Ordering::Release);
         self.bound();
     }
 
-    /// Whether the table has the inode, or had it.
+    /// Returns whether the inode is in the cache or was in it.
     pub fn knows(&self, inode: &Inode) -> bool {
         !inode.unlisted.load(Ordering::Acquire)
     }
 
-    /// Lets go of an inode that is being freed, if it never entered the table. No lock of a room
-    /// below should be held when what this gives is dropped.
+    /// Removes an inode that is being freed from the table of nameless inodes, if it never entered
+    /// the cache. The caller should drop the result without a lock of a lower module.
     pub fn let_go(&self, inode: &Inode) -> Option<InodeRef> {
         if self.knows(inode) { None } else { self.nameless.remove(inode) }
     }
 
-    /// Gives `n` holds of an inode back that is not in memory. The inode if it is, and nothing was
-    /// done; ESTALE if nobody holds it.
+    /// Releases `n` holds of an inode that is not in memory. If it is in memory, returns the inode
+    /// and releases nothing. Returns ESTALE if the inode has no holds.
     pub fn release_parked(&self, ino: InodeNr, n: u64) -> Result<Option<InodeRef>> {
         let shard = self.cache.lock(ino.0);
         if let Some(inode) = shard.get(ino.0) {
@@ -201,13 +211,13 @@ impl InodeTable {
         if self.parked.release(ino, n) { Ok(None) } else { Err(Errno::Stale.into()) }
     }
 
-    /// Inodes that are held and not in memory.
+    /// Returns the number of inodes with holds that are not in memory.
     pub fn parked(&self) -> usize {
         self.parked.len()
     }
 
-    /// Takes out a freed inode whose slot says so: nobody refers to it but the table and the
-    /// caller, who gets it back otherwise.
+    /// Removes a freed inode whose slot says that it is free. Returns the inode, unchanged, if it
+    /// has users other than the cache and the caller.
     pub fn retire(&self, inode: Arc<Inode>) -> Option<Arc<Inode>> {
         let mut busy = false;
         let mut shard = self.cache.lock(inode.ino.0);
@@ -221,14 +231,16 @@ impl InodeTable {
         busy.then_some(inode)
     }
 
-    /// An inode lost its last name.
+    /// Takes an inode that lost its last name off the LRU lists.
     pub fn lost_name(&self, inode: &Inode) {
         self.cache.unlist(inode.ino.0);
     }
 
-    /// Inodes in memory without a link, for unmount: their holders are gone with the mount.
+    /// Returns the inodes in memory without links, for unmount, which ends the use by their
+    /// holders.
     pub fn unlinked(&self) -> Vec<Arc<Inode>> {
-        // Before the table: what gets a name meanwhile enters that first.
+        // Before the cache: an inode that gets a name meanwhile enters the cache before it leaves
+        // the nameless table.
         let mut found = self.nameless.all();
         found.retain(|inode| !inode.freeing());
         self.each(|inode| {
@@ -239,18 +251,19 @@ impl InodeTable {
         found
     }
 
-    /// Calls `f` for every inode that is in memory throughout, and for some that come or go
-    /// meanwhile. No lock is held.
+    /// Calls `f` for each inode that is in memory during the whole call, and for some others. Calls
+    /// it without a lock.
     pub fn each(&self, mut f: impl FnMut(&Arc<Inode>)) {
         for shard in 0..self.cache.shard_count() {
             self.cache.all_in_shard(shard).iter().for_each(|inode| f(inode));
         }
     }
 
-    /// Calls `f` for every regular file that is in memory throughout, with or without a name. No
-    /// lock is held.
+    /// Calls `f` for each regular file that is in memory during the whole call, with or without a
+    /// name. Calls it without a lock.
     pub fn each_file(&self, mut f: impl FnMut(&Arc<Inode>)) {
-        // Before the table: what gets a name meanwhile enters that first.
+        // Before the cache: an inode that gets a name meanwhile enters the cache before it leaves
+        // the nameless table.
         let nameless = self.nameless.all();
         nameless.iter().for_each(&mut f);
         self.each(|inode| {
@@ -260,22 +273,22 @@ impl InodeTable {
         });
     }
 
-    /// Inodes in memory that have no name and never entered the table.
+    /// Returns the number of inodes in memory without a name that never entered the cache.
     pub fn nameless(&self) -> usize {
         self.nameless.len()
     }
 
-    /// Inodes in the table.
+    /// Returns the number of inodes in the cache.
     pub fn len(&self) -> usize {
         self.cache.len()
     }
 
-    /// Inodes in memory that nobody uses, about.
+    /// Returns the approximate number of unreferenced inodes in the cache.
     pub fn unused(&self) -> usize {
         self.cache.unused()
     }
 
-    /// Inodes that left memory to stay within the bound.
+    /// Returns the number of inodes that were evicted to stay within the limit.
     pub fn evicted(&self) -> u64 {
         u64::try_from(self.evicted.sum()).unwrap_or(0)
     }
@@ -286,8 +299,8 @@ impl InodeTable {
         }
     }
 
-    /// Looks at up to `budget` inodes that nobody uses, the oldest first, and drops those that were
-    /// not looked up since the last time; how many.
+    /// Examines up to `budget` unreferenced inodes, the oldest first. Evicts those that were not
+    /// looked up since the last examination, and returns their number.
     pub fn shrink(&self, budget: usize) -> usize {
         let park = |inode: &Arc<Inode>| self.parked.put(inode.ino, inode.holds());
         let gone: Vec<Evicted<_>> = self.cache.shrink_with(budget, verdict, park);
@@ -296,9 +309,9 @@ impl InodeTable {
     }
 }
 
-/// Whether an inode without a reference may go: nobody has an `Arc` of it (dirty lists, writeback,
-/// freezing), and if it is held, then neither for want of links nor by writers, who keep space with
-/// it.
+/// Decides whether an inode without a reference may be evicted. It must have no other `Arc` (of
+/// dirty lists, writeback, freezes). A held inode must have links, and no writers, since the inode
+/// keeps their reservations.
 fn verdict(inode: &Arc<Inode>) -> Verdict {
     let may_leave = || !inode.held() || inode.links() > 0 && !inode.pages.has_writers();
     match Arc::strong_count(inode) == 1 && may_leave() {
@@ -307,14 +320,14 @@ fn verdict(inode: &Arc<Inode>) -> Verdict {
     }
 }
 
-/// Whether names may lead to an inode: it has links, and does not hold an attribute's value (those
-/// `xattr` keeps itself).
+/// Returns whether names may lead to an inode: it has links, and does not hold an attribute's value
+/// (`xattr` keeps those itself).
 fn reachable(inode: &Inode) -> bool {
     let body = inode.body();
     body.links > 0 && !body.flags.contains(InodeFlags::EA_INODE)
 }
 
-/// The inode, or ESTALE if it is being freed or was.
+/// Returns the inode, or ESTALE if it is being freed or was freed.
 pub fn alive(inode: InodeRef) -> Result<InodeRef> {
     inode.check_not_freed().map(|()| inode)
 }

@@ -1,4 +1,8 @@
-//! From paths to inodes.
+//! Path walks: from paths to inodes.
+//!
+//! A walk first uses the dentry table and the inode cache alone, without locks. If an entry is
+//! missing, the path has a symlink or an error must be determined, the slow walk starts at the root
+//! and reads directories under their locks.
 
 use super::table::InodeRef;
 use super::{Identity, Target, Vfs};
@@ -9,16 +13,16 @@ use extant_format::types::{FileType, InodeNr};
 use extant_sync::epoch::{Guard, pin};
 use std::sync::Arc;
 
-/// Symlinks that one walk follows at most.
+/// Maximum number of symlinks that one walk follows.
 const MAX_LINKS: u32 = 40;
 
-/// How often a name is looked up again that others remove and make meanwhile.
+/// Maximum number of lookups of a name that other threads remove and create again meanwhile.
 const MAX_TRIES: u32 = 100;
 
-/// Longest path, as PATH_MAX.
+/// Longest path in bytes, as PATH_MAX.
 const MAX_PATH: usize = 4096;
 
-/// Longest name.
+/// Longest name in bytes.
 pub const MAX_NAME: usize = 255;
 
 /// Whether a symlink at the end of a path is followed.
@@ -30,22 +34,22 @@ pub enum Follow {
     No,
 }
 
-/// A directory on the way: what the dentry table needs to go on.
+/// A directory on the path, as the dentry table identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub ino: InodeNr,
     pub generation: u32,
 }
 
-/// What the dentry table alone knows of a path.
+/// The result of a walk of the dentry table alone.
 enum Known {
-    /// It leads here.
+    /// The path leads here.
     At(Place),
     /// A component is absent.
     Absent,
-    /// A directory on the way may not be searched.
+    /// A directory on the path may not be searched.
     Denied,
-    /// Something is not in the table, or a symlink is to be followed.
+    /// An entry is not in the table, or a symlink must be followed.
     Unknown,
 }
 
@@ -53,7 +57,7 @@ enum Known {
 struct Walk<'a> {
     who: Option<&'a Identity<'a>>,
     root: Place,
-    /// Symlinks that may still be followed.
+    /// Number of symlinks that may still be followed.
     budget: u32,
 }
 
@@ -64,17 +68,18 @@ impl From<Target> for Place {
 }
 
 impl Vfs {
-    /// The inode, loaded if need be.
+    /// Returns the inode, loaded if needed.
     pub fn inode(&self, ino: InodeNr) -> Result<Arc<Inode>> {
         self.node(ino).map(|node| Arc::clone(&node))
     }
 
-    /// A reference to the inode, which is loaded if need be.
+    /// Returns a reference to the inode, which is loaded if needed.
     pub fn node(&self, ino: InodeNr) -> Result<InodeRef> {
         self.inodes.get(&self.st, ino, false)
     }
 
-    /// Where `name` leads in `dir`; takes the directory's lock for reading on a miss.
+    /// Returns the target of `name` in `dir`. Takes the directory's lock for reading if the dentry
+    /// table does not know the name.
     pub fn child(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Target>> {
         if let Some(known) = self.dentries.get(dir.ino, dir.generation, name) {
             return Ok(known);
@@ -83,7 +88,7 @@ impl Vfs {
         self.child_locked(dir, name)
     }
 
-    /// As [`Self::child`], for callers that hold the directory's lock.
+    /// Returns the target as [`Self::child`] does, for callers that hold the directory's lock.
     pub fn child_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Target>> {
         dir.check_not_freed()?;
         if let Some(known) = self.dentries.get(dir.ino, dir.generation, name) {
@@ -100,16 +105,18 @@ impl Vfs {
         Ok(target)
     }
 
-    /// Remembers where a name leads (or that it is absent), but in directories that fold case or
-    /// are encrypted: there it is not the only spelling. The caller holds the directory's lock.
+    /// Stores the target of a name, or its absence, in the dentry table. Directories that fold case
+    /// or are encrypted are excluded: their entries have several spellings. The caller must hold
+    /// the directory's lock.
     pub fn remember(&self, dir: &Inode, name: &[u8], target: Option<Target>) {
         if !dir::has_spellings(&self.st, dir.vitals().flags) {
             self.dentries.set(dir.ino, dir.generation, name, target);
         }
     }
 
-    /// Where `name` would go in `dir`, whose lock the caller holds; EEXIST if it is there. That it
-    /// is not is not remembered: the caller makes it.
+    /// Returns the place for a new entry `name` in `dir`, EEXIST if the name exists. The caller
+    /// must hold the directory's lock. The absence is not stored, since the caller creates the
+    /// name.
     pub fn seat_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<dir::InsertSlot> {
         dir.check_not_freed()?;
         match self.dentries.get(dir.ino, dir.generation, name) {
@@ -119,7 +126,7 @@ impl Vfs {
         }
         match dir::lookup_seat(&self.st, dir, name)? {
             Err(seat) => Ok(seat),
-            // Remembered: who was refused once may ask again.
+            // The target is stored: a caller that gets EEXIST may ask again.
             Ok(_) => match self.child_locked(dir, name)? {
                 Some(_) => Err(Errno::Exist.into()),
                 None => Ok(dir::InsertSlot::default()),
@@ -127,13 +134,13 @@ impl Vfs {
         }
     }
 
-    /// The inode that `name` leads to in `dir`; None if there is no such name. Takes the
-    /// directory's lock for reading on a miss.
+    /// Returns the inode that `name` leads to in `dir`; `None` if the name is absent. Takes the
+    /// directory's lock for reading if the dentry table does not know the name.
     pub fn child_inode(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
         Ok(self.child_node(dir, name)?.map(|node| Arc::clone(&node)))
     }
 
-    /// As [`Self::child_inode`], a reference.
+    /// Returns a reference to the inode, as [`Self::child_inode`] does.
     pub fn child_node(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<InodeRef>> {
         if !self.dentries.remembers() {
             let _lock = dir.read_lock()?;
@@ -144,23 +151,23 @@ impl Vfs {
             if let Some(inode) = self.current(target.into())? {
                 return Ok(Some(inode));
             }
-            // The name was removed, and its inode freed, since it was looked up; or the image has
-            // more names for an inode than it counts, and what is remembered of this one is to be
-            // read again.
+            // Another thread removed the name and freed its inode after the lookup. Or a damaged
+            // image has more names for the inode than its link count, and the stored target of this
+            // name is out of date: it must be read again.
             let _lock = dir.rw.read();
             self.dentries.forget(dir.ino, dir.generation, name, target);
         }
         Err(Errno::Stale.into())
     }
 
-    /// The inode that the directory's blocks have a name for. The caller holds the directory's
-    /// lock: while the name is there, so is the inode.
+    /// Returns the inode that the directory's blocks name. The caller must hold the directory's
+    /// lock: while the name exists, its inode does, too.
     fn child_read(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<InodeRef>> {
         check_name(name)?;
         dir::lookup(&self.st, dir, name)?.map(|found| self.asked_for(dir, found.ino)).transpose()
     }
 
-    /// The inode at a place; None if that is gone.
+    /// Returns the inode at a place; `None` if it was freed.
     pub(super) fn current(&self, place: Place) -> Result<Option<InodeRef>> {
         match self.node(place.ino) {
             Ok(inode) if inode.generation == place.generation => Ok(Some(inode)),
@@ -174,9 +181,9 @@ impl Vfs {
         Ok(Target { ino, generation: inode.generation, ftype: inode.ftype })
     }
 
-    /// Resolves an absolute path (bytes, components divided by `/`). Where the tables know all of
-    /// it, that costs a look for each component and one reference at the end. EACCES where somebody
-    /// may not search a directory on the way; `None` may search all.
+    /// Resolves an absolute path (bytes, components separated by `/`). If the caches know all of
+    /// it, the cost is one lookup for each component and one reference at the end. Returns EACCES
+    /// if `who` may not search a directory on the path; `None` may search all.
     pub fn resolve(
         &self,
         who: Option<&Identity<'_>>,
@@ -186,6 +193,8 @@ impl Vfs {
         {
             let pinned = pin();
             let moves = self.moves.now();
+            // The epoch stays pinned until the reference is taken: entries and inodes may leave
+            // their tables meanwhile, but are not reclaimed.
             match self.known(&pinned, who, path, follow) {
                 Known::At(place) => {
                     if let Some(inode) = self.inodes.peek_pinned(&pinned, place.ino)
@@ -203,7 +212,7 @@ impl Vfs {
         self.resolve_slowly(who, path, follow)
     }
 
-    /// The inode at a path, without a reference, if the tables know all of the path. None if not.
+    /// Returns the inode at a path, without a reference, if the caches know all of the path.
     #[inline]
     pub fn look<'g>(
         &'g self,
@@ -243,7 +252,8 @@ impl Vfs {
                 None => return Known::Unknown,
                 Some(None) => return Known::Absent,
                 Some(Some(target)) if target.ftype == FileType::Directory => at = target.into(),
-                // More components, or a slash: errors and symlinks are for the slow walk.
+                // More components, or a slash, follow: the slow walk determines the error or
+                // follows the symlink.
                 Some(Some(target)) => {
                     let ends = rest.is_empty()
                         && (target.ftype != FileType::Symlink || follow == Follow::No);
@@ -266,12 +276,12 @@ impl Vfs {
             let moves = self.moves.now();
             let mut walk = Walk { who, root: start, budget: MAX_LINKS };
             let walked = self.walk(&mut walk, start, path, follow);
-            // What was absent at one moment may have been there at all of them, under a directory
-            // that moved. If one moves all the time, what was found counts.
+            // A name that was absent at one moment may have existed all the time, under a directory
+            // that moved. The last try accepts its result even if directories keep moving.
             let again = tries < MAX_TRIES && self.crossed_a_move(path, &walked, moves);
             match walked {
                 _ if again => std::thread::yield_now(),
-                // Something on the way was removed since it was looked up.
+                // Another thread removed a component after its lookup.
                 Err(e) if e.is(Errno::Stale) => continue,
                 Err(e) => return Err(e),
                 Ok(end) => match self.current(end)? {
@@ -283,8 +293,8 @@ impl Vfs {
         Err(Errno::Stale.into())
     }
 
-    /// Whether a walk that depends on how directories hang together overlapped with the move of
-    /// one.
+    /// Returns whether the result of a walk depends on the structure of the tree, and a directory
+    /// moved during the walk.
     fn crossed_a_move(&self, path: &[u8], walked: &Result<Place>, began: u64) -> bool {
         let depends = match walked {
             Ok(_) => goes_up(path),
@@ -293,7 +303,7 @@ impl Vfs {
         depends && !self.moves.still(began)
     }
 
-    /// Resolves all but the last component; gives the directory and the last name.
+    /// Resolves all components but the last. Returns the directory and the last name.
     pub fn resolve_parent<'p>(
         &self,
         who: Option<&Identity<'_>>,
@@ -359,7 +369,7 @@ impl Vfs {
         Ok(Target { ino: child.ino, generation: child.generation, ftype: child.ftype })
     }
 
-    /// A symlink led here, and more components or a slash follow.
+    /// Verifies that a symlink, behind which more components or a slash follow, led to a directory.
     fn directory(&self, at: Place) -> Result<Place> {
         match self.current(at)?.ok_or(Errno::Stale)?.is_dir() {
             true => Ok(at),
@@ -367,7 +377,7 @@ impl Vfs {
         }
     }
 
-    /// Follows a symlink that stands in directory `at`.
+    /// Follows a symlink in directory `at`.
     fn follow(&self, walk: &mut Walk<'_>, at: Place, link: Target) -> Result<Place> {
         walk.budget = walk.budget.checked_sub(1).ok_or(Errno::Loop)?;
         let inode = self.current(link.into())?.ok_or(Errno::Stale)?;
@@ -378,12 +388,12 @@ impl Vfs {
         if target.is_empty() {
             return Err(Errno::NoEnt.into());
         }
-        // Recursion is bounded by the budget.
+        // The budget bounds the recursion.
         self.walk(walk, at, &target, Follow::Yes)
     }
 }
 
-/// The first component of a path, and what is behind it. None if there is none.
+/// Splits a path into its first component and the rest. Returns `None` if there is no component.
 #[inline]
 fn next_name(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut start = 0;
@@ -397,14 +407,15 @@ fn next_name(path: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// Where the first slash is, or the end: eight bytes at a time, as names are short.
+/// Returns the position of the first slash, or the length. Examines eight bytes at a time, since
+/// names are short.
 #[inline]
 fn first_slash(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 0xff;
     let mut at = 0;
     while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
         let differs = u64::from_ne_bytes(*word).to_le() ^ (ONES * b'/' as u64);
-        // The lowest byte of a word that is zero is the first whose high bit this sets.
+        // The lowest zero byte of a word is the first byte whose high bit this sets.
         let zero = differs.wrapping_sub(ONES) & !differs & (ONES << 7);
         if zero != 0 {
             return at + zero.trailing_zeros() as usize / 8;
@@ -415,7 +426,7 @@ fn first_slash(bytes: &[u8]) -> usize {
     at + rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len())
 }
 
-/// Whether a path has a component `..`.
+/// Returns whether a path has a component `..`.
 fn goes_up(path: &[u8]) -> bool {
     path.split(|&b| b == b'/').any(|part| part == b"..")
 }
@@ -425,7 +436,8 @@ fn trim_slashes(path: &[u8]) -> &[u8] {
     &path[..end]
 }
 
-/// A name that may stand in a directory.
+/// Verifies that a name may be looked up in a directory: ENOENT if it is empty, ENAMETOOLONG,
+/// EINVAL for a slash or a zero byte.
 pub fn check_name(name: &[u8]) -> Result<()> {
     match name {
         [] => Err(Errno::NoEnt.into()),

@@ -1,4 +1,5 @@
-//! POSIX ACLs: between the disk's version and that of system calls, and between ACLs and modes.
+//! POSIX ACLs: conversion between the on-disk format and that of system calls, and between ACLs and
+//! mode bits.
 
 use super::AttrEnv;
 use super::get_stored;
@@ -9,32 +10,32 @@ use extant_format::acl::Acl;
 use extant_format::types::FileType;
 use std::sync::Arc;
 
-/// What a new inode gets of its directory's default ACL.
+/// The mode and the ACLs that a new inode inherits from the default ACL of its directory.
 #[derive(Clone, Debug)]
 pub struct Inherited {
-    /// The mode after the ACL, or without one the umask, was applied.
+    /// Mode after the default ACL was applied, or, without one, the umask.
     pub mode: u16,
-    /// Full names and values (system call version) of the ACLs to set.
+    /// Full names and values (in the format of system calls) of the ACLs to set.
     pub acls: Vec<(&'static [u8], Vec<u8>)>,
 }
 
 impl Inherited {
-    /// A mode and no ACL.
+    /// Returns a mode without ACLs.
     pub fn plain(mode: u16) -> Inherited {
         Inherited { mode, acls: Vec::new() }
     }
 }
 
-/// What an ACL says about the mode.
+/// The relation between an access ACL and the mode bits, for callers that set an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclCheck {
-    /// The permission bits (0o777) that go with it.
+    /// Permission bits (0o777) that match the ACL.
     pub mode: u16,
-    /// The mode says all that it says.
+    /// Whether the mode bits alone express the ACL, so that no attribute needs to be stored.
     pub minimal: bool,
 }
 
-/// A stored ACL in the version of system calls.
+/// Converts a stored ACL into the format of system calls.
 pub(super) fn from_disk(inode: &Inode, stored: &[u8]) -> Result<Vec<u8>> {
     Ok(parse_stored(inode, stored)?.to_xattr())
 }
@@ -43,14 +44,14 @@ fn parse_stored(inode: &Inode, stored: &[u8]) -> Result<Acl> {
     Ok(Acl::from_disk(stored).map_err(|e| e.at_inode(inode.ino))?)
 }
 
-/// An ACL of a system call as the disk has it; `None` if it is empty, which removes the attribute.
-/// EINVAL if it is malformed.
+/// Converts an ACL from the format of system calls into the on-disk format. Returns `None` for an
+/// empty ACL, which removes the attribute, and EINVAL for a malformed one.
 pub(super) fn to_disk(value: &[u8]) -> Result<Option<Vec<u8>>> {
     let acl = Acl::from_xattr(value).map_err(|_| Errno::Inval)?;
     Ok(acl.map(|acl| acl.to_disk()))
 }
 
-/// Verifies an ACL (system call version).
+/// Verifies an ACL in the format of system calls.
 ///
 /// # Errors
 /// EINVAL if it is malformed.
@@ -61,11 +62,11 @@ pub fn check_acl(value: &[u8]) -> Result<AclCheck> {
     }
 }
 
-/// A directory's access ACL, which memory knows from then on. Takes the directory's lock for
+/// Reads the access ACL of a directory and caches it in the inode. Takes the directory's lock for
 /// reading.
 ///
 /// # Errors
-/// ESTALE if the directory is gone; `Corrupt`, `Io`.
+/// ESTALE if the directory was freed; `Corrupt`, `Io`.
 pub fn keep_access_acl(env: &AttrEnv, dir: &Inode) -> Result<Arc<Option<Acl>>> {
     let _lock = dir.read_lock()?;
     let stored = get_stored(env, dir, &ACCESS)?;
@@ -74,16 +75,16 @@ pub fn keep_access_acl(env: &AttrEnv, dir: &Inode) -> Result<Arc<Option<Acl>>> {
     Ok(acl)
 }
 
-/// An ACL of the inode is about to change. The caller holds its lock for writing, so that nobody
-/// keeps the old one meanwhile.
+/// Drops the cached access ACL before an ACL of the inode changes. The caller must hold the inode's
+/// lock for writing, so that no thread caches the old ACL meanwhile.
 pub(super) fn forget(inode: &Inode) {
     if let Some(caches) = inode.dir.get() {
         caches.acl.store(None);
     }
 }
 
-/// The access ACL (system call version) with its entries changed for a new mode; `None` if there is
-/// no access ACL.
+/// Returns the access ACL, in the format of system calls, with its entries changed to match a new
+/// mode; `None` if the inode has no access ACL.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -94,8 +95,8 @@ pub fn acl_after_chmod(env: &AttrEnv, inode: &Inode, mode: u16) -> Result<Option
     Ok(Some(acl.to_xattr()))
 }
 
-/// Mode and ACLs of a new inode in `dir`: with a default ACL there it decides and the umask does
-/// not count.
+/// Returns the mode and the ACLs of a new inode in `dir`. If `dir` has a default ACL, the ACL
+/// replaces the umask. Symlinks inherit no ACL.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.

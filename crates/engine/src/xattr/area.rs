@@ -1,4 +1,4 @@
-//! Where an inode's attributes are: in its own area, and in an attribute block.
+//! The two places of an inode's attributes: its own area and its attribute block.
 
 use super::AttrEnv;
 use super::block::{self, Block};
@@ -11,15 +11,17 @@ use std::sync::Arc;
 
 /// All attributes of an inode, decoded.
 pub(super) struct Places {
-    /// In the inode.
+    /// Attributes in the inode's own area.
     pub here: Vec<Entry>,
-    /// In its block.
+    /// The attribute block, if the inode has one.
     pub block: Option<Block>,
     /// Values in other inodes that a change may release, opened by [`Places::read_to_change`].
     pub values: Values,
 }
 
 impl Places {
+    /// Reads and decodes both places. Opens no values.
+    ///
     /// Errors: `Corrupt`, `Io`.
     pub fn read(env: &AttrEnv, inode: &Inode) -> Result<Places> {
         let (tail, nr) = {
@@ -31,9 +33,9 @@ impl Places {
         Ok(Places { here, block, values: Values::default() })
     }
 
-    /// As [`Places::read`], before `key` is changed or the block is given up: opens the values that
-    /// may lose or gain a reference by that. Of a block that others share a copy may be made, or it
-    /// is freed if they have given it up meanwhile, so that all its values count.
+    /// Reads both places as [`Places::read`] does, and opens the values whose reference counts may
+    /// change when `key` is changed or the block is dropped. The values of a shared block all
+    /// count: it may be copied, or, if the other inodes drop it meanwhile, freed.
     ///
     /// Errors: `Corrupt`, `Io`.
     pub fn read_to_change(env: &AttrEnv, inode: &Inode, key: Option<&Key<'_>>) -> Result<Places> {
@@ -46,41 +48,41 @@ impl Places {
         Ok(places)
     }
 
-    /// The attributes of the block.
+    /// Returns the attributes in the block.
     pub fn in_block(&self) -> &[Entry] {
         self.block.as_ref().map_or(&[], |block| &block.attrs)
     }
 
-    /// All attributes, those of the inode's own area first.
+    /// Returns all attributes, those in the inode's own area first.
     pub fn all(&self) -> impl Iterator<Item = &Entry> {
         self.here.iter().chain(self.in_block())
     }
 
-    /// Finds an attribute.
+    /// Finds the attribute with the name `key`.
     pub fn find(&self, key: &Key<'_>) -> Option<&Entry> {
         self.all().find(|attr| is(attr, key))
     }
 }
 
-/// Whether an attribute has this name.
+/// Returns whether an attribute has the name `key`.
 pub(super) fn is(attr: &Entry, key: &Key<'_>) -> bool {
     attr.is(key.index, key.suffix)
 }
 
-/// `attrs` without `key`, and with `new` in its place if there is one.
+/// Returns `attrs` without `key`, followed by `new` if there is one.
 pub(super) fn with(attrs: &[Entry], key: &Key<'_>, new: Option<&Entry>) -> Vec<Entry> {
     let mut out: Vec<Entry> = attrs.iter().filter(|attr| !is(attr, key)).cloned().collect();
     out.extend(new.cloned());
     out
 }
 
-/// The inode's area with these attributes; `None` if they do not fit.
+/// Encodes the inode's own area with these attributes. Returns `None` if they do not fit.
 pub(super) fn encode_here(inode: &Inode, attrs: &[Entry]) -> Option<Box<[u8]>> {
     let mut tail = vec![0; inode.body().tail.len()].into_boxed_slice();
     encode_inode_area(attrs, &mut tail).then_some(tail)
 }
 
-/// Stores an encoded area.
+/// Stores an encoded area in the inode.
 pub(super) fn store_here(step: &mut Step<'_>, inode: &Arc<Inode>, tail: &[u8]) -> Result<()> {
     step.edit(inode)?.tail = Tail::from(tail);
     Ok(())

@@ -1,17 +1,21 @@
-//! Attribute blocks, which inodes with equal attributes share.
+//! Attribute blocks, shared by inodes with equal attributes.
+//!
+//! For example, 1,000 files with the same default ACL refer to one block, 5000, whose reference
+//! count is 1,000. A file that changes its ACL gets a block of its own, or shares another known
+//! block.
 //!
 //! # Invariants
-//! - A block's entries change only while its reference count is 1, which is looked at and kept
-//!   under the buffer's lock; whoever takes a reference compares the entries and counts under the
-//!   same lock.
-//! - A block is freed with its last reference in one step ([`super::AttrCache::sharing`]):
-//!   who finds it by its hash finds it in use.
-//! - A block counts as one reference for each attribute inode that its entries name, however many
-//!   inodes share it.
+//! - The entries of a block change only while its reference count is 1. The count is read under the
+//!   buffer's lock, and the entries are written under the same lock. A thread that takes a
+//!   reference compares the entries and raises the count under that lock, too.
+//! - Dropping the last reference and freeing the block is one step under
+//!   [`super::AttrCache::sharing`]: a thread that finds a block by its hash finds it in use.
+//! - A block holds one reference to each attribute inode that its entries name, however many inodes
+//!   share the block.
 //!
 //! # Locking
-//! The buffer's lock is never held while another room is called; `sharing` is, while a block is
-//! freed.
+//! The buffer's lock is never held across a call of another module. `sharing` is held while a block
+//! is freed.
 
 use super::AttrEnv;
 use super::area::Places;
@@ -31,10 +35,10 @@ use extant_format::xattr::{
 use extant_journal::Seal;
 use std::sync::Arc;
 
-/// Blocks that may be known by their hash.
+/// Maximum number of blocks that are known by their hash.
 const KNOWN_MAX: usize = 4096;
 
-/// A decoded block.
+/// A decoded attribute block.
 pub(super) struct Block {
     pub buf: Arc<Buffer>,
     pub hash: u32,
@@ -42,7 +46,7 @@ pub(super) struct Block {
     pub attrs: Vec<Entry>,
 }
 
-/// Reads the block of an inode.
+/// Reads and verifies the attribute block `nr` of an inode.
 pub(super) fn load(env: &AttrEnv, inode: &Inode, nr: u64) -> Result<Block> {
     let at = |e: Corrupt| e.at_inode(inode.ino).at_block(nr);
     if nr < u64::from(env.geo.first_data_block) || nr >= env.geo.blocks_count {
@@ -67,15 +71,15 @@ fn seal(env: &AttrEnv) -> Seal {
     }
 }
 
-/// A block with these attributes; `None` if they do not fit.
+/// Encodes a block with these attributes. Returns `None` if they do not fit.
 pub(super) fn encode(env: &AttrEnv, attrs: &[Entry]) -> Option<Vec<u8>> {
     let mut image = vec![0; env.block_size()];
     encode_block(attrs, 1, &mut image).then_some(image)
 }
 
-/// Gives the inode the attributes of `image` as its block, in place of the one in `places`: in
-/// place, shared, or new. `attrs` is what the image holds; values that only the old block names are
-/// released.
+/// Makes `image`, the encoded `attrs`, the inode's attribute block, in place of the block in
+/// `places`. Shares a known block with equal entries, rewrites the old block, or writes a new one.
+/// Releases the values that only the old block names.
 pub(super) fn store(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -87,10 +91,13 @@ pub(super) fn store(
     let old = places.block.as_ref();
     let (header, new) = decode_block(image)?;
     let hash = header.hash;
+    // Only blocks without values in attribute inodes are shared here. The kernel shares others too.
     let shareable = hash != 0 && values(attrs).next().is_none();
     if shareable && let Some(nr) = share(env, step, old, hash, &new)? {
         return point(env, step, inode, places, nr);
     }
+    // Without other users the old block is rewritten. If another inode took a reference since
+    // `places` was read, `rewrite` changes nothing and a new block follows.
     if let Some(old) = old
         && old.refcount == 1
         && rewrite(env, step, old, image)?
@@ -102,7 +109,7 @@ pub(super) fn store(
     let nr = create(env, step, inode, image)?;
     remember(env, hash, nr, shareable);
     if let Some(old) = old {
-        // The old block keeps its own references to what both name.
+        // The old block keeps its own references to the values that both blocks name.
         for ino in values(attrs).filter(|ino| values(&old.attrs).any(|both| both == *ino)) {
             places.values.retain(step, ino)?;
         }
@@ -110,7 +117,7 @@ pub(super) fn store(
     point(env, step, inode, places, nr)
 }
 
-/// Takes the inode's block away, if it has one.
+/// Drops the inode's attribute block, if it has one.
 pub(super) fn remove(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -123,7 +130,7 @@ pub(super) fn remove(
     unref(env, step, old, &places.values)
 }
 
-/// Makes `nr` the inode's block, on which it has a reference already.
+/// Makes `nr` the inode's attribute block. The inode must have a reference to it already.
 fn point(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -138,13 +145,15 @@ fn point(
     }
 }
 
-/// Inodes that hold values of these attributes.
+/// Returns the inodes that hold values of these attributes.
 fn values(attrs: &[Entry]) -> impl Iterator<Item = u32> {
     attrs.iter().filter_map(value::inode_of)
 }
 
-/// Replaces the entries of a block that nobody shares; false if somebody does by now.
+/// Replaces the entries of a block that no other inode shares. Returns false, with the block
+/// unchanged, if another inode shares it by now.
 fn rewrite(env: &AttrEnv, step: &mut Step<'_>, old: &Block, image: &[u8]) -> Result<bool> {
+    // The block leaves the known blocks first: its hash is about to change.
     forget(env, old.hash, old.buf.nr());
     let mut bytes = step.write(&old.buf, seal(env))?;
     if refcount(&bytes) != 1 {
@@ -155,7 +164,8 @@ fn rewrite(env: &AttrEnv, step: &mut Step<'_>, old: &Block, image: &[u8]) -> Res
     Ok(true)
 }
 
-/// Takes a reference on a known block with the same entries, other than `old`.
+/// Takes a reference to a known block with the entries `new`, other than `old`. Returns `None` if
+/// none is known.
 fn share(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -163,6 +173,7 @@ fn share(
     hash: u32,
     new: &[Entry],
 ) -> Result<Option<u64>> {
+    // Excludes `unref`: the block must not be freed between the look-up and the new reference.
     let _sharing = env.attrs.sharing.lock();
     let known = env.attrs.blocks.lock().get(&hash).copied();
     let Some(nr) = known.filter(|&nr| old.is_none_or(|old| old.buf.nr() != nr)) else {
@@ -172,6 +183,9 @@ fn share(
     let usable = |bytes: &[u8]| {
         decode_block(bytes).is_ok_and(|(header, own)| header.refcount < REFCOUNT_MAX && own == new)
     };
+    // The first comparison keeps a block that cannot be shared out of the transaction. The second
+    // one, under the lock for writing, decides: the entries or the count may have changed in
+    // between.
     if !usable(&buf.read()) {
         return Ok(None);
     }
@@ -184,9 +198,11 @@ fn share(
     Ok(Some(nr))
 }
 
-/// Gives a reference back; the last one frees the block and releases its values.
+/// Drops a reference. The last one frees the block and releases its values.
 fn unref(env: &AttrEnv, step: &mut Step<'_>, old: &Block, opened: &Values) -> Result<()> {
     let nr = old.buf.nr();
+    // Held until the block is free, so that `share` cannot join the freed block to a transaction
+    // again, which would cancel its revoke.
     let sharing = env.attrs.sharing.lock();
     let left = {
         let mut bytes = step.write(&old.buf, seal(env))?;
@@ -200,13 +216,14 @@ fn unref(env: &AttrEnv, step: &mut Step<'_>, old: &Block, opened: &Values) -> Re
     if left > 0 {
         return Ok(());
     }
+    // The hash must be unknown before the block is free.
     forget(env, old.hash, nr);
     env.alloc.free(step.handle(), BlockNr(nr), env.geo.cluster_ratio(), Purpose::Metadata)?;
     drop(sharing);
     values(&old.attrs).try_for_each(|ino| opened.release(env, step, ino))
 }
 
-/// Writes a block of its own.
+/// Allocates a block for this inode alone and writes `image` into it. Returns its number.
 fn create(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>, image: &[u8]) -> Result<u64> {
     let want = Request {
         goal: env.alloc.inode_goal(inode.ino),
@@ -217,7 +234,8 @@ fn create(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>, image: &[u8]) 
         reserved: false,
         low: !inode.flags().contains(InodeFlags::EXTENTS),
     };
-    // Only a look: the inode is charged when it gets the block, unless it had another.
+    // Only checks the quota: the inode is charged when it gets the block, unless it replaces
+    // another one.
     let more = if inode.body().file_acl == 0 { env.geo.cluster_ratio() } else { 0 };
     env.quota.promise(inode, more)?;
     env.quota.release_reservation(inode, more.into());

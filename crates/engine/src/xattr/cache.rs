@@ -1,13 +1,14 @@
-//! What memory knows of extended attributes across inodes: plain data; `xattr` keeps it.
+//! Attribute blocks and attribute inodes that are known in memory, for all inodes of a file system.
+//! `xattr` maintains them.
 //!
 //! # Invariants
-//! - `blocks` names only attribute blocks that are in use: the handle that frees one takes it out
-//!   before it stops, and who looks one up has a handle open, so that the block cannot have become
-//!   something else meanwhile.
+//! - `blocks` names only attribute blocks in use. The handle that frees a block removes it from
+//!   `blocks` before the handle stops. A thread that looks one up has an open handle, so the block
+//!   cannot have been reused meanwhile.
 //! - An attribute inode has at most one [`Inode`] in memory, the one in `inodes`.
 //!
 //! # Locking
-//! `blocks` and `inodes` are innermost. `sharing` is taken within a handle, with no map locked.
+//! `blocks` and `inodes` are innermost. `sharing` is taken within a handle, with no map lock held.
 
 use crate::inode::Inode;
 use extant_format::types::InodeNr;
@@ -16,18 +17,17 @@ use extant_sync::{Level, Mutex};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Shared by all inodes of a file system.
+/// The cache of attribute blocks and attribute inodes, shared by all inodes of a file system.
 #[derive(Debug)]
 pub struct AttrCache {
-    /// From the hash of an attribute block's entries to one block with that hash.
+    /// Maps the hash of an attribute block's entries to one block with that hash.
     pub blocks: Mutex<FxHashMap<u32, u64>>,
     /// Inodes that hold attribute values.
     pub inodes: Mutex<FxHashMap<InodeNr, Arc<Inode>>>,
-    /// Held while a block gets another reference from who has none on it, and while a reference is
-    /// given back: a block that is freed must not join a transaction again, for then its revoke
-    /// would be taken back.
+    /// Held while an inode takes its first reference to a block, and while a reference is dropped.
+    /// A freed block must not join a transaction again, since that would cancel its revoke.
     pub sharing: Mutex<()>,
-    /// The superblock says that there are attributes.
+    /// Whether the superblock has the feature `ext_attr`.
     pub announced: AtomicBool,
 }
 

@@ -1,13 +1,17 @@
-//! Extended attributes: in the inode, in a shared block, in inodes of their own; POSIX ACLs.
+//! Extended attributes in the inode, in a shared block or in inodes of their own; POSIX ACLs.
+//!
+//! A value of 20 bytes usually goes into the inode's own area, one of 2,000 bytes into the
+//! attribute block, and one of 30,000 bytes, with the feature `ea_inode`, into an attribute inode.
 //!
 //! # Invariants
 //! - An attribute is in one place: the inode's area or its block. It is stored in the inode if it
-//!   fits there, else in the block, else (with `ea_inode`) its value goes into an inode of its own
-//!   and the entry into the first of both that has room. Moving it happens within one handle.
-//! - What may run out of space runs before anything is changed.
+//!   fits there, else in the block. Else, with `ea_inode`, its value goes into an attribute inode,
+//!   and the entry into the first of both places with enough space. A move takes place within one
+//!   handle.
+//! - Steps that may run out of space precede the first change.
 //!
 //! # Locking
-//! The caller holds the inode's `rw` lock (reading for [`get`] and [`list`]).
+//! The caller must hold the inode's `rw` lock (for reading in [`get`] and [`list`]).
 
 mod acl;
 mod area;
@@ -34,22 +38,22 @@ use std::sync::Arc;
 /// Largest value that system calls carry, in bytes.
 pub const SIZE_MAX: usize = 64 * 1024;
 
-/// What must hold of the attribute before it is set.
+/// The condition on an attribute's existence under which it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing.
+    /// None.
     Any,
-    /// It must not exist (EEXIST).
+    /// The attribute must not exist (EEXIST).
     Create,
-    /// It must exist (ENODATA).
+    /// The attribute must exist (ENODATA).
     Replace,
 }
 
-/// Value of a full name as system calls have it (`user.x`); ACLs come in the version of the system
-/// call.
+/// Returns the value of an attribute by the full name of system calls (`user.x`). ACLs are
+/// converted into the format of system calls.
 ///
 /// # Errors
-/// ENODATA if absent, EOPNOTSUPP and ERANGE for names that cannot be, `Corrupt`, `Io`.
+/// ENODATA if the attribute is absent, EOPNOTSUPP and ERANGE for invalid names, `Corrupt`, `Io`.
 pub fn get(env: &AttrEnv, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let key = names::parse(name)?;
     let stored = get_stored(env, inode, &key)?.ok_or(Errno::NoData)?;
@@ -65,17 +69,17 @@ fn get_stored(env: &AttrEnv, inode: &Inode, key: &Key<'_>) -> Result<Option<Vec<
     places.find(key).map(|attr| value::read(env, inode, attr)).transpose()
 }
 
-/// Whether a look at the inode tells that it has no attributes.
+/// Returns whether the inode is known, without I/O, to have no attributes.
 pub fn has_none(inode: &Inode) -> bool {
     !inode.vitals().has_attributes
 }
 
-/// Sets or (value `None`) removes one. Does not touch ctime or the mode.
+/// Sets an attribute, or removes it if `value` is `None`. Does not change ctime or the mode.
 ///
 /// # Errors
-/// EEXIST and ENODATA by `mode`, ENODATA on removal of what is not there, EOPNOTSUPP for unknown
+/// EEXIST and ENODATA by `mode`, ENODATA on removal of an absent attribute, EOPNOTSUPP for unknown
 /// namespaces, ERANGE and EINVAL for names, EINVAL for malformed ACLs, E2BIG above 64 KiB, ENOSPC
-/// where there is no room; `Corrupt`, `Io`.
+/// without space in the inode and its block; `Corrupt`, `Io`.
 pub fn set(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -92,9 +96,13 @@ pub fn set(
         Some(value) if key.is_acl() => acl::to_disk(value)?,
         other => other.map(<[u8]>::to_vec),
     };
+    // The cached ACL is dropped before the first change. The inode's lock keeps readers from
+    // caching it again until the change is complete.
     if key.is_acl() {
         acl::forget(inode);
     }
+    // Values and the block count are verified while nothing is changed: afterwards damage would
+    // abort the step.
     let places = Places::read_to_change(env, inode, Some(&key))?;
     value::check_count(env, inode, &places, &key)?;
     match (places.find(&key).is_some(), mode, &value) {
@@ -108,7 +116,7 @@ pub fn set(
     }
 }
 
-/// Stores a value in the first place that has room for it.
+/// Stores a value in the first place with enough space.
 fn put(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -121,11 +129,13 @@ fn put(
     if try_put(env, step, inode, places, key, &inline)? {
         return value::charge(env, step, inode, places, key, None, 0);
     }
-    // A look before the value is stored: does an entry without value fit?
+    // Checks that an entry without a value fits, before the value is stored.
     let entry = Entry::in_inode(key.index, key.suffix, u32::MAX, value.len() as u32, 0);
     if !env.geo.incompat(Incompat::EA_INODE) || !fits(env, inode, places, key, &entry) {
         return Err(Errno::NoSpc.into());
     }
+    // Limits are checked, and the inode is charged, before the value is written. If the value
+    // cannot be stored, the charge is returned.
     value::check_limits(env, inode, value.len())?;
     let paid = value::charge_inode(env, step, inode, places, key)?;
     let stored = put_in_inode(env, step, inode, places, key, value);
@@ -135,7 +145,8 @@ fn put(
     value::charge(env, step, inode, places, key, Some(&stored?), paid)
 }
 
-/// Stores a value in an inode of its own, and gives the entry that names it.
+/// Stores a value in an attribute inode and returns the entry that names it. On failure the
+/// attribute inode is freed again.
 fn put_in_inode(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -159,7 +170,8 @@ fn fits(env: &AttrEnv, inode: &Inode, places: &Places, key: &Key<'_>, entry: &En
         || block::encode(env, &with(places.in_block(), key, Some(entry))).is_some()
 }
 
-/// Puts the attribute into the inode or its block; false if neither has room.
+/// Stores the attribute in the inode's area or its block. Returns false, with nothing changed, if
+/// it fits in neither.
 fn try_put(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -169,7 +181,8 @@ fn try_put(
     attr: &Entry,
 ) -> Result<bool> {
     if let Some(tail) = encode_here(inode, &with(&places.here, key, Some(attr))) {
-        // The block first: taking the entry out of a shared one needs space for a copy.
+        // The block precedes the inode's area: the removal of the entry from a shared block needs
+        // space for a copy, and may fail.
         drop_from_block(env, step, inode, places, key)?;
         put_here(env, step, inode, places, key, tail)?;
         return Ok(true);
@@ -178,6 +191,8 @@ fn try_put(
     let Some(image) = block::encode(env, &attrs) else { return Ok(false) };
     let without =
         places.here.iter().any(|attr| is(attr, key)).then(|| with(&places.here, key, None));
+    // The block precedes the inode's area here, too: it may need a new block, the area only
+    // shrinks.
     block::store(env, step, inode, places, &attrs, &image)?;
     if let Some(tail) = without.and_then(|here| encode_here(inode, &here)) {
         put_here(env, step, inode, places, key, tail)?;
@@ -237,7 +252,7 @@ fn drop_from_block(
     block::store(env, step, inode, places, &left, &image)
 }
 
-/// The superblock says that there are attributes, once there are.
+/// Sets the feature `ext_attr` in the superblock with the first attribute.
 fn announce(env: &AttrEnv, step: &mut Step<'_>) -> Result<()> {
     if env.geo.compat(Compat::EXT_ATTR) || env.attrs.announced.load(Ordering::Relaxed) {
         return Ok(());
@@ -247,12 +262,12 @@ fn announce(env: &AttrEnv, step: &mut Step<'_>) -> Result<()> {
         features.compat.insert(Compat::EXT_ATTR);
         sb.set_features(features);
     })?;
-    // Relaxed: setting the bit twice does no harm.
+    // Relaxed: setting the feature twice is harmless.
     env.attrs.announced.store(true, Ordering::Relaxed);
     Ok(())
 }
 
-/// All full names, `system.data` left out.
+/// Lists all full names except `system.data`.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -265,9 +280,9 @@ pub fn list(env: &AttrEnv, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     Ok(places.all().filter_map(|attr| names::full(attr.index, &attr.name)).collect())
 }
 
-/// Credits that one [`set`] may cost.
+/// Returns the credits of one [`set`] with a value of `value_len` bytes.
 pub fn credits(env: &AttrEnv, value_len: usize) -> u32 {
-    // The inode, the superblock, a block that is left and a new one.
+    // The inode, the superblock, a block that is dropped and a new one.
     let base = 2 + 2 * (1 + env.alloc.credits(1));
     if !env.geo.incompat(Incompat::EA_INODE) {
         return base;
@@ -275,8 +290,8 @@ pub fn credits(env: &AttrEnv, value_len: usize) -> u32 {
     base + value::create_credits(env, value_len) + value::release_credits(env)
 }
 
-/// Drops the block and the attribute inodes of an inode that is being freed; returns false when the
-/// handle must be restarted first.
+/// Drops the attribute block and the attribute inodes of an inode that is being freed. Returns
+/// false if the handle must be restarted first.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -285,13 +300,15 @@ pub fn release(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result
         if has_none(inode) {
             return Ok(true);
         }
+        // One value for each pass, since each may need a handle of its own: the entries are read
+        // again, so that a pass in a later handle continues with the remaining values.
         let places = Places::read(env, inode)?;
         let next = places.all().find(|attr| value::inode_of(attr).is_some());
         let Some(attr) = next else { return release_rest(env, step, inode) };
         let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1)
             && !places.here.contains(attr);
         if shared {
-            // The values belong to those who go on using the block.
+            // The values belong to the other users of the block.
             return release_rest(env, step, inode);
         }
         let key = Key { index: attr.index, suffix: &attr.name };
@@ -305,7 +322,8 @@ pub fn release(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result
 }
 
 fn release_rest(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<bool> {
-    // Values of a shared block are others' from now on, unless those have given it up meanwhile.
+    // The other users of a shared block keep its values, unless they have dropped the block
+    // meanwhile.
     let places = Places::read_to_change(env, inode, None)?;
     if places.block.is_some() && !afford(step, 3 + 2 * env.alloc.credits(1) + env.owner_credits())?
     {
@@ -317,8 +335,8 @@ fn release_rest(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>) -> Resul
     Ok(true)
 }
 
-/// Inodes that the owners of an inode are charged for it: itself, and one for each value in an
-/// inode of its own.
+/// Returns the number of inodes that the owners of an inode are charged for: the inode itself, and
+/// one for each value in an attribute inode.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -334,7 +352,7 @@ fn afford(step: &mut Step<'_>, need: u32) -> Result<bool> {
     Ok(left >= need || step.extend(need - left)?)
 }
 
-/// The second part of inline data (`system.data`), empty if there is none.
+/// Returns the second part of inline data (`system.data`), empty if there is none.
 ///
 /// # Errors
 /// `Corrupt` for a malformed area.
@@ -347,11 +365,10 @@ pub fn inline_get(_st: &AttrEnv, inode: &Inode) -> Result<Vec<u8>> {
     }
 }
 
-/// Sets (`Some`, possibly empty) or removes the second part of inline data; ENOSPC when it does not
-/// fit in the inode.
+/// Sets (`Some`, possibly empty) or removes (`None`) the second part of inline data.
 ///
 /// # Errors
-/// ENOSPC, `Corrupt`.
+/// ENOSPC if it does not fit in the inode, `Corrupt`.
 pub fn inline_set(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -368,7 +385,7 @@ pub fn inline_set(
     store_here(step, inode, &tail)
 }
 
-/// Bytes that the second part of inline data may have in this inode.
+/// Returns the maximum size, in bytes, of the second part of inline data in this inode.
 pub fn inline_room(_st: &AttrEnv, inode: &Inode) -> usize {
     let tail = inode.body().tail.clone();
     let Ok(here) = decode_inode_area(&tail) else { return 0 };

@@ -1,45 +1,47 @@
-//! Full names as system calls have them, and what entries store of them.
+//! Attribute names: the full names of system calls, and the index and suffix that entries store.
 
 use crate::error::{Errno, Result};
 use extant_format::xattr::{NameIndex, full_name, split_name};
 
-/// Longest full name in bytes.
+/// Longest full name, in bytes.
 const NAME_MAX: usize = 255;
 
-/// What an entry stores of a name.
+/// The index and suffix that an entry stores for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key<'a> {
     pub index: u8,
     pub suffix: &'a [u8],
 }
 
-/// The access ACL's full name.
+/// Full name of the access ACL.
 pub(super) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-/// The default ACL's full name.
+/// Full name of the default ACL.
 pub(super) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// The access ACL.
+/// Key of the access ACL.
 pub(super) const ACCESS: Key<'static> = Key { index: NameIndex::POSIX_ACL_ACCESS, suffix: b"" };
-/// The default ACL.
+/// Key of the default ACL.
 pub(super) const DEFAULT: Key<'static> = Key { index: NameIndex::POSIX_ACL_DEFAULT, suffix: b"" };
-/// The second part of inline data.
+/// Key of the second part of inline data.
 pub(super) const INLINE_DATA: Key<'static> =
     Key { index: NameIndex::SYSTEM, suffix: NameIndex::INLINE_DATA_NAME };
 
 impl Key<'_> {
-    /// Whether values are POSIX ACLs, which the disk has in another version than system calls.
+    /// Returns whether the values are POSIX ACLs, whose on-disk format differs from that of system
+    /// calls.
     pub fn is_acl(&self) -> bool {
         matches!(self.index, NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT)
     }
 }
 
-/// Whether system calls see attributes with this prefix.
+/// Returns whether system calls show attributes with this prefix.
 fn is_visible(index: u8) -> bool {
     use NameIndex as I;
     matches!(index, I::USER | I::TRUSTED | I::SECURITY | I::POSIX_ACL_ACCESS | I::POSIX_ACL_DEFAULT)
 }
 
-/// Errors: ERANGE (too long), EINVAL (nothing behind the prefix), EOPNOTSUPP (unknown namespace).
+/// Parses a full name. Errors: ERANGE (too long), EINVAL (nothing after the prefix), EOPNOTSUPP
+/// (unknown namespace).
 pub(super) fn parse(name: &[u8]) -> Result<Key<'_>> {
     if name.len() > NAME_MAX {
         return Err(Errno::Range.into());
@@ -51,7 +53,7 @@ pub(super) fn parse(name: &[u8]) -> Result<Key<'_>> {
     }
 }
 
-/// The full name of an entry; `None` for namespaces that system calls do not show.
+/// Returns the full name of an entry; `None` for namespaces that system calls do not show.
 pub(super) fn full(index: u8, suffix: &[u8]) -> Option<Vec<u8>> {
     if is_visible(index) { full_name(index, suffix) } else { None }
 }

@@ -1,12 +1,15 @@
-//! Values in inodes of their own, for what is too large for an inode's area and its block.
+//! Values in attribute inodes, for values that do not fit in an inode's area or its block.
+//!
+//! For example, a value of 30,000 bytes of inode 12 becomes the content of inode 50, which has the
+//! flag `EA_INODE` and the reference count 1. The entry of inode 12 names inode 50.
 //!
 //! # Invariants
-//! - An attribute inode has no name and no other reference than entries; its count is the number of
-//!   entries that name it. It is freed in the handle that takes the last one away.
+//! - An attribute inode has no name: only entries refer to it. Its reference count is the number of
+//!   entries that name it. The handle that removes the last entry frees it.
 //! - Values never change: a new value gets a new inode.
-//! - Before an entry is changed, the values that may lose or gain a reference by it are opened and
-//!   checked ([`Values`]). So damage is found while nothing is changed: a damaged value loses its
-//!   entry and keeps its inode, which a checker frees.
+//! - Before an entry changes, the values that may lose or gain a reference are opened and checked
+//!   ([`Values`]). Damage is thus found before the first change: a damaged value loses its entry
+//!   and keeps its inode, which a checker frees.
 
 use super::AttrEnv;
 use super::SIZE_MAX;
@@ -30,8 +33,8 @@ use extant_journal::Seal;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that the values of one inode have at most, those in inodes of their own: more than names
-/// fit into a block for, but for the largest blocks.
+/// Maximum sum of the values of one inode, in bytes, those in attribute inodes included. Only the
+/// largest blocks hold enough names to exceed it.
 const MAX_TOTAL: u64 = 32 << 20;
 
 /// Attribute inodes kept in memory.
@@ -48,8 +51,8 @@ pub(super) fn read(env: &AttrEnv, owner: &Inode, attr: &Entry) -> Result<Vec<u8>
     }
 }
 
-/// Verifies that the values of an inode are not more than a program can be expected to collect.
-/// Several names may have the same value in common, as the kernel stores equal values once: each
+/// Verifies that the values of an inode do not exceed [`MAX_TOTAL`], so that a program can collect
+/// them. Several names may share one value, since the kernel stores equal values once: each name
 /// counts.
 pub(super) fn check_total(owner: &Inode, places: &Places) -> Result<()> {
     let in_inodes = places.all().filter(|attr| matches!(attr.value, Value::EaInode { .. }));
@@ -66,7 +69,7 @@ pub(super) fn check_total(owner: &Inode, places: &Places) -> Result<()> {
 }
 
 fn read_inode(env: &AttrEnv, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>> {
-    // As the kernel: what no system call can carry is not read.
+    // As the kernel does: a value that no system call can carry is not read.
     if size as usize > SIZE_MAX {
         return Err(Errno::TooBig.into());
     }
@@ -115,13 +118,13 @@ fn read_content(env: &AttrEnv, ea: &Inode, size: usize) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// The form of Lustre, without checksum and count: the inode names its only owner instead, which
-/// does not count the blocks.
+/// Returns whether an attribute inode has the form of Lustre, without checksum and count. Such an
+/// inode names its only owner instead, and the owner's block count excludes its blocks.
 fn is_old_form(ea: &Inode, owner: &Inode) -> bool {
     ea.generation == owner.generation && ea.body().ea_parent() == owner.ino.0
 }
 
-/// The one inode in memory for this number.
+/// Returns the one inode in memory with this number, and loads it if needed.
 fn open(env: &AttrEnv, ino: u32) -> Result<Arc<Inode>> {
     let nr = InodeNr(ino);
     if let Some(known) = env.attrs.inodes.lock().get(&nr) {
@@ -133,13 +136,14 @@ fn open(env: &AttrEnv, ino: u32) -> Result<Arc<Inode>> {
     }
     let mut table = env.attrs.inodes.lock();
     if table.len() >= KEPT {
-        // One that nobody else refers to is not dirty: its slot is as new as memory.
+        // An inode without further references is not dirty: its slot is as new as memory.
         table.retain(|_, inode| Arc::strong_count(inode) > 1);
     }
     Ok(table.entry(nr).or_insert(loaded).clone())
 }
 
-/// Stores a value in a new inode and gives the entry that names it.
+/// Stores a value in a new inode and returns the entry that names it. Frees the inode again if the
+/// value cannot be written.
 pub(super) fn create(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -192,9 +196,9 @@ fn write_content(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>, value: &[u
     Ok(())
 }
 
-/// Keeps the owner's block count true when its attribute `key` is replaced by `new`: it counts the
-/// clusters of values in other inodes as its own, but for those of the old form. For `paid` inodes
-/// its owners are charged already.
+/// Updates the owner's block count and the inode usage when its attribute `key` is replaced by
+/// `new`. The block count includes the clusters of values in attribute inodes, except for those of
+/// the old form. `paid` is the number of inodes that its owners are charged for already.
 pub(super) fn charge(
     env: &AttrEnv,
     step: &mut Step<'_>,
@@ -213,8 +217,8 @@ pub(super) fn charge(
     if blocks == 0 { Ok(()) } else { extent::charge(env, step, owner, blocks) }
 }
 
-/// Checks, before anything is changed, that the owner's block count covers what it loses with the
-/// attribute `key`: the blocks of its value, and an attribute block that holds nothing else.
+/// Verifies, before the first change, that the owner's block count covers the blocks that it loses
+/// with the attribute `key`: the blocks of its value, and an attribute block without other entries.
 ///
 /// # Errors
 /// `Corrupt`.
@@ -241,8 +245,8 @@ pub(super) fn check_count(
     }
 }
 
-/// Charges the owners for the inode of a value that `key` is to get, unless they are for that of an
-/// old one; says for how many.
+/// Charges the owners for the inode of a new value of `key`, unless they are charged for the inode
+/// of an old one. Returns the number of inodes charged.
 ///
 /// # Errors
 /// EDQUOT; nothing is changed then.
@@ -260,7 +264,7 @@ pub(super) fn charge_inode(
     Ok(more)
 }
 
-/// Charges the owners for so many inodes more.
+/// Changes the inode usage of the owners by `inodes`.
 ///
 /// # Errors
 /// EDQUOT if `bound`; nothing is changed then.
@@ -274,17 +278,17 @@ pub(super) fn charge_inodes(
     if inodes == 0 || !env.quota.is_on() {
         return Ok(());
     }
-    // Nobody changes the owners meanwhile: that takes the inode's lock.
+    // No thread changes the owners meanwhile: that requires the inode's lock.
     let owners = env.quota.owners(owner.ino, &owner.body());
     env.quota.charge_within(step.handle(), owners, Change { inodes, ..Change::default() }, bound)
 }
 
-/// Inodes that the owners of an attribute are charged for its value.
+/// Returns the number of inodes that the owners are charged for the value of an attribute.
 pub(super) fn inodes_of(entry: &Entry) -> i64 {
     i64::from(matches!(entry.value, Value::EaInode { .. }))
 }
 
-/// A look whether limits allow a value of so many bytes.
+/// Checks whether the limits allow a value of `len` bytes, without a lasting reservation.
 pub(super) fn check_limits(env: &AttrEnv, owner: &Inode, len: usize) -> Result<()> {
     let blocks = (len.div_ceil(env.block_size()) as u32).next_multiple_of(env.geo.cluster_ratio());
     env.quota.promise(owner, blocks)?;
@@ -302,7 +306,7 @@ fn blocks_of(env: &AttrEnv, entry: &Entry) -> i64 {
     }
 }
 
-/// Values that entries name, in memory as long as this is. A damaged one is left out.
+/// Values that entries name, kept in memory while this exists. Damaged values are left out.
 #[derive(Default)]
 pub(super) struct Values(Vec<Opened>);
 
@@ -312,8 +316,8 @@ struct Opened {
 }
 
 impl Values {
-    /// Opens and checks what the entries name. What is wrong with a value is noted in the
-    /// superblock, and the error policy obeyed.
+    /// Opens and checks the values that the entries name. Records damage in the superblock and
+    /// applies the error policy.
     ///
     /// # Errors
     /// `Io`; a value that cannot be read is not damaged.
@@ -329,6 +333,8 @@ impl Values {
             }
             match Opened::new(env, owner, ino) {
                 Ok(opened) => values.0.push(opened),
+                // A damaged value is left out: the change goes on without it, and its inode stays
+                // allocated.
                 Err(e @ Error::Corrupt(_)) => {
                     if env.remarks.tells(Remark::Value) {
                         tracing::error!(
@@ -352,7 +358,7 @@ impl Values {
         inode_of(entry).and_then(|ino| self.find(ino)).is_some_and(|opened| opened.old_form)
     }
 
-    /// Counts one more entry that names the inode.
+    /// Raises the reference count of a value for one more entry.
     pub fn retain(&self, step: &mut Step<'_>, ino: u32) -> Result<()> {
         let Some(opened) = self.find(ino) else { return Ok(()) };
         let mut body = step.edit(&opened.ea)?;
@@ -361,7 +367,7 @@ impl Values {
         Ok(())
     }
 
-    /// Counts one entry less; the last one frees the inode.
+    /// Lowers the reference count of a value by one entry. The last one frees the inode.
     pub fn release(&self, env: &AttrEnv, step: &mut Step<'_>, ino: u32) -> Result<()> {
         let Some(opened) = self.find(ino) else { return Ok(()) };
         if !opened.old_form {
@@ -375,7 +381,7 @@ impl Values {
         destroy(env, step, &opened.ea)
     }
 
-    /// Credits of freeing the value of this entry.
+    /// Returns the credits of freeing the value of this entry.
     pub fn credits(&self, env: &AttrEnv, entry: &Entry) -> u32 {
         let Some(opened) = inode_of(entry).and_then(|ino| self.find(ino)) else { return 0 };
         let blocks =
@@ -409,7 +415,8 @@ impl Opened {
     }
 }
 
-/// Checks that blocks of a value exist and are in use, so that freeing them cannot fail half-way.
+/// Verifies that the blocks of a value exist and are in use, so that freeing them cannot fail
+/// halfway.
 fn check_used(env: &AttrEnv, ea: &Inode, start: BlockNr, len: u32) -> Result<()> {
     let wrong = |at: BlockNr| {
         Corrupt::new("attribute inode").field("block").at_inode(ea.ino).at_block(at.0)
@@ -419,6 +426,7 @@ fn check_used(env: &AttrEnv, ea: &Inode, start: BlockNr, len: u32) -> Result<()>
     }
     let (mut at, end) = (start.0, start.0 + u64::from(len));
     while at < end {
+        // One group at a time, since each has a bitmap of its own.
         let group = env.geo.group_of_block(BlockNr(at)).ok_or_else(|| wrong(BlockNr(at)))?;
         let first = env.geo.first_block_of_group(group).0;
         let next = end.min(first + u64::from(env.geo.blocks_per_group));
@@ -436,7 +444,7 @@ fn used_in(env: &AttrEnv, group: GroupNr, clusters: Range<usize>) -> Result<bool
     Ok(bits.with(|bits| bitmap::all_ones(bits, clusters)))
 }
 
-/// The inode that holds an attribute's value.
+/// Returns the inode that holds an attribute's value.
 pub(super) fn inode_of(entry: &Entry) -> Option<u32> {
     match entry.value {
         Value::EaInode { ino, .. } => Some(ino),
@@ -444,7 +452,7 @@ pub(super) fn inode_of(entry: &Entry) -> Option<u32> {
     }
 }
 
-/// Frees the inode of a value that no entry came to name.
+/// Frees the inode of a value for which no entry was stored.
 pub(super) fn take_back(env: &AttrEnv, step: &mut Step<'_>, entry: &Entry) -> Result<()> {
     match entry.value {
         Value::EaInode { ino, .. } => destroy(env, step, &open(env, ino)?),
@@ -452,8 +460,8 @@ pub(super) fn take_back(env: &AttrEnv, step: &mut Step<'_>, entry: &Entry) -> Re
     }
 }
 
-/// Frees an attribute inode. What does not fit in the handle is left to the next recovery of
-/// orphans.
+/// Frees an attribute inode. If the handle lacks the credits, the inode becomes an orphan, and the
+/// next recovery frees the rest.
 fn destroy(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
     let mut end = block_count(env, ea);
     while end > 0 {
@@ -492,13 +500,13 @@ fn block_count(env: &AttrEnv, ea: &Inode) -> u64 {
     ea.size().div_ceil(env.block_size() as u64)
 }
 
-/// Credits of [`create`].
+/// Returns the credits of [`create`] for a value of `len` bytes.
 pub(super) fn create_credits(env: &AttrEnv, len: usize) -> u32 {
     let blocks = len.div_ceil(env.block_size()) as u32;
     Alloc::INODE_CREDITS + 1 + blocks + env.alloc.credits(blocks) + 2
 }
 
-/// Credits of [`Values::release`] of a value of usual size.
+/// Returns the credits of [`Values::release`] for a value of the usual size.
 pub(super) fn release_credits(env: &AttrEnv) -> u32 {
     let blocks = (super::SIZE_MAX.div_ceil(env.block_size())) as u32;
     Alloc::INODE_CREDITS + 1 + env.alloc.credits(blocks) + 4
