@@ -67,7 +67,7 @@ fn assert_kept(image: &Image, fs: Fs, accepted: &Accepted) {
     }
 }
 
-/// Files of `pieces` pieces each, until the disk is full. Returns what was accepted.
+/// Fills the disk with files of `pieces` pieces each. Returns the accepted writes.
 fn fill(fs: &Fs, pieces: u64, piece_len: usize, apart: u64) -> Accepted {
     let mut accepted = Accepted::new();
     for nr in 0.. {
@@ -190,7 +190,7 @@ fn writers_get_the_space_that_others_set_aside_and_do_not_need() {
     }
 }
 
-/// What lacks something else than blocks does not make all pages be written.
+/// A shortage of something other than blocks must not cause writeback of all pages.
 #[test]
 fn a_lack_of_inodes_or_of_room_for_an_attribute_writes_no_pages() {
     let args = ["-t", "ext4", "-b", "4096", "-N", "64", "-O", "^ea_inode"];

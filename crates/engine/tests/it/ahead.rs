@@ -1,4 +1,4 @@
-//! What is loaded before anybody asks for it.
+//! Inodes that are loaded before a caller asks for them.
 
 use extant_engine::{Caller, Fs, New, Node, OpenOptions};
 use extant_testkit::debugfs;

@@ -142,7 +142,7 @@ fn cut(fs: &Fs, node: &Node, size: u64) -> extant_engine::Result<()> {
     fs.set_attr(node, &SetAttr { size: Some(size), ..Default::default() }).map(drop)
 }
 
-/// What is done to the file, one operation at a time.
+/// The operations on the file, by name.
 const WORK: &[(&str, Work)] = &[
     ("a write in the middle", |layout, fs, node| {
         let file = fs.open_file(node, OpenFlags { write: true, ..Default::default() })?;
@@ -278,8 +278,9 @@ fn each_nth_read_fails(layout: &Layout, step: usize) -> BTreeSet<&'static str> {
 #[test]
 fn an_unreadable_leaf_leaves_no_half_of_an_edit() {
     let stopped = each_read_fails(&LEAVES);
-    // What an edit reads is read before its first change. But a collapse and an insertion are many
-    // edits, half of which is wrong, and a removal changes more than the map.
+    // An operation on one place reads everything before its first change. A collapse and an
+    // insertion, however, consist of many edits, and half of them is a wrong result; a removal
+    // changes more than the map.
     let many = ["a collapse", "an insertion", "a removal"];
     assert!(stopped.iter().all(|name| many.contains(name)), "{stopped:?}");
 }
@@ -315,9 +316,10 @@ fn an_unreadable_node_leaves_no_half_of_a_logged_write() {
     each_read_fails(&LOGGED);
 }
 
-/// A cut that fails on the way has counted what it freed. e2fsck 1.47.0 cannot tell while the
-/// orphan record stands: its own way to finish a cut miscounts on such trees, of the kernel's
-/// files, too. So the record is taken away, and the file made long again.
+/// A truncate that fails halfway has counted the blocks that it freed. e2fsck 1.47.0 cannot verify
+/// that while the orphan record exists: its own completion of a truncate miscounts on such trees,
+/// and on files of the kernel, too. The test therefore removes the record and extends the file
+/// again.
 #[test]
 fn a_cut_that_failed_has_counted_its_blocks() {
     let (layout, mut halfway, mut seen) = (&LEVELS, 0, Vec::new());

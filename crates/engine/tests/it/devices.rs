@@ -1,5 +1,5 @@
-//! Devices that fail, are full, too short, or in use: the right caller is told, nothing hangs, what
-//! was durable stays.
+//! Devices that fail, are full, too short, or in use. The error reaches the right caller, no
+//! operation hangs, and durable data stay.
 
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
 use extant_engine::{
@@ -71,7 +71,7 @@ fn filled(set: &str) -> Vec<u8> {
     device.inner().to_vec()
 }
 
-/// Moves what [`Layout::plant`] has made to another place, if it is there.
+/// Moves the file that [`Layout::plant`] made to another place, if it exists.
 fn planted(fs: &Fs, from: &str, dir: &Node, name: &str) -> extant_engine::Result<Option<Node>> {
     match fs.resolve(format!("/{}", deep::DIR), Follow::No) {
         Ok(deep) => {
@@ -83,11 +83,11 @@ fn planted(fs: &Fs, from: &str, dir: &Node, name: &str) -> extant_engine::Result
     }
 }
 
-/// What was promised: names with their bytes, or that they are gone.
+/// The promises: names with their bytes, or `None` for removed names.
 type Durable = BTreeMap<String, Option<Vec<u8>>>;
 
-/// Does a bit of everything; goes on after errors, as programs do. Gives what is durable, and the
-/// errors.
+/// Runs a mix of operations and continues after errors, as programs do. Returns the durable state
+/// and the errors.
 fn work(fs: &Fs) -> (Durable, Vec<Error>) {
     let (mut durable, mut errors) = (Durable::new(), Vec::new());
     for n in 0..4 {
@@ -157,7 +157,7 @@ fn assert_durable(fs: &Fs, durable: &Durable, what: &str) {
     }
 }
 
-/// After the device is good again: the image recovers, has what was durable, and is consistent.
+/// Verifies, on the repaired device, that the image recovers, keeps durable data and is consistent.
 fn assert_recovers(device: &Device, durable: &Durable, what: &str) {
     let image = Image::blank(0);
     std::fs::write(image.path(), device.inner().to_vec()).unwrap();
@@ -184,7 +184,7 @@ fn count(bytes: &[u8], op: Op) -> u64 {
     device.count(op) - before
 }
 
-/// Lets operation `nth` fail, and sees what becomes of the work.
+/// Makes one operation fail, and verifies the errors of the work and the image that it leaves.
 fn failing(bytes: &[u8], fault: Fault, strict: bool, journal: bool, what: &str) {
     let device = device(bytes);
     let fs = open(&device);
@@ -355,7 +355,7 @@ fn a_journal_that_cannot_be_written_stops_all_changes_once() {
     assert_recovers(&device, &Durable::new(), "after an abort");
 }
 
-/// A full file system under many threads: what a write accepted is there, and all is counted.
+/// A full file system under many threads: accepted writes are there, and the counts are right.
 #[test]
 fn a_full_disk_loses_nothing_that_was_accepted() {
     for set in ["default", "1k", "bigalloc_1k", "ext2"] {
@@ -390,7 +390,7 @@ fn piece(thread: u64, offset: u64, len: u64) -> Vec<u8> {
     Rng::new(thread << 40 ^ offset).bytes(len as usize)
 }
 
-/// Writes here and there until two writes were refused; gives what was accepted.
+/// Writes at random places until two writes were refused. Returns the accepted writes.
 fn fill(fs: &Fs, root: &Node, thread: u64) -> Vec<(u64, u64)> {
     let node =
         fs.create(&WHO, root, format!("thread{thread}").as_bytes(), 0o644, New::File).unwrap();

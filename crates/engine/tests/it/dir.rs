@@ -172,7 +172,7 @@ fn exercise(set: &FeatureSet, size: u32, seed: u64) {
     }
 }
 
-/// What was written is found by whoever opens the image next.
+/// Verifies the entries after the image is opened again.
 fn again(image: &Image, model: &Model) {
     let fs = open(image);
     let dir = fs.operations().resolve("/subject", extant_engine::Follow::Yes).unwrap();
@@ -223,7 +223,7 @@ fn large_directories() {
     exercise(FeatureSet::named("large_dir"), 50_000, 4);
 }
 
-/// What debugfs says of the tree: levels below the root.
+/// Returns the number of index levels below the root, as debugfs prints it.
 fn index_levels(image: &Image) -> String {
     let dump = extant_testkit::debugfs::read(image.path(), "htree /subject");
     dump.lines().find(|line| line.contains("Indirect levels")).unwrap_or_default().to_string()

@@ -157,7 +157,7 @@ fn a_trim_discards_each_block_once_and_can_be_interrupted() {
     end(fs, &device, &image);
 }
 
-/// How long what must not wait for a discard may take.
+/// Time limit of operations that must not wait for a discard.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// Runs `work`, which must not wait for held discards.

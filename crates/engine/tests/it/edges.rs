@@ -1,5 +1,5 @@
-//! What happens at the edges of operations: numbers used again, failures half-way, power cuts
-//! between two steps, lying counts.
+//! Edge cases of operations: reused inode numbers, failures halfway, power cuts between two steps,
+//! wrong counts.
 
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
 use extant_engine::{
@@ -276,7 +276,7 @@ fn an_error_is_still_known_after_a_replay() {
     assert!(!e2fsck::check(image.path()).is_clean());
 }
 
-/// What the options say goes before what the superblock says.
+/// The options take precedence over the superblock.
 #[test]
 fn who_opens_says_what_follows_an_error() {
     use extant_engine::format::ErrorPolicy::{Continue, Panic, RemountReadOnly};

@@ -19,7 +19,7 @@ struct Sparse {
     size: u64,
 }
 
-/// What a block is filled with: its number, when it was written, and in which version.
+/// Returns the content of a block: its number, with the version of its last write.
 fn word(block: u64, version: u64) -> u64 {
     block << 20 | version
 }
@@ -431,8 +431,8 @@ fn unwritten_blocks_need_a_tree() {
     assert!(error.is(Errno::OpNotSupp), "{error}");
 }
 
-/// A place is told of what lies somewhere: neither of what is in memory only, nor of what lies in
-/// the inode, in a hole or in two places.
+/// A physical place is reported only for data that have one: not for dirty pages, inline data or
+/// holes, and not for a range in two places.
 #[test]
 fn a_place_is_told_of_what_has_one() {
     let image = FeatureSet::named("inline_data").make_sized(16 << 20);

@@ -1,5 +1,5 @@
-//! What is done with each feature bit, as `COMPAT.md` says. The sets that are read and written are
-//! lived through in [`crate::life`].
+//! The treatment of each feature bit, as `COMPAT.md` states it. [`crate::life`] exercises the sets
+//! that are read and written.
 
 use extant_blocks::{FaultDevice, Op, OverlayDevice};
 use extant_engine::{Caller, Errno, Error, Follow, Fs, New, Node, OpenFlags, OpenOptions};
@@ -55,7 +55,7 @@ fn read_file(fs: &Fs, path: &str) -> Vec<u8> {
     data
 }
 
-/// What Extant reads, and no other bit.
+/// The bits that Extant reads, and no others.
 const READ: [Incompat; 12] = [
     Incompat::FILETYPE,
     Incompat::RECOVER,
@@ -136,7 +136,7 @@ fn unwritable_bits_are_opened_for_reading_with_the_reason() {
     }
 }
 
-/// They may be ignored by those who do not know them, and are kept.
+/// Compatible bits may be ignored by implementations that do not know them, and are preserved.
 #[test]
 fn compatible_bits_are_kept() {
     let image = FeatureSet::named("default").make_sized(12 << 20);
@@ -264,8 +264,8 @@ fn other_block_sizes() {
     }
 }
 
-/// A file system of 16 MiB on a device of 64 MiB, with a committed log that makes it what
-/// `resize2fs` makes of it.
+/// Returns a file system of 16 MiB on a device of 64 MiB, with a committed log that holds the
+/// result of `resize2fs`.
 fn with_log_of_resize() -> Image {
     const LOG_BLOCKS: u32 = 4096;
     let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "1024", "-J", "size=4"]);
@@ -303,8 +303,8 @@ fn with_log_of_resize() -> Image {
     image
 }
 
-/// The superblock on the device has the old size until the log is written home, and so does not
-/// bound what the log names.
+/// The superblock on the device has the old size until the log is written home. It therefore must
+/// not limit the blocks that the log names.
 #[test]
 fn a_log_of_an_online_resize_is_replayed() {
     let image = with_log_of_resize();

@@ -43,7 +43,7 @@ fn life(args: &[&str]) {
     let fs = open(&image);
     let root = fs.root().expect("root");
     let dir = make(&fs, &root, b"Folder", New::Dir).expect("mkdir");
-    // What was looked for in vain before is not believed afterwards.
+    // Negative results from before the change must not be used after it.
     is(fs.lookup(&dir, b"readme"), Errno::NoEnt);
     is(fs.resolve("/Folder/ReadMe", Follow::No), Errno::NoEnt);
     fs.set_flags(&dir, dir.attr().flags | CASEFOLD).expect("chattr +F");
@@ -163,7 +163,7 @@ fn hashes_are_those_of_e2fsck() {
     let dir = folding(&fs, "d");
     let mut made: Vec<String> = Vec::new();
     let mut name = String::new();
-    // Beyond what is assigned there are private use and what stays empty, of which some will do.
+    // Beyond the assigned code points: private use, and a sample of unassigned ones.
     let planes = (0x80..0x3_0000)
         .chain((0x3_0000..0xE_0000).step_by(997))
         .chain(0xE_0000..0xE_1100)
@@ -188,7 +188,7 @@ fn hashes_are_those_of_e2fsck() {
         });
     }
     for (n, name) in made.iter_mut().enumerate() {
-        // Some are nothing but what is ignored, and so one.
+        // Some names consist of ignored code points only, and would be equal.
         name.push_str(&n.to_string());
         make(&fs, &dir, name.as_bytes(), New::Special(FileType::Fifo, (0, 0))).expect(name);
     }
@@ -201,7 +201,7 @@ fn hashes_are_those_of_e2fsck() {
     let dir = fs.resolve("/d", Follow::No).expect("d");
     for (n, name) in made.iter().enumerate().filter(|(n, _)| n % 2 == 0) {
         let spelled = if n % 4 == 0 { name.to_lowercase() } else { name.clone() };
-        // What Unicode 12.1 does not know has no case.
+        // Code points that Unicode 12.1 does not assign have no case.
         let node =
             fs.lookup(&dir, spelled.as_bytes()).or_else(|_| fs.lookup(&dir, name.as_bytes()));
         assert!(node.is_ok(), "{name}");

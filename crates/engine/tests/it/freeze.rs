@@ -1,5 +1,5 @@
-//! A frozen file system is clean on its device; after the thaw it goes on. One that is shut down
-//! does not. What else is seen beside the mount.
+//! A frozen file system is clean on its device, and continues after the thaw. One that is shut down
+//! does not continue. Also: the state that readers beside the mount see.
 
 use extant_engine::format::{ErrorPolicy, State};
 use extant_engine::{AccessTimes, Caller, Errno, Follow, Fs, New, OpenFlags, OpenOptions};

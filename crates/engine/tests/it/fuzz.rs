@@ -1,7 +1,7 @@
-//! Damaged images of every feature set: each may cost an error, and nothing else.
+//! Damaged images of every feature set: each may cause an error, and nothing else.
 //!
-//! A mutant is named by its feature set, whether the log is to be replayed, and a number: what
-//! broke something is kept in [`KEPT`].
+//! A mutant is named by its feature set, whether the log is replayed, and a number. [`KEPT`] lists
+//! the mutants that once broke something.
 
 use crate::fast_commit;
 use extant_hostile::atlas::Kind;
@@ -32,7 +32,7 @@ fn depth(set: &FeatureSet) -> Depth {
     if set.name == "mmp" { Depth::Read } else { Depth::Write }
 }
 
-/// Tries one mutant; what it did is in the message if it broke something.
+/// Tries one mutant. The error describes its damage.
 fn try_mutant(seed: &Seed, depth: Depth, number: u64) -> Result<(), String> {
     let mut image = seed.bytes.clone();
     let what = mutate::mutate(&mut image, &seed.atlas, &mut Rng::new(number));

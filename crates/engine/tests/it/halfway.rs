@@ -1,5 +1,5 @@
-//! Operations that fail half-way: whatever the device or the image does, what becomes durable is
-//! whole, and content that was there stays.
+//! Operations that fail halfway, on devices and images of any kind: changes become durable as a
+//! whole or not at all, and existing content stays.
 
 use extant_blocks::{Fault, FaultDevice, Op};
 use extant_engine::{
@@ -119,7 +119,7 @@ const DEEP_FILES: [(u8, &str); 5] = [(0, "a"), (4, "b"), (8, "a"), (15, "a"), (1
 /// The directory that gets new names.
 const DEEP_DIR: u8 = 11;
 
-/// Moves what [`Layout::plant`] has made to another place.
+/// Moves the file that [`Layout::plant`] made to another place.
 fn move_planted(fs: &Fs, from: &str, dir: &Node, name: &str) -> Node {
     let deep = fs.resolve(format!("/{}", deep::DIR), Follow::No).unwrap();
     fs.rename(&deep, from.as_bytes(), dir, name.as_bytes(), RenameFlags::empty()).unwrap();

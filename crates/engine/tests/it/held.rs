@@ -1,5 +1,4 @@
-//! Inodes that somebody holds, as a FUSE kernel does with all that it remembers, do not stay in
-//! memory for that.
+//! Held inodes, such as those that a FUSE kernel remembers, need not stay in memory.
 
 use extant_engine::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
 use extant_testkit::image::Image;
@@ -84,7 +83,7 @@ fn what_is_parked_is_given_back_without_being_loaded() {
         (cached, 0),
         "{parked} were parked"
     );
-    // Nobody holds them: without their names they are gone.
+    // Nothing holds them: without their names they are freed.
     let free = fs.usage().inodes_free;
     (0..FILES).for_each(|i| fs.unlink(&dir, &name(i)).expect("unlink"));
     assert_eq!(fs.usage().inodes_free, free + FILES as u64);

@@ -40,7 +40,7 @@ fn with_directory(set: &str, count: u64) -> (Vec<u8>, Vec<u64>, usize) {
     (image.bytes(), blocks, set.block_size as usize)
 }
 
-/// Everything that directories can be asked for. What it gives does not matter.
+/// Runs every operation on directories. The results are ignored.
 fn use_directory(fs: &Fs, rng: &mut Rng) {
     let ops = fs.operations();
     let (Ok(root), Ok(dir)) = (ops.root(), ops.resolve("/d", extant_engine::Follow::No)) else {

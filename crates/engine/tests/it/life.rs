@@ -43,7 +43,8 @@ fn content(round: u64, i: u64) -> Vec<u8> {
     rng.bytes(len as usize)
 }
 
-/// Makes a directory of files, links and the rest; later rounds remove what the one before made.
+/// Makes a directory of files, links and special files; later rounds remove that of the round
+/// before.
 fn work(fs: &Fs, round: u64) {
     let who = Caller::default();
     let root = fs.root().expect("root");
@@ -129,7 +130,7 @@ fn live(set: &FeatureSet) {
     }
 }
 
-/// The kernel reads what Extant wrote, and writes a tree that Extant reads.
+/// The kernel reads the files that Extant wrote, and writes a tree that Extant reads.
 fn by_kernel(image: &Image, round: u64) {
     let plan = Plan::random(round, &Shape::small());
     let mount = Mount::new(image.path(), "rw");

@@ -37,7 +37,7 @@ fn made(bytes: u64, options: &Options) -> (Image, Report) {
     (image, report)
 }
 
-/// What is made in every combination, by name: options, size, whether the kernel mounts it.
+/// Returns all combinations by name: options, size, whether the kernel mounts the image.
 fn every_set() -> Vec<(&'static str, Options, u64, bool)> {
     let with = |mut options: Options, edit: fn(&mut Options)| {
         edit(&mut options);
@@ -362,7 +362,7 @@ fn bytes_are_those_of_mke2fs() {
     }
 }
 
-/// A superblock without the count of bytes written, which tells how, not what.
+/// Returns a superblock without the count of bytes written, which depends on the way of writing.
 fn normal(chunk: &[u8]) -> Option<Vec<u8>> {
     let mut sb = Superblock::parse_unverified(chunk).ok()?;
     sb.verify_checksum().ok()?;
@@ -374,7 +374,7 @@ fn first_difference(a: &[u8], b: &[u8]) -> Option<(usize, u8, u8)> {
     a.iter().zip(b).enumerate().find(|(_, (x, y))| x != y).map(|(n, (x, y))| (n, *x, *y))
 }
 
-/// Lines that differ, but for those that depend on what was written and when.
+/// Returns lines that differ, except for those that depend on the way and the time of writing.
 fn differences(ours: &BTreeMap<String, String>, theirs: &BTreeMap<String, String>) -> Vec<String> {
     let ignored = |name: &str| matches!(name, "Lifetime writes" | "Checksum");
     let names = ours.keys().chain(theirs.keys()).filter(|name| !ignored(name));

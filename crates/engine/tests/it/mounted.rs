@@ -229,7 +229,7 @@ fn writes_of_a_lifetime_are_counted() {
     assert!(counted >= before + 128, "{before} and then {counted}");
     assert_eq!(counted, before + bytes(&log[..last]) / 1024);
     fs.unmount().expect("unmount");
-    // What a transaction has carried outlives a crash.
+    // The count in a committed transaction survives a crash.
     let fs = open();
     drop(written(&fs, "more", 3, true));
     fs.set_label(b"carries the count").err();
@@ -268,8 +268,8 @@ impl Clock for Meeting {
     }
 }
 
-/// A write into memory that has begun when the file system is closed is written, or refused: what
-/// it accepted is there.
+/// A write that has begun when the file system is closed is written or refused: its accepted part
+/// is kept.
 #[test]
 fn what_a_write_accepts_beside_unmount_is_kept() {
     const LEN: usize = 96 << 20;

@@ -1,5 +1,5 @@
-//! Files without a name (O_TMPFILE): nobody finds them by number, a link gives them to everybody,
-//! and what is held at the end goes.
+//! Files without a name (O_TMPFILE): no lookup by number finds them before a link does, and files
+//! that are still held at unmount are freed.
 
 use crate::crash::{EXT3, EXT4, QUOTA, record, sweep};
 use extant_engine::{Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions};
@@ -81,7 +81,7 @@ fn a_link_makes_them_findable() {
         assert_eq!(fs.stats().inodes_nameless, 0, "{set}");
         let found = fs.operations().node(node.ino()).unwrap();
         assert_eq!((found.generation(), found.attr().nlink), (node.generation(), 1), "{set}");
-        // One inode: what is written by the one reference the other one reads.
+        // Both references lead to one inode: one reads the bytes that the other wrote.
         write(&fs, &found, b"changed");
         assert_eq!(read(&fs, &node), b"changed", "{set}");
         drop((node, found));
@@ -166,7 +166,7 @@ fn unmount_frees_what_is_held() {
             .step_by(2)
             .map(|n| fs.open_file(n, OpenFlags::default()).unwrap())
             .collect();
-        // Of these only the number is left, and nobody knows it.
+        // Of these only the number is left, and no caller knows it.
         for _ in 0..20 {
             write(&fs, &fs.create_nameless(&WHO, &root, 0o600).unwrap(), &[2; 20_000]);
         }
@@ -182,7 +182,7 @@ fn unmount_frees_what_is_held() {
     }
 }
 
-/// The number goes to another file while somebody still refers to the one that had it.
+/// The number goes to another file while a reference to the former one still exists.
 #[test]
 fn an_old_reference_is_not_the_next_file() {
     for set in SETS {
@@ -279,8 +279,8 @@ fn names_come_from_two_sides() {
     image.assert_clean();
 }
 
-/// Some threads make files without a name, name most of them, hold others, and sync: at each cut
-/// what has been synced is there, and what had no name is free.
+/// Threads make files without a name, name most of them, hold others, and sync. At each cut the
+/// synced files are there, and the space of nameless files is free.
 #[test]
 fn they_survive_power_cuts() {
     const THREADS: u64 = 4;

@@ -89,7 +89,7 @@ fn eviction_races_with_lookups() {
     close(fs, &image);
 }
 
-/// What is referred to is not evicted, and what was is read again as it was left, with its holds.
+/// Referenced inodes are not evicted. Evicted ones are read again with their state and holds.
 #[test]
 fn what_is_in_use_stays() {
     let image = FeatureSet::named("default").make();
@@ -131,9 +131,9 @@ fn what_is_in_use_stays() {
     close(fs, &image);
 }
 
-/// `/p` and `/q` change places all the time, and what is at `/q` loses its leaf and gets another.
-/// There is a leaf below `/p` at every moment, but a walk that took one of them for `/p` may come
-/// to it when it is `/q`.
+/// `/p` and `/q` are exchanged all the time, and the directory at `/q` loses its leaf and gets
+/// another one. A leaf below `/p` exists at every moment. But a walk that resolved `/p` may reach
+/// its directory when that is `/q`.
 #[test]
 fn exchanged_directories_hide_nothing() {
     const ROUNDS: usize = 300;
@@ -219,7 +219,7 @@ fn renames_race_with_deep_walks() {
     close(fs, &image);
 }
 
-/// A name comes and goes. Whoever looks it up between two changes finds what the last one left.
+/// A name comes and goes. A lookup between two changes finds the result of the last one.
 #[test]
 fn absent_names_race_with_creation() {
     const ROUNDS: u64 = 500;
@@ -268,8 +268,8 @@ fn absent_names_race_with_creation() {
     close(fs, &image);
 }
 
-/// The flag for files that are to be mapped from the device (chattr +x) is kept and handed down,
-/// and not beside what excludes it.
+/// The flag for direct access to the device's memory (chattr +x) is kept and inherited, except
+/// beside flags that exclude it.
 #[test]
 fn the_flag_of_direct_access_is_handed_down() {
     const DAX: u32 = 0x0200_0000;
@@ -293,7 +293,7 @@ fn the_flag_of_direct_access_is_handed_down() {
     drop((before, dir, root, made));
     fs.unmount().expect("unmount");
     image.assert_clean();
-    // Who has both may be told so again.
+    // An inode that has both may be assigned both again.
     debugfs::write(image.path(), &format!("set_inode_field before flags 0x{both:X}"));
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
     let before = fs.resolve("/before", Follow::Yes).expect("it is there");

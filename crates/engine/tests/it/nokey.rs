@@ -22,7 +22,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirEntryExt, MetadataExt, symlink};
 use std::path::Path;
 
-/// With it the kernel encrypts what is made, by a key that it knows of.
+/// Makes the kernel encrypt new files, by a key that it knows.
 const WITH_KEY: &str = "rw,test_dummy_encryption=v2";
 const KINDS: [&[&str]; 3] = [
     &["-t", "ext4", "-b", "1024", "-O", "encrypt,orphan_file"],
@@ -36,7 +36,7 @@ fn name(n: usize) -> String {
     format!("{n}-{}", "n".repeat(long))
 }
 
-/// What is made where the key is known.
+/// Creates the files, with the key.
 fn make(top: &Path) {
     for dir in ["few", "many", "many/sub"] {
         std::fs::create_dir(top.join(dir)).expect(dir);
@@ -225,17 +225,17 @@ fn names_can_be_removed_without_the_key() {
 /// Names by their inodes.
 type Names = BTreeMap<u64, Vec<u8>>;
 
-/// What is kept with the names, by their inodes.
+/// Stored hashes of names, by the inodes of the names.
 type Hashes = BTreeMap<u64, [u8; 8]>;
 
-/// What is put behind the `n`th name as its hash.
+/// Returns the hash that is stored behind the `n`th name.
 fn hash_of(n: usize) -> [u8; 8] {
     std::array::from_fn(|at| (n * 31 + at * 7) as u8)
 }
 
-/// Makes the kernel's encrypted directory `many` one that also folds case, as a kernel would have
-/// made it that knows how to: behind each name stands the hash of what it folds to, which is any
-/// number to those who have no key. Gives the names with their hashes.
+/// Turns the kernel's encrypted directory `many` into one that also folds case, as a kernel that
+/// supports both would have made it. The hash of its folded form follows each name; without the key
+/// that is an arbitrary number. Returns the hashes of the names.
 fn fold(image: &Image) -> Hashes {
     let dir = debugfs::stat(image.path(), "many").ino;
     let blocks = debugfs::read(image.path(), "blocks many");

@@ -1,4 +1,4 @@
-//! Inode numbers: who gets which, and what of an inode that came and went is left.
+//! Inode numbers: their choice, and the traces of freed inodes.
 
 use extant_engine::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
 use extant_testkit::image::FeatureSet;

@@ -213,7 +213,7 @@ fn a_damaged_orphan_block_of_a_closed_file_system_is_left_alone() {
     let mut mended = after;
     mended[place.end - 8] ^= 1;
     save(&mended).assert_clean();
-    // If there may be records in it, nothing is changed before somebody repairs it.
+    // If the file may contain records, nothing is changed before a repair.
     change_superblock(&mut bytes, |sb| {
         let mut features = sb.features();
         features.ro_compat |= RoCompat::ORPHAN_PRESENT;
@@ -266,8 +266,8 @@ fn a_list_that_comes_back_to_itself_is_cut() {
     save(&device.to_vec()).assert_clean();
 }
 
-/// Whoever lets go of a file without a name, and syncs, has its space back, although another thread
-/// frees it.
+/// A thread that releases a file without a name, and syncs, has its space back, although another
+/// thread frees it.
 #[test]
 fn a_sync_waits_until_what_nobody_holds_is_freed() {
     let image = FeatureSet::named("default").make_sized(32 << 20);
@@ -292,7 +292,7 @@ fn a_sync_waits_until_what_nobody_holds_is_freed() {
     image.assert_clean();
 }
 
-/// What of an orphan cannot be read.
+/// The unreadable parts of an orphan.
 const BROKEN: [&str; 5] = ["map", "attributes", "bitmap", "inode bitmap", "inode"];
 
 /// Orphans in a group of their own, each with a map outside the inode and an attribute block, one
@@ -390,7 +390,7 @@ fn an_orphan_that_cannot_be_read_keeps_its_record_and_writers_go_on() {
         drop(root);
         fs.unmount().unwrap_or_else(|e| panic!("{args:?}, {what}: {e}"));
         device.heal();
-        // Nothing was lost: with the block back the next recovery does what is left.
+        // Nothing was lost: when the block is readable again, the next recovery completes the work.
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open again");
         let rest = fs.recovery().orphans;
         assert_eq!((rest.kept, rest.invalid), (0, 0), "{args:?}, {what}");
@@ -402,7 +402,7 @@ fn an_orphan_that_cannot_be_read_keeps_its_record_and_writers_go_on() {
     }
 }
 
-/// What the first recovery noted in the superblock.
+/// Clears the errors that the first recovery recorded in the superblock.
 fn clear_errors(image: &Image) {
     let printed = e2fsck::repair(image.path());
     assert!(printed.code <= 1 && !printed.text().to_lowercase().contains("orphan"), "{printed}");

@@ -169,8 +169,8 @@ fn a_panic_inside_a_change_makes_nothing_durable() {
     });
 }
 
-/// Listens to what the engine traces on this thread, and panics there: in the middle of the module
-/// that traces.
+/// A subscriber of the engine's traces on this thread that panics there, in the middle of the
+/// module that traces.
 #[derive(Debug, Clone)]
 struct Tripwire {
     left: Arc<AtomicU64>,
@@ -239,7 +239,7 @@ fn trip(
     });
     device.heal();
     let panicked = used.is_err();
-    // What waits, and what is lost: none of these hangs.
+    // Waiting operations and lost changes: none of these hangs.
     let told = [fs.sync().is_err(), fs.sync().is_err(), fs.unmount().is_err()];
     // A panic in a write comes before the write is accepted, and loses nothing.
     let loses = panicked && syncing.into_inner() || device.failed() > 0;

@@ -125,7 +125,7 @@ fn a_random_fill_is_in_order_on_the_device() {
     }
 }
 
-/// What is written back at once, here and there, follows each other on the device.
+/// Scattered pages that are written back together are adjacent on the device.
 #[test]
 fn sparse_pages_are_packed() {
     let (image, fs) = open("default", 256 << 20);
@@ -141,7 +141,7 @@ fn sparse_pages_are_packed() {
     close(&image, fs);
 }
 
-/// Small files that are made one after the other lie together, whoever else writes.
+/// Small files that are created in sequence are adjacent, independently of other writers.
 #[test]
 fn small_files_lie_together() {
     for direct in [true, false] {
@@ -167,7 +167,7 @@ fn small_files_lie_together() {
     }
 }
 
-/// What is preallocated counts as free, and is given back when it is wanted.
+/// Preallocated space counts as free, and is released on demand.
 #[test]
 fn preallocated_space_is_not_lost() {
     let (image, fs) = open("default", 64 << 20);
@@ -191,7 +191,7 @@ fn preallocated_space_is_not_lost() {
     close(&image, fs);
 }
 
-/// Preallocation ends with what it was for.
+/// Preallocations end with their purpose.
 #[test]
 fn whatever_changes_a_file_gives_its_preallocations_back() {
     let (image, fs) = open("default", 64 << 20);

@@ -1,5 +1,5 @@
-//! Two threads that come to one inode or block from two sides, over and over: whoever comes first,
-//! both are served, and what is left is sound.
+//! Races of two threads for one inode or block, repeated: in either order both succeed, and the
+//! image is sound.
 
 use extant_engine::{Caller, Errno, Fs, New, Node, OpenOptions, Result, XattrMode};
 use extant_testkit::FeatureSet;
@@ -12,7 +12,7 @@ fn create(fs: &Fs, dir: &Node, name: &str) -> Node {
     fs.create(&WHO, dir, name.as_bytes(), 0o644, New::File).expect(name)
 }
 
-/// Runs both at once and gives what they give.
+/// Runs both at the same time and returns the results.
 fn at_once<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
     let barrier = Barrier::new(2);
     std::thread::scope(|scope| {
@@ -41,7 +41,7 @@ fn a_link_comes_before_the_freeing_or_not_at_all() {
                 || fs.link(&node, &root, name.as_bytes()),
                 || {
                     fs.release(&node, 1);
-                    // The reaper is waited for by whoever lacks space.
+                    // Threads without space wait for the reaper.
                     let _ = fs.sync();
                 },
             );

@@ -1,6 +1,6 @@
-//! Space runs out at each allocation of each operation: the file system is full but for so many
-//! blocks, one more each time, until the operation succeeds. What fails for lack of space has
-//! changed nothing, what was accepted is kept, and all is counted.
+//! Space runs out at each allocation of each operation: the file system is full except for `n`
+//! blocks, with `n` one higher each time, until the operation succeeds. A failed operation has
+//! changed nothing, accepted data are kept, and all counts are right.
 
 use crate::crash::{
     BIGALLOC, Copy, EXT2, EXT3, EXT4, INLINE, PageDevice, Pages, QUOTA, Setup, seen, setup,
@@ -148,7 +148,7 @@ const OPERATIONS: [Operation; 16] = [
     }),
 ];
 
-/// What takes an inode.
+/// Operations that allocate an inode.
 const TAKES_INODE: [usize; 5] = [0, 1, 2, 5, 9];
 
 /// The reserve for root is no reserve here, so that content and the rest compete for the same
@@ -189,7 +189,7 @@ fn is_full(result: &Result<()>) -> bool {
     result.as_ref().is_err_and(|e| e.is(Errno::NoSpc))
 }
 
-/// What operations work on.
+/// Creates the files that the operations use.
 fn prepare(fs: &Fs) -> Result<()> {
     let root = fs.root()?;
     let dir = fs.create(&WHO, &root, b"d", 0o755, New::Dir)?;
@@ -205,7 +205,7 @@ fn prepare(fs: &Fs) -> Result<()> {
     (0..6).try_for_each(|n| file(fs, &format!("/d/r{n}"), &[]))
 }
 
-/// A file system that is full but for what only writeback may have, and files of a block each.
+/// Returns a file system that is full except for the reserve of writeback, with files of one block.
 fn full(setup: Setup) -> Pages {
     let device = Arc::new(PageDevice::new(setup.pages()));
     let fs = Fs::open_device(device.clone(), &options(setup)).expect("opens");
@@ -268,7 +268,8 @@ fn look(fs: &Fs, what: &str) -> Manifest {
     seen(fs, false).unwrap_or_else(|e| panic!("{what}: {e}"))
 }
 
-/// What is there stays, nothing is wrong, and as much is free as was said.
+/// Verifies that existing files stay, the image is sound, and the free space equals the reported
+/// one.
 fn assert_kept(
     fs: Fs,
     device: &PageDevice,
@@ -285,8 +286,7 @@ fn assert_kept(
     let after = Arc::new(PageDevice::new(device.pages()));
     let fs = Fs::open_device(after, &setup.options().read_only(true)).expect(what);
     let found = fs.usage();
-    // What was made and not named is freed by the reaper, at the latest when the file system is
-    // closed.
+    // The reaper frees files that were created and not named, at the latest at unmount.
     let unnamed = found.inodes_free.checked_sub(usage.inodes_free);
     assert!(
         unnamed.is_some_and(|count| count <= undone.into()),
@@ -481,8 +481,8 @@ fn the_smallest_log_has_room_for_long_runs_and_many_owners() {
     }
 }
 
-/// Threads remove files and write others on a nearly full disk: there is enough for all at any
-/// time, once what was freed is durable.
+/// Threads remove files and write others on a nearly full disk. There is enough space for all at
+/// any time, once freed space is durable.
 #[test]
 fn freed_space_reaches_every_thread() {
     const THREADS: u64 = 6;

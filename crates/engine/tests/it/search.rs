@@ -1,4 +1,4 @@
-//! Who may search which directories: the kernel's answers over the same image.
+//! Permission to search directories: the kernel's answers for the same image.
 
 use extant_engine::{
     Caller, Error, Follow, Fs, Identity, New, OpenOptions, RenameFlags, SetAttr, XattrMode,
@@ -59,7 +59,7 @@ fn errno(result: Result<(), Error>) -> i32 {
     result.map_or_else(|e| e.errno(), |()| 0)
 }
 
-/// What Extant says, by all its walks.
+/// Returns Extant's answers, by all of its walks.
 fn extant_says(fs: &Fs, paths: &[String]) -> String {
     let mut said = String::new();
     for who in &WHO {
@@ -161,8 +161,7 @@ fn change(fs: &Fs) {
     let acl = fs.get_xattr(&node("/a3-1001"), ACCESS).unwrap();
     fs.set_xattr(&node("/a2-0"), ACCESS, &acl, XattrMode::Any).unwrap();
     fs.set_xattr(&node("/attributes"), ACCESS, &acl, XattrMode::Any).unwrap();
-    // A directory gets another name, and one that is searched by nobody but its owner takes its
-    // place.
+    // A directory is renamed, and a directory that only its owner may search takes its place.
     let root = fs.root().unwrap();
     fs.rename(&root, b"a4-0", &root, b"moved", RenameFlags::empty()).unwrap();
     let who = Caller { uid: 1002, gid: 1002, umask: 0o077 };

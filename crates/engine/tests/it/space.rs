@@ -317,8 +317,8 @@ fn a_group_with_a_bad_bitmap_is_left_alone() {
     let dirs = directories(&fs);
     open_file(&fs, &create(&fs, &dirs[0], "kept").unwrap()).write_at(0, &[1; 9000]).unwrap();
     fs.sync().unwrap();
-    // Every group is tried. Until the bad one has been, its space is promised to writers who do not
-    // get it.
+    // Every group is tried. The space of the bad group is reserved for writers that do not get it,
+    // until that group was tried.
     let probe = open_file(&fs, &create(&fs, &dirs[0], "probe").unwrap());
     assert!(is_full(&probe.allocate(Falloc::KeepSize, 0, image.bytes().len() as u64)));
     assert!(fs.superblock().error_count() > 0);

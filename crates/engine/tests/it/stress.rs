@@ -1,8 +1,8 @@
-//! Many threads, shared directories, every operation at random. Nothing may panic, hang or corrupt;
-//! e2fsck judges, and a remount shows what was there before.
+//! Many threads, shared directories, every operation at random. Nothing may panic, hang or corrupt
+//! the image. e2fsck checks it, and a remount shows the same tree as before.
 //!
 //! `EXTANT_STRESS_SEED`, `EXTANT_STRESS_SET` and `EXTANT_STRESS_OPERATIONS` repeat and prolong a
-//! run; the ignored test goes on through seeds.
+//! run; the ignored test runs one seed after the other.
 
 use extant_engine::{
     Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions,
@@ -42,7 +42,7 @@ fn layout(set: &str, seed: u64) -> Option<Layout> {
     (set == "large_dir").then(|| layouts[seed as usize % layouts.len()])
 }
 
-/// What a race with another thread, or a small file system, may answer.
+/// The errors that races with other threads, or a small file system, may cause.
 const EXPECTED: [Errno; 14] = [
     Errno::NoEnt,
     Errno::Exist,
@@ -403,7 +403,7 @@ fn remove_tree(fs: &Fs, dir: &Node) {
     }
 }
 
-/// Gives what was planted names that the workers use.
+/// Moves the planted files to names that the workers use.
 fn place_planted(fs: &Fs, root: &Node) {
     let Ok(from) = fs.lookup(root, deep::DIR.as_bytes()) else { return };
     let top = fs.lookup(root, b"top").expect("top");

@@ -1,5 +1,5 @@
-//! One damage after the other, each with what it must lead to: an error that names the structure
-//! and its place, or a file system that goes on without what is damaged.
+//! One damage after the other, each with its required result: an error that names the structure and
+//! its place, or a file system that works without the damaged part.
 
 use extant_blocks::MemDevice;
 use extant_engine::{Errno, Error, Follow, Fs, New, OpenFlags, RenameFlags, Result};

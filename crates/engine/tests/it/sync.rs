@@ -1,5 +1,5 @@
-//! Syncs: what they wait for, what they cost, what they tell, and that nothing which was there
-//! before one began is lost.
+//! Syncs: their waits, their cost, their errors, and their promise that no change from before their
+//! beginning is lost.
 
 use crate::crash::{EXT4, INLINE, Stage, record, sweep};
 use extant_blocks::{Event, Fault, FaultDevice, Op, RecordingDevice};
@@ -206,7 +206,8 @@ fn batches_write_what_was_written() {
     }
 }
 
-/// An append allocates a block next to the last: its commit logs what changes, and nothing else.
+/// An append allocates the block behind the last one: its commit logs the changed blocks, and no
+/// others.
 #[test]
 fn what_an_append_and_its_fsync_cost() {
     let (device, fs) = recorded("default");
@@ -306,8 +307,8 @@ fn a_dying_device_is_told_to_each_open_file_and_to_sync() {
     fs.unmount().unwrap();
 }
 
-/// Data are lost when somebody else makes room for his own, and the file was closed: the next sync
-/// tells, once.
+/// Data of a closed file are lost because another writer needs the memory. The next sync reports
+/// the loss, once.
 #[test]
 fn a_loss_that_no_open_file_was_told_of_is_told_by_the_next_sync() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
@@ -332,14 +333,14 @@ fn a_loss_that_no_open_file_was_told_of_is_told_by_the_next_sync() {
     fs.unmount().unwrap();
 }
 
-/// What threads have made and not touched again, and what was promised of it.
+/// Files that threads made and did not change again, with their promised content.
 struct Made<'a> {
     stage: &'a mut Stage,
     stable: BTreeMap<String, Vec<u8>>,
 }
 
-/// Threads create, cut and unlink files while others sync. What was there when a sync began is
-/// durable when it ends.
+/// Threads create, truncate and unlink files while others sync. Changes from before the beginning
+/// of a sync are durable when it ends.
 fn race(stage: &mut Stage) {
     const THREADS: u64 = 3;
     let fs = stage.fs.operations().clone();
@@ -404,7 +405,7 @@ fn change(
                 file.set_len(rng.below(3000)).unwrap();
                 file.write_at(0, &data).unwrap();
                 data.resize(data.len().max(file.len() as usize), 0);
-                // What the cut has left behind the new bytes is not known here.
+                // The bytes that the truncate left behind the new bytes are not known here.
                 file.set_len(len as u64).unwrap();
                 data.truncate(len);
             }

@@ -146,8 +146,9 @@ fn the_kernel_reads_and_removes_short_symlinks_with_values_in_inodes() {
     for args in KINDS {
         let (image, fs, _, _) = with_links(args);
         fs.unmount().expect("unmount");
-        // Not judged before the links are gone: without an attribute block e2fsck takes the text of
-        // a target that has a value in an inode for a map, whoever made it.
+        // Not checked before the links are removed: without an attribute block e2fsck takes the
+        // text of a target that has a value in an attribute inode for a map, on images of the
+        // kernel, too.
         let mount = Mount::new(image.path(), "");
         for len in lengths() {
             let path = mount.join(format!("links/{len}"));

@@ -36,7 +36,7 @@ fn read(fs: &Fs, node: &Node) -> Attrs {
         .collect()
 }
 
-/// Sets, replaces and removes attributes at random; what does not fit is refused and changes
+/// Sets, replaces and removes attributes at random. Values without space are refused and change
 /// nothing.
 fn churn(fs: &Fs, node: &Node, model: &mut Attrs, rng: &mut Rng, largest: u64) {
     let ops = fs.operations();

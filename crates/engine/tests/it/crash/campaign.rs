@@ -37,12 +37,12 @@ pub(crate) const KINDS: [(Setup, usize); 15] = [
 /// Failures after which a campaign ends.
 const ENOUGH: u64 = 20;
 
-/// Of how many states one is asked more: all are recovered by Extant, and all hold what was
-/// promised.
+/// Inverse rates of the additional checks of states. Extant recovers every state, and every state
+/// must keep its promises.
 #[derive(Clone, Copy)]
 struct Rates {
-    /// Of those that come to what another state came to, one is looked at as the first of its kind
-    /// is.
+    /// Of the states that recover to a known tree, one in `same` is examined like the first of its
+    /// kind.
     same: u64,
     /// Of those that come to something new, one is written to and checked by e2fsck.
     go_on: u64,
@@ -56,17 +56,17 @@ struct Rates {
 
 const SHORT: Rates = Rates { same: 8, go_on: 1, e2fsck: 4, kernel: 100, again: 8 };
 
-/// Programs take a hundred times what a recovery takes.
+/// A run of another program takes a hundred times as long as a recovery.
 const LONG: Rates = Rates { same: 200, go_on: 8, e2fsck: 60, kernel: 1000, again: 40 };
 
-/// What was met of a scene.
+/// The states of a scene that were examined.
 struct Met<'a> {
     scene: &'a Scene,
     rates: Rates,
     rng: Rng,
     /// By the names of states.
     states: HashMap<u64, Arc<Manifest>>,
-    /// By the names of what states came to.
+    /// Trees by the names of the recovered states.
     recovered: HashMap<u64, Arc<Manifest>>,
 }
 
@@ -75,7 +75,7 @@ impl Met<'_> {
         Met { scene, rates, rng: Rng::new(seed), states: HashMap::new(), recovered: HashMap::new() }
     }
 
-    /// Examines a state, or only what is promised if an equal one was met.
+    /// Examines a state. If an equal state was examined before, checks only its promises.
     fn meet(&mut self, bench: &mut Bench, walk: &Walk<'_>, state: &State) -> Result<(), String> {
         let durable = walk.promised(self.scene);
         let held = match self.states.get(&state.name) {
@@ -126,8 +126,8 @@ impl Met<'_> {
     }
 }
 
-/// Cuts at a sample of events, each whole and with parts of what was not flushed; and wherever
-/// something was promised, with nothing of it.
+/// Cuts the power at a sample of events. Each cut is examined with all and with parts of the writes
+/// since the last flush, and, after each promise, with none of them.
 pub(crate) fn sweep(name: &str, scene: &Scene, states: usize, seed: u64) {
     let (mut bench, mut met, mut rng) =
         (Bench::new(), Met::new(scene, SHORT, seed), Rng::new(seed));

@@ -1,6 +1,6 @@
-//! What is asked of a state that a power cut left: Extant recovers it, finds what was promised,
-//! goes on, and leaves what e2fsck calls clean; e2fsck's own recovery and the kernel's come to the
-//! same tree; and recovery may be cut itself.
+//! The checks of a state that a power cut left. Extant recovers it, keeps the promises, writes to
+//! it, and leaves an image that e2fsck finds clean. The recoveries of e2fsck and of the kernel lead
+//! to the same tree. Some recoveries are cut, too.
 
 use super::pages::{Copy, PageDevice};
 use super::scene::{Base, Durable, Setup};
@@ -30,16 +30,15 @@ pub(crate) struct Depth {
     pub again: usize,
 }
 
-/// What was examined.
+/// Counts of examined states.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     /// States that Extant recovered.
     pub states: u64,
-    /// Of these, states that came to what a state before had come to, but for what the log held:
-    /// only what was promised was looked for.
+    /// Of these, states that recovered to the tree of an earlier state, the log aside: only their
+    /// promises were checked.
     pub same: u64,
-    /// States that a state before had been equal to, not counted above: only what was promised was
-    /// looked for.
+    /// States equal to an earlier one, not included above: only their promises were checked.
     pub equal: u64,
     pub gone_on: u64,
     pub e2fsck: u64,
@@ -50,7 +49,7 @@ pub(crate) struct Tally {
     pub truncated: u64,
 }
 
-/// What a state is of.
+/// The origin of a state.
 #[derive(Clone, Copy)]
 pub(crate) struct Case<'a> {
     pub setup: Setup,
@@ -71,8 +70,7 @@ impl Recovered {
         self.fs.recovery().orphans.truncated > 0
     }
 
-    /// A name for what it holds, which states share that come to the same, whatever is left in the
-    /// log.
+    /// Returns a name for the contents outside of the log, which states with equal contents share.
     pub fn name(&self, base: &Base) -> u64 {
         name_since(&base.pages, &self.device.inner().pages(), |nr| base.log.contains(&nr))
     }
@@ -100,7 +98,7 @@ impl Bench {
         Bench { after, theirs, kernel, _scratch: scratch, tally: Tally::default() }
     }
 
-    /// Recovers a state; with `record` what that writes, and what comes after it, is recorded.
+    /// Recovers a state. With `record` the writes of the recovery, and later ones, are recorded.
     pub fn recover(
         &mut self,
         setup: Setup,
@@ -116,7 +114,7 @@ impl Bench {
         Ok(Recovered { fs, device })
     }
 
-    /// Recovers a state and examines it; gives what it held.
+    /// Recovers and examines a state. Returns its tree.
     pub fn examine(
         &mut self,
         case: Case<'_>,
@@ -128,7 +126,7 @@ impl Bench {
         self.look(case, state, recovered, depth, rng)
     }
 
-    /// Examines a state that was recovered; gives what it held.
+    /// Examines a recovered state. Returns its tree.
     pub fn look(
         &mut self,
         case: Case<'_>,
@@ -178,7 +176,7 @@ impl Bench {
     ) -> Result<(), String> {
         self.tally.e2fsck += 1;
         let path = self.theirs.put(&state.pages);
-        // What was closed needs no recovery.
+        // An image that was closed needs no recovery.
         let verdict = if case.setup.unlogged { e2fsck::check(path) } else { e2fsck::recover(path) };
         if !verdict.is_clean() {
             self.theirs.forget();
@@ -212,7 +210,7 @@ impl Bench {
         }
     }
 
-    /// Cuts the recovery and what came after it, and recovers again.
+    /// Cuts the recovery, or the writes after it, and recovers again.
     fn again(
         &mut self,
         case: Case<'_>,
@@ -255,7 +253,7 @@ fn same(who: &str, ours: &Manifest, theirs: &Manifest) -> Result<(), String> {
     }
 }
 
-/// Goes on writing: new files, and with `everywhere` changes of what is there.
+/// Writes to the file system again: new files, and with `everywhere` changes of existing ones.
 fn go_on(fs: &Fs, held: &Manifest, everywhere: bool, rng: &mut Rng) -> extant_engine::Result<()> {
     let root = fs.root()?;
     let who = Caller::default();

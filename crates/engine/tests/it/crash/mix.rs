@@ -26,7 +26,7 @@ enum Where {
     End,
 }
 
-/// What a mix knows of a file.
+/// The state of a file as the mix expects it.
 #[derive(Clone, Default)]
 struct Known {
     data: Vec<u8>,
@@ -55,14 +55,14 @@ impl Known {
     }
 }
 
-/// What a mix believes: names of files, and the files' bytes.
+/// The expected state of the file system: names of files, and the files' bytes.
 struct Mix<'a> {
     stage: &'a Stage,
     rng: Rng,
     dirs: Vec<(String, Node)>,
     names: BTreeMap<String, u64>,
     files: BTreeMap<u64, Known>,
-    /// Names of what is no regular file.
+    /// Names of files that are not regular.
     others: BTreeSet<String>,
     /// Names that were taken away and not given again.
     gone: BTreeSet<String>,
@@ -105,7 +105,7 @@ impl Mix<'_> {
     /// A file has lost a name, which its next fsync makes durable, too.
     fn left(&mut self, ino: u64, path: &str) {
         self.renamed.insert(ino);
-        // Whoever had it before says nothing of it any more.
+        // Names that the path's previous inode had are no longer expected of it.
         self.former.values_mut().for_each(|names| _ = names.remove(path));
         self.former.entry(ino).or_default().insert(path.into());
     }
@@ -146,7 +146,7 @@ impl Mix<'_> {
         }
     }
 
-    /// Inodes that nobody refers to leave memory, and what they knew of themselves with them.
+    /// Evicts unreferenced inodes, with their state in memory.
     fn forget_idle(&self) {
         for _ in 0..3 {
             self.stage.fs.operations().shrink(1000);
@@ -291,7 +291,7 @@ impl Mix<'_> {
         self.held.push(file);
     }
 
-    /// What a directory's names are is durable with it.
+    /// A sync of a directory makes its names durable.
     fn sync_dir(&mut self) {
         let (dir, _, path) = self.pick();
         let prefix = path.rsplit_once('/').map_or("", |(prefix, _)| prefix).to_owned() + "/";
@@ -336,8 +336,8 @@ impl Mix<'_> {
         let how = *self.rng.pick(&Falloc::ALL);
         match file.allocate(how, at as u64, len as u64) {
             Ok(()) => {}
-            // Maps of pointers cannot; and what lies at or behind the end cannot be taken out or
-            // pushed apart.
+            // Files with indirect blocks do not support this. A range at or behind the end cannot
+            // be collapsed or inserted.
             Err(e) if e.is(Errno::OpNotSupp) || e.is(Errno::Inval) => return,
             Err(e) => panic!("{how:?} {path}: {e}"),
         }
@@ -592,7 +592,7 @@ fn run(stage: &Stage, top: &str, seed: u64) {
     }
 }
 
-/// What a mix does to a new file system.
+/// The changes that a mix makes to a new file system.
 pub(crate) fn scene(setup: Setup, threads: usize, seed: u64) -> Scene {
     record(setup, true, |stage| {
         let stage = &*stage;

@@ -1,7 +1,8 @@
-//! Power cuts: every operation family over a recording device, cut at writes, with parts of the
-//! writes since the last flush, torn at sectors. Each state is recovered by Extant, some on copies
-//! by e2fsck and by the kernel, too, which come to the same tree; what had been made durable is
-//! there; then it is written to again and checked again, and some recoveries are cut themselves.
+//! Power cuts. Each family of operations runs over a recording device. The recording is cut at
+//! writes, with parts of the writes since the last flush, torn at sectors. Extant recovers each
+//! state; e2fsck and the kernel recover copies of some, and come to the same tree. Durable changes
+//! must be there. Each state is then written to and checked again, and some recoveries are cut as
+//! well.
 
 mod campaign;
 mod examine;

@@ -1,5 +1,5 @@
-//! Images as pages that states share: a state costs what it differs by, and so does the file that a
-//! program is given to look at.
+//! Images as shared pages: a state takes memory only for its differences, and so does writing it to
+//! the file that a program examines.
 
 use extant_blocks::{BlockDevice, Op};
 use std::fs::File;
@@ -13,7 +13,7 @@ pub(crate) const PAGE: usize = 4096;
 
 pub(crate) type Page = [u8; PAGE];
 
-/// What a device holds: a whole number of pages.
+/// The contents of a device: a whole number of pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages(Vec<Arc<Page>>);
 
@@ -71,7 +71,7 @@ impl PageDevice {
         PageDevice(RwLock::new(pages))
     }
 
-    /// What it holds now.
+    /// Returns the current contents.
     pub fn pages(&self) -> Pages {
         self.0.read().expect("no panic").clone()
     }
@@ -122,7 +122,7 @@ impl BlockDevice for PageDevice {
     }
 }
 
-/// A file that is made to hold one image after the other, by writing what differs.
+/// A file that holds one image after the other. Only differing pages are written.
 #[derive(Debug)]
 pub(crate) struct Copy {
     path: PathBuf,
@@ -157,7 +157,7 @@ impl Copy {
         &self.path
     }
 
-    /// What the file holds after somebody else may have written to it.
+    /// Reads the file, which another program may have written to.
     pub fn read(&mut self) -> Pages {
         let bytes = std::fs::read(&self.path).expect("readable");
         let pages = match self.held.take().filter(|held| held.len() == bytes.len()) {
@@ -175,7 +175,8 @@ impl Copy {
         pages
     }
 
-    /// Somebody else may have written to the file, and nobody reads it.
+    /// Drops the known contents, since another program may have written to the file. Its changes
+    /// are not read.
     pub fn forget(&mut self) {
         self.held = None;
     }

@@ -57,7 +57,7 @@ const FEW_SLOTS: Setup = Setup {
     )
 };
 
-/// Cuts the recovery of what `work` leaves in `times` places.
+/// Cuts the recovery of the image that `work` leaves at `times` places.
 fn cut_recovery(setup: Setup, times: usize, work: impl FnOnce(&mut Stage)) {
     let scene = record(setup, false, work);
     let mut walk = Walk::new(&scene.base.pages, &scene.events);
@@ -121,8 +121,8 @@ fn a_truncate_is_finished_however_often_the_power_fails() {
 /// So many groups that cutting a file takes several transactions.
 const MANY_GROUPS: Setup = Setup { name: "very many groups", bytes: 96 << 20, ..GROUPS };
 
-/// The power fails while a file is cut: it is cut to its size by whoever comes next, and keeps
-/// nothing behind its end.
+/// A power cut between the transactions of a truncate: the next recovery completes the truncate,
+/// and the file keeps nothing behind its end.
 #[test]
 fn a_truncate_goes_on_after_a_cut_between_its_transactions() {
     const LEFT: usize = 1500;
@@ -188,7 +188,8 @@ fn orphans_of_file_and_list_are_freed_however_often_the_power_fails() {
 /// Bytes of the largest file.
 const LARGE: u64 = 10 << 30;
 
-/// Bytes of large file systems, on devices of which only what is not zero takes memory.
+/// Size of large file systems in bytes, on devices that store only pages with other bytes than
+/// zero.
 const LARGE_IMAGE: u64 = 12 << 30;
 
 fn large_options() -> OpenOptions {

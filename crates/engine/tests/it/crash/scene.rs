@@ -1,5 +1,4 @@
-//! File systems that are worked on over a device that records, with what they have promised
-//! meanwhile.
+//! File systems on a recording device, with the promises that they made during the work.
 
 use super::pages::{PAGE, PageDevice, Pages};
 use extant_blocks::{Event, RecordingDevice};
@@ -17,7 +16,7 @@ pub(crate) struct Setup {
     pub name: &'static str,
     /// Bytes of the image: small, since each state is checked from a copy.
     pub bytes: u64,
-    /// What `mke2fs` is told.
+    /// Arguments of `mke2fs`.
     pub args: &'static [&'static str],
     /// `data=journal`.
     pub log_data: bool,
@@ -26,7 +25,7 @@ pub(crate) struct Setup {
     /// Some of its files and a directory have maps and an index of several levels, and operations
     /// go farther apart.
     pub layout: Option<Layout>,
-    /// There is no journal: what is promised holds once the file system was closed.
+    /// Without a journal: promises hold after the file system was closed.
     pub unlogged: bool,
 }
 
@@ -115,7 +114,7 @@ pub(crate) const UNLOGGED: Setup = Setup {
 pub(crate) const EXT2: Setup =
     Setup { unlogged: true, ..setup("ext2", &["-t", "ext2", "-b", "1024"]) };
 
-/// What the blocks of a new image hold that nobody has written to yet.
+/// The contents of blocks of a new image that were never written.
 pub(crate) const GARBAGE: u8 = 0xA5;
 
 /// A new image whose free blocks hold garbage.
@@ -205,11 +204,11 @@ fn log_of(image: &Image) -> BTreeSet<usize> {
     pages.into_iter().filter(|(_, blocks)| *blocks >= per_page).map(|(nr, _)| nr).collect()
 }
 
-/// What a path has been promised to be.
+/// The promised state of a path.
 #[derive(Clone, Debug)]
 pub(crate) enum Promise {
     Gone,
-    /// Something is there; nothing is promised of what it holds.
+    /// The path exists; its content is not promised.
     There,
     Holds(Arc<Content>),
 }
@@ -223,15 +222,15 @@ pub(crate) struct Content {
     pub access: Option<(u32, u32, u32)>,
 }
 
-/// What is promised of each path; of those that are not here, nothing.
+/// The promise for each path; other paths have none.
 pub(crate) type Durable = BTreeMap<String, Promise>;
 
-/// What was done to a device, and what was promised meanwhile.
+/// The changes of a device, with the promises made between them.
 pub(crate) struct Scene {
     pub setup: Setup,
     pub base: Arc<Base>,
     pub events: Vec<Event>,
-    /// What was durable after each mark.
+    /// The durable promises after each mark.
     pub promises: Vec<Durable>,
     /// Whether a mark made something durable.
     pub promising: Vec<bool>,
@@ -240,7 +239,7 @@ pub(crate) struct Scene {
     pub tagged: bool,
 }
 
-/// A file system that is being worked on, with what it has promised.
+/// A file system during the work, with its promises.
 pub(crate) struct Stage {
     pub fs: Fs,
     /// See [`Setup::unlogged`].
@@ -306,7 +305,7 @@ impl Stage {
         });
     }
 
-    /// Changes what is promised, at this place of the recording.
+    /// Changes the promises at this place of the recording.
     fn change(&self, promises: bool, change: impl FnOnce(&mut Durable)) {
         let mut promised = self.promised.lock().expect("no panic");
         change(&mut promised.now);
@@ -317,8 +316,7 @@ impl Stage {
     }
 }
 
-/// Records what `work` does. The end is as after a power cut, or the file system is closed if there
-/// is no journal.
+/// Records `work`. It ends with a power cut, or, without a journal, with an unmount.
 pub(crate) fn record(setup: Setup, tagged: bool, work: impl FnOnce(&mut Stage)) -> Scene {
     let base = setup.base();
     let device = Arc::new(RecordingDevice::new(PageDevice::new(base.pages.clone())));

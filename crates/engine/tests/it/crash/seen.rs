@@ -1,4 +1,4 @@
-//! What a file system holds, as Extant reads it.
+//! The tree of a file system as Extant reads it.
 
 use super::scene::{Durable, GARBAGE, Promise};
 use extant_engine::{Follow, Fs, Node as FsNode, OpenFlags};
@@ -35,7 +35,7 @@ pub(crate) fn seen(fs: &Fs, tagged: bool) -> Result<Manifest, String> {
     Ok(manifest)
 }
 
-/// What each file of a tree owns, as its inode counts it: behind its end, too.
+/// Returns the blocks that the inode of each file counts, those behind its end included.
 pub(crate) fn blocks(fs: &Fs, tree: &Manifest) -> Result<Vec<u64>, String> {
     let of = |path: &Vec<u8>| {
         fs.resolve([b"/", &path[..]].concat(), Follow::No).map(|node| node.attr().blocks)
@@ -88,7 +88,7 @@ fn xattrs(fs: &Fs, node: &FsNode) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> 
     Ok(found)
 }
 
-/// A file holds zeroes and bytes of one owner, never what lay in free blocks.
+/// Verifies that a file holds zeroes and bytes of one owner, never the garbage of free blocks.
 fn check_owner(data: &[u8]) -> Result<(), String> {
     let owner = data.iter().find(|byte| **byte != 0).map_or(0, |byte| byte & OWNER);
     let strange = |byte: &u8| *byte != 0 && (byte & OWNER != owner || *byte == GARBAGE);
@@ -101,7 +101,7 @@ fn check_owner(data: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What is promised and not so.
+/// Returns the broken promises.
 pub(crate) fn broken(durable: &Durable, seen: &Manifest) -> Vec<String> {
     let complaint = |(path, promise): (&String, &Promise)| {
         let node = seen.nodes.get(path.trim_start_matches('/').as_bytes());
@@ -137,7 +137,7 @@ pub(crate) fn broken(durable: &Durable, seen: &Manifest) -> Vec<String> {
     durable.iter().filter_map(complaint).collect()
 }
 
-/// A tree that another program walked, with what [`seen`] looks at.
+/// Reduces a tree that another program walked to the attributes that [`seen`] reads.
 pub(crate) fn comparable(mut manifest: Manifest) -> Manifest {
     for node in manifest.nodes.values_mut() {
         (node.mtime, node.rdev) = ((0, 0), (0, 0));

@@ -1,6 +1,6 @@
-//! The states that a power cut may leave of a scene: everything up to the last flush, and of the
-//! writes since then any part, torn at sectors. Only what the format assumes to be written at once
-//! is: the superblock.
+//! The states that a power cut may leave: all writes before the last flush, and any part of the
+//! writes since then, torn at sectors. Only the superblock, whose write the format assumes to be
+//! atomic, is never torn.
 
 use super::pages::{PAGE, Pages};
 use super::scene::{Durable, Scene};
@@ -10,7 +10,7 @@ use extant_testkit::rng::Rng;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a device writes at once, in bytes.
+/// Unit that a device writes atomically, in bytes.
 const SECTOR: usize = 512;
 
 const SUPERBLOCK: Range<usize> =
@@ -34,7 +34,7 @@ pub(crate) enum Part {
 pub(crate) const PARTS: [Part; 6] =
     [Part::All, Part::Nothing, Part::Writes, Part::Sectors, Part::AllButOne, Part::One];
 
-/// What a device holds, with a name for it that equal contents share, if they come from one base.
+/// The contents of a device. Equal contents that descend from one base have equal names.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub pages: Pages,
@@ -62,8 +62,8 @@ impl State {
     }
 }
 
-/// What changed since a base, as a name that equal changes share, but for pages that `ignored`
-/// says.
+/// Returns a name for the changes since a base, except for `ignored` pages. Equal changes have
+/// equal names.
 pub(crate) fn name_since(base: &Pages, now: &Pages, ignored: impl Fn(usize) -> bool) -> u64 {
     let changed = now.changed(base).filter(|(nr, _)| !ignored(*nr));
     changed.fold(0, |name, (nr, page)| {
@@ -71,7 +71,7 @@ pub(crate) fn name_since(base: &Pages, now: &Pages, ignored: impl Fn(usize) -> b
     })
 }
 
-/// A word that tells bytes and their place from others. Nobody makes them collide on purpose.
+/// Returns a hash of bytes and their place. It need not resist collisions made on purpose.
 fn hash(at: usize, bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let (words, _) = bytes.as_chunks::<8>();
@@ -159,7 +159,7 @@ impl<'a> Walk<'a> {
                 }
             }
             Event::Mark(_) => self.marks += 1,
-            // What was given up is not looked at again before it is written.
+            // Discarded bytes are not read again before they are written.
             Event::Discard { .. } | Event::SetLen(_) => {}
         }
     }
@@ -188,7 +188,7 @@ impl<'a> Walk<'a> {
         self.marks > 0
     }
 
-    /// What the device holds after a cut here.
+    /// Returns the contents of the device after a cut here.
     pub fn state(&self, part: Part, rng: &mut Rng) -> State {
         let mut state = self.flushed.clone();
         let Some(last) = self.pending.len().checked_sub(1) else { return state };
@@ -208,7 +208,7 @@ impl<'a> Walk<'a> {
         state
     }
 
-    /// What is promised of a device that is cut here.
+    /// Returns the promises of a device that is cut here.
     pub fn promised<'s>(&self, scene: &'s Scene) -> &'s Durable {
         &scene.promises[self.marks.saturating_sub(1)]
     }

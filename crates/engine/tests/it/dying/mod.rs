@@ -1,9 +1,9 @@
 //! Devices that die: each read, write and flush of a workload fails in its turn, once, from then
 //! on, or after a part of a write.
 //!
-//! Whoever asked for what failed is told, and each open file that lost data is told once; what was
-//! durable stays, and the file system that is left recovers. A log that fails stops all changes.
-//! Nothing panics.
+//! The caller of a failed operation gets an error, and each open file that lost data reports it
+//! once. Durable data stay, and the image that is left recovers. A failure of the log stops all
+//! changes. Nothing panics.
 
 mod work;
 
@@ -40,7 +40,7 @@ enum How {
     Partly,
 }
 
-/// What fails.
+/// The request that fails.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     op: Op,
@@ -90,13 +90,13 @@ impl Subject {
         Subject { name, setup, workload, base, plans }
     }
 
-    /// What a message calls it.
+    /// Returns the name of the case for messages.
     fn label(&self, plan: Plan) -> String {
         format!("{} on {}: {plan:?}", self.name, self.setup.name)
     }
 }
 
-/// What was counted.
+/// Counts of the cases.
 #[derive(Default, Debug)]
 struct Tally {
     faults: u64,
@@ -110,7 +110,7 @@ fn is_eio(e: &Error) -> bool {
     e.errno() == Errno::Io as i32
 }
 
-/// Lets the request fail, and says what became of it.
+/// Makes the request fail, and checks the errors and the image that is left.
 fn fail(subject: &Subject, plan: Plan, copy: &mut Copy, tally: &mut Tally) -> Result<(), String> {
     let device = Arc::new(FaultDevice::new(PageDevice::new(subject.base.clone())));
     let fs = Fs::open_device(device.clone(), &subject.setup.options())
@@ -148,7 +148,8 @@ fn fail(subject: &Subject, plan: Plan, copy: &mut Copy, tally: &mut Tally) -> Re
     Ok(())
 }
 
-/// The errors that a device that fails accounts for, and those that follow from what was not done.
+/// Verifies the errors: those of the failed device, and those that follow from operations that
+/// failed.
 fn check_errors(errors: &[Error], hit: bool, read_only: bool) -> Result<(), String> {
     let follows = [Errno::Io, Errno::RoFs, Errno::NoEnt, Errno::Exist, Errno::NotEmpty]
         .map(|errno| errno as i32);
@@ -173,7 +174,7 @@ fn stays_read_only(fs: &Fs) -> Result<(), String> {
     }
 }
 
-/// The image that is left opens, holds what was durable, and is consistent.
+/// Verifies that the image opens, holds the durable data, and is consistent.
 fn recovers(
     subject: &Subject,
     device: &Device,

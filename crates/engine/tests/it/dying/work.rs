@@ -1,5 +1,5 @@
-//! What is done to a device that fails meanwhile: it goes on after errors, as programs do, and
-//! notes what it was promised.
+//! The work on a failing device. It continues after errors, as programs do, and records the
+//! promises.
 
 use super::Device;
 use crate::crash::{PageDevice, Pages, Setup};
@@ -94,7 +94,7 @@ struct Pair {
     files: [File; 2],
     told: [bool; 2],
     expected: Vec<u8>,
-    /// A write or a cut was refused: what it holds is not known.
+    /// A write or a truncate was refused: the content is not known.
     unknown: bool,
 }
 
@@ -102,18 +102,18 @@ struct Pair {
 pub(crate) struct Work<'a> {
     fs: &'a Fs,
     device: &'a Device,
-    /// What is there if nothing fails any more.
+    /// The expected state without further failures.
     now: Durable,
     durable: Durable,
     errors: Vec<Error>,
     pairs: Vec<Pair>,
 }
 
-/// What became of the work.
+/// The result of the work.
 pub(crate) struct Outcome {
     pub durable: Durable,
     pub errors: Vec<Error>,
-    /// Whether each open file was told what it lost, and once.
+    /// Whether each open file reported its loss, and once.
     pub told: std::result::Result<(), String>,
 }
 
@@ -156,8 +156,8 @@ impl<'a> Work<'a> {
         self.promise(synced, |_| true);
     }
 
-    /// What a sync that succeeded promises. One that failed has told of losses: later ones promise
-    /// nothing of those.
+    /// Records the promises of a sync that succeeded. A failed sync has reported losses: later ones
+    /// promise nothing about the lost data.
     fn promise(&mut self, synced: Result<()>, which: impl Fn(&str) -> bool) {
         match synced {
             Ok(()) => {
@@ -233,8 +233,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The device is good again: whoever lost something and was not told is told now, and nobody
-    /// twice.
+    /// Syncs on the repaired device: each open file with an unreported loss reports it now, and
+    /// none reports a loss twice.
     pub fn finish(mut self) -> Outcome {
         self.sync_all();
         let read_only = self.fs.is_read_only();
@@ -416,8 +416,7 @@ fn cuts(w: &mut Work<'_>) {
     w.sync_all();
 }
 
-/// Does something to the file "a" of a directory that makes its bytes what `after` says, and syncs
-/// it.
+/// Changes the file "a" of a directory so that its bytes equal `after`, and syncs it.
 fn change(
     w: &mut Work<'_>,
     d: u32,

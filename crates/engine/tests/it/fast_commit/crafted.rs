@@ -1,5 +1,5 @@
-//! Records in orders that kernels make with `data=writeback`, where a block changes hands within a
-//! commit, and in orders that nobody makes.
+//! Records in orders that kernels make with `data=writeback`, where a block changes its owner
+//! within a commit, and in orders that no kernel makes.
 
 use extant_engine::{Caller, Fs, New, OpenFlags, OpenOptions};
 use extant_format::extent::Leaf;
@@ -28,7 +28,7 @@ const ARGS: &[&str] = &[
 /// Blocks of the files `a` and `b`.
 const BLOCKS: u32 = 40;
 
-/// An image with a log that ends in a full commit, and what the records have to name.
+/// An image with a log that ends in a full commit, and the inodes and blocks that records refer to.
 struct Base {
     bytes: Vec<u8>,
     atlas: Atlas,

@@ -1,4 +1,4 @@
-//! Fast commits of the kernel: replayed here they give what the kernel's own replay gives.
+//! Fast commits of the kernel: their replay here gives the same result as the kernel's own.
 
 mod crafted;
 mod quota;
@@ -67,7 +67,7 @@ fn write(path: &Path, len: usize, byte: u8) {
     sync(path);
 }
 
-/// What is there before the fast commits.
+/// Creates the files that exist before the fast commits.
 fn before(root: &Path) {
     for dir in ["old", "old/sub", "gone"] {
         fs::create_dir(root.join(dir)).unwrap();
@@ -76,7 +76,7 @@ fn before(root: &Path) {
         fs::write(root.join(format!("old/{n}")), vec![n as u8; n * 1500]).unwrap();
     }
     symlink("old/3", root.join("link")).unwrap();
-    // Free blocks hold something: who takes what was never written for written shows it.
+    // Free blocks hold garbage: a replay that maps blocks as written by mistake shows it.
     let free_inodes = || rustix::fs::statvfs(root).expect("counts").f_ffree;
     let free = free_inodes();
     write(&root.join("garbage"), 30 << 20, 0xAA);
@@ -181,7 +181,7 @@ fn states(args: &[&str]) -> Vec<(&'static str, Image)> {
     states_with(args, |_| Vec::new(), |_, _, _| {})
 }
 
-/// As [`states`], with what is done before the full commit, and further after each step.
+/// Makes states as [`states`] does, with operations before the full commit and after each step.
 fn states_with(
     args: &[&str],
     begin: fn(&Path) -> Vec<File>,
@@ -280,8 +280,8 @@ fn replay_gives_what_the_kernel_gives() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Orphans of the last full commit that get a name, or whose numbers are used again. The kernel's
-/// replay loses the first kind, or fails, so what was promised is the judge.
+/// Orphans of the last full commit that get a name, or whose numbers are reused. The kernel's
+/// replay loses the first kind, or fails, so the promises serve as the oracle.
 #[test]
 fn orphans_of_the_full_commit_keep_their_fate() {
     let further = |step: &str, root: &Path, held: &mut Vec<File>| match step {
@@ -352,7 +352,7 @@ fn recovered(
     Ok((records, seen))
 }
 
-/// Names, sizes, contents: what the replay is about.
+/// Returns names, sizes and contents: the subject of the replay.
 fn seen_by_extant(fs: &Fs) -> Manifest {
     let mut manifest = Manifest::default();
     let mut todo = vec![(Vec::new(), fs.root().unwrap())];
@@ -392,7 +392,7 @@ fn seen_by_extant(fs: &Fs) -> Manifest {
     manifest
 }
 
-/// Whoever only reads sees the same, and writes nothing.
+/// Readers see the same result, and write nothing.
 #[test]
 fn readers_see_fast_commits_replayed() {
     for (step, image) in states(SETS[0].1) {
@@ -409,8 +409,8 @@ fn readers_see_fast_commits_replayed() {
     }
 }
 
-/// After one of the steps, what the kernel does not tell by fast commits: a full one follows, and
-/// nothing brings its blocks home.
+/// Forces a full commit after a step, by a change that the kernel does not record in fast commits.
+/// Its blocks are not written home.
 fn full_commit(step: &str, root: &Path, _: &mut Vec<File>) {
     if step == "rename" {
         let file = File::open(root.join("old/8")).unwrap();
@@ -420,7 +420,8 @@ fn full_commit(step: &str, root: &Path, _: &mut Vec<File>) {
     }
 }
 
-/// The power fails at each write of the recovery, with any part of what was not flushed lost.
+/// Cuts the power at each write of the recovery, with any part of the writes since the last flush
+/// lost.
 #[test]
 fn recovery_of_fast_commits_can_be_cut_anywhere() {
     for (set, args) in SETS {
@@ -452,8 +453,8 @@ fn recovery_of_fast_commits_can_be_cut_anywhere() {
     }
 }
 
-/// What a cut or a decayed medium leaves of the area itself: the kernel's own replay says how much
-/// of it counts.
+/// An area that a cut or a decayed medium damaged: the kernel's own replay determines how much of
+/// it counts.
 #[test]
 fn an_area_cut_at_every_block_gives_what_the_kernel_gives() {
     let (_, image) = states(SETS[1].1).swap_remove(12);

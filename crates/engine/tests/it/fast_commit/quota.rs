@@ -1,6 +1,6 @@
-//! Fast commits of a file system that counts what its users have. This kernel may not count, so the
-//! feature is taken away while it writes: what it commits says nothing of usage, as with a kernel
-//! that may.
+//! Fast commits of a file system with quotas. This kernel may lack quota support, so the feature is
+//! removed while the kernel writes. Its commits then contain no usage, as those of a kernel with
+//! quota support.
 
 use super::{STEPS, before};
 use extant_engine::{Fs, OpenOptions, QuotaKind};
@@ -55,7 +55,7 @@ fn of_others(root: &Path) {
     File::open(root.join("other0")).and_then(|file| file.sync_all()).expect("synced");
 }
 
-/// Images with usage that is right but for what fast commits did, after each step.
+/// Returns images after each step, with usage that is right except for the fast commits.
 fn states() -> Vec<(&'static str, Image)> {
     let image = Image::mke2fs(64 << 20, ARGS);
     image.leave_unjudged("it has quota files and does not say so; the states do");
@@ -80,7 +80,7 @@ fn states() -> Vec<(&'static str, Image)> {
             run("fsfreeze", &[OsStr::new("-u"), mount.path().as_os_str()]).must_succeed();
         }
     }
-    // What is no state is as the image.
+    // Images other than the states are like the first one.
     let unjudged = |copy: &Image| copy.leave_unjudged("it has quota files and does not say so");
     let copy = image.copy();
     unjudged(&copy);

@@ -1,5 +1,5 @@
-//! Power cuts while files are written: what was synced is there, what was not is old, new or zero,
-//! and no byte is another file's.
+//! Power cuts while files are written: synced bytes are there, other bytes are old, new or zero,
+//! and no byte belongs to another file.
 
 use super::model::{Step, allocate, put, random_step};
 use extant_blocks::{BlockDevice, Event, RecordingDevice};
@@ -124,12 +124,12 @@ fn record(set: &FeatureSet, options: OpenOptions, seed: u64) -> Scene {
     Scene { base, events: device.log(), history, options }
 }
 
-/// What only this file's bytes have.
+/// Returns the high bits of all bytes of one file.
 fn tag(file: usize) -> u8 {
     (file as u8 + 1) << 4
 }
 
-/// An image whose free blocks are full of somebody's bytes.
+/// Makes an image whose free blocks hold bytes of a file that was removed.
 fn dirty_image(set: &FeatureSet, options: &OpenOptions) -> Vec<u8> {
     let image = set.make_sized(BYTES);
     let fs = Fs::open(image.path(), options).unwrap();

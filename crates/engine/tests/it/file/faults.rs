@@ -37,7 +37,7 @@ fn an_error_of_writeback_is_told_once_to_each() {
     b.sync().unwrap();
     open().sync().unwrap();
 
-    // Only the page that could not be written is lost: what the device has is read.
+    // Only the page that could not be written is lost: the others are read from the device.
     let content = read_all(&a);
     assert!(content[..8192].iter().chain(&content[12288..]).all(|byte| *byte == 2));
     assert!(content[8192..12288].iter().all(|byte| *byte == 1));
@@ -165,7 +165,7 @@ fn blocks_that_cannot_be_counted_stay_free() {
     }
 }
 
-/// A device whose first write fails once it is armed, and which lets somebody else work before the
+/// A device whose first write fails once it is armed, and which lets another thread work before the
 /// second one.
 #[derive(Debug)]
 struct Staged {
@@ -257,8 +257,7 @@ fn space_of_a_failed_write_of_several_files_stays_theirs() {
     fs.unmount().unwrap();
 }
 
-/// What is freed where a bitmap cannot be read stays with its owner: nothing is left that nobody
-/// owns.
+/// Blocks whose bitmap cannot be read stay with their owner: no block is left without one.
 #[test]
 fn a_bitmap_that_cannot_be_read_costs_no_blocks() {
     for set in ["ext3", "default"] {

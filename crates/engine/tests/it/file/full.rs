@@ -1,4 +1,4 @@
-//! File systems that become full: what a write accepted is never lost.
+//! File systems that become full: an accepted write is never lost.
 
 use super::model::{World, assert_same, noise, read_all};
 use extant_engine::{Errno, Error, OpenOptions};

@@ -18,7 +18,7 @@ pub struct World {
     pub files: Vec<Vec<u8>>,
 }
 
-/// What one step does to a file.
+/// One change of a file.
 #[derive(Debug, Clone)]
 pub enum Step {
     Write { at: u64, data: Vec<u8>, direct: bool },
@@ -66,7 +66,7 @@ impl World {
         self.fs().open_file(&node, OpenFlags { write: true, direct, ..Default::default() }).unwrap()
     }
 
-    /// Does a step to both, and compares what it gives.
+    /// Applies a step to both, and compares the results.
     pub fn step(&mut self, file: usize, step: &Step) {
         match step {
             Step::Write { at, data, direct } => {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const BLOCK: usize = 1024;
 
-/// A device's states after power cuts, and what the file was after each operation.
+/// A device's states after power cuts, and the file's content after each operation.
 struct Scene {
     base: Vec<u8>,
     events: Vec<Event>,

@@ -1,4 +1,4 @@
-//! What a cut leaves behind the end of a file, and what somebody else left there.
+//! The bytes behind the end of a file, left by a truncate or by another program.
 
 use extant_blocks::{BlockDevice, Event, RecordingDevice};
 use extant_engine::{Caller, Falloc, Follow, Fs, New, Node, OpenFlags, OpenOptions};
@@ -11,7 +11,7 @@ const BYTES: u64 = 8 << 20;
 const OLD: usize = 3000;
 const CUT: usize = 1000;
 
-/// A way to make a file longer, and what to call it.
+/// A way to extend a file, with its name for messages.
 type Way = (&'static str, fn(&Fs, &Node));
 
 /// How a file comes to be longer than it was before the cut, on disk too.
@@ -42,7 +42,7 @@ fn open(fs: &Fs, node: &Node, direct: bool) -> extant_engine::File {
     fs.open_file(node, OpenFlags { write: true, direct, ..Default::default() }).unwrap()
 }
 
-/// Commits what was done so far, and writes no data of other files.
+/// Commits the changes so far, without writing data of other files.
 fn commit(fs: &Fs, name: &str) {
     let root = fs.root().unwrap();
     let other = fs.create(&Caller::default(), &root, name.as_bytes(), 0o600, New::File).unwrap();
@@ -98,7 +98,7 @@ fn what_was_cut_does_not_come_back_when_the_file_grows() {
     }
 }
 
-/// A kernel may leave what a program wrote into a mapping behind the end of a file.
+/// A kernel may leave bytes behind the end of a file that a program wrote into a mapping.
 #[test]
 fn what_others_left_behind_the_end_is_not_shown_when_the_file_grows() {
     for (what, way) in WAYS {
@@ -134,7 +134,7 @@ fn what_others_left_behind_the_end_is_not_shown_when_the_file_grows() {
     }
 }
 
-/// What the pages of a file hold when it is cut.
+/// The pages of a file when it is truncated, with a name for messages.
 type Before = (&'static str, fn(&Fs, &Node));
 
 const BEFORE: [Before; 3] = [
@@ -178,8 +178,8 @@ fn states_of_a_cut(base: &[u8], logged: bool, before: fn(&Fs, &Node)) -> Vec<Mem
     (begin..=events.len()).map(state).collect()
 }
 
-/// Recovers, and reads what the device has behind the end of the file. None if the file is as long
-/// as before.
+/// Recovers the image, and returns the device's bytes behind the end of the file. Returns `None` if
+/// the file has its former length.
 fn behind_the_end(device: Memory) -> Option<Vec<u8>> {
     let device = Arc::new(device);
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
@@ -208,8 +208,8 @@ fn grown_by_the_kernel(image: &Image) -> Vec<u8> {
     bytes
 }
 
-/// Whoever recovers the image after a crash, and lets the file grow, sees zeroes: they are on the
-/// device with the shorter size.
+/// After a crash, recovery and an extension of the file, its new bytes are zeroes: they are on the
+/// device together with the shorter size.
 #[test]
 fn a_cut_inside_a_block_is_durable_with_its_zeroes() {
     for (kind, args, logged) in KINDS {

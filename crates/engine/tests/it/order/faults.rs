@@ -1,9 +1,8 @@
-//! Histories in which the device fails, or the power is cut: what was answered is right all the
-//! same, and what is there afterwards is what was there at some moment of some order, with all that
-//! a sync had promised.
+//! Histories in which the device fails, or the power is cut. All answers are right, and the state
+//! afterwards is that of some moment in some order, with all promises of syncs.
 //!
-//! Names, links and attributes change by transactions, so they come back as they were together at
-//! one moment. Bytes of files come back one by one: each as it was, or as it was written, or zero.
+//! Names, links and attributes change by transactions, so they come back together as they were at
+//! one moment. Each byte of a file comes back by itself: as it was, as it was written, or zero.
 
 use super::model::{Answer, Ask, Model, PIECE, Place};
 use super::{
@@ -23,12 +22,12 @@ const GROUPS: usize = 2;
 
 type Device = Arc<FaultDevice<PageDevice>>;
 
-/// What happens to the device in a round, after so many requests.
+/// The event on the device in a round, and the number of requests before it.
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     /// One kind of request fails, once or from then on.
     Fails(Op, u64, bool),
-    /// Nothing reaches the device any more, and nobody is told.
+    /// No further write reaches the device, and no error is reported.
     Cut(u64),
 }
 
@@ -69,8 +68,8 @@ fn promised(history: &History) -> Vec<usize> {
         .collect()
 }
 
-/// Whether each byte is what was there, what was written there, or zero; and the length one that
-/// the file had.
+/// Returns whether each byte is an old byte of the file, a written byte or zero, and the length is
+/// one that the file had.
 fn bytes_are_right(history: &History, from: &Model, to: &Model) -> bool {
     from.contents().zip(to.contents()).enumerate().all(|(file, (before, after))| {
         let events = || history.iter().flatten().map(|event: &Event| event.ask);
@@ -98,14 +97,14 @@ fn open(setup: Setup, device: PageDevice) -> (Device, Fs) {
     (device, fs)
 }
 
-/// What was asked of one group, and what of it has to be there afterwards.
+/// The operations of one group, and the part that must be there afterwards.
 struct Told {
     history: History,
     kept: Vec<usize>,
 }
 
-/// Asks without failures, perhaps syncs, and goes on asking on a device that fails. What a sync
-/// promised before that counts, and so does what later ones did if nothing failed after all.
+/// Runs operations without failures, perhaps syncs, and continues on a failing device. The promises
+/// of a sync before the failure count, and so do those of later ones if nothing failed after all.
 fn ask(fs: &Fs, held: &[Place], device: &Device, plan: Plan, rng: &mut Rng) -> Vec<Told> {
     let mut some = || (0..GROUPS).map(|_| program(rng, THREADS, ASKS / 2)).collect();
     let (before, after): (Vec<Program>, Vec<Program>) = (some(), some());
@@ -141,7 +140,7 @@ fn joined(mut early: History, late: History) -> History {
     early
 }
 
-/// What is wrong with what is there.
+/// Returns a description of the first difference between state and promises.
 fn wrong(told: &Told, from: &Model, to: &Model) -> Option<&'static str> {
     let enough = |done: &[usize]| done.iter().zip(&told.kept).all(|(done, kept)| done >= kept);
     let was_there = |done: &[usize], state: &Model| enough(done) && state.same_metadata(to);
@@ -182,7 +181,7 @@ fn rounds(setup: Setup, seed: u64, mut goes_on: impl FnMut(u64) -> bool) -> u64 
         drop(held);
         fs.unmount().expect("a device that is well");
         pages = device.inner().pages();
-        // Shown with what is found then.
+        // Printed with the output of a failure.
         println!("{}, seed {seed}, round {round}, {plan:?}", setup.name);
         assert_clean(device.inner());
         round += 1;
@@ -197,7 +196,7 @@ fn what_is_left_by_failures_is_a_moment_of_some_order() {
     }
 }
 
-/// What a sync promised and is gone is found out, and so are bytes that nobody wrote.
+/// The check notices lost changes that a sync promised, and bytes that no operation wrote.
 #[test]
 fn what_is_lost_is_noticed() {
     let (device, fs) = open(EXT4, PageDevice::new(EXT4.pages()));

@@ -1,9 +1,9 @@
-//! What threads are answered at the same time is right in some order: histories of a few operations
-//! are searched for an order of them in which a plain model gives the same answers and comes to the
-//! same end, and in which nothing comes before what had been answered when it was asked
-//! (linearizability). Groups of threads have directories and files of their own, so each group's
-//! history is searched by itself, however many there are. A history that has no such order is asked
-//! again with fewer operations, until none can be left out.
+//! Linearizability: the answers to concurrent threads are right in some order. For histories of a
+//! few operations, a search looks for an order in which a plain model gives the same answers and
+//! reaches the same state. In that order no operation precedes one that was answered before it
+//! began. Groups of threads have their own directories and files, so each group's history is
+//! searched by itself. A history without such an order is repeated with fewer operations, until
+//! none can be left out.
 
 mod faults;
 mod model;
@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-/// What each thread asks, one after the other.
+/// The operations of each thread, in order.
 type Program = Vec<Vec<Ask>>;
 
-/// Threads of one group, and what each asks in one round.
+/// Threads of one group.
 const THREADS: usize = 3;
 const ASKS: usize = 5;
 
@@ -78,8 +78,9 @@ fn has_order(history: &History, from: &Model, to: &Model) -> bool {
     search(history, from, Model::next, |done, state| all(done) && state == to)
 }
 
-/// Whether some order of a part of a history leads to what is looked for: a state, and how much of
-/// each thread is done by then. `next` gives the states after a question that was answered so.
+/// Returns whether some order of a part of a history leads to the goal: a state, and the number of
+/// completed operations of each thread. `next` returns the states after an operation with its
+/// answer.
 fn search(
     history: &History,
     from: &Model,
@@ -93,7 +94,7 @@ fn search(
             return true;
         }
         let next = |thread: usize| history[thread].get(done[thread]);
-        // What had been answered before something was asked comes before it.
+        // An operation that was answered before another one began precedes it.
         let first =
             (0..history.len()).filter_map(next).map(|event| event.answered).min().unwrap_or(0);
         for thread in 0..history.len() {

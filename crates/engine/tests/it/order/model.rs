@@ -1,5 +1,4 @@
-//! What two directories and some open files answer, by themselves: the model that histories are
-//! held against.
+//! The sequential model of two directories and some open files, to which histories are compared.
 
 use extant_engine::{
     Caller, Errno, Error, File, FileType, Follow, Fs, New, Node, OpenFlags, RenameFlags, XattrMode,
@@ -23,7 +22,7 @@ const ATTRIBUTE: &[u8] = b"user.value";
 /// A directory and a name in it.
 pub(crate) type Name = (usize, u8);
 
-/// What is asked.
+/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     Create(Name),
@@ -45,7 +44,7 @@ pub(crate) enum Ask {
     Sync(Option<usize>),
 }
 
-/// What is answered.
+/// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Answer {
     Done,
@@ -102,8 +101,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// What the model begins with: both directories are empty, and the files have no names outside
-    /// of a third one.
+    /// Creates the initial state of the model: both directories are empty, and the files' only
+    /// names are in a third one.
     pub fn new(fs: &Fs, nr: usize) -> extant_engine::Result<Place> {
         let root = fs.root()?;
         let top = format!("g{nr}");
@@ -191,7 +190,7 @@ impl Place {
         }
     }
 
-    /// What is there, as a model.
+    /// Returns the state of the file system as a model.
     pub fn state(&self, fs: &Fs) -> extant_engine::Result<Model> {
         let (mut names, mut files) = (BTreeMap::new(), Vec::new());
         for (nr, dir) in self.dirs.iter().enumerate() {
@@ -244,14 +243,14 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Whether this answer is right now; what it says of new inodes is taken from it.
+    /// Returns whether this answer is right now. The numbers of new inodes are taken from it.
     pub fn allows(&mut self, ask: Ask, answer: &Answer) -> bool {
         let own = match (ask, answer) {
             (Ask::Create(name) | Ask::Mkdir(name), Answer::Inode(ino)) => {
                 let entry = Entry { ino: *ino, is_dir: matches!(ask, Ask::Mkdir(_)) };
                 return self.names.insert(name, entry).is_none();
             }
-            // Both are true, and nobody says what comes first.
+            // Both errors are right; their precedence is not specified.
             (Ask::Link(file, name), Answer::Refused(errno))
                 if self.files[file].links == 0 && self.names.contains_key(&name) =>
             {
@@ -268,8 +267,8 @@ impl Model {
         if after.allows(ask, answer) { vec![after] } else { Vec::new() }
     }
 
-    /// As [`Model::next`], where the device may have failed: what was refused for that reason
-    /// happened, or did not.
+    /// Returns the states as [`Model::next`] does, on a device that may have failed: an operation
+    /// refused for that reason took place or did not.
     pub fn next_after_failure(&self, ask: Ask, answer: &Answer) -> Vec<Model> {
         let failed = [Errno::Io as i32, Errno::RoFs as i32];
         if !matches!(answer, Answer::Refused(errno) if failed.contains(errno)) {
@@ -289,7 +288,7 @@ impl Model {
             && self.files.iter().map(of_file).eq(other.files.iter().map(of_file))
     }
 
-    /// What each file holds.
+    /// Returns the content of each file.
     pub fn contents(&self) -> impl Iterator<Item = &[u8]> {
         self.files.iter().map(|file| &file.bytes[..])
     }

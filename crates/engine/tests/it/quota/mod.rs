@@ -1,5 +1,5 @@
-//! Quotas: what e2fsck counts is what the files say, after everything; limits hold; wrong files
-//! cost the counting only.
+//! Quotas: after every operation the quota files agree with the count of e2fsck; limits hold;
+//! damaged quota files cost the counting only.
 
 mod projects;
 mod values;
@@ -206,7 +206,7 @@ fn fs_flags(node: &Node) -> u32 {
     node.attr().flags
 }
 
-/// What the engine says of owners is what its inodes add up to.
+/// Returns the sums of the inodes by owner, which must equal the usage that the engine reports.
 fn sums(fs: &Fs) -> BTreeMap<(QuotaKind, u32), (u64, u64)> {
     let mut sums = BTreeMap::new();
     let mut todo = vec![fs.root().expect("root")];
@@ -378,7 +378,7 @@ fn space_is_limited_however_it_is_taken() {
     fs.set_quota(QuotaKind::User, 5, block_limits(1024, 0)).expect("limits");
     let node = create(&fs, 5, &root, "pages").expect("create");
     let file = writer(&fs, &node, false);
-    // Nothing of it is booked yet: what is promised counts.
+    // None of it is booked yet: reservations count.
     assert_eq!(file.write_at(0, &vec![1; 900 << 10]).expect("below"), 900 << 10);
     let done = file.write_at(900 << 10, &vec![1; 900 << 10]).expect("part of it");
     assert!(done <= 124 << 10, "{done}");
@@ -397,7 +397,7 @@ fn space_is_limited_however_it_is_taken() {
     is_quota(file.allocate(Falloc::KeepSize, 0, 4 << 20));
     let used = fs.quota(QuotaKind::User, 5).expect("quota").space;
     assert!(used <= 1024 << 10, "{used}");
-    // Who is not bound goes on.
+    // Callers without limits continue.
     fs.without_limits(|| file.write_at(2 << 20, &vec![1; 2 << 20])).expect("without limits");
     file.sync().expect("sync");
     assert!(fs.quota(QuotaKind::User, 5).expect("quota").space > 2 << 20);
@@ -510,7 +510,7 @@ fn grace_outlives_a_remount() {
     image.assert_clean();
 }
 
-/// What a file was promised and is not written yet goes with it to another owner.
+/// A reservation for data of a file that are not written yet moves to the new owner of the file.
 #[test]
 fn what_is_promised_changes_hands() {
     let image = small();
@@ -667,8 +667,7 @@ fn a_file_without_its_magic_is_told_and_not_counted() {
     image.assert_clean();
 }
 
-/// Who has let go of a file without a name is not charged for it any more when he writes the next
-/// one.
+/// A user who releases a file without a name is not charged for it when he writes the next one.
 #[test]
 fn what_was_let_go_is_charged_no_more() {
     let image = small();
@@ -691,8 +690,7 @@ fn what_was_let_go_is_charged_no_more() {
     image.assert_clean();
 }
 
-/// What belongs to somebody of whom the file knows nothing costs his own counting, and no one
-/// else's.
+/// Files of an owner without a record in the quota file are not counted; other owners are.
 #[test]
 fn an_owner_without_a_record_costs_its_own_counting() {
     let image = small();

@@ -1,4 +1,4 @@
-//! Projects: what a directory hands down, and what may cross from one to another.
+//! Projects: inheritance from directories, and operations between two projects.
 
 use super::{IMMUTABLE, PROJINHERIT, block_limits, create, is_quota, open, small, writer};
 use extant_engine::{Caller, Errno, Follow, Fs, New, Node, QuotaKind, QuotaLimits, RenameFlags};

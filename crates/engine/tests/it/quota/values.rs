@@ -23,7 +23,7 @@ fn inodes_of_values_are_limited() {
     is_quota(set("user.c", 3, 3000));
     assert_eq!(used(), 3);
     assert!(fs.get_xattr(&node, b"user.c").expect_err("not set").is(Errno::NoData));
-    // One is replaced by another, and what takes no inode costs none.
+    // One value replaces another, and values within the inode or its block cost no inode.
     set("user.a", 4, 3500).expect("instead of the old one");
     set("user.c", 3, 10).expect("a short one");
     assert_eq!(used(), 3);
