@@ -1,21 +1,24 @@
-//! Looking ahead: while a client goes through a tree that is not in memory, a thread loads what it
-//! will ask for next.
+//! Prefetch of inodes: while a client walks a tree that is not in memory, a thread loads the inodes
+//! that the client is likely to ask for next.
 //!
-//! A client that waits for each answer leaves a processor idle. What it has seen of the tree tells
-//! where it goes on: the other names of a directory, and the directories among them.
+//! A client that waits for each answer leaves a processor idle. Its earlier requests suggest the
+//! next ones: the other names of a directory, and the directories among them. For example, a client
+//! that asks for two names of directory 12 probably asks for the other 30, too; the thread loads
+//! their inodes meanwhile.
 //!
 //! # Invariants
-//! - Only hints: nothing is found, refused or reported because of what was or was not loaded ahead.
-//!   What is damaged is left to who asks for it.
-//! - A directory is looked through when two of its names were asked for that were not in memory, or
-//!   when a listing came to it from another listing; and once, as long as its inode stays in
-//!   memory.
-//! - The work is bounded by what it is good for: [`FIRST`] inodes for a beginning, then [`GRANT`]
-//!   for each inode that was loaded ahead and asked for and for each directory that is listed, up
-//!   to [`MOST`] in advance.
+//! - Prefetch only affects speed: no result and no error depends on it. Errors and damage are left
+//!   to the requests that meet them.
+//! - A directory is prefetched after two lookups of its names whose inodes were not in memory, or
+//!   when a listing reaches it from another listing. Each directory is prefetched once while its
+//!   inode stays in memory.
+//! - The work is bounded by its use: [`FIRST`] inodes to begin with, then [`GRANT`] for each
+//!   prefetched inode that was asked for and for each directory that is listed, up to [`MOST`] in
+//!   advance.
 //!
 //! # Locking
-//! One lock (Leaf), taken by requests only where they find what is cold or was loaded ahead.
+//! One lock (Leaf). A request takes it only if it meets an inode that was not in memory or was
+//! prefetched.
 
 use super::{InodeRef, Vfs, alive};
 use crate::dir;
@@ -25,37 +28,37 @@ use extant_format::types::InodeNr;
 use extant_sync::{Condvar, Level, Mutex, MutexGuard, ShardedCounter};
 use std::collections::VecDeque;
 
-/// Inodes that may be loaded when somebody begins to look into a directory.
+/// Inodes that may be loaded when a client begins to use a directory.
 const FIRST: u32 = 16;
 
 /// Inodes that may be loaded for each one that was of use.
 const GRANT: u32 = 4;
 
-/// The most that may be loaded before any of it is of use.
+/// Maximum number of inodes that may be loaded before any of them is of use.
 const MOST: u32 = 256;
 
-/// Directories that may wait to be looked through; further ones are not noted.
+/// Maximum number of queued directories; further ones are ignored.
 const MAX_WAITING: usize = 1024;
 
-/// Names of a directory that are taken at once.
+/// Names of a directory that one step reads.
 const BATCH: usize = 32;
 
-/// A directory, and from where on it is to be looked through.
+/// A directory to prefetch, with the cookie to begin at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     dir: InodeNr,
-    /// The number may be another inode's by the time of the step.
+    /// Compared when the step runs: the number may belong to another inode by then.
     generation: u32,
     cookie: u64,
 }
 
 impl Step {
-    /// The first step into a directory.
+    /// Returns the first step into a directory.
     fn into(dir: &Inode) -> Step {
         Step { dir: dir.ino, generation: dir.generation, cookie: 0 }
     }
 
-    /// Whether an inode is the directory that the step was noted for, and not a later one with its
+    /// Returns whether an inode is the directory of the step, and not a later inode with its
     /// number.
     fn means(&self, inode: &Inode) -> bool {
         inode.is_dir() && inode.ino == self.dir && inode.generation == self.generation
@@ -65,14 +68,14 @@ impl Step {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Step>,
-    /// Inodes that may still be loaded.
+    /// Number of inodes that may still be loaded.
     budget: u32,
-    /// The thread waits for work.
+    /// Whether the thread waits for work.
     idle: bool,
     ended: bool,
 }
 
-/// What is to be looked through.
+/// The queue of directories to prefetch, with the budget.
 #[derive(Debug)]
 pub struct Ahead {
     on: bool,
@@ -83,7 +86,7 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Nothing yet; never anything unless `on`.
+    /// Creates an empty queue. Unless `on`, it stays empty.
     pub fn new(on: bool) -> Self {
         Ahead {
             on,
@@ -94,18 +97,18 @@ impl Ahead {
         }
     }
 
-    /// Whether a thread is to look ahead.
+    /// Returns whether a thread prefetches.
     pub fn is_on(&self) -> bool {
         self.on
     }
 
-    /// Inodes that were loaded ahead, and how many of them were asked for.
+    /// Returns the number of prefetched inodes, and of those that were asked for.
     pub fn counts(&self) -> (u64, u64) {
         let count = |counter: &ShardedCounter| u64::try_from(counter.sum()).unwrap_or(0);
         (count(&self.loaded), count(&self.used))
     }
 
-    /// Waits for the next step; none when it has ended.
+    /// Waits for the next step. Returns `None` after [`Ahead::end`].
     pub fn next(&self) -> Option<Step> {
         let mut state = self.state.lock();
         loop {
@@ -123,13 +126,13 @@ impl Ahead {
         }
     }
 
-    /// Nobody needs anything any more.
+    /// Ends the thread's work at unmount.
     pub fn end(&self) {
         self.state.lock().ended = true;
         self.wake.notify_all();
     }
 
-    /// A name of a directory was asked for whose inode was not in memory.
+    /// Records a lookup in `dir` whose inode was not in memory.
     fn missed(&self, dir: &Inode) {
         if dir.hints.set(Hint::Missed) && !dir.hints.is_set(Hint::LookedThrough) {
             let mut state = self.state.lock();
@@ -138,8 +141,8 @@ impl Ahead {
         }
     }
 
-    /// An inode was asked for. Of those that were loaded ahead each is noted once; directories
-    /// among them are where somebody goes next.
+    /// Records a request for an inode. A prefetched inode counts once; a directory among them is
+    /// queued, since the client probably continues there.
     fn met(&self, inode: &Inode) {
         if !inode.hints.clear(Hint::Ahead) {
             return;
@@ -154,7 +157,8 @@ impl Ahead {
         }
     }
 
-    /// A listing has given a directory out, maybe on the way down from another listing.
+    /// Records that a listing returned a directory. `descends` tells whether the listing's
+    /// directory was itself returned by a listing.
     fn listed(&self, dir: &Inode, descends: bool) {
         dir.hints.set(Hint::Listed);
         if descends && !dir.hints.is_set(Hint::LookedThrough) {
@@ -164,7 +168,7 @@ impl Ahead {
         }
     }
 
-    /// To be looked through before all others.
+    /// Queues a directory before all others.
     fn first(&self, mut state: MutexGuard<'_, State>, dir: &Inode) {
         state.waiting.truncate(MAX_WAITING - 1);
         state.waiting.push_front(Step::into(dir));
@@ -182,11 +186,12 @@ impl Ahead {
         }
     }
 
-    /// A step loaded so many inodes and came to a place; below it are directories.
+    /// Records the result of a step: the number of loaded inodes, the rest of the directory, and
+    /// the directories in it.
     fn done(&self, loaded: usize, rest: Option<Step>, below: &[Step]) {
         self.loaded.add(loaded as i64);
         let mut state = self.state.lock();
-        // A directory's block was read as well.
+        // One more for the directory block that was read.
         state.budget = state.budget.saturating_sub(loaded as u32 + 1);
         rest.into_iter().for_each(|step| state.waiting.push_front(step));
         let room = MAX_WAITING.saturating_sub(state.waiting.len());
@@ -195,8 +200,8 @@ impl Ahead {
 }
 
 impl Vfs {
-    /// The inode that a name in `dir` leads to, for somebody who asked for that name. The caller
-    /// holds the directory's lock.
+    /// Returns the inode that a name in `dir` leads to, for a caller that asked for the name. The
+    /// caller must hold the directory's lock.
     pub(super) fn asked_for(&self, dir: &Inode, ino: InodeNr) -> Result<InodeRef> {
         if !self.ahead.is_on() {
             return self.node(ino);
@@ -214,7 +219,7 @@ impl Vfs {
         }
     }
 
-    /// As [`Self::asked_for`], for a listing of `dir`.
+    /// Returns the inode of an entry as [`Self::asked_for`] does, for a listing of `dir`.
     pub fn given_out(&self, dir: &Inode, entry: &dir::Entry<'_>) -> Result<InodeRef> {
         let inode = self.node(entry.ino)?;
         if self.ahead.is_on() && !matches!(entry.name, b"." | b"..") {
@@ -226,7 +231,8 @@ impl Vfs {
         Ok(inode)
     }
 
-    /// Loads inodes that a directory has names for. Errors are for those who ask.
+    /// Runs a step: loads the inodes that a part of a directory names. Ignores errors, which the
+    /// requests for these inodes will report.
     pub fn look_ahead(&self, step: Step) {
         let Some(dir) = self.inodes.peek(step.dir).filter(|inode| step.means(inode)) else {
             return;
@@ -234,6 +240,7 @@ impl Vfs {
         if step.cookie == 0 && dir.hints.set(Hint::LookedThrough) {
             return;
         }
+        // The names are collected under the directory's lock, and loaded after it is released.
         let (mut names, mut cookie) = (Vec::with_capacity(BATCH), step.cookie);
         let read = dir.read_lock().and_then(|_lock| {
             dir::read(&self.st, &dir, step.cookie, &mut |e: dir::Entry<'_>| {
@@ -251,7 +258,8 @@ impl Vfs {
         let (mut loaded, mut below) = (0, Vec::new());
         for ino in names {
             let known = self.inodes.peek(ino).is_some();
-            // Its name may be gone by now; then it is as if it was asked for by number.
+            // The name may have been removed since: then the inode is loaded by its number alone,
+            // and a freed one is refused.
             let Ok(inode) = self.node(ino) else { continue };
             if !known {
                 inode.hints.set(Hint::Ahead);
@@ -271,8 +279,8 @@ mod tests {
     use crate::{Caller, Fs, New, OpenFlags, OpenOptions};
     use extant_testkit::FeatureSet;
 
-    /// A number that was a directory's is a file's by the time of the step, and its content looks
-    /// like names.
+    /// The number of a former directory belongs to a file when the step runs, and the file's
+    /// content looks like directory entries.
     #[test]
     fn a_reused_number_is_not_read_as_a_directory() {
         let image = FeatureSet::named("ext2").make();

@@ -23,6 +23,7 @@ type Program = Vec<Vec<Ask>>;
 
 /// Threads of one group.
 const THREADS: usize = 3;
+/// Operations of each thread in one round.
 const ASKS: usize = 5;
 
 /// How often a smaller program is tried before it counts as right.
