@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_itself() {
+    fn a_name_that_is_not_utf8_equals_only_itself() {
         assert!(FoldedName::new(b"A\xFF").is(b"A\xFF"));
         assert!(!FoldedName::new(b"A\xFF").is(b"a\xFF"));
         assert_eq!(&*or_raw(b"A\xFF"), b"A\xFF");

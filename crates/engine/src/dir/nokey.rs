@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_names_say_what_is_stored() {
+    fn shown_names_contain_the_stored_name() {
         let names = Names { hasher: None };
         for len in [16, 32, 149, 150, 255] {
             let name: Vec<u8> = (0..len).map(|n| n as u8).collect();

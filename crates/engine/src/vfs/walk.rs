@@ -454,7 +454,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_are_what_lies_between_slashes(path in prop::collection::vec(prop::sample::select(&b"//a.\xaf\x2e\x30\xff"[..]), 0..60)) {
+        fn paths_split_into_names_at_slashes(path in prop::collection::vec(prop::sample::select(&b"//a.\xaf\x2e\x30\xff"[..]), 0..60)) {
             let mut names = Vec::new();
             let mut rest = path.as_slice();
             while let Some((name, behind)) = next_name(rest) {

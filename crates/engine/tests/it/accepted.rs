@@ -82,7 +82,7 @@ fn fill(fs: &Fs, pieces: u64, piece_len: usize, apart: u64) -> Accepted {
 }
 
 #[test]
-fn files_of_many_extents_that_fill_a_disk_keep_what_was_accepted() {
+fn files_of_many_extents_that_fill_a_disk_keep_accepted_data() {
     let image = Image::mke2fs(64 * MIB, &["-t", "ext4", "-b", "4096", "-N", "4096"]);
     let fs = Fs::open(image.path(), &lazy()).unwrap();
     let accepted = fill(&fs, 5, 4096, 20 * 1024);
@@ -90,7 +90,7 @@ fn files_of_many_extents_that_fill_a_disk_keep_what_was_accepted() {
 }
 
 #[test]
-fn files_of_many_extents_that_fill_clusters_keep_what_was_accepted() {
+fn files_of_many_extents_that_fill_clusters_keep_accepted_data() {
     let image = Image::mke2fs(
         64 * MIB,
         &["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "4096", "-N", "8192"],
@@ -101,7 +101,7 @@ fn files_of_many_extents_that_fill_clusters_keep_what_was_accepted() {
 }
 
 #[test]
-fn a_sparse_file_on_ext3_keeps_what_was_accepted() {
+fn a_sparse_file_on_ext3_keeps_accepted_data() {
     let image = Image::mke2fs(16 * MIB, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
     let fs = Fs::open(image.path(), &lazy()).unwrap();
     let file = create(&fs, "0").unwrap();
@@ -115,7 +115,7 @@ fn a_sparse_file_on_ext3_keeps_what_was_accepted() {
 }
 
 #[test]
-fn many_sparse_files_on_a_large_disk_keep_what_was_accepted() {
+fn many_sparse_files_on_a_large_disk_keep_accepted_data() {
     let image = Image::mke2fs(2048 * MIB, &["-t", "ext4", "-b", "4096", "-N", "16384", "-m", "0"]);
     let fs = Fs::open(image.path(), &lazy()).unwrap();
     let ballast = create(&fs, "ballast").unwrap();
@@ -181,7 +181,7 @@ fn write_together(threads: usize, len: usize, cluster: u64, how: OpenFlags) {
 }
 
 #[test]
-fn writers_get_the_space_that_others_set_aside_and_do_not_need() {
+fn writers_get_unneeded_reservations_of_other_files() {
     let pages = OpenFlags { write: true, ..OpenFlags::default() };
     let direct = OpenFlags { direct: true, ..pages };
     for (threads, len, cluster) in [(64, 300_000, 65_536), (24, 1_000_000, 16_384)] {

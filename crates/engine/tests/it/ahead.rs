@@ -51,7 +51,7 @@ fn look_up(fs: &Fs, dir: &Node, files: std::ops::Range<usize>) {
 }
 
 #[test]
-fn the_second_name_of_a_directory_brings_the_others() {
+fn the_second_lookup_in_a_directory_prefetches_its_inodes() {
     let image = tree();
     let (fs, top) = open(&image, true);
     let dir = fs.lookup(&top, b"d0").expect("d0");
@@ -71,7 +71,7 @@ fn the_second_name_of_a_directory_brings_the_others() {
 }
 
 #[test]
-fn a_listing_that_descends_brings_what_is_below() {
+fn a_descending_listing_prefetches_subdirectories() {
     let image = tree();
     let (fs, top) = open(&image, true);
     let list = |dir: &Node| {
@@ -93,7 +93,7 @@ fn a_listing_that_descends_brings_what_is_below() {
 }
 
 #[test]
-fn nothing_is_loaded_ahead_unless_asked_for() {
+fn nothing_is_prefetched_unless_enabled() {
     let image = tree();
     let (fs, top) = open(&image, false);
     let before = fs.stats().inodes_cached;
@@ -104,7 +104,7 @@ fn nothing_is_loaded_ahead_unless_asked_for() {
 }
 
 #[test]
-fn what_is_damaged_is_left_to_who_asks_for_it() {
+fn prefetch_skips_damaged_inodes() {
     let image = tree();
     let place = debugfs::read(image.path(), "imap /top/d0/f7");
     let number = |behind: &str, radix| {

@@ -302,7 +302,7 @@ fn data_of(fs: &Fs, file: &File) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn a_lost_write_is_told_to_each_open_file_once() {
+fn each_open_file_reports_a_lost_write_once() {
     let device = device(&filled("default"));
     let fs = open(&device);
     let root = fs.root().unwrap();

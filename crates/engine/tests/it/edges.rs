@@ -156,7 +156,7 @@ fn an_empty_file_is_there_after_fdatasync() {
 }
 
 #[test]
-fn what_was_cut_off_does_not_come_back() {
+fn truncated_bytes_do_not_come_back() {
     let image = FeatureSet::named("default").make();
     let fs = open(&image);
     let root = fs.root().unwrap();
@@ -207,7 +207,7 @@ fn faulty(image: &Image) -> (Arc<FaultDevice<Memory>>, Fs) {
 }
 
 #[test]
-fn unmounting_tells_of_lost_changes() {
+fn unmount_reports_lost_changes() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     let (device, fs) = faulty(&image);
     device.inject(Fault::new(Op::Write, 0).from_then_on());
@@ -221,7 +221,7 @@ fn unmounting_tells_of_lost_changes() {
 }
 
 #[test]
-fn unmounting_tells_of_lost_data_that_nobody_asked_for() {
+fn unmount_reports_data_lost_by_writeback() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     let (device, fs) = faulty(&image);
     let node = create(&fs, &fs.root().unwrap(), "f").unwrap();
@@ -278,7 +278,7 @@ fn an_error_is_still_known_after_a_replay() {
 
 /// The options take precedence over the superblock.
 #[test]
-fn who_opens_says_what_follows_an_error() {
+fn options_override_the_error_policy_of_the_superblock() {
     use extant_engine::format::ErrorPolicy::{Continue, Panic, RemountReadOnly};
     let found = [("continue", None, false), ("remount-ro", None, true), ("panic", None, true)];
     let told = [
@@ -314,7 +314,7 @@ fn who_opens_says_what_follows_an_error() {
 
 /// Another host takes the file system: from then on nothing is written, not even to give it back.
 #[test]
-fn what_another_host_has_taken_is_left_alone() {
+fn nothing_is_written_after_another_host_takes_the_image() {
     let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-O", "mmp,^metadata_csum"]);
     let block = extant_testkit::dumpe2fs::header(image.path()).number("MMP block number");
     let device = Arc::new(Memory::from_bytes(&image.bytes()));

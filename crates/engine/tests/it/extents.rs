@@ -434,7 +434,7 @@ fn unwritten_blocks_need_a_tree() {
 /// A physical place is reported only for data that have one: not for dirty pages, inline data or
 /// holes, and not for a range in two places.
 #[test]
-fn a_place_is_told_of_what_has_one() {
+fn only_written_mapped_ranges_have_a_physical_place() {
     let image = FeatureSet::named("inline_data").make_sized(16 << 20);
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
     let root = fs.root().expect("root");

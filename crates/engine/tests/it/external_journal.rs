@@ -110,7 +110,7 @@ fn read(fs: &Fs, path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_the_kernel_left_is_replayed() {
+fn a_log_of_the_kernel_is_replayed() {
     for size in ["4096", "1024"] {
         let pair = Pair::make(size);
         pair.mounted(Some(Shutdown::FlushLog), fill);
@@ -134,7 +134,7 @@ fn what_the_kernel_left_is_replayed() {
 }
 
 #[test]
-fn the_kernel_and_e2fsck_replay_what_was_left() {
+fn the_kernel_and_e2fsck_replay_our_log() {
     for size in ["4096", "1024"] {
         let pair = Pair::make(size);
         let fs = pair.open(false).unwrap();

@@ -232,7 +232,7 @@ fn with_four_extents(fs: &Fs, name: &str) -> File {
 }
 
 #[test]
-fn a_hole_without_room_keeps_what_was_written() {
+fn a_hole_without_space_keeps_written_data() {
     let image = Image::mke2fs(8 << 20, &["-t", "ext4", "-b", "1024", "-m", "0"]);
     let fs = Fs::open(image.path(), &options()).unwrap();
     let files: Vec<File> = (0..200).map(|i| with_four_extents(&fs, &format!("file{i}"))).collect();
@@ -319,7 +319,7 @@ impl Clock for Still {
 }
 
 #[test]
-fn fsync_flushes_what_was_written_over_before_an_error() {
+fn fsync_flushes_overwrites_from_before_an_error() {
     let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-e", "remount-ro"]);
     // Time stands still, so that a write changes nothing but content. It is a time to come.
     image.leave_unjudged("it was written to in a time to come");
@@ -364,7 +364,7 @@ fn reopened(bytes: &[u8], options: &OpenOptions) -> (Arc<FaultDevice<Memory>>, F
 }
 
 #[test]
-fn a_log_that_nobody_needs_is_emptied_as_by_the_kernel() {
+fn a_log_without_recovery_flag_is_emptied_as_by_the_kernel() {
     for set in ["default", "ext3_1k"] {
         let image = FeatureSet::named(set).make();
         let fs = Fs::open(image.path(), &options()).unwrap();

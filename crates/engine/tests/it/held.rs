@@ -68,7 +68,7 @@ fn held_inodes_leave_memory_and_live_on() {
 }
 
 #[test]
-fn what_is_parked_is_given_back_without_being_loaded() {
+fn holds_of_evicted_inodes_are_released_without_loading() {
     let image = Image::mke2fs(32 << 20, SMALL);
     let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).expect("open");
     let dir = fs.root().expect("root");

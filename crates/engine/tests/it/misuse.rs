@@ -18,7 +18,7 @@ fn make(fs: &Fs, dir: &Node, name: &str, what: New<'_>) -> extant_engine::Result
 }
 
 #[test]
-fn a_listing_may_remove_what_it_finds() {
+fn a_listing_may_remove_its_entries() {
     for (set, plus) in
         [("default", false), ("default", true), ("ext2", false), ("inline_data", true)]
     {

@@ -323,7 +323,7 @@ fn twins() -> Vec<(&'static str, Options, u64)> {
 }
 
 #[test]
-fn dumpe2fs_says_what_it_says_of_mke2fs() {
+fn dumpe2fs_prints_the_same_as_for_mke2fs() {
     for (args, options, bytes) in twins() {
         println!("{args}");
         let (ours, _) = made(bytes, &options);

@@ -243,7 +243,7 @@ fn writes_of_a_lifetime_are_counted() {
 }
 
 #[test]
-fn unmount_tells_the_error_that_stopped_all_changes() {
+fn unmount_reports_the_error_that_stopped_all_changes() {
     let device = Arc::new(FaultDevice::new(memory()));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
     make(&fs, "file");
@@ -271,7 +271,7 @@ impl Clock for Meeting {
 /// A write that has begun when the file system is closed is written or refused: its accepted part
 /// is kept.
 #[test]
-fn what_a_write_accepts_beside_unmount_is_kept() {
+fn data_accepted_during_unmount_are_kept() {
     const LEN: usize = 96 << 20;
     let image = FeatureSet::named("default").make_sized(256 << 20);
     let clock = Arc::new(Meeting(AtomicBool::new(false), Barrier::new(2)));

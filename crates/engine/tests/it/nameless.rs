@@ -28,7 +28,7 @@ fn is_stale(fs: &Fs, ino: u64) -> bool {
 
 /// They live, are written back, synced and freed without the inode table.
 #[test]
-fn the_table_does_not_know_them() {
+fn nameless_inodes_are_not_in_the_cache() {
     const FILES: usize = 100;
     for set in SETS {
         let image = FeatureSet::named(set).make_sized(32 << 20);
@@ -93,7 +93,7 @@ fn a_link_makes_them_findable() {
 }
 
 #[test]
-fn who_asks_by_number_says_so() {
+fn make_findable_lets_lookups_by_number_succeed() {
     let image = FeatureSet::named("orphan_file").make_sized(32 << 20);
     let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
     let root = fs.root().unwrap();
@@ -152,7 +152,7 @@ fn a_file_that_lost_its_name_gets_no_other() {
 
 /// Its holders are gone with the file system, whether they gave it back or not.
 #[test]
-fn unmount_frees_what_is_held() {
+fn unmount_frees_held_nameless_files() {
     for set in SETS {
         let image = FeatureSet::named(set).make_sized(32 << 20);
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
@@ -282,7 +282,7 @@ fn names_come_from_two_sides() {
 /// Threads make files without a name, name most of them, hold others, and sync. At each cut the
 /// synced files are there, and the space of nameless files is free.
 #[test]
-fn they_survive_power_cuts() {
+fn nameless_files_survive_power_cuts() {
     const THREADS: u64 = 4;
     for setup in [EXT4, EXT3, QUOTA] {
         let scene = record(setup, false, |stage| {

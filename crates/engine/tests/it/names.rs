@@ -91,7 +91,7 @@ fn eviction_races_with_lookups() {
 
 /// Referenced inodes are not evicted. Evicted ones are read again with their state and holds.
 #[test]
-fn what_is_in_use_stays() {
+fn referenced_inodes_are_not_evicted() {
     let image = FeatureSet::named("default").make();
     let fs = open(&image);
     let root = fs.root().unwrap();

@@ -372,7 +372,7 @@ fn names_that_fold_show_the_hash_that_is_kept_with_them() {
 /// Of a shown name the hash is not looked at, so that one entry has many. None of them is there
 /// when the entry is gone, though its inode has other names.
 #[test]
-fn no_other_spelling_of_a_name_outlives_it() {
+fn removal_of_a_name_removes_all_its_spellings() {
     for args in KINDS {
         let image = encrypted(args);
         let mount = Mount::new(image.path(), WITH_KEY);

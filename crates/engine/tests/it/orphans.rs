@@ -105,7 +105,7 @@ fn save(bytes: &[u8]) -> Image {
 }
 
 #[test]
-fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
+fn a_full_orphan_file_overflows_and_all_recoveries_read_both() {
     let image = Image::mke2fs(8 << 20, ONE_BLOCK.args);
     let device = Arc::new(Memory::from_bytes(&image.bytes()));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
@@ -142,7 +142,7 @@ fn a_full_file_falls_back_to_the_list_and_everybody_recovers_both() {
 /// A file that is made without a name is recorded from its beginning: after a cut nothing of it is
 /// left.
 #[test]
-fn what_never_had_a_name_is_freed_after_a_cut() {
+fn a_nameless_file_is_freed_after_a_power_cut() {
     for setup in [ONE_BLOCK, LIST] {
         let image = Image::mke2fs(8 << 20, setup.args);
         let device = Arc::new(Memory::from_bytes(&image.bytes()));
@@ -247,7 +247,7 @@ fn a_record_is_written_only_where_a_crash_would_leave_work() {
 }
 
 #[test]
-fn a_list_that_comes_back_to_itself_is_cut() {
+fn a_circular_orphan_list_is_cut() {
     let mut image = left(LIST.args, 4);
     let atlas = Atlas::of(&image);
     let head = extant_hostile::atlas::superblock(&image).last_orphan();
@@ -269,7 +269,7 @@ fn a_list_that_comes_back_to_itself_is_cut() {
 /// A thread that releases a file without a name, and syncs, has its space back, although another
 /// thread frees it.
 #[test]
-fn a_sync_waits_until_what_nobody_holds_is_freed() {
+fn a_sync_waits_until_released_orphans_are_freed() {
     let image = FeatureSet::named("default").make_sized(32 << 20);
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
     let root = fs.root().expect("root");

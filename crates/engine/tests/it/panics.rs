@@ -265,7 +265,7 @@ fn use_all(fs: &Fs, syncing: &AtomicBool) -> extant_engine::Result<()> {
 /// Panics of the engine itself, while pages are being written and wherever else something is
 /// traced, on a device that works and on one that fails.
 #[test]
-fn a_panic_of_the_engine_hangs_nobody() {
+fn a_panic_of_the_engine_hangs_no_caller() {
     in_time(|| {
         let modules = Arc::default();
         let original = FeatureSet::named("default").make_sized(32 << 20);

@@ -193,7 +193,7 @@ fn preallocated_space_is_not_lost() {
 
 /// Preallocations end with their purpose.
 #[test]
-fn whatever_changes_a_file_gives_its_preallocations_back() {
+fn each_change_of_a_file_releases_its_preallocations() {
     let (image, fs) = open("default", 64 << 20);
     let free = fs.usage().free;
     let file = create(&fs, "f", true);

@@ -119,7 +119,7 @@ fn threads_fill_and_empty_a_file_system() {
 }
 
 #[test]
-fn what_is_removed_comes_back_to_the_block() {
+fn removal_frees_every_block() {
     for set in SETS {
         let image = FeatureSet::named(set).make_sized(24 << 20);
         let fs = open(&image);
@@ -339,7 +339,7 @@ fn a_group_with_a_bad_bitmap_is_left_alone() {
 }
 
 #[test]
-fn usage_is_what_the_kernel_says() {
+fn usage_equals_that_of_the_kernel() {
     for set in ["default", "1k", "bigalloc_1k", "meta_bg", "orphan_file"] {
         let image = FeatureSet::named(set).make();
         let fs = open(&image);

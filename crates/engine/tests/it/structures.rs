@@ -84,7 +84,7 @@ fn flipped(seed: &Seed, piece: &Piece, at: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bad_checksums_of_what_opening_reads() {
+fn bad_checksums_are_found_while_opening() {
     let seed = seed("orphan_file", false);
     let piece = |kind| seed.atlas.of_kind(kind).next().unwrap();
     // The name of the volume; free inodes; a time of the journal's inode; the journal's UUID.
@@ -114,7 +114,7 @@ fn bad_checksums_of_what_opening_reads() {
 }
 
 #[test]
-fn bad_checksums_of_what_operations_read() {
+fn bad_checksums_are_found_by_operations() {
     let seed = seed("1k", false);
     let file = ino(&seed, "/dir/sub/file3");
     let found =

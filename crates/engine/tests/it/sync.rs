@@ -155,7 +155,7 @@ fn small_files_are_written_back_together() {
 /// Files of all sizes, holes and overwritten parts, written back by several threads at once within
 /// little memory.
 #[test]
-fn batches_write_what_was_written() {
+fn parallel_batches_write_correct_content() {
     for name in ["default", "1k", "bigalloc"] {
         let image = FeatureSet::named(name).make_sized(256 << 20);
         let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).unwrap();
@@ -209,7 +209,7 @@ fn batches_write_what_was_written() {
 /// An append allocates the block behind the last one: its commit logs the changed blocks, and no
 /// others.
 #[test]
-fn what_an_append_and_its_fsync_cost() {
+fn an_append_with_fsync_logs_only_changed_blocks() {
     let (device, fs) = recorded("default");
     let root = fs.root().unwrap();
     let node = create(&fs, &root, "log");
@@ -263,7 +263,7 @@ fn syncs_at_the_same_time_share_commits() {
 }
 
 #[test]
-fn a_dying_device_is_told_to_each_open_file_and_to_sync() {
+fn each_open_file_and_sync_report_a_dying_device() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &quiet()).unwrap();
@@ -310,7 +310,7 @@ fn a_dying_device_is_told_to_each_open_file_and_to_sync() {
 /// Data of a closed file are lost because another writer needs the memory. The next sync reports
 /// the loss, once.
 #[test]
-fn a_loss_that_no_open_file_was_told_of_is_told_by_the_next_sync() {
+fn the_next_sync_reports_a_loss_of_closed_files() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &quiet()).unwrap();
@@ -423,7 +423,7 @@ fn change(
 }
 
 #[test]
-fn what_was_there_before_a_sync_survives_a_power_cut() {
+fn changes_before_a_sync_survive_a_power_cut() {
     for setup in [EXT4, INLINE] {
         sweep(&format!("syncs on {}", setup.name), &record(setup, false, race), 120, 1);
     }

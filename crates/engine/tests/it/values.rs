@@ -268,7 +268,7 @@ fn repaired(bytes: &[u8]) -> Image {
 }
 
 #[test]
-fn a_damaged_value_is_left_behind_by_what_gives_it_up() {
+fn changes_that_drop_a_damaged_value_leave_its_inode() {
     let (good, _, value) = with_values();
     for how in DAMAGES {
         // A bitmap that contradicts its group's counts keeps the only group from giving space for

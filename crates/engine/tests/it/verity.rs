@@ -113,7 +113,7 @@ fn flip(image: &Image, at: u64) {
 /// A file of 300 blocks, the last of them not full, has a tree of a root and three blocks below it,
 /// which begin at block 304.
 #[test]
-fn what_was_changed_behind_its_back_is_an_io_error() {
+fn changed_bytes_of_a_verity_file_are_an_io_error() {
     let content = random(299 * 4096 + 1234);
     let file = Wanted { name: "f", content: &content, args: &[] };
     let (image, _) = make(64 << 20, 4096, &[file]);

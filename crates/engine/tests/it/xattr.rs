@@ -288,7 +288,7 @@ fn acls_are_inherited_and_follow_the_mode() {
 }
 
 #[test]
-fn what_the_kernel_set_is_read_and_changed() {
+fn attributes_of_the_kernel_are_read_and_changed() {
     for set in ["orphan_file", "1k", "ea_inode", "inline_data"] {
         let image = FeatureSet::named(set).make();
         let rng = &mut Rng::new(33);

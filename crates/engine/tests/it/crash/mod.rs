@@ -275,7 +275,7 @@ fn attributes(stage: &mut Stage) {
 
 /// A file that fills the disk leaves nothing behind when it goes, however its data were written.
 #[test]
-fn what_filled_the_disk_is_free_again() {
+fn space_of_a_removed_file_that_filled_the_disk_is_free() {
     for setup in kinds() {
         let scratch = Scratch::new();
         let path = scratch.join("image");

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_holds_what_was_put_last_and_what_others_wrote() {
+    fn a_copy_holds_the_last_image_and_later_writes() {
         let scratch = Scratch::new();
         let mut copy = Copy::new(scratch.join("copy"));
         let mut pages = Pages::new(&[1; 2 * PAGE]);

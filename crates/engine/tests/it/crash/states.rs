@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_flushed_is_always_there() {
+    fn flushed_writes_survive_each_cut() {
         let (base, events) = (Pages::new(&[0; 8192]), events());
         let mut walk = Walk::new(&base, &events);
         let mut rng = Rng::new(1);

@@ -160,7 +160,7 @@ fn two_nameless_files_may_have_had_the_same_blocks() {
 
 /// The file that lost its name had blocks that another has now.
 #[test]
-fn blocks_of_a_nameless_file_may_be_anothers() {
+fn blocks_of_a_nameless_file_may_have_a_new_owner() {
     let base = base(BLOCKS);
     let (a, b) = (base.inodes["a"], base.inodes["b"]);
     let bytes = base.replays_clean(&[
@@ -186,7 +186,7 @@ fn blocks_of_a_nameless_file_may_be_anothers() {
 /// Thousands of directories are made between the record that takes the blocks from `a` and the one
 /// that gives them to `b`.
 #[test]
-fn a_large_replay_gives_nothing_away() {
+fn a_large_replay_reuses_no_block_in_use() {
     const DIRS: u32 = 4400;
     let base = base(6000);
     let (a, b, slot) = (base.inodes["a"], base.inodes["b"], base.slot("dir"));

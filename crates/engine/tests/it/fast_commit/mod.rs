@@ -267,7 +267,7 @@ fn compare(image: &Image, name: &str, wrong: &mut Vec<String>) -> u64 {
 }
 
 #[test]
-fn replay_gives_what_the_kernel_gives() {
+fn replay_agrees_with_the_kernel() {
     let mut wrong = Vec::new();
     for (set, args) in SETS {
         let states = states(args);
@@ -456,7 +456,7 @@ fn recovery_of_fast_commits_can_be_cut_anywhere() {
 /// An area that a cut or a decayed medium damaged: the kernel's own replay determines how much of
 /// it counts.
 #[test]
-fn an_area_cut_at_every_block_gives_what_the_kernel_gives() {
+fn an_area_cut_at_every_block_is_replayed_as_by_the_kernel() {
     let (_, image) = states(SETS[1].1).swap_remove(12);
     let mut wrong = Vec::new();
     let blocks = debugfs::read(image.path(), "blocks <8>");

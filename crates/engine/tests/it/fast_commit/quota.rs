@@ -103,7 +103,7 @@ fn states() -> Vec<(&'static str, Image)> {
 }
 
 #[test]
-fn usage_is_counted_for_what_is_replayed() {
+fn replayed_changes_are_counted_in_usage() {
     let states = states();
     assert!(states.len() > 6, "{}", states.len());
     for (step, image) in states {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 
 #[test]
-fn an_error_of_writeback_is_told_once_to_each() {
+fn each_open_file_reports_a_writeback_error_once() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
@@ -47,7 +47,7 @@ fn an_error_of_writeback_is_told_once_to_each() {
 }
 
 #[test]
-fn what_several_threads_write_is_written_and_what_fails_is_told() {
+fn parallel_writeback_writes_all_and_reports_failures() {
     const FILE: usize = 9 << 20;
     let image = FeatureSet::named("default").make_sized(128 << 20);
     let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));

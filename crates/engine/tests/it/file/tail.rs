@@ -91,7 +91,7 @@ fn grow_again(way: fn(&Fs, &Node), between: bool, what: &str) {
 }
 
 #[test]
-fn what_was_cut_does_not_come_back_when_the_file_grows() {
+fn truncated_bytes_do_not_come_back_when_the_file_grows() {
     for (what, way) in WAYS {
         grow_again(way, true, what);
         grow_again(way, false, what);
@@ -100,7 +100,7 @@ fn what_was_cut_does_not_come_back_when_the_file_grows() {
 
 /// A kernel may leave bytes behind the end of a file that a program wrote into a mapping.
 #[test]
-fn what_others_left_behind_the_end_is_not_shown_when_the_file_grows() {
+fn foreign_bytes_behind_the_end_are_hidden_when_the_file_grows() {
     for (what, way) in WAYS {
         let device = Arc::new(Memory::from_bytes(
             &Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes(),

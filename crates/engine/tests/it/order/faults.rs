@@ -190,7 +190,7 @@ fn rounds(setup: Setup, seed: u64, mut goes_on: impl FnMut(u64) -> bool) -> u64 
 }
 
 #[test]
-fn what_is_left_by_failures_is_a_moment_of_some_order() {
+fn state_after_failures_is_that_of_some_order() {
     for (seed, setup) in [EXT4, INLINE, EXT3, DEEP].into_iter().enumerate() {
         assert_eq!(rounds(setup, seed as u64, |round| round < 60), 120);
     }
@@ -198,7 +198,7 @@ fn what_is_left_by_failures_is_a_moment_of_some_order() {
 
 /// The check notices lost changes that a sync promised, and bytes that no operation wrote.
 #[test]
-fn what_is_lost_is_noticed() {
+fn lost_changes_are_detected() {
     let (device, fs) = open(EXT4, PageDevice::new(EXT4.pages()));
     let held = places(&fs, 1);
     let from = states(&fs, &held);

@@ -252,7 +252,7 @@ fn threads_are_answered_in_some_order() {
 
 /// A history that no order explains is found out.
 #[test]
-fn a_wrong_answer_is_noticed() {
+fn a_wrong_answer_is_detected() {
     let (_device, fs, places) = stage(EXT4, 1);
     let from = states(&fs, &places);
     let programs = [vec![

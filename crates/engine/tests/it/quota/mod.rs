@@ -285,7 +285,7 @@ counted! {
 }
 
 #[test]
-fn what_the_engine_says_is_what_inodes_add_up_to() {
+fn reported_usage_equals_the_sum_of_the_inodes() {
     let image = small();
     let fs = open(&image);
     let mut work = mix(&fs, 5);
@@ -473,7 +473,7 @@ fn soft_limits_hold_after_their_grace() {
 
 /// When grace ends is in the file, of space and of inodes.
 #[test]
-fn grace_outlives_a_remount() {
+fn grace_periods_survive_a_remount() {
     const BEGIN: i64 = 1_700_000_000;
     let image = small();
     let clock = Arc::new(Hand(AtomicI64::new(BEGIN)));
@@ -512,7 +512,7 @@ fn grace_outlives_a_remount() {
 
 /// A reservation for data of a file that are not written yet moves to the new owner of the file.
 #[test]
-fn what_is_promised_changes_hands() {
+fn reservations_move_to_the_new_owner() {
     let image = small();
     let fs = open(&image);
     let root = fs.root().expect("root");
@@ -648,7 +648,7 @@ fn a_wrong_file_costs_the_counting_only() {
 }
 
 #[test]
-fn a_file_without_its_magic_is_told_and_not_counted() {
+fn a_quota_file_without_magic_is_reported_and_not_counted() {
     let image = small();
     let mut bytes = image.bytes();
     bytes[quota_blocks(&image)[0] * 4096] ^= 1;
@@ -669,7 +669,7 @@ fn a_file_without_its_magic_is_told_and_not_counted() {
 
 /// A user who releases a file without a name is not charged for it when he writes the next one.
 #[test]
-fn what_was_let_go_is_charged_no_more() {
+fn a_released_orphan_is_not_charged() {
     let image = small();
     let fs = open(&image);
     let root = fs.root().expect("root");

@@ -119,7 +119,7 @@ fn whiteouts_belong_to_the_project_of_their_directory() {
 
 /// Group and flags come from the directory, too, as the kernel has it.
 #[test]
-fn whiteouts_inherit_what_the_kernel_lets_them_inherit() {
+fn whiteouts_inherit_as_in_the_kernel() {
     const NOATIME: u32 = 0x80;
     let image = Image::mke2fs(32 << 20, &["-t", "ext4", "-b", "4096", "-O", "orphan_file"]);
     let fs = open(&image);
