@@ -36,7 +36,7 @@ fn open(image: &Image, look_ahead: bool) -> (Fs, Node) {
     (fs, top)
 }
 
-/// Waits for the thread that looks ahead.
+/// Waits for the prefetch thread.
 #[track_caller]
 fn until(what: &str, mut reached: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
@@ -61,8 +61,8 @@ fn the_second_lookup_in_a_directory_prefetches_its_inodes() {
     until("the other files are loaded", || fs.stats().inodes_ahead == FILES as u64 - 2);
     look_up(&fs, &dir, 0..FILES);
     assert_eq!(fs.stats().inodes_ahead_used, FILES as u64 - 2);
-    // Another directory was asked for: the others are loaded, and of their files as many as the use
-    // so far allows.
+    // Another directory was asked for: the remaining directories are loaded, and as many of their
+    // files as the budget for this use allows.
     fs.lookup(&top, b"d1").expect("d1");
     let all = (FILES - 2 + DIRS - 2 + 3 * FILES) as u64;
     until("directories and their files are loaded", || fs.stats().inodes_ahead == all);
@@ -115,7 +115,7 @@ fn prefetch_skips_damaged_inodes() {
     let at = number("located at block ", 10) * 4096 + number("offset 0x", 16);
     let file = std::fs::File::options().write(true).open(image.path()).expect("the image");
     image.leave_unjudged("an inode is damaged");
-    // The owner; the checksum tells.
+    // The owner, whose change the checksum detects.
     file.write_all_at(&[0x5a, 0x5a], at + 2).expect("write");
     let (fs, top) = open(&image, true);
     let dir = fs.lookup(&top, b"d0").expect("d0");

@@ -1,5 +1,5 @@
-//! Files whose maps have several leaves and levels, met with cold caches by a device that fails to
-//! read: each edit of a map happens as a whole or not at all, and no block comes to two files.
+//! Files whose maps have several leaves and levels, used with cold caches on a device that fails to
+//! read. Each edit of a map takes place as a whole or not at all, and no block gets two owners.
 
 use crate::crash::{Copy, PageDevice, Pages};
 use extant_blocks::{Fault, FaultDevice, Op};
@@ -237,8 +237,8 @@ fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<PageDevice>, copy: &mut C
     assert!(verdict.is_clean(), "{what}: {verdict:?}");
 }
 
-/// Lets each read of each operation fail, with nothing in memory. Gives the operations that had to
-/// stop all changes.
+/// Makes each read of each operation fail, with nothing in memory. Returns the operations that
+/// stopped all changes.
 fn each_read_fails(layout: &Layout) -> BTreeSet<&'static str> {
     each_nth_read_fails(layout, 1)
 }

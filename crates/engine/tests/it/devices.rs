@@ -421,7 +421,7 @@ fn verify(fs: &Fs, set: &str, thread: u64, pieces: &[(u64, u64)]) {
     for (offset, len) in pieces {
         let mut found = vec![0; *len as usize];
         assert_eq!(file.read_at(*offset, &mut found).unwrap() as u64, *len);
-        // The generator gives the same first bytes whatever the length.
+        // The generator's first bytes do not depend on the length.
         assert!(
             found == piece(thread, *offset, *len),
             "{set}: thread {thread} lost {len} bytes at {offset}"

@@ -18,7 +18,7 @@ fn open(image: &Image) -> Fs {
     Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).unwrap()
 }
 
-/// Unmounts; no handle has changed more blocks than it said.
+/// Unmounts, and verifies that no handle changed more blocks than its credits.
 fn unmount(fs: Fs) {
     assert_eq!(fs.stats().journal.overdrawn, 0, "credits");
     fs.unmount().unwrap();
@@ -186,7 +186,7 @@ fn again(image: &Image, model: &Model) {
     unmount(fs);
 }
 
-/// The kernel lists the same, and goes on with the directory.
+/// Verifies that the kernel lists the same entries and can change the directory.
 fn kernel_agrees(image: &Image, model: &Model) {
     let mount = Mount::new(image.path(), "");
     let dir = mount.join("subject");
@@ -275,7 +275,7 @@ fn tune(image: &Image, features: &str) {
     extant_testkit::tool::run("tune2fs", &args).must_succeed();
 }
 
-/// Fills a directory, changes the file system's feature, goes on with the directory.
+/// Fills a directory, changes a feature of the file system, and changes the directory again.
 fn change_feature(set: &str, features: &str) {
     let image = FeatureSet::named(set).make();
     let fs = open(&image);

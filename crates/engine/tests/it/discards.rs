@@ -146,7 +146,7 @@ fn a_trim_discards_each_block_once_and_can_be_interrupted() {
     let done = std::mem::take(&mut device.gate().done);
     assert!(done.len() > 1 && done.windows(2).all(|pair| pair[0].end <= pair[1].start), "{done:?}");
     assert!(done.iter().all(|slice| slice.end - slice.start <= 8 * MIB), "{done:?}");
-    // Asked to end as soon as something is discarded.
+    // Interrupts the trim after its first discard.
     let asked = device.clone();
     let before = set_interrupt(Some(Arc::new(move || !asked.gate().done.is_empty())));
     let ended = fs.trim(0..u64::MAX, 1);
@@ -238,7 +238,7 @@ fn a_thaw_lets_discards_go_on() {
     assert!(device.gate().done.iter().any(|range| range.contains(&places[0].start)));
 }
 
-/// A device that says that it cannot discard, without an error number.
+/// A device that returns an error without a number for discards.
 #[derive(Debug)]
 struct NoDiscards(Memory);
 

@@ -101,7 +101,7 @@ fn a_name_whose_inode_became_another_is_looked_up_again() {
     assert!(fs.resolve("/b", Follow::Yes).is_err());
     fs.sync().unwrap();
     assert_eq!(create(&fs, &root, "c").unwrap().ino(), number);
-    // Whatever they give, they end.
+    // Any result is right, if they return.
     let _ = fs.rename(&root, b"b", &root, b"d", RenameFlags::empty());
     let _ = fs.unlink(&root, b"b");
     let _ = fs.unmount();
@@ -312,7 +312,8 @@ fn options_override_the_error_policy_of_the_superblock() {
     }
 }
 
-/// Another host takes the file system: from then on nothing is written, not even to give it back.
+/// Another host takes the file system: from then on nothing is written, not even the release of the
+/// MMP block.
 #[test]
 fn nothing_is_written_after_another_host_takes_the_image() {
     let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-O", "mmp,^metadata_csum"]);

@@ -9,7 +9,7 @@ use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// One file of an image beside the blocks that it should have: block to the word that fills it.
+/// One file of an image, and its expected blocks: block to the word that fills it.
 struct Sparse {
     // Closed before the image is judged.
     fs: Option<Fs>,

@@ -151,9 +151,9 @@ fn names_that_are_no_text_are_themselves_or_refused() {
     image.assert_clean();
 }
 
-/// Each code point of the planes that are not empty, in one of some thousand names. A name that is
-/// hashed otherwise than e2fsck does lies in the wrong one of some hundred leaves; two names that
-/// it takes for one, it tells.
+/// Each code point of the planes that are not empty, in one of some thousand names. e2fsck reports
+/// a name with a wrong hash, since it lies in the wrong one of some hundred leaves, and two names
+/// that it takes for one.
 #[test]
 fn hashes_are_those_of_e2fsck() {
     // A name has 255 bytes.

@@ -122,7 +122,7 @@ fn readers_of_a_frozen_file_system_do_not_wait_for_the_thaw() {
         let read = |name: &str| -> extant_engine::Result<()> {
             let node = fs.resolve(name, Follow::No)?;
             fs.open_file(&node, OpenFlags::default())?.read_at(0, &mut [0; 9000])?;
-            // Its time changes the inode, so it is left as it was.
+            // The access time would change the inode, so it stays.
             assert!(!fs.accessed(&node, AccessTimes::Always)?);
             Ok(())
         };

@@ -321,7 +321,8 @@ impl Clock for Still {
 #[test]
 fn fsync_flushes_overwrites_from_before_an_error() {
     let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-e", "remount-ro"]);
-    // Time stands still, so that a write changes nothing but content. It is a time to come.
+    // The clock stands still, so that a write changes nothing but content. Its time is in the
+    // future.
     image.leave_unjudged("it was written to in a time to come");
     let options = options().clock(Arc::new(Still));
     let fs = Fs::open(image.path(), &options).unwrap();

@@ -43,7 +43,7 @@ fn held_inodes_leave_memory_and_live_on() {
     let stats = fs.stats();
     assert!(stats.inodes_cached < 100, "{} inodes in memory", stats.inodes_cached);
     assert!(stats.inodes_parked > FILES - 100, "{} held elsewhere", stats.inodes_parked);
-    // Without their names they live on, wherever they are, until the last hold is given back.
+    // Without their names they stay allocated, in memory or not, until the last hold is released.
     for i in 0..FILES {
         fs.unlink(&dir, &name(i)).expect("unlink");
     }

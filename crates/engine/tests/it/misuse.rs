@@ -1,5 +1,5 @@
-//! Calls that ask for something odd: from inside a callback, by a number or a name that is not for
-//! callers, with a value that the format has no room for.
+//! Unusual calls: from inside a callback, by reserved numbers or names, and with values that the
+//! format cannot store.
 
 use extant_engine::{
     Caller, Errno, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, XattrMode,

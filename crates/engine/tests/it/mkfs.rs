@@ -547,7 +547,7 @@ fn the_smallest_ratio_makes_clean_file_systems_at_every_block_and_inode_size() {
             let mut options = ext4(block_size, "");
             options.inode_size = Some(inode_size);
             options.inode_ratio = Some(1024);
-            // A full group: as many inodes as it has blocks are asked for.
+            // A full group: the number of inodes equals that of blocks.
             let bytes = u64::from(block_size) * (u64::from(block_size) * 8).min(65_528) + 1024;
             println!("block size {block_size}, inode size {inode_size}");
             let image = Image::blank(bytes);

@@ -150,7 +150,7 @@ fn a_file_that_lost_its_name_gets_no_other() {
     }
 }
 
-/// Its holders are gone with the file system, whether they gave it back or not.
+/// Unmount ends all holds, released or not.
 #[test]
 fn unmount_frees_held_nameless_files() {
     for set in SETS {
@@ -226,8 +226,8 @@ fn an_old_reference_is_not_the_next_file() {
     }
 }
 
-/// Two threads give a file its first name, a third one takes names away, and a fourth looks it up
-/// by number all the while: it finds nothing, or that file.
+/// Two threads give a file its first name, a third one removes names, and a fourth looks it up by
+/// number all the time: it finds nothing, or that file.
 #[test]
 fn names_come_from_two_sides() {
     let image = FeatureSet::named("orphan_file").make_sized(32 << 20);

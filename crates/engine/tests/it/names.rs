@@ -29,8 +29,8 @@ fn close(fs: Fs, image: &Image) {
     image.assert_clean();
 }
 
-/// Inodes are evicted, and loaded again, while they are looked at and changed. A change is never
-/// lost: a file's size only grows here, so no thread may see it shrink.
+/// Inodes are evicted and loaded again during lookups and changes. A change is never lost: a file's
+/// size only grows here, so no thread may see it shrink.
 #[test]
 fn eviction_races_with_lookups() {
     const FILES: usize = 400;
@@ -68,7 +68,7 @@ fn eviction_races_with_lookups() {
         let evictor = scope.spawn(|| {
             while !stop.load(Ordering::Acquire) {
                 fs.sync().unwrap();
-                // The second pass comes to most before a looker does.
+                // The second pass reaches most of them before a lookup does.
                 for _ in 0..4 {
                     fs.shrink(4 * FILES);
                 }
@@ -104,8 +104,7 @@ fn referenced_inodes_are_not_evicted() {
     let dropped_ino = dropped.ino();
     drop((dropped, held));
     fs.sync().unwrap();
-    // The first pass takes the marks of use; and the commit that was waited for lets go of its
-    // inodes shortly afterwards.
+    // The first pass clears the marks of use. The commit releases its inodes shortly after its end.
     for _ in 0..100_000 {
         fs.shrink(1000);
         if fs.stats().inodes_evicted > 1 {

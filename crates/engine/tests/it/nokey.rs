@@ -294,7 +294,7 @@ fn folding(block: &str) -> (Image, Names, Hashes) {
     std::fs::write(image.path(), &bytes).expect("an image");
     let mount = Mount::new(image.path(), WITH_KEY);
     make(&mount.join("."));
-    // Room for hashes.
+    // Space for hashes.
     (0..250)
         .filter(|n| n % 2 == 1)
         .for_each(|n| std::fs::remove_file(mount.join("many").join(name(n))).expect("unlink"));
@@ -369,8 +369,8 @@ fn names_that_fold_show_the_hash_that_is_kept_with_them() {
     }
 }
 
-/// Of a shown name the hash is not looked at, so that one entry has many. None of them is there
-/// when the entry is gone, though its inode has other names.
+/// The hash in a shown name is not compared, so an entry has many shown names. None of them exists
+/// after the removal of the entry, even if its inode has other names.
 #[test]
 fn removal_of_a_name_removes_all_its_spellings() {
     for args in KINDS {

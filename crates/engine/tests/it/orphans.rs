@@ -50,7 +50,7 @@ fn new_orphan(fs: &Fs, dir: &Node, name: &str) -> Node {
     node
 }
 
-/// Several threads make orphans, more than the file has slots, and let go of some.
+/// Several threads make orphans, more than the file has slots, and release some.
 fn many(stage: &mut Stage) {
     let root = stage.root();
     let fs = &stage.fs;
@@ -209,7 +209,7 @@ fn a_damaged_orphan_block_of_a_closed_file_system_is_left_alone() {
     fs.unmount().expect("unmount");
     let after = device.to_vec();
     assert_eq!(after[place.clone()], bytes[place.clone()]);
-    // With the block as it was nothing else is wrong.
+    // With the original block, nothing else is wrong.
     let mut mended = after;
     mended[place.end - 8] ^= 1;
     save(&mended).assert_clean();

@@ -1,5 +1,5 @@
-//! Code that panics below or beside the engine: nothing hangs, the process lives, nothing half-done
-//! becomes durable.
+//! Panics below the engine or in its callers: nothing hangs, the process lives, and no partial
+//! change becomes durable.
 
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op, forward_device};
 use extant_engine::{Caller, Clock, Fs, New, OpenFlags, OpenOptions, Timestamp};
@@ -55,7 +55,7 @@ impl BlockDevice for Panicking {
     }
 }
 
-/// Runs something that must come to an end.
+/// Runs work with a time limit.
 fn in_time(work: impl FnOnce() + Send + 'static) {
     let (done, ended) = channel();
     let thread = std::thread::spawn(move || {
@@ -120,7 +120,7 @@ fn a_device_that_panics_is_a_device_that_fails() {
     });
 }
 
-/// A clock that panics: it is asked in the middle of changes.
+/// A clock that panics, in the middle of changes.
 #[derive(Debug, Default)]
 struct Clockwork(AtomicBool, AtomicU64);
 
@@ -217,8 +217,8 @@ impl Subscriber for Tripwire {
     fn exit(&self, _: &Id) {}
 }
 
-/// Uses a file system while the `nth` trace of this thread panics, and its device fails from a
-/// write on if that is asked for. Whether it panicked.
+/// Uses a file system while the `nth` trace of this thread panics, and, if requested, its device
+/// fails from a write on. Returns whether it panicked.
 fn trip(
     image: &Image,
     nth: u64,

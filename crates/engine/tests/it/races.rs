@@ -26,7 +26,7 @@ fn at_once<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B
     })
 }
 
-/// A nameless file gets its first name while its last holder lets go.
+/// A nameless file gets its first name while its last hold is released.
 #[test]
 fn a_link_comes_before_the_freeing_or_not_at_all() {
     for set in ["orphan_file", "ext3_1k"] {
@@ -61,8 +61,8 @@ fn a_link_comes_before_the_freeing_or_not_at_all() {
     }
 }
 
-/// One file gives an attribute block up, which is freed with its last user, while another comes to
-/// share it.
+/// One file drops an attribute block, which is freed with its last user, while another one begins
+/// to share it.
 #[test]
 fn a_shared_attribute_block_is_not_freed_under_its_next_user() {
     for set in ["1k", "no_csum"] {

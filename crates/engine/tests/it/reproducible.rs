@@ -1,5 +1,4 @@
-//! With a seed, the same calls give the same bytes: whatever memory there is, however busy the
-//! machine, and whenever they come.
+//! With a seed, equal calls give equal bytes, independently of memory, load and time.
 
 use extant_engine::{
     Caller, Clock, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Timestamp, XattrMode,
@@ -16,7 +15,7 @@ const MIB: u64 = 1 << 20;
 /// The shortest interval that options take.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Time stands still.
+/// A clock that stands still.
 #[derive(Debug)]
 struct Still;
 

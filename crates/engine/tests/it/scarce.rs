@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
-/// Files of one block each, which make room when they are removed.
+/// Files of one block each, whose removal makes space.
 const SPARE: u32 = 150;
 
 /// Few inodes, so that they end before the blocks.
@@ -230,7 +230,7 @@ fn full(setup: Setup) -> Pages {
     device.pages()
 }
 
-/// Runs an operation where `room` blocks are free; how many of its parts lacked space.
+/// Runs an operation with `room` free blocks. Returns the number of its parts that lacked space.
 fn lacks(base: &Pages, setup: Setup, operation: &Operation, room: u32, copy: &mut Copy) -> u32 {
     let what = format!("{} on {} with room for {room}", operation.name, setup.name);
     let device = Arc::new(PageDevice::new(base.clone()));
@@ -300,9 +300,9 @@ fn assert_kept(
     assert!(held.diff(&found).is_empty(), "{what}: {:?}", held.diff(&found));
 }
 
-/// Gives an operation room for one block more each time, until nothing lacks; where many blocks
-/// more change nothing, some of them are left out. Gives how often it lacked space, or `None` if it
-/// did to the end.
+/// Runs an operation with one more free block each time, until nothing lacks space. Skips some
+/// numbers where many more blocks change nothing. Returns the number of failures, or `None` if the
+/// last run still lacked space.
 fn each_lack(mut lacks: impl FnMut(u32) -> u32) -> Option<u32> {
     const FAR: u32 = 9;
     let (mut room, mut times) = (0, 0);
@@ -324,7 +324,7 @@ fn space_runs_out_at_each_allocation() {
     let mut failures = 0;
     for setup in [EXT4, EXT3, BIGALLOC, INLINE, QUOTA, EXT2] {
         let base = full(setup);
-        // A long attribute needs an inode of its own, which some cannot give it.
+        // A long attribute needs an attribute inode, which some file systems cannot store.
         let possible =
             |operation: &&Operation| setup == INLINE || operation.name != "a long attribute";
         for operation in OPERATIONS.iter().filter(possible) {

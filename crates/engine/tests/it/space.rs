@@ -80,7 +80,7 @@ fn remove_files(fs: &Fs, dir: &Node) {
     }
 }
 
-/// Usage as the superblock on the device says, after unmounting.
+/// Returns the usage in the superblock on the device after unmounting.
 fn free_on_device(image: &Image) -> (u64, u64) {
     let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
     let sb = fs.superblock();

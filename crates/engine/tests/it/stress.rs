@@ -14,7 +14,7 @@ use extant_testkit::{FeatureSet, Image};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 
-/// Threads, unless `EXTANT_STRESS_THREADS` tells.
+/// Number of threads; `EXTANT_STRESS_THREADS` overrides it.
 const THREADS: u64 = 6;
 
 /// Feature sets that differ in maps, directories, attributes and journals.

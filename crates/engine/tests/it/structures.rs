@@ -31,7 +31,7 @@ fn corrupt<T>(result: Result<T>) -> Corrupt {
     }
 }
 
-/// Opens and runs `f`, and gives the corruption that either meets.
+/// Opens the image and runs `f`. Returns the corruption that either reports.
 #[track_caller]
 fn met<T>(image: &[u8], f: impl FnOnce(&Fs) -> Result<T>) -> Corrupt {
     match open(image, true) {
@@ -454,7 +454,7 @@ fn absurd_superblocks() {
     let found = corrupt(open(&image, true));
     assert_eq!((found.field_name(), found.expected_value()), (Some("magic"), Some(0xEF53)));
     assert!(corrupt(open(&vec![0; 1 << 20], true)).field_name() == Some("magic"));
-    // Numbers that say nothing that is needed may be anything.
+    // Numbers without meaning for readers may have any value.
     let harmless: [Change; 3] = [
         |sb| sb.set_log_groups_per_flex(255),
         |sb| sb.set_want_extra_isize(9999),
@@ -535,8 +535,8 @@ fn absurd_sizes_of_files() {
     }
 }
 
-/// A bitmap that calls inodes in use free: their numbers are not given to new files as long as they
-/// are known, and names that led to them are not looked for without end.
+/// A bitmap that marks inodes in use as free: while they are in memory, their numbers are not given
+/// to new files, and lookups of their names end.
 #[test]
 fn inode_bitmaps_that_lie() {
     for set in ["default", "no_csum", "orphan_file"] {

@@ -209,7 +209,7 @@ fn damage(bytes: &mut [u8], value: u32, how: &str) {
         "map" => atlas.change_inode(bytes, value, |inode| inode.i_block[0] ^= 0xFF),
         "size" => atlas.change_inode(bytes, value, |inode| inode.size = 1 << 40),
         _ => {
-            // The value's blocks are free, says the bitmap.
+            // Marks the value's blocks as free in the bitmap.
             let first = atlas.read_inode(bytes, value).i_block;
             let nr = u64::from(u32::from_le_bytes([first[20], first[21], first[22], first[23]]));
             let group = ((nr - u64::from(atlas.geo.first_data_block))
@@ -227,7 +227,7 @@ fn damage(bytes: &mut [u8], value: u32, how: &str) {
     }
 }
 
-/// Each change of an owner that gives its value up.
+/// Each change of an owner that drops its value.
 const CHANGES: [&str; 4] = ["small", "large", "remove", "unlink"];
 
 fn change(fs: &Fs, how: &str) -> extant_engine::Result<()> {
@@ -369,8 +369,8 @@ fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
     }
 }
 
-/// Gives the value the form that Lustre made: it names its owner and has no count; the owner does
-/// not count its blocks.
+/// Gives the value the form of Lustre: it names its owner and has no count, and the owner does not
+/// count its blocks.
 fn make_old(bytes: &mut [u8], owner: u32, value: u32) {
     let atlas = Atlas::of(bytes);
     let generation = atlas.read_inode(bytes, owner).generation;

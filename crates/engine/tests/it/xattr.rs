@@ -17,7 +17,7 @@ fn open(image: &Image) -> Fs {
     Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).unwrap()
 }
 
-/// Unmounts; no handle has changed more blocks than it said.
+/// Unmounts, and verifies that no handle changed more blocks than its credits.
 fn unmount(fs: Fs) {
     assert_eq!(fs.stats().journal.overdrawn, 0, "credits");
     fs.unmount().unwrap();
@@ -94,7 +94,7 @@ fn exercise(name: &str, largest: u64) {
         expected.insert(path, model);
     }
     for n in (0..200).step_by(2) {
-        // Files that come and go give their attributes back.
+        // Removed files release their attributes.
         let name = format!("gone{n}");
         let node = ops.create(&WHO, &root, name.as_bytes(), 0o644, New::File).unwrap();
         let len = rng.between(100, largest);
@@ -191,7 +191,7 @@ fn equal_attributes_share_a_block() {
     image.assert_clean();
 }
 
-/// Gives each node one of few values again and again, or takes it away.
+/// Sets one of a few values on each node again and again, or removes it.
 fn set_few_values(ops: &extant_engine::Operations, nodes: &[Node], seed: u64) -> Vec<Attrs> {
     let rng = &mut Rng::new(seed);
     let mut models = vec![Attrs::new(); nodes.len()];
@@ -210,7 +210,7 @@ fn set_few_values(ops: &extant_engine::Operations, nodes: &[Node], seed: u64) ->
     models
 }
 
-/// Blocks come to be shared, are copied and given back by several threads at a time.
+/// Several threads share, copy and drop attribute blocks at the same time.
 #[test]
 fn threads_share_blocks() {
     const THREADS: usize = 4;

@@ -44,7 +44,8 @@ struct Rates {
     /// Of the states that recover to a known tree, one in `same` is examined like the first of its
     /// kind.
     same: u64,
-    /// Of those that come to something new, one is written to and checked by e2fsck.
+    /// Of the states that recover to a new tree, one in `go_on` is written to and checked by
+    /// e2fsck.
     go_on: u64,
     /// One is recovered by e2fsck, too.
     e2fsck: u64,
@@ -234,8 +235,8 @@ fn keep(seed: u64, nr: u64, why: &str, state: &State) {
     println!("{why}\n    {}: {kept:?}", path.display());
 }
 
-/// Goes on with the seed after those in the file of figures, for `EXTANT_CRASH_SECONDS` (600 unless
-/// told), with `EXTANT_CRASH_WORKERS` (2).
+/// Continues with the seed behind those in the file of figures, for `EXTANT_CRASH_SECONDS` (default
+/// 600), with `EXTANT_CRASH_WORKERS` (default 2).
 #[test]
 #[ignore = "runs for as long as it is told to"]
 fn crash_campaign() {

@@ -17,16 +17,16 @@ use std::sync::Arc;
 /// Differences that a message shows.
 const SHOWN: usize = 5;
 
-/// How much is asked of a state.
+/// The checks of a state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {
     /// It is written to, closed, and checked by e2fsck.
     pub go_on: bool,
-    /// e2fsck recovers a copy, and comes to the same tree.
+    /// Whether e2fsck recovers a copy, which must have the same tree.
     pub e2fsck: bool,
-    /// So does the kernel's mount.
+    /// Whether the kernel mounts a copy, which must have the same tree.
     pub kernel: bool,
-    /// How many states of the recovery itself are examined; only where it goes on.
+    /// Number of states of the recovery itself to examine; only with `go_on`.
     pub again: usize,
 }
 
@@ -75,7 +75,7 @@ impl Recovered {
         name_since(&base.pages, &self.device.inner().pages(), |nr| base.log.contains(&nr))
     }
 
-    /// Nothing else is asked of it.
+    /// Drops the image without further checks.
     pub fn drop(self) {
         self.fs.crash();
     }
@@ -165,7 +165,8 @@ impl Bench {
         Ok(held)
     }
 
-    /// `owned`: blocks of files. Of one that it cuts e2fsck leaves the tree as deep as it was.
+    /// Recovers a copy by e2fsck. `owned` are the blocks of files. e2fsck leaves the extent tree of
+    /// a file that it truncates as deep as before.
     fn by_e2fsck(
         &mut self,
         case: Case<'_>,

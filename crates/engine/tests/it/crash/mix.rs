@@ -1,5 +1,5 @@
-//! Random mixes of all operations, by seed, of one thread or of some at once. A file's bytes tell
-//! whose they are: their upper half is the file's, their lower half the write's.
+//! Random mixes of all operations, by seed, of one thread or of several at once. A file's bytes
+//! identify their origin: the upper half is the file's, the lower half the write's.
 
 use super::scene::{Content, Promise, Scene, Setup, Stage, record};
 use extant_engine::{
@@ -64,7 +64,7 @@ struct Mix<'a> {
     files: BTreeMap<u64, Known>,
     /// Names of files that are not regular.
     others: BTreeSet<String>,
-    /// Names that were taken away and not given again.
+    /// Names that were removed and not created again.
     gone: BTreeSet<String>,
     /// Names that files had before they were moved or lost one of several.
     former: BTreeMap<u64, BTreeSet<String>>,

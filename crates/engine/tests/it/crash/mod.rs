@@ -248,8 +248,7 @@ fn directories(stage: &mut Stage) {
     }
 }
 
-/// Attributes move between inode, block and inodes of their own, and blocks come to be shared and
-/// copied.
+/// Attributes move between inode, block and attribute inodes. Blocks are shared and copied.
 fn attributes(stage: &mut Stage) {
     let root = stage.root();
     let nodes: Vec<Node> =

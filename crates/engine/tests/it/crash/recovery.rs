@@ -1,5 +1,5 @@
-//! The power fails while a file system is recovered: each time it is recovered from the beginning,
-//! and comes to the same.
+//! Power cuts during recovery: the next recovery starts from the beginning, and leads to the same
+//! state.
 
 use super::examine::{Bench, Case, Depth};
 use super::scene::{Promise, Setup, Stage, record, setup};
@@ -134,7 +134,7 @@ fn a_truncate_goes_on_after_a_cut_between_its_transactions() {
             .open_file(&node, OpenFlags { write: true, ..Default::default() })
             .expect("open");
         (0..60).for_each(|n| file.allocate(Falloc::Allocate, n << 20, 1 << 20).expect("space"));
-        // From the first promise on states are looked at.
+        // States after the first promise are examined.
         let other = stage.write(&root, "other", 0, b"other");
         stage.sync_file(&other, "/other", b"other");
         file.set_len(LEFT as u64).expect("truncate");
@@ -220,7 +220,7 @@ fn large_orphan() -> SparseDevice {
     device.fork()
 }
 
-/// Opens, and closes again; gives the free blocks.
+/// Opens and closes the file system. Returns the number of free blocks.
 fn recovered(device: Arc<dyn BlockDevice>) -> u64 {
     let fs = Fs::open_device(device, &large_options()).expect("open");
     assert!(fs.resolve("/gone", Follow::No).is_err());

@@ -141,8 +141,8 @@ impl Setup {
         Setup { bytes: mebibytes << 20, ..self }
     }
 
-    /// How the file system is opened. Nothing depends on time, so that a seed gives the same scene
-    /// again.
+    /// Returns the options of the file system. None depends on time, so that a seed repeats its
+    /// scene.
     pub fn options(&self) -> OpenOptions {
         let hour = Duration::from_secs(3600);
         let options = OpenOptions::new()
@@ -234,8 +234,7 @@ pub(crate) struct Scene {
     pub promises: Vec<Durable>,
     /// Whether a mark made something durable.
     pub promising: Vec<bool>,
-    /// Files hold bytes by which they can be told from each other and from garbage
-    /// ([`super::mix`]).
+    /// Whether bytes of files identify their file and differ from garbage ([`super::mix`]).
     pub tagged: bool,
 }
 

@@ -5,7 +5,7 @@ use extant_engine::{Follow, Fs, Node as FsNode, OpenFlags};
 use extant_testkit::tree::{Kind, Manifest, Node, content_hash, kind_of};
 use std::collections::BTreeMap;
 
-/// Bytes that tell whose they are have this in their upper half; see [`super::mix`].
+/// Upper half of a byte that identifies its file; see [`super::mix`].
 const OWNER: u8 = 0xF0;
 
 /// Everything that can be reached. With `tagged`, files are to hold only bytes that were written to

@@ -120,14 +120,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Goes on behind the next event after which a cut makes a difference: a change, or the end.
-    /// `None` at the end.
+    /// Advances behind the next event after which a cut makes a difference: a change, or the end.
+    /// Returns `None` at the end.
     pub fn step(&mut self) -> Option<usize> {
         self.step_to(|_, event| event.changes())
     }
 
-    /// As [`Walk::step`], or goes on behind the next mark at which something became durable; tells
-    /// which.
+    /// Advances as [`Walk::step`] does, or behind the next mark at which something became durable.
+    /// Returns the position, and whether a mark is at it.
     pub fn step_or_promise(&mut self, scene: &Scene) -> Option<(usize, bool)> {
         let promised = |walk: &Self, event: &Event| {
             matches!(event, Event::Mark(_)) && scene.promising[walk.marks - 1]

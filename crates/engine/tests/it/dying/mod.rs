@@ -279,8 +279,8 @@ fn devices_die() {
     fail_if_any(&wrong);
 }
 
-/// All requests of all workloads, in an order by chance, for `EXTANT_FAULT_SECONDS` at most (an
-/// hour unless told).
+/// All requests of all workloads in random order, for at most `EXTANT_FAULT_SECONDS` (default: an
+/// hour).
 #[test]
 #[ignore = "runs for as long as it is told to"]
 fn all_devices_die() {

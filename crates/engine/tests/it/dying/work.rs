@@ -88,7 +88,7 @@ fn open(fs: &Fs, node: &Node) -> Result<File> {
     fs.open_file(node, OpenFlags { write: true, ..Default::default() })
 }
 
-/// Two open files of one inode, with whether each was told that something was lost.
+/// Two open files of one inode, with whether each reported a loss.
 struct Pair {
     path: String,
     files: [File; 2],
@@ -242,7 +242,7 @@ impl<'a> Work<'a> {
         self.device.heal();
         let mut told = Ok(());
         for pair in std::mem::take(&mut self.pairs) {
-            // Where nothing may be changed, each fsync says so for ever.
+            // On a file system that became read-only, every fsync fails.
             if !read_only {
                 let once = told_once(pair, hit, &mut self.errors);
                 // The log may have been given up meanwhile.

@@ -99,7 +99,7 @@ impl Base {
         Record::inode(self.inodes[name], &slot[..160])
     }
 
-    /// Opens the image with these records; gives the bytes that recovery leaves.
+    /// Opens the image with these records. Returns the bytes after the recovery.
     fn replay(&self, records: &[Record]) -> extant_engine::Result<Vec<u8>> {
         let mut image = self.bytes.clone();
         let sb = JournalSuperblock::parse(&image[self.atlas.journal_block(0)]).expect("a journal");
@@ -183,8 +183,8 @@ fn blocks_of_a_nameless_file_may_have_a_new_owner() {
     assert_eq!(seen, u64::from(BLOCKS) / 2);
 }
 
-/// Thousands of directories are made between the record that takes the blocks from `a` and the one
-/// that gives them to `b`.
+/// Thousands of directories are created between the record that takes the blocks from `a` and the
+/// one that assigns them to `b`.
 #[test]
 fn a_large_replay_reuses_no_block_in_use() {
     const DIRS: u32 = 4400;

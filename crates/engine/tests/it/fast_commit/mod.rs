@@ -240,8 +240,8 @@ fn kernel_sees(image: &Image, options: &str) -> Result<Manifest, String> {
     Ok(seen.without_directory_times())
 }
 
-/// Recovers with Extant, and again with the kernel on another copy. Gives how many records were
-/// replayed.
+/// Recovers with Extant, and with the kernel on another copy. Returns the number of replayed
+/// records.
 fn compare(image: &Image, name: &str, wrong: &mut Vec<String>) -> u64 {
     let (ours, theirs) = (image.copy(), image.copy());
     theirs.leave_unjudged("the kernel's replay does not count all links and blocks");
@@ -471,7 +471,7 @@ fn an_area_cut_at_every_block_is_replayed_as_by_the_kernel() {
         match at % 3 {
             0 => block.fill(0),
             1 => block[512..].fill(0),
-            // Within a record: nothing but the tail's checksum tells.
+            // Within a record: only the tail's checksum detects it.
             _ => block[100] ^= 0x10,
         }
         file.write_all_at(&block, area[at] * 1024).unwrap();

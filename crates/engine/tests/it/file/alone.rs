@@ -39,7 +39,7 @@ fn delayed_blocks_are_counted_and_found() {
     world.close();
 }
 
-/// Groups so small that a long extent lies in more of them than a transaction has room for.
+/// Groups so small that a long extent spans more of them than one transaction can change.
 #[test]
 fn long_ranges_may_lie_in_very_many_groups() {
     for flex in ["16", "128"] {
@@ -266,7 +266,7 @@ fn impossible_sizes_cost_an_error_at_most() {
     }
 }
 
-/// Does everything to a file of which little is known; only that nothing panics or hangs is asked.
+/// Runs every operation on a file with unknown content. It must not panic or hang.
 fn abuse(image: &Image) {
     let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
     let Ok(node) = fs.resolve("/file0", Follow::No) else { return };

@@ -1,5 +1,4 @@
-//! Failing devices: an error of writeback is told once to every open file, and nothing else is
-//! lost.
+//! Failing devices: each open file reports an error of writeback once, and nothing else is lost.
 
 use super::model::read_all;
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
@@ -225,8 +224,8 @@ fn space_of_a_failed_write_of_several_files_stays_theirs() {
                     filled += more as u64;
                 }
             };
-            // A writer that lacks space waits until other files are written, so some is left until
-            // the device goes on.
+            // A writer without space waits for the writeback of other files, so some space is left
+            // until the device works again.
             fill(64);
             device.turn.wait();
             fill(0);

@@ -5,8 +5,8 @@ use extant_engine::{Errno, Error, OpenOptions};
 use extant_testkit::FeatureSet;
 use extant_testkit::rng::Rng;
 
-/// Writes until there is no space, each time `len` bytes and a gap of `gap`; gives the bytes that
-/// should be there.
+/// Writes `len` bytes at a time, with gaps of `gap`, until there is no space. Returns the expected
+/// bytes of the file.
 fn fill(world: &World, file: usize, len: usize, gap: usize, direct: bool) -> Vec<u8> {
     let open = world.open(file, direct);
     let mut rng = Rng::new(file as u64);

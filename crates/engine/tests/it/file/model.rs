@@ -1,4 +1,4 @@
-//! Files of an image beside the bytes that they should have.
+//! Files of an image, with their expected bytes.
 
 use extant_engine::{
     Caller, Errno, Error, Falloc, File, Fs, New, OpenFlags, OpenOptions, RenameFlags,

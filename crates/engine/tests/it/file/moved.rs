@@ -1,6 +1,5 @@
-//! Power cuts while ranges are taken out of files and put in: a file is as it was or as it is to
-//! be, if its map is not of a great many extents; else each block is at its old place or at its new
-//! one.
+//! Power cuts while ranges are collapsed and inserted. A file whose map has few extents is in its
+//! old or its new state. Otherwise each block is at its old place or at its new one.
 
 use super::model::{allocate, read_all};
 use extant_blocks::{Event, RecordingDevice};
@@ -29,7 +28,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Every second block of the file is a hole; each other one says its number.
+/// Writes every second block with its number; the others are holes.
 fn scattered(file: &File, blocks: usize) -> Vec<u8> {
     let mut bytes = vec![0; blocks * BLOCK];
     for i in (0..blocks).step_by(2) {

@@ -14,7 +14,7 @@ const CUT: usize = 1000;
 /// A way to extend a file, with its name for messages.
 type Way = (&'static str, fn(&Fs, &Node));
 
-/// How a file comes to be longer than it was before the cut, on disk too.
+/// Ways to make the file longer than it was before the truncate, on disk, too.
 const WAYS: [Way; 7] = [
     ("set_len", |fs, node| open(fs, node, false).set_len(5000).unwrap()),
     ("a direct write", |fs, node| {

@@ -59,7 +59,7 @@ fn brief(step: &Step) -> String {
     }
 }
 
-/// The sets whose name is accepted, one after the other, each with its own seed.
+/// Runs the accepted feature sets in sequence, each with its own seed.
 fn walk_all(accept: impl Fn(&FeatureSet) -> bool, steps: usize) {
     for (i, set) in FEATURE_SETS.iter().enumerate().filter(|(_, set)| accept(set)) {
         eprintln!("feature set {}", set.name);

@@ -55,7 +55,8 @@ impl Plan {
     }
 }
 
-/// How many events of each thread a sync has promised: those answered before it was asked.
+/// Returns the number of events of each thread that a sync promised: those answered before it
+/// began.
 fn promised(history: &History) -> Vec<usize> {
     let syncs = history
         .iter()
@@ -150,7 +151,7 @@ fn wrong(told: &Told, from: &Model, to: &Model) -> Option<&'static str> {
     (!bytes_are_right(&told.history, from, to)).then_some("bytes that nobody wrote")
 }
 
-/// Rounds on one file system, each with a plan. Gives how many histories were searched.
+/// Runs rounds on one file system, each with a plan. Returns the number of searched histories.
 fn rounds(setup: Setup, seed: u64, mut goes_on: impl FnMut(u64) -> bool) -> u64 {
     let mut rng = Rng::new(seed);
     let mut pages = setup.pages();
@@ -227,7 +228,7 @@ fn lost_changes_are_detected() {
     assert_clean(device.inner());
 }
 
-/// For `EXTANT_ORDER_SECONDS` (a minute unless told).
+/// Runs for `EXTANT_ORDER_SECONDS` (default: a minute).
 #[test]
 #[ignore = "runs for as long as it is told to"]
 fn failing_histories() {

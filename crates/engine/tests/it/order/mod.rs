@@ -29,7 +29,7 @@ const ASKS: usize = 5;
 /// How often a smaller program is tried before it counts as right.
 const TRIES: u32 = 60;
 
-/// One question with its answer, and when it was asked and answered.
+/// An operation with its answer, and the times of both.
 #[derive(Clone, Debug)]
 struct Event {
     ask: Ask,
@@ -161,8 +161,8 @@ fn shrunk(setup: Setup, mut program: Program) -> (Program, Option<History>) {
     (program, found)
 }
 
-/// Rounds on one file system, with remounts and power cuts after a sync in between. Gives how many
-/// histories were searched.
+/// Runs rounds on one file system, with remounts, and power cuts after a sync, in between. Returns
+/// the number of searched histories.
 fn rounds(
     setup: Setup,
     groups: usize,
@@ -234,7 +234,7 @@ fn assert_clean(device: &PageDevice) {
     e2fsck::check(&path).assert_clean();
 }
 
-/// One thread is answered as the model says, exactly.
+/// One thread gets exactly the answers of the model.
 #[test]
 fn one_thread_is_answered_as_the_model_says() {
     for (seed, setup) in [EXT4, EXT3, INLINE, EXT2, DEEP].into_iter().enumerate() {
@@ -269,7 +269,7 @@ fn a_wrong_answer_is_detected() {
     fs.unmount().expect("unmount");
 }
 
-/// 33 threads for `EXTANT_ORDER_SECONDS` (a minute unless told).
+/// 33 threads for `EXTANT_ORDER_SECONDS` (default: a minute).
 #[test]
 #[ignore = "runs for as long as it is told to"]
 fn many_threads_are_answered_in_some_order() {

@@ -638,7 +638,7 @@ fn a_wrong_file_costs_the_counting_only() {
         let fs = open(&image);
         mix(&fs, 50 + round).steps(60);
         for kind in QuotaKind::ALL {
-            // Told or refused, but neither a panic nor without end.
+            // Values or an error, but neither a panic nor an endless loop.
             let _ = fs.quotas(kind);
         }
         fs.unmount().expect("unmount");
