@@ -1,4 +1,4 @@
-//! Data that writes accepted have blocks for their maps, too: on full disks, in files of many
+//! Data accepted by writes have reserved blocks for their maps: on full disks, in files of many
 //! pieces.
 
 use extant_engine::{
@@ -32,10 +32,10 @@ fn content(file: usize, piece: u64, len: usize) -> Vec<u8> {
     vec![(file as u64 * 7 + piece * 3) as u8 | 1; len]
 }
 
-/// Pieces that were accepted: the file, the piece, the offset, and how many bytes.
+/// Accepted pieces: the file, the piece, the offset, and the number of bytes.
 type Accepted = Vec<(usize, u64, u64, usize)>;
 
-/// Writes a piece; false if the disk is full.
+/// Writes a piece. Returns false if the disk is full.
 fn put(
     file: &File,
     nr: usize,
@@ -53,7 +53,7 @@ fn put(
     written == len
 }
 
-/// Everything that was accepted is there, now and when the image is opened again.
+/// Verifies that all accepted pieces are there, now and after the image is opened again.
 fn assert_kept(image: &Image, fs: Fs, accepted: &Accepted) {
     fs.sync().expect("what was accepted is kept");
     fs.unmount().expect("unmount");
@@ -151,8 +151,8 @@ fn allocated_blocks_that_are_written_one_by_one_on_a_full_disk_keep_their_conten
     assert_kept(&image, fs, &accepted);
 }
 
-/// Threads that each write one long piece at once. For such a piece more is set aside than it
-/// takes: map blocks for each of its pages alone, in whole clusters.
+/// Lets each of some threads write one long piece at the same time. The reservation of such a piece
+/// exceeds its use: it includes map blocks for each page alone, in whole clusters.
 fn write_together(threads: usize, len: usize, cluster: u64, how: OpenFlags) {
     let size = cluster.to_string();
     let args = ["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", &size, "-J", "size=4"];

@@ -26,7 +26,7 @@ struct Layout {
     /// Levels of the extent tree; `None` for pointers.
     depth: Option<u32>,
     log_data: bool,
-    /// The file is one of those that this makes.
+    /// Whether the file is one of those of this layout.
     planted: Option<deep::Layout>,
 }
 
@@ -64,9 +64,9 @@ impl Layout {
         piece * 2 * self.unit * BLOCK
     }
 
-    /// An image with such a file: extents are added from the last to the first, so that leaves are
-    /// half full, and of each second leaf half goes again, so that it can be joined with its
-    /// neighbours. Another file has its extents behind its size.
+    /// Returns an image with such a file. Extents are added from the last to the first, so that
+    /// leaves are half full. Half of each second leaf is removed again, so that it can be merged
+    /// with its neighbors. Another file has extents behind its size.
     fn image(&self) -> Pages {
         let image = Image::mke2fs(64 << 20, self.args);
         if let Some(layout) = self.planted {
@@ -193,8 +193,8 @@ const WORK: &[(&str, Work)] = &[
     ("a removal", |_, fs, _| fs.unlink(&fs.root()?, b"deep")),
 ];
 
-/// After a failure: other files get blocks, everything is closed and recovered, and the image is as
-/// it must be.
+/// After a failure, gives other files blocks, closes and recovers the file system, and verifies the
+/// image.
 fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<PageDevice>, copy: &mut Copy, what: &str) {
     let next = || -> extant_engine::Result<()> {
         let root = fs.root()?;

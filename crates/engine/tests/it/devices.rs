@@ -42,11 +42,11 @@ fn is_eio(e: &Error) -> bool {
     e.errno() == Errno::Io as i32
 }
 
-/// The feature set whose files have maps of three levels; an index of two levels has the directory
-/// with the old files.
+/// The feature set with maps of three levels. The directory with the old files has an index of two
+/// levels.
 const DEEP: &str = "large_dir";
 
-/// An image with something in it, so that there is something to read.
+/// Returns an image with some files, so that there are blocks to read.
 fn filled(set: &str) -> Vec<u8> {
     let mut bytes = FeatureSet::named(set).make_sized(8 * MIB).bytes();
     if set == DEEP {
@@ -173,7 +173,7 @@ fn assert_recovers(device: &Device, durable: &Durable, what: &str) {
     assert!(verdict.is_clean(), "{what}: {verdict:?}");
 }
 
-/// How often each operation happens when nothing fails, from the beginning of the work on.
+/// Counts the requests of kind `op` in a run without failures.
 fn count(bytes: &[u8], op: Op) -> u64 {
     let device = device(bytes);
     let fs = open(&device);
@@ -259,7 +259,8 @@ fn each_flush_fails() {
     each_fails("1k", Op::Flush);
 }
 
-/// Opening is tried with each operation failing: an error or a whole file system, and no panic.
+/// Opening fails at each request in turn: the result is an error or a working file system, and no
+/// panic.
 #[test]
 fn opening_fails_at_each_operation() {
     let bytes = filled("orphan_file");

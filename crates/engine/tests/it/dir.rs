@@ -1,4 +1,4 @@
-//! Directories: held against a map of names, checked by e2fsck, listed by the kernel.
+//! Directories: compared with a map of names, checked by e2fsck, listed by the kernel.
 
 use extant_engine::{Caller, Errno, Fs, New, Node, OpenOptions};
 use extant_testkit::image::{FeatureSet, Image};
@@ -115,7 +115,7 @@ impl<'f> Subject<'f> {
     }
 }
 
-/// Lists a directory with a new read after every `batch` entries; no name may come twice.
+/// Lists a directory with a new read after every `batch` entries. No name may appear twice.
 fn list(fs: &Fs, dir: &Node, batch: usize) -> Model {
     let mut out = Model::new();
     let mut cookie = 0;
@@ -229,7 +229,7 @@ fn index_levels(image: &Image) -> String {
     dump.lines().find(|line| line.contains("Indirect levels")).unwrap_or_default().to_string()
 }
 
-/// Long names in small blocks: so many leaves that two levels of index do not hold them.
+/// Adds long names in small blocks, so that two index levels cannot hold the leaves.
 fn fill_with_long_names(set: &str, count: usize) -> (Image, Model, Option<extant_engine::Error>) {
     let image = FeatureSet::named(set).make();
     let fs = open(&image);

@@ -1,4 +1,4 @@
-//! Discards: how they share the disk with writers, commits and the end of the mount.
+//! Discards beside writers, commits and unmount.
 
 use extant_blocks::{BlockDevice, forward_device};
 use extant_engine::{Caller, Errno, File, Fs, New, OpenFlags, OpenOptions, set_interrupt};
@@ -37,7 +37,7 @@ impl GatedDiscards {
         self.gate.lock().unwrap()
     }
 
-    /// Holds all discards from now on, or lets them go.
+    /// Holds all discards from now on, or releases them.
     fn hold(&self, yes: bool) {
         self.gate().held = yes;
         self.changed.notify_all();
@@ -66,7 +66,7 @@ impl BlockDevice for GatedDiscards {
     }
 }
 
-/// Lets held discards go when a test ends, also by a panic.
+/// Releases held discards when a test ends, also by a panic.
 struct LetGo<'a>(&'a GatedDiscards);
 
 impl Drop for LetGo<'_> {
@@ -125,7 +125,7 @@ fn files_grow_while_a_trim_waits_for_the_disk() {
     end(fs, &device, &image);
 }
 
-/// Space that comes free before and behind the slice in flight: a trim does not go back for it.
+/// Space that becomes free before and behind the slice in flight: the trim does not return to it.
 #[test]
 fn a_trim_discards_each_block_once_and_can_be_interrupted() {
     let image = ext4();

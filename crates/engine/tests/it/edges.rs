@@ -80,7 +80,7 @@ fn a_freed_inode_cannot_be_changed() {
     assert_eq!(fs.resolve("/new", Follow::No).unwrap().attr().mode & 0o777, 0o644);
 }
 
-/// The image counts one link where there are two names.
+/// The link count is one, but there are two names.
 #[test]
 fn a_name_whose_inode_became_another_is_looked_up_again() {
     let image = FeatureSet::named("default").make();

@@ -1,5 +1,5 @@
 //! Files of many extents, in every kind of map: written sparsely, in any order, punched, shifted,
-//! cut and removed; judged by e2fsck, debugfs and the kernel.
+//! truncated and removed; checked by e2fsck, debugfs and the kernel.
 
 use extant_engine::{Caller, Errno, Falloc, File, Fs, New, OpenFlags, OpenOptions};
 use extant_testkit::debugfs;
@@ -304,7 +304,7 @@ fn unwritten_blocks_are_written_piecemeal() {
     }
 }
 
-/// Space is taken out and pushed in, with thousands of extents behind.
+/// Ranges are collapsed and inserted, with thousands of extents behind them.
 #[test]
 fn ranges_collapse_and_open() {
     for (name, unit) in [("default", 1), ("1k", 1), ("bigalloc_1k", 16)] {

@@ -205,13 +205,13 @@ fn create(fs: &Fs, name: &str) -> File {
     fs.open_file(&made, OpenFlags { write: true, ..OpenFlags::default() }).unwrap()
 }
 
-/// Whether something was done; it may only lack space.
+/// Returns whether the operation succeeded. It may fail only for lack of space.
 fn had_space<T>(done: Result<T>) -> bool {
     done.inspect_err(|e| assert!(e.is(Errno::NoSpc), "{e}")).is_ok()
 }
 
-/// Fills the disk but for `left` blocks, then has a file need blocks for data and for its map: all
-/// of them, or the write fails and nothing else. Returns whether there was space.
+/// Fills the disk except for `left` blocks, then makes a file need blocks for data and for its map.
+/// It gets all of them, or only the write fails. Returns whether there was space.
 fn map_blocks_are_scarce(kind: &str, left: u64) -> bool {
     let pair = Pair::tiny(kind);
     let options = OpenOptions::new().journal(pair.journal.path()).log_data(true);

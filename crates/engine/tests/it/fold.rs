@@ -96,7 +96,7 @@ fn spelled(fs: &Fs, dir: &Node, ino: u64) -> Vec<String> {
     entries.map(|e| String::from_utf8(e.name).expect("text")).collect()
 }
 
-/// In leaves without gaps, too, where a longer spelling needs a split.
+/// Also in leaves without gaps, where a longer spelling requires a split.
 #[test]
 fn a_name_gets_another_spelling() {
     for (args, others) in [(KIND, 0), (INLINE, 0), (INLINE, 30), (KIND, 500)] {

@@ -97,7 +97,8 @@ fn no_byte_changes_while_frozen() {
     fs.unmount().expect("unmount");
 }
 
-/// More than a reader takes on the busiest host: one that waits for the thaw waits for ever.
+/// A time limit above that of any reader on a busy host: a reader that waits for the thaw would
+/// wait forever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Damage ends all changes here. The journal notes that in its superblock, which is on the frozen

@@ -79,9 +79,9 @@ fn a_rename_that_fails_half_way_changes_nothing() {
     image.assert_clean();
 }
 
-/// A tree in which each operation of [`use_everything`] has directories of its own, so that it
-/// reads blocks of its own. With a layout, some of its directories and files have indexes and maps
-/// of several levels.
+/// Returns a tree in which each operation of [`use_everything`] has its own directories, so that it
+/// reads its own blocks. With a layout, some directories and files have indexes and maps of several
+/// levels.
 fn prepared(layout: Option<Layout>) -> Vec<u8> {
     let set = FeatureSet::named(if layout.is_some() { "large_dir" } else { "1k" });
     let image = set.make_sized(16 << 20);
@@ -126,7 +126,7 @@ fn move_planted(fs: &Fs, from: &str, dir: &Node, name: &str) -> Node {
     fs.lookup(dir, name.as_bytes()).unwrap()
 }
 
-/// Each kind of change once, whatever comes of it.
+/// Makes each kind of change once, and ignores the results.
 fn use_everything(fs: &Fs) {
     let dir = |i: u32| fs.resolve(format!("/d{i}"), Follow::No);
     let at = |i: u32, name: &str| fs.resolve(format!("/d{i}/{name}"), Follow::No);
@@ -264,7 +264,7 @@ fn a_hole_without_space_keeps_written_data() {
     assert!(read_all(&file)[..8192] == [3; 8192]);
 }
 
-/// The descriptor of the second group is damaged, which opening finds when it has marked the
+/// The descriptor of the second group is damaged. Opening finds that after it has marked the
 /// superblock.
 #[test]
 fn opening_that_fails_leaves_the_image_as_it_was() {
@@ -280,8 +280,8 @@ fn opening_that_fails_leaves_the_image_as_it_was() {
     }
 }
 
-/// An orphan's blocks cannot be freed: the file system can be written, and its record is there when
-/// it is closed.
+/// An orphan's blocks cannot be freed: the file system stays writable, and the orphan's record is
+/// there after it is closed.
 #[test]
 fn an_orphan_that_cannot_be_freed_is_recorded_when_the_file_system_is_closed() {
     let image = FeatureSet::named("no_csum").make_sized(16 << 20);

@@ -13,7 +13,7 @@ fn name(i: usize) -> Vec<u8> {
     format!("file {i}").into_bytes()
 }
 
-/// Files that are held and not referred to; their numbers.
+/// Makes files that are held without references. Returns their numbers.
 fn make(fs: &Fs, dir: &Node) -> Vec<u64> {
     let file = |i| {
         let node = fs.create(&Caller::default(), dir, &name(i), 0o644, New::File).expect("create");
@@ -91,7 +91,7 @@ fn holds_of_evicted_inodes_are_released_without_loading() {
     image.assert_clean();
 }
 
-/// Threads look names up, hold, forget, evict and unlink; no hold is lost and none stays.
+/// Threads look names up, hold, forget, evict and unlink. No hold is lost, and none remains.
 #[test]
 fn holds_come_and_go_while_inodes_do() {
     let image = Image::mke2fs(32 << 20, SMALL);
@@ -134,7 +134,7 @@ fn holds_come_and_go_while_inodes_do() {
     image.assert_clean();
 }
 
-/// Space is kept with a file that is open for writing, so that stays.
+/// An inode with writers keeps their reservations, so it stays in memory.
 #[test]
 fn a_file_with_writers_stays_in_memory() {
     let image = Image::mke2fs(32 << 20, SMALL);

@@ -537,7 +537,8 @@ fn any_options_make_a_clean_file_system_or_none() {
     assert!(made > 40, "{made}");
 }
 
-/// Tables have whole blocks: the most inodes of a group depend on how many a block holds.
+/// Inode tables have whole blocks: the maximum number of inodes of a group depends on the inodes in
+/// a block.
 #[test]
 fn the_smallest_ratio_makes_clean_file_systems_at_every_block_and_inode_size() {
     for block_size in (10..=16).map(|bits| 1_u32 << bits) {

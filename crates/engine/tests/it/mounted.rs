@@ -1,5 +1,5 @@
-//! The borders of one mounting: handles that outlive it, nodes of another one, a second one on the
-//! same device.
+//! The limits of one mount: handles that outlive it, nodes of another one, a second one on the same
+//! device.
 
 use extant_blocks::{Event, Fault, FaultDevice, Op, RecordingDevice};
 use extant_engine::{

@@ -26,7 +26,7 @@ fn is_stale(fs: &Fs, ino: u64) -> bool {
     fs.operations().node(ino).is_err_and(|e| e.is(Errno::Stale))
 }
 
-/// They live, are written back, synced and freed without the inode table.
+/// Nameless inodes are written, synced and freed outside of the inode cache.
 #[test]
 fn nameless_inodes_are_not_in_the_cache() {
     const FILES: usize = 100;
@@ -118,7 +118,7 @@ fn make_findable_lets_lookups_by_number_succeed() {
     image.assert_clean();
 }
 
-/// An unlinked file stays unlinked while it is open, as with the kernel. A file that was made
+/// An unlinked file gets no new name while it is open, as in the kernel. A file that was created
 /// without a name gets one once.
 #[test]
 fn a_file_that_lost_its_name_gets_no_other() {

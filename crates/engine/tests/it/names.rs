@@ -1,4 +1,4 @@
-//! Names and inodes that leave memory, move and come, while others look them up.
+//! Names and inodes that are evicted, moved and created while other threads look them up.
 
 use extant_engine::{
     Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr,
@@ -167,8 +167,8 @@ fn exchanged_directories_hide_nothing() {
     close(fs, &image);
 }
 
-/// A deep directory moves between two parents while many walk to its leaf by both ways, upward, and
-/// change it.
+/// A deep directory moves between two parents while threads walk to its leaf by both paths, upward,
+/// too, and change it.
 #[test]
 fn renames_race_with_deep_walks() {
     const ROUNDS: u64 = 100;

@@ -1,4 +1,4 @@
-//! Orphans: many at once, more than the orphan file holds, recorded wrongly; recovered by Extant,
+//! Orphans: many at once, more than the orphan file holds, with wrong records; recovered by Extant,
 //! e2fsck and the kernel.
 
 use crate::crash::{Setup, Stage, record, setup, sweep};
@@ -139,8 +139,8 @@ fn a_full_orphan_file_overflows_and_all_recoveries_read_both() {
     save(&device.to_vec()).assert_clean();
 }
 
-/// A file that is made without a name is recorded from its beginning: after a cut nothing of it is
-/// left.
+/// A file that is created without a name has an orphan record from its creation: after a power cut
+/// it is freed.
 #[test]
 fn a_nameless_file_is_freed_after_a_power_cut() {
     for setup in [ONE_BLOCK, LIST] {

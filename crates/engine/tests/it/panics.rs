@@ -72,7 +72,7 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
     thread.join().expect("no panic comes through");
 }
 
-/// Files, directories, and syncs between them; errors are no matter.
+/// Uses files and directories with syncs in between, and ignores errors.
 fn use_it(fs: &Fs) -> extant_engine::Result<()> {
     let root = fs.root()?;
     for n in 0..6 {
@@ -86,7 +86,8 @@ fn use_it(fs: &Fs) -> extant_engine::Result<()> {
     Ok(())
 }
 
-/// The image after a device panicked from its n-th request on; whether it did before all was done.
+/// Recovers the image after a device panicked from its n-th request on. Returns whether it panicked
+/// before the work was done.
 fn after(requests: u64, image: &Image) -> bool {
     let inner = options().device(image.path()).expect("a device");
     let device = Arc::new(Panicking { inner, left: AtomicU64::new(u64::MAX) });
@@ -136,8 +137,8 @@ impl Clock for Clockwork {
     }
 }
 
-/// Wherever the engine asks for the time, the panic ends all changes, and the image recovers to a
-/// state from before or after.
+/// A panic at each place where the engine asks for the time ends all changes, and the image
+/// recovers to a state from before or after the change.
 #[test]
 fn a_panic_inside_a_change_makes_nothing_durable() {
     in_time(|| {

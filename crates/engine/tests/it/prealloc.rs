@@ -1,4 +1,4 @@
-//! Preallocation seen from outside: where files' blocks are, and that no space is lost or missed.
+//! Preallocation seen from outside: places of files' blocks, and exact free space.
 
 use extant_blocks::{BlockDevice, Event, RecordingDevice};
 use extant_engine::{Caller, Errno, Error, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions};
@@ -25,7 +25,8 @@ fn extents(file: &File) -> Vec<(u64, u64, u64)> {
     found
 }
 
-/// Parts that neither follow each other on the device nor keep their distance from the part before.
+/// Returns the number of parts that neither follow the part before on the device nor keep its
+/// distance.
 fn pieces(file: &File) -> usize {
     let apart = |a: &(u64, u64, u64), b: &(u64, u64, u64)| {
         b.0 != a.0 + a.2 && b.0.wrapping_sub(a.0) != b.1.wrapping_sub(a.1)
@@ -226,7 +227,7 @@ fn each_change_of_a_file_releases_its_preallocations() {
     assert_eq!(dumpe2fs::header(image.path()).number("Free blocks"), free);
 }
 
-/// A file that was closed with pages waiting keeps its preallocations for them, and no longer.
+/// A file that was closed with dirty pages keeps its preallocations until these are written.
 #[test]
 fn a_closed_file_keeps_nothing_once_it_is_written() {
     let (image, fs) = open("default", 64 << 20);
@@ -304,7 +305,7 @@ fn a_full_file_system_stays_exact() {
     }
 }
 
-/// Power cuts while files with preallocations are open: nothing of those is on the device.
+/// Power cuts while files with preallocations are open: no preallocation is on the device.
 #[test]
 fn a_power_cut_loses_no_space() {
     for (seed, set) in ["default", "1k", "bigalloc_1k", "ext3_1k"].into_iter().enumerate() {

@@ -31,7 +31,7 @@ struct Circumstances {
     memory: u64,
     /// Threads that take the processor away.
     thieves: u32,
-    /// After so many steps comes a pause that is longer than the commit interval.
+    /// A pause longer than the commit interval follows after this number of steps.
     pause_every: u64,
 }
 

@@ -47,7 +47,7 @@ const FEW_INODES_COUNTED: Setup = Setup {
 /// Does the n-th part of an operation; `None` behind the last.
 type Steps = fn(&Fs, u32) -> Option<Result<()>>;
 
-/// An operation, and whether each part of it is done as a whole or not at all.
+/// An operation, with whether each of its parts is atomic.
 struct Operation {
     name: &'static str,
     whole: bool,
@@ -362,8 +362,8 @@ fn inodes_run_out(setup: Setup, copy: &mut Copy) {
     }
 }
 
-/// Every kind of change on the smallest log, with few and with many groups: none asks for more than
-/// the log grants.
+/// Every kind of change on the smallest log, with few and with many groups: none needs more credits
+/// than the log grants.
 #[test]
 fn the_smallest_log_has_room_for_each_operation() {
     const KINDS: [(&str, &str); 3] = [("ext3", ""), ("ext4", ""), ("ext4", ",bigalloc")];

@@ -149,7 +149,7 @@ fn build(mount: &Path) -> Vec<String> {
     paths
 }
 
-/// Changes of modes, owners and ACLs are seen by the next walk, though memory knew others.
+/// Changes of modes, owners and ACLs apply to the next walk, although the old ones were cached.
 fn change(fs: &Fs) {
     let node = |path: &str| fs.resolve(path, Follow::No).unwrap();
     let mode = |mode| SetAttr { mode: Some(mode), ..Default::default() };

@@ -522,7 +522,7 @@ fn attribute_entries_that_overlap() {
     }
 }
 
-/// Sizes that no file has cost nothing to ask for.
+/// Impossible file sizes cost no memory or time.
 #[test]
 fn absurd_sizes_of_files() {
     let seed = seed("default", false);

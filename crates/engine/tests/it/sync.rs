@@ -14,7 +14,7 @@ use std::time::Duration;
 
 type Recorder = Arc<RecordingDevice<Memory>>;
 
-/// Nothing is committed or written back unasked.
+/// Options without commits and writeback by timer.
 fn quiet() -> OpenOptions {
     OpenOptions::new().commit_interval(Duration::from_secs(3600))
 }
@@ -114,8 +114,8 @@ fn an_fsync_writes_no_other_file() {
     fs.unmount().unwrap();
 }
 
-/// Requests that it takes to write back so many files of one block, and the blocks' order on the
-/// device.
+/// Returns the number of requests to write back `files` files of one block, and the order of their
+/// blocks on the device.
 fn requests_of_small_files(policy: PlugPolicy, files: u32) -> usize {
     let image = FeatureSet::named("default").make_sized(64 << 20);
     let device = Arc::new(RecordingDevice::new(Memory::from_bytes(&image.bytes())));

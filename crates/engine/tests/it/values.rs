@@ -323,7 +323,7 @@ fn damage_of_a_value_obeys_the_error_policy_and_keeps_the_change_whole() {
     }
 }
 
-/// The inode of the value lies in a block of the table of which nothing else is needed.
+/// The inode of the value lies in a block of the inode table that is needed for nothing else.
 #[test]
 fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
     let image =

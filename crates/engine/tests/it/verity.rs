@@ -184,7 +184,7 @@ fn each_level_is_verified_up_to_the_root() {
     }
 }
 
-/// Zeroes are verified as anything else, whether they are on the device or a hole is read as them.
+/// Zeroes are verified like other bytes, whether they are on the device or in a hole.
 #[test]
 fn holes_are_zeroes_and_verified_as_such() {
     let mut content = random(40 * 4096);

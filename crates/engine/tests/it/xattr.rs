@@ -1,4 +1,4 @@
-//! Extended attributes: held against a map, checked by e2fsck, read and changed by the kernel.
+//! Extended attributes: compared with a map, checked by e2fsck, read and changed by the kernel.
 
 use extant_engine::{Caller, Errno, Fs, New, Node, OpenOptions, XattrMode};
 use extant_testkit::image::{FeatureSet, Image};
@@ -333,7 +333,7 @@ fn attributes_of_the_kernel_are_read_and_changed() {
     }
 }
 
-/// An ACL that is not there is removed with success, as by the kernel; any other attribute is not.
+/// The removal of an absent ACL succeeds, as in the kernel; that of another absent attribute fails.
 #[test]
 fn removing_an_absent_acl_succeeds_as_with_the_kernel() {
     let image = FeatureSet::named("default").make();

@@ -1,4 +1,4 @@
-//! Which states of a scene are examined: a sample in `make test`, all cuts in `make crash`.
+//! The choice of states of a scene to examine: a sample in `make test`, all cuts in `make crash`.
 
 use super::examine::{Bench, Case, Depth, Tally};
 use super::mix;
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Kinds of file systems that mixes run on, and how many threads make the mix; long campaigns have
-/// [`scene::LAYOUTS`], too.
+/// Kinds of file systems that mixes run on, with the number of threads of a mix. Long campaigns add
+/// [`scene::LAYOUTS`].
 pub(crate) const KINDS: [(Setup, usize); 15] = [
     (scene::EXT4, 1),
     (scene::INLINE, 1),
@@ -34,7 +34,7 @@ pub(crate) const KINDS: [(Setup, usize); 15] = [
     (scene::FULL, 1),
 ];
 
-/// Failures after which a campaign ends.
+/// Number of failures after which a campaign ends.
 const ENOUGH: u64 = 20;
 
 /// Inverse rates of the additional checks of states. Extant recovers every state, and every state
@@ -47,11 +47,11 @@ struct Rates {
     /// Of the states that recover to a new tree, one in `go_on` is written to and checked by
     /// e2fsck.
     go_on: u64,
-    /// One is recovered by e2fsck, too.
+    /// One in `e2fsck` is recovered by e2fsck.
     e2fsck: u64,
-    /// And by the kernel.
+    /// One in `kernel` is recovered by the kernel.
     kernel: u64,
-    /// And cut again in its recovery.
+    /// One in `again` is cut again during its recovery.
     again: u64,
 }
 
@@ -157,10 +157,11 @@ pub(crate) fn sweep(name: &str, scene: &Scene, states: usize, seed: u64) {
     );
 }
 
-/// Draws of one cut: more where more may be missing, none any more where they have all been met.
+/// Maximum draws of parts for one cut: more where more writes are uncertain, none after all parts
+/// were examined.
 const MAX_DRAWS: usize = 24;
 
-/// All cuts of a mix; of one that was not logged, the end.
+/// Examines all cuts of a mix, or, without a journal, its end.
 fn all_cuts(seed: u64, bench: &mut Bench, broken: &mut dyn FnMut(String, &State)) {
     let kinds: Vec<_> = KINDS.into_iter().chain(scene::LAYOUTS.map(|setup| (setup, 1))).collect();
     let (setup, threads) = *Rng::new(seed).pick(&kinds);
@@ -226,7 +227,7 @@ impl Campaign {
     }
 }
 
-/// Keeps a state that was wrong.
+/// Stores a state that failed.
 fn keep(seed: u64, nr: u64, why: &str, state: &State) {
     let dir = std::env::temp_dir().join("extant-crash");
     let path = dir.join(format!("{seed}-{nr}.img"));

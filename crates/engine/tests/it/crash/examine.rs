@@ -20,7 +20,7 @@ const SHOWN: usize = 5;
 /// The checks of a state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {
-    /// It is written to, closed, and checked by e2fsck.
+    /// Whether the state is written to, closed, and checked by e2fsck.
     pub go_on: bool,
     /// Whether e2fsck recovers a copy, which must have the same tree.
     pub e2fsck: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Tally {
     pub kernel: u64,
     /// States of recoveries that were cut.
     pub again: u64,
-    /// States in which a file was still to be cut to its size.
+    /// States in which a file was still to be truncated to its size.
     pub truncated: u64,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Recovered {
 }
 
 impl Recovered {
-    /// Whether a file was still to be cut to its size.
+    /// Returns whether a file was still to be truncated to its size.
     pub fn truncated(&self) -> bool {
         self.fs.recovery().orphans.truncated > 0
     }
@@ -81,7 +81,7 @@ impl Recovered {
     }
 }
 
-/// Places to put images, and the counts.
+/// The files for images of other programs, and the counts.
 pub(crate) struct Bench {
     after: Copy,
     theirs: Copy,
@@ -296,7 +296,7 @@ fn change(fs: &Fs, dir: &Node, path: &[u8], rng: &mut Rng) -> extant_engine::Res
     }
 }
 
-/// A name may be taken or gone, a directory not empty.
+/// Accepts the errors of a name that exists or is absent, and of a directory that is not empty.
 fn fine(error: extant_engine::Error) -> extant_engine::Result<()> {
     match error {
         extant_engine::Error::Posix(_) => Ok(()),

@@ -13,16 +13,16 @@ use std::sync::Arc;
 /// Operations of one mix.
 const STEPS: u64 = 90;
 
-/// Files that are held without a name.
+/// Number of held files without a name.
 const HELD: usize = 3;
 
-/// Where a write goes.
+/// The place of a write.
 #[derive(Clone, Copy)]
 enum Where {
     Anywhere,
-    /// To bytes that are there, if any are.
+    /// Over existing bytes, if there are any.
     Over,
-    /// Behind the last byte, and mostly into its block.
+    /// Behind the last byte, mostly within its block.
     End,
 }
 
@@ -33,10 +33,10 @@ struct Known {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Permissions, user and group.
     access: (u32, u32, u32),
-    /// The upper half of its bytes.
+    /// Upper half of the file's bytes.
     owner: u8,
     writes: u8,
-    /// Writes go past the pages.
+    /// Whether writes use direct I/O.
     direct: bool,
 }
 
@@ -66,13 +66,13 @@ struct Mix<'a> {
     others: BTreeSet<String>,
     /// Names that were removed and not created again.
     gone: BTreeSet<String>,
-    /// Names that files had before they were moved or lost one of several.
+    /// Names that files had before a rename, or before one of several was removed.
     former: BTreeMap<u64, BTreeSet<String>>,
     held: Vec<File>,
     /// A file that never had a name.
     nameless: Option<(Node, Known)>,
     made: u8,
-    /// Files of [`deep::DIR`] that have got other names.
+    /// Number of files of [`deep::DIR`] that were renamed.
     planted: u64,
     /// Files whose names have changed since their last fsync: fdatasync promises nothing of names.
     renamed: BTreeSet<u64>,
@@ -85,7 +85,7 @@ impl Mix<'_> {
         (dir, name.clone(), format!("{prefix}/{name}"))
     }
 
-    /// Nothing is promised of the names of a file that is about to change.
+    /// Drops the promises for the names of a file that is about to change.
     fn forget_file(&mut self, ino: u64) {
         let names: Vec<String> =
             self.names.iter().filter(|(_, i)| **i == ino).map(|(n, _)| n.clone()).collect();
@@ -102,7 +102,7 @@ impl Mix<'_> {
         }
     }
 
-    /// A file has lost a name, which its next fsync makes durable, too.
+    /// Records that a file lost a name. Its next fsync makes that durable, too.
     fn left(&mut self, ino: u64, path: &str) {
         self.renamed.insert(ino);
         // Names that the path's previous inode had are no longer expected of it.
@@ -153,8 +153,7 @@ impl Mix<'_> {
         }
     }
 
-    /// A durable file is changed once more, in place or not, and all that can be read of it made
-    /// durable again.
+    /// Changes a durable file once more, in place or not, and makes the result durable again.
     fn change_and_sync(&mut self) {
         let Some(path) =
             self.names.keys().nth(self.rng.below(self.names.len().max(1) as u64) as usize).cloned()
@@ -194,7 +193,7 @@ impl Mix<'_> {
         self.files.insert(node.ino(), Known { data, ..known });
     }
 
-    /// Moves a file with a deep map to this name, if one is left. It holds nothing but zeroes.
+    /// Moves a file with a deep map to this name, if one is left. It contains only zeroes.
     fn planted(&mut self, dir: &Node, name: &str) -> Option<Node> {
         let from = self.stage.fs.resolve(format!("/{}", deep::DIR), Follow::No).ok()?;
         let file = format!("file{}", self.planted);
@@ -207,7 +206,7 @@ impl Mix<'_> {
         Some(node)
     }
 
-    /// Bytes within which writes begin in a file of this size.
+    /// Returns the length of the range in which writes to a file of this size begin.
     fn span(&self, size: usize) -> u64 {
         if self.planted > 0 { size.max(30_000) as u64 } else { 30_000 }
     }
@@ -223,7 +222,7 @@ impl Mix<'_> {
         }
     }
 
-    /// Makes a file without a name, which gets one the next time, or goes.
+    /// Makes a file without a name. The next call gives it a name or releases it.
     fn make_nameless(&mut self) {
         let (dir, name, path) = self.pick();
         let Some((node, known)) = self.nameless.take() else {
@@ -277,7 +276,7 @@ impl Mix<'_> {
         known.data[at..at + len].copy_from_slice(&bytes);
     }
 
-    /// Opens a file and takes its name away: it is an orphan until it is closed.
+    /// Opens a file and removes its name: it is an orphan until it is closed.
     fn hold(&mut self) {
         if self.held.len() >= HELD {
             drop(self.held.remove(0));
@@ -465,7 +464,7 @@ impl Mix<'_> {
         }
     }
 
-    /// The file gets other owners, whose usage changes where it is counted.
+    /// Changes the owners of a file, and with them the usage that quotas count.
     fn own(&mut self) {
         let (_, _, path) = self.pick();
         let Some(ino) = self.names.get(&path).copied() else { return };
@@ -492,7 +491,7 @@ impl Mix<'_> {
         }
     }
 
-    /// All is promised, which holds when the file system was closed.
+    /// Promises the whole state, for a file system that was closed.
     fn promise_all(&mut self) {
         self.held.clear();
         if let Some((node, _)) = self.nameless.take() {
@@ -501,7 +500,7 @@ impl Mix<'_> {
         self.promise_now();
     }
 
-    /// All that is known now is promised.
+    /// Promises the current state.
     fn promise_now(&mut self) {
         self.renamed.clear();
         self.former.clear();
@@ -523,7 +522,7 @@ impl Mix<'_> {
         self.sync_path(&path, datasync);
     }
 
-    /// fsync, or if that promises as much fdatasync.
+    /// Calls fsync, or fdatasync if it promises as much.
     fn sync_path(&mut self, path: &str, datasync: bool) {
         let Some(ino) = self.names.get(path).copied() else { return };
         let node = self.stage.fs.resolve(path, Follow::No).expect("resolve");

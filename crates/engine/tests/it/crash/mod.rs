@@ -172,9 +172,8 @@ fn with_piece(n: usize, data: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// Writes into unwritten extents in leaves of their own blocks; each fsync must cover the
-/// conversion, in whichever way the bytes came and even if the inode left memory between the write
-/// and the fsync.
+/// Writes into unwritten extents in leaves outside the inode. Each fsync must cover the conversion,
+/// for each way of writing, and even if the inode left memory between the write and the fsync.
 fn conversions(stage: &mut Stage) {
     let data = Rng::new(5).bytes(PIECE);
     for (round, name) in
@@ -225,7 +224,8 @@ fn owned_clusters(stage: &mut Stage) {
     }
 }
 
-/// A directory grows from one kind into the next and is emptied again; others come and go.
+/// A directory grows from one kind into the next and is emptied again; other directories are
+/// created and removed.
 fn directories(stage: &mut Stage) {
     let root = stage.root();
     let who = Caller::default();
@@ -272,7 +272,7 @@ fn attributes(stage: &mut Stage) {
     }
 }
 
-/// A file that fills the disk leaves nothing behind when it goes, however its data were written.
+/// A removed file that filled the disk leaves no block in use, for each way of writing.
 #[test]
 fn space_of_a_removed_file_that_filled_the_disk_is_free() {
     for setup in kinds() {
@@ -358,7 +358,7 @@ fn mixes_survive_power_cuts() {
     }
 }
 
-/// Of this mix a conversion was lost when fsync did not wait for changes of leaves outside the
+/// In this mix a conversion was lost when fsync did not wait for changes of leaves outside the
 /// inode.
 #[test]
 fn conversions_in_deep_maps_survive_power_cuts() {

@@ -43,14 +43,14 @@ impl Pages {
         &mut Arc::make_mut(&mut self.0[at / PAGE])[at % PAGE..][..len]
     }
 
-    /// Pages that are not the other's, by their numbers.
+    /// Returns the pages that differ from those of `since`, by their numbers.
     pub fn changed<'a>(&'a self, since: &'a Pages) -> impl Iterator<Item = (usize, &'a Page)> {
         let pairs = self.0.iter().zip(&since.0).enumerate();
         pairs.filter(|(_, (new, old))| !Arc::ptr_eq(new, old)).map(|(nr, (new, _))| (nr, &**new))
     }
 
-    /// Calls `f` with the page of each part of a range, the place within it, and that part's place
-    /// in a buffer.
+    /// Calls `f` for the part of a range in each page, with the page, the range within it, and the
+    /// part's place in a buffer.
     fn each_part(at: usize, len: usize, mut f: impl FnMut(usize, usize, std::ops::Range<usize>)) {
         let mut done = 0;
         while done < len {

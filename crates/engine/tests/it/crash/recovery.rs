@@ -118,7 +118,7 @@ fn a_truncate_is_finished_however_often_the_power_fails() {
     });
 }
 
-/// So many groups that cutting a file takes several transactions.
+/// Enough groups that a truncate takes several transactions.
 const MANY_GROUPS: Setup = Setup { name: "very many groups", bytes: 96 << 20, ..GROUPS };
 
 /// A power cut between the transactions of a truncate: the next recovery completes the truncate,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// A kind of file system, and how it is opened.
+/// A kind of file system, with its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Setup {
     pub name: &'static str,
@@ -23,7 +23,7 @@ pub(crate) struct Setup {
     /// The kernel mounts it for writing.
     pub kernel: bool,
     /// Some of its files and a directory have maps and an index of several levels, and operations
-    /// go farther apart.
+    /// use a larger range of offsets.
     pub layout: Option<Layout>,
     /// Without a journal: promises hold after the file system was closed.
     pub unlogged: bool,
@@ -84,7 +84,7 @@ pub(crate) const DEEP: Setup = Setup {
 };
 pub(crate) const DEEP_BIGALLOC: Setup =
     Setup { name: "deep bigalloc", layout: Some(Layout::sparse(2)), ..BIGALLOC.sized(24) };
-/// The next extent makes the map grow.
+/// Its map is full: the next extent makes it grow.
 pub(crate) const FULL: Setup =
     Setup { name: "full leaf", layout: Some(Layout::full(1)), ..EXT4.sized(12) };
 
@@ -279,12 +279,12 @@ impl Stage {
         self.holds(path, data.to_vec());
     }
 
-    /// `path` may change from here on: nothing is promised of it.
+    /// Drops the promises for `path`, which may change from here on.
     pub fn forget(&self, path: &str) {
         self.change(false, |now| drop(now.remove(path)));
     }
 
-    /// Nothing is promised of anything.
+    /// Drops all promises.
     pub fn forget_all(&self) {
         self.change(false, |now| now.clear());
     }
@@ -297,7 +297,7 @@ impl Stage {
         self.change(true, |now| drop(now.insert(path.into(), what)));
     }
 
-    /// `path` is there, whatever it holds, unless more is promised of it.
+    /// Promises that `path` exists, with any content, unless more is promised already.
     pub fn promise_there(&self, path: &str) {
         self.change(true, |now| {
             now.entry(path.into()).or_insert(Promise::There);

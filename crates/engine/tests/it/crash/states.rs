@@ -16,7 +16,7 @@ const SECTOR: usize = 512;
 const SUPERBLOCK: Range<usize> =
     SUPERBLOCK_OFFSET as usize..SUPERBLOCK_OFFSET as usize + SUPERBLOCK_SIZE;
 
-/// Which of the writes since the last flush are there.
+/// The subset of the writes since the last flush that a cut leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     All,
@@ -42,7 +42,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Where a walk begins.
+    /// Returns the state at the beginning of a walk.
     pub fn base(pages: &Pages) -> State {
         State { pages: pages.clone(), name: 0 }
     }
@@ -81,7 +81,7 @@ fn hash(at: usize, bytes: &[u8]) -> u64 {
     hash ^ hash >> 29
 }
 
-/// A part of a write that is there as a whole or not at all.
+/// A part of a write that is written as a whole or not at all.
 #[derive(Clone, Debug)]
 struct Piece {
     at: usize,
@@ -178,7 +178,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// How many pieces of writes may or may not be there.
+    /// Returns the number of pieces of writes that a cut here may lose.
     pub fn uncertain(&self) -> usize {
         self.pending.len()
     }

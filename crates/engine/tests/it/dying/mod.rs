@@ -25,13 +25,13 @@ pub(crate) type Device = Arc<FaultDevice<PageDevice>>;
 /// Failures of one run in `make test`.
 const SHORT: u64 = 700;
 
-/// Failures that were not borne once.
+/// Plans whose failure once broke something.
 const KEPT: [&str; 2] = [
     "cuts on ext3: Plan { op: Read, nth: 8, how: FromThenOn }",
     "cuts on quota: Plan { op: Read, nth: 22, how: FromThenOn }",
 ];
 
-/// How long a request fails, and how.
+/// The duration and the kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Once,
@@ -209,7 +209,8 @@ fn recovers(
     }
 }
 
-/// A quota file of which a part could not be read counts no more, and a check makes it anew.
+/// Returns whether a line of e2fsck concerns a quota file. A quota file that could not be read in
+/// part is not used any more, and a check rebuilds it.
 fn is_of_quota(line: &str) -> bool {
     let about = [
         "Update quota info for quota type ",
@@ -244,8 +245,8 @@ fn fail_if_any(wrong: &[String]) {
     assert!(wrong.is_empty(), "{} failures were not borne:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A sample of all requests of all workloads, or the one that `EXTANT_FAULT_ONLY` names as a
-/// message did.
+/// A sample of all requests of all workloads, or the one that `EXTANT_FAULT_ONLY` names in the form
+/// of a message.
 #[test]
 fn devices_die() {
     let (subjects, mut rng, only) =

@@ -37,7 +37,8 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     Rng::new(seed).bytes(len)
 }
 
-/// A file system with something in it, so that there is something to read. Made once of a kind.
+/// Returns a file system with some files, so that there are blocks to read. Made once for each
+/// kind.
 pub(crate) fn prepared(setup: Setup) -> Pages {
     static MADE: OnceLock<Mutex<BTreeMap<Setup, Pages>>> = OnceLock::new();
     let mut made = MADE.get_or_init(Mutex::default).lock().unwrap_or_else(|e| e.into_inner());
@@ -74,8 +75,8 @@ fn prepare(setup: Setup) -> Result<Pages> {
     Ok(device.pages())
 }
 
-/// A file "a": one with a deep map and zeroes behind its first bytes, where the file system has
-/// some.
+/// Returns a file "a": where the file system has such, one with a deep map and zeroes behind its
+/// first bytes.
 fn planted(fs: &Fs, d: u32, dir: &Node) -> Result<Node> {
     let Ok(from) = fs.resolve(format!("/{}", deep::DIR), Follow::No) else {
         return fs.create(&WHO, dir, b"a", 0o644, New::File);
@@ -123,7 +124,7 @@ impl<'a> Work<'a> {
         Work { fs, device, now, durable, errors: Vec::new(), pairs: Vec::new() }
     }
 
-    /// Does something about some paths. If it fails, nothing is known of them.
+    /// Changes some paths. If the change fails, nothing is expected of them.
     fn step(
         &mut self,
         after: &[(&str, Option<Vec<u8>>)],
@@ -278,7 +279,7 @@ fn told_once(
     Ok(())
 }
 
-/// Whether all is there that was promised.
+/// Verifies that all promised changes are there.
 pub(crate) fn assert_durable(fs: &Fs, durable: &Durable) -> std::result::Result<(), String> {
     for (path, expected) in durable {
         let node = match (fs.resolve(path, Follow::No), expected) {
@@ -339,7 +340,7 @@ fn names(w: &mut Work<'_>) {
     }
 }
 
-/// Files that are open twice are written to, through pages and past them.
+/// Writes to files that are open twice, through pages and by direct I/O.
 fn data(w: &mut Work<'_>) {
     let first = w.pair("/d0/a");
     w.write(first, 4000, &bytes(50, 30_000));
@@ -386,7 +387,7 @@ fn attributes(w: &mut Work<'_>) {
     }
 }
 
-/// Files lose parts, and files without names lose all.
+/// Truncates files, and frees files without names.
 fn cuts(w: &mut Work<'_>) {
     let pieces = |fs: &Fs, path: &str| {
         let file = open(fs, &fs.resolve(path, Follow::No)?)?;
@@ -441,7 +442,7 @@ fn change(
     }
 }
 
-/// Maps lose, get and move extents. Nothing but the root directory is in memory at first.
+/// Removes, adds and moves extents. Only the root directory is in memory at first.
 fn maps(w: &mut Work<'_>) {
     let data = bytes(70, 30_000);
     change(

@@ -91,7 +91,7 @@ impl Base {
         self.bytes[self.atlas.slot(self.inodes[name]).bytes.clone()].to_vec()
     }
 
-    /// A record that `name` has so many blocks of 1 KiB.
+    /// Returns a record that sets the size of `name` in blocks of 1 KiB.
     fn sized(&self, name: &str, blocks: u32) -> Record {
         const SIZE: usize = 4;
         let mut slot = self.slot(name);
@@ -158,7 +158,7 @@ fn two_nameless_files_may_have_had_the_same_blocks() {
     ]);
 }
 
-/// The file that lost its name had blocks that another has now.
+/// The blocks of the file that lost its name now belong to another file.
 #[test]
 fn blocks_of_a_nameless_file_may_have_a_new_owner() {
     let base = base(BLOCKS);

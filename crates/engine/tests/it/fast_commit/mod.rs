@@ -90,7 +90,7 @@ fn before(root: &Path) {
 
 type Step = fn(&Path);
 
-/// Steps after each of which the state is durable, by a fast commit where the kernel makes one.
+/// Steps. Each makes its state durable, by a fast commit if the kernel writes one.
 const STEPS: [(&str, Step); 16] = [
     ("create", |r| write(&r.join("new"), 5000, 1)),
     ("append", |r| write(&r.join("old/7"), 90_000, 2)),
@@ -313,7 +313,7 @@ fn orphans_of_the_full_commit_keep_their_fate() {
     }
 }
 
-/// An area that is full to its last block, which the kernel and e2fsck read beyond: they refuse it.
+/// An area that is full to its last block. The kernel and e2fsck read beyond it and refuse it.
 #[test]
 fn a_full_area_is_replayed() {
     let args =

@@ -30,7 +30,7 @@ struct Scene {
     options: OpenOptions,
 }
 
-/// Takes its time to write, so that commits come in between.
+/// A device with slow writes, so that commits overlap with them.
 #[derive(Debug)]
 struct Slow(Arc<RecordingDevice<Arc<Memory>>>);
 
@@ -147,7 +147,8 @@ fn dirty_image(set: &FeatureSet, options: &OpenOptions) -> Vec<u8> {
     image.bytes()
 }
 
-/// The device after a cut behind `cut` events, of those since the last flush any subset.
+/// Returns the device after a cut behind `cut` events, with any subset of the writes since the last
+/// flush.
 fn state(scene: &Scene, cut: usize, rng: &mut Rng) -> Memory {
     let device = Memory::from_bytes(&scene.base);
     let flushed = scene.events[..cut].iter().rposition(|e| matches!(e, Event::Flush)).unwrap_or(0);

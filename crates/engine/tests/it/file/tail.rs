@@ -59,7 +59,7 @@ fn content(device: Memory) -> Vec<u8> {
     bytes
 }
 
-/// Cuts the power at each write while the file is cut and grows again.
+/// Cuts the power at each write while the file is truncated and extended again.
 fn grow_again(way: fn(&Fs, &Node), between: bool, what: &str) {
     let base = Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes();
     let device = Arc::new(RecordingDevice::new(Arc::new(Memory::from_bytes(&base))));
@@ -156,7 +156,7 @@ const KINDS: [(&str, &[&str], bool); 4] = [
     ("logged data", &["-t", "ext4", "-b", "4096"], true),
 ];
 
-/// The device after each write of a cut that became durable.
+/// Returns the device after each write of a truncate that became durable.
 fn states_of_a_cut(base: &[u8], logged: bool, before: fn(&Fs, &Node)) -> Vec<Memory> {
     let device = Arc::new(RecordingDevice::new(Arc::new(Memory::from_bytes(base))));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new().log_data(logged)).unwrap();
@@ -245,7 +245,7 @@ fn a_cut_inside_a_block_is_durable_with_its_zeroes() {
     }
 }
 
-/// The file is freed by the next recovery, though a crash came after a cut of several transactions.
+/// The next recovery frees the file, although a crash followed a truncate of several transactions.
 #[test]
 fn a_cut_leaves_the_record_of_a_file_without_a_name() {
     for args in [

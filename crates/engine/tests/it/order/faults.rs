@@ -127,7 +127,7 @@ fn ask(fs: &Fs, held: &[Place], device: &Device, plan: Plan, rng: &mut Rng) -> V
     early.into_iter().zip(late).map(told).collect()
 }
 
-/// One history behind the other.
+/// Joins two histories.
 fn joined(mut early: History, late: History) -> History {
     let end = early.iter().flatten().map(|event| event.answered).max().unwrap_or(0) + 1;
     for (events, late) in early.iter_mut().zip(late) {

@@ -26,7 +26,7 @@ const THREADS: usize = 3;
 /// Operations of each thread in one round.
 const ASKS: usize = 5;
 
-/// How often a smaller program is tried before it counts as right.
+/// Number of runs of a smaller program without a failure before it counts as right.
 const TRIES: u32 = 60;
 
 /// An operation with its answer, and the times of both.
@@ -73,7 +73,7 @@ fn run(fs: &Fs, places: &[Place], programs: &[Program]) -> Vec<History> {
     })
 }
 
-/// Whether some order of a history leads from one state to the other.
+/// Returns whether some order of a history leads from one state to the other.
 fn has_order(history: &History, from: &Model, to: &Model) -> bool {
     let all = |done: &[usize]| done.iter().zip(history).all(|(done, events)| *done == events.len());
     search(history, from, Model::next, |done, state| all(done) && state == to)
@@ -128,7 +128,7 @@ fn states(fs: &Fs, places: &[Place]) -> Vec<Model> {
     places.iter().map(|place| place.state(fs).expect("readable")).collect()
 }
 
-/// The history of a program on a new file system, if it has no order.
+/// Returns the history of a program on a new file system, if it has no order.
 fn fails(setup: Setup, program: &Program) -> Option<History> {
     let (_device, fs, places) = stage(setup, 1);
     let from = states(&fs, &places);
@@ -138,7 +138,7 @@ fn fails(setup: Setup, program: &Program) -> Option<History> {
     (!has_order(&history, &from[0], &to[0])).then_some(history)
 }
 
-/// Leaves operations out as long as it still fails sometimes.
+/// Leaves operations out while the program still fails sometimes.
 fn shrunk(setup: Setup, mut program: Program) -> (Program, Option<History>) {
     let tried = |program: &Program| (0..TRIES).find_map(|_| fails(setup, program));
     let mut found = tried(&program);
@@ -199,7 +199,7 @@ fn rounds(
     round * groups as u64
 }
 
-/// Closes and opens, or cuts the power after a sync: all is there.
+/// Closes and opens, or cuts the power after a sync, and verifies that all is there.
 fn again(
     setup: Setup,
     device: Arc<PageDevice>,
@@ -250,7 +250,7 @@ fn threads_are_answered_in_some_order() {
     }
 }
 
-/// A history that no order explains is found out.
+/// A history without an order is detected.
 #[test]
 fn a_wrong_answer_is_detected() {
     let (_device, fs, places) = stage(EXT4, 1);

@@ -471,7 +471,7 @@ fn soft_limits_hold_after_their_grace() {
     image.assert_clean();
 }
 
-/// When grace ends is in the file, of space and of inodes.
+/// The end of the grace periods is in the file, for space and for inodes.
 #[test]
 fn grace_periods_survive_a_remount() {
     const BEGIN: i64 = 1_700_000_000;
@@ -580,8 +580,8 @@ fn limits_are_exact_among_many_threads() {
     image.assert_clean();
 }
 
-/// Quota files and the orphan file have no names, and cannot be had by their numbers, which need
-/// not be among the reserved ones.
+/// Quota files and the orphan file have no names, and lookups of their numbers fail, reserved or
+/// not.
 #[test]
 fn hidden_files_are_hidden() {
     let image = small();

@@ -1,4 +1,4 @@
-//! Values of attributes in inodes of their own: each owner pays for them.
+//! Attribute values in attribute inodes: each owner is charged for them.
 
 use super::{block_limits, create, is_quota, open};
 use extant_engine::{Errno, QuotaKind, QuotaLimits, XattrMode};
