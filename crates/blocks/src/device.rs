@@ -23,24 +23,36 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn len(&self) -> u64;
 
     /// Returns the device's name for messages.
-    fn name(&self) -> String;
+    fn name(&self) -> String {
+        "device".into()
+    }
 
     /// Returns whether writes are refused.
     fn read_only(&self) -> bool {
         false
     }
 
+    /// Returns the number of bytes of which the offset and the length of each request must be a
+    /// multiple; a request may also end at the device's end. 1, the default, allows every request.
+    ///
+    /// File systems and [`AlignedDevice::over`](crate::AlignedDevice::over) turn requests within
+    /// such a block into reads and writes of the whole block. The addresses of buffers are
+    /// arbitrary.
+    fn alignment(&self) -> usize {
+        1
+    }
+
     /// Fills `buf` from `offset`.
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Writes `data` at `offset`. The data is durable after a later [`BlockDevice::flush`].
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
 
     /// Fills the buffers in order from `offset`.
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
         let mut at = offset;
         for buf in bufs {
-            self.read_at(buf, at)?;
+            self.read_exact_at(buf, at)?;
             at = at.saturating_add(buf.len() as u64);
         }
         Ok(())
@@ -50,7 +62,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let mut at = offset;
         for buf in bufs {
-            self.write_at(buf, at)?;
+            self.write_all_at(buf, at)?;
             at = at.saturating_add(buf.len() as u64);
         }
         Ok(())
@@ -66,8 +78,12 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// unknown bytes. A device may ignore the call.
     ///
     /// # Errors
-    /// `Unsupported` from a device that is known to ignore every call.
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// `Unsupported` from a device that is known to ignore every call, as the default does.
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        let cause = io::Error::new(io::ErrorKind::Unsupported, "the device discards nothing");
+        let op = crate::Op::Discard;
+        Err(crate::DeviceError { op, device: self.name(), offset, len, cause }.into())
+    }
 
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -124,7 +140,7 @@ pub(crate) fn write_zeroes_plainly<D: BlockDevice + ?Sized>(
     let mut done = 0;
     while done < len {
         let chunk = (len - done).min(zeroes.len() as u64);
-        device.write_at(&zeroes[..chunk as usize], offset.saturating_add(done))?;
+        device.write_all_at(&zeroes[..chunk as usize], offset.saturating_add(done))?;
         done += chunk;
     }
     Ok(())
@@ -152,14 +168,19 @@ macro_rules! forward_device {
             $inner.read_only()
         }
     };
-    (@read_at $this:ident $inner:expr) => {
-        fn read_at(&$this, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-            $inner.read_at(buf, offset)
+    (@alignment $this:ident $inner:expr) => {
+        fn alignment(&$this) -> usize {
+            $inner.alignment()
         }
     };
-    (@write_at $this:ident $inner:expr) => {
-        fn write_at(&$this, data: &[u8], offset: u64) -> std::io::Result<()> {
-            $inner.write_at(data, offset)
+    (@read_exact_at $this:ident $inner:expr) => {
+        fn read_exact_at(&$this, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+            $inner.read_exact_at(buf, offset)
+        }
+    };
+    (@write_all_at $this:ident $inner:expr) => {
+        fn write_all_at(&$this, data: &[u8], offset: u64) -> std::io::Result<()> {
+            $inner.write_all_at(data, offset)
         }
     };
     (@read_vectored_at $this:ident $inner:expr) => {
@@ -207,8 +228,9 @@ macro_rules! forward_device {
 macro_rules! forward_pointers {
     ($($type:ty),+) => {$(
         impl<D: BlockDevice + ?Sized> BlockDevice for $type {
-            forward_device!(self => (**self); len, name, read_only, read_at, write_at, read_vectored_at, write_vectored_at,
-                flush, discard, write_zeroes, set_len, next_data, claim);
+            forward_device!(self => (**self);
+                len, name, read_only, alignment, read_exact_at, write_all_at, read_vectored_at,
+                write_vectored_at, flush, discard, write_zeroes, set_len, next_data, claim);
         }
     )+};
 }

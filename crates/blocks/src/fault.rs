@@ -156,22 +156,22 @@ impl<D: BlockDevice> FaultDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
-    crate::forward_device!(self => self.inner; len, name, read_only, next_data, claim);
+    crate::forward_device!(self => self.inner; len, name, alignment, read_only, next_data, claim);
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.run(Op::Read, offset, buf.len() as u64, || self.inner.read_at(buf, offset))
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.run(Op::Read, offset, buf.len() as u64, || self.inner.read_exact_at(buf, offset))
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let len = data.len() as u64;
         match self.meet(Op::Write, offset, len) {
-            None => self.inner.write_at(data, offset),
+            None => self.inner.write_all_at(data, offset),
             Some(Failure::Error(errno)) => Err(self.error(Op::Write, offset, len, errno)),
             Some(Failure::Torn(count)) => {
-                self.inner.write_at(&data[..count.min(data.len())], offset)
+                self.inner.write_all_at(&data[..count.min(data.len())], offset)
             }
             Some(Failure::Short(count, errno)) => {
-                self.inner.write_at(&data[..count.min(data.len())], offset)?;
+                self.inner.write_all_at(&data[..count.min(data.len())], offset)?;
                 Err(self.error(Op::Write, offset, len, errno))
             }
         }
@@ -180,7 +180,7 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
     /// Counts as one write.
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let data: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-        self.write_at(&data, offset)
+        self.write_all_at(&data, offset)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -216,11 +216,11 @@ mod tests {
         let flushes = [device.flush().is_ok(), device.flush().is_ok(), device.flush().is_ok()];
         assert_eq!(flushes, [true, false, true]);
         let mut buf = [0; 4];
-        let reads =
-            [0, 1, 2].map(|_| device.read_at(&mut buf, 0).map_err(|error| raw_os_error(&error)));
+        let reads = [0, 1, 2]
+            .map(|_| device.read_exact_at(&mut buf, 0).map_err(|error| raw_os_error(&error)));
         assert_eq!(reads, [Ok(()), Err(Some(19)), Err(Some(19))]);
         device.heal();
-        assert!(device.read_at(&mut buf, 0).is_ok());
+        assert!(device.read_exact_at(&mut buf, 0).is_ok());
         assert_eq!((device.count(Op::Read), device.count(Op::Flush), device.failed()), (4, 3, 3));
     }
 
@@ -229,7 +229,7 @@ mod tests {
         let device = FaultDevice::new(MemDevice::new(8));
         device.inject(Fault::new(Op::Write, 0).with(Failure::Torn(2)));
         device.inject(Fault::new(Op::Write, 1).with(Failure::Short(1, EIO)));
-        assert!(device.write_at(&[1; 4], 0).is_ok());
+        assert!(device.write_all_at(&[1; 4], 0).is_ok());
         assert!(
             device.write_vectored_at(&[IoSlice::new(&[2; 2]), IoSlice::new(&[2; 2])], 4).is_err()
         );
@@ -240,8 +240,8 @@ mod tests {
     fn a_fault_may_be_bound_to_a_range() {
         let device = FaultDevice::new(MemDevice::new(100));
         device.inject(Fault::new(Op::Write, 0).from_then_on().within(10..20));
-        assert!(device.write_at(&[0; 10], 0).is_ok());
-        assert!(device.write_at(&[0; 10], 20).is_ok());
-        assert!(device.write_at(&[0; 2], 9).is_err());
+        assert!(device.write_all_at(&[0; 10], 0).is_ok());
+        assert!(device.write_all_at(&[0; 10], 20).is_ok());
+        assert!(device.write_all_at(&[0; 2], 9).is_err());
     }
 }

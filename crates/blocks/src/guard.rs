@@ -24,14 +24,14 @@ impl<D: BlockDevice> GuardedDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for GuardedDevice<D> {
-    crate::forward_device!(self => self.0; len, name, read_only, claim);
+    crate::forward_device!(self => self.0; len, name, alignment, read_only, claim);
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.request(|inner| inner.read_at(buf, offset))
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.request(|inner| inner.read_exact_at(buf, offset))
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.request(|inner| inner.write_at(data, offset))
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.request(|inner| inner.write_all_at(data, offset))
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {

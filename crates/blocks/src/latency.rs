@@ -43,16 +43,17 @@ fn delay(time: Duration) {
 }
 
 impl<D: BlockDevice> BlockDevice for LatencyDevice<D> {
-    crate::forward_device!(self => self.inner; len, name, read_only, set_len, next_data, claim);
+    crate::forward_device!(self => self.inner;
+        len, name, alignment, read_only, set_len, next_data, claim);
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         delay(self.latency.read);
-        self.inner.read_at(buf, offset)
+        self.inner.read_exact_at(buf, offset)
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         delay(self.latency.write);
-        self.inner.write_at(data, offset)
+        self.inner.write_all_at(data, offset)
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {

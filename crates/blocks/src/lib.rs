@@ -4,6 +4,7 @@
 //! memory, or wrapped around another device. The [`Cache`] keeps metadata blocks of one device.
 #![forbid(unsafe_code)]
 
+mod aligned;
 mod cache;
 mod claim;
 mod device;
@@ -22,7 +23,9 @@ mod recording;
 mod signature;
 mod sparse;
 mod spec;
+mod strict;
 
+pub use aligned::AlignedDevice;
 pub use cache::{Buffer, BufferRead, BufferWrite, Cache, CacheStats};
 pub use claim::Claim;
 pub use device::BlockDevice;
@@ -40,6 +43,7 @@ pub use recording::{Event, RecordingDevice, replay};
 pub use signature::{Signature, SignatureKind, identify};
 pub use sparse::{MAX_SPARSE_LEN, SparseDevice};
 pub use spec::{ImageSpec, Place, parse_image_spec};
+pub use strict::StrictDevice;
 
 /// Runs the examples of the README as tests.
 #[cfg(doctest)]

@@ -105,7 +105,7 @@ impl BlockDevice for MemDevice {
         self.name.clone()
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let body = self.body.read();
         self.check(&body, Op::Read, offset, buf.len() as u64)?;
         body.each_chunk(offset, buf.len(), |chunk, within, of_buffer| {
@@ -114,7 +114,7 @@ impl BlockDevice for MemDevice {
         Ok(())
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let body = self.body.read();
         self.check(&body, Op::Write, offset, data.len() as u64)?;
         body.each_chunk(offset, data.len(), |chunk, within, of_buffer| {
@@ -145,12 +145,12 @@ mod tests {
     fn transfers_cross_chunks() {
         let device = MemDevice::new(3 * CHUNK + 7);
         let data: Vec<u8> = (0..CHUNK + 20).map(|n| n as u8).collect();
-        device.write_at(&data, CHUNK - 10).unwrap();
+        device.write_all_at(&data, CHUNK - 10).unwrap();
         let mut back = vec![0; data.len()];
-        device.read_at(&mut back, CHUNK - 10).unwrap();
+        device.read_exact_at(&mut back, CHUNK - 10).unwrap();
         assert_eq!(back, data);
-        assert!(device.write_at(&[0; 8], 3 * CHUNK).is_err());
-        assert!(device.read_at(&mut [0; 1], u64::MAX).is_err());
+        assert!(device.write_all_at(&[0; 8], 3 * CHUNK).is_err());
+        assert!(device.read_exact_at(&mut [0; 1], u64::MAX).is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Every transfer of the file system goes through one [`MountedDevice`], which
 //!
+//! - takes requests of any alignment (see [`AlignedDevice`]),
 //! - counts the bytes written,
 //! - lets changes wait between [`MountedDevice::freeze`] and [`MountedDevice::thaw`],
 //! - refuses every transfer after [`MountedDevice::revoke`], which waits for the transfers in
@@ -13,7 +14,7 @@
 //! caller. [`MountedDevice::thaw`] takes none of these.
 
 use crate::device::total_len;
-use crate::{BlockDevice, Claim};
+use crate::{AlignedDevice, BlockDevice, Claim};
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_sync::{Condvar, Level, Mutex, Revocable, Sharded};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -70,6 +71,7 @@ impl MountedDevice {
     }
 
     fn new(device: Arc<dyn BlockDevice>, claim: Option<Claim>) -> Arc<MountedDevice> {
+        let device = AlignedDevice::over(device);
         Arc::new(MountedDevice {
             // Relaxed: the numbers only have to differ.
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -180,12 +182,12 @@ impl BlockDevice for MountedDevice {
         self.read_only
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.with(|device| device.read_at(buf, offset))
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.with(|device| device.read_exact_at(buf, offset))
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.change(data.len() as u64, |device| device.write_at(data, offset))
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.change(data.len() as u64, |device| device.write_all_at(data, offset))
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
@@ -234,15 +236,15 @@ mod tests {
     fn a_revoked_device_is_released_and_refuses_transfers() {
         let inner = Arc::new(MemDevice::new(4096));
         let mounted = MountedDevice::claimed(inner.clone(), true).unwrap();
-        mounted.write_at(&[1; 512], 0).unwrap();
+        mounted.write_all_at(&[1; 512], 0).unwrap();
         assert_eq!(mounted.written(), 512);
         assert!(inner.claim(true).is_err());
         mounted.revoke();
         assert_eq!(
-            mounted.write_at(&[2; 512], 0).unwrap_err().kind(),
+            mounted.write_all_at(&[2; 512], 0).unwrap_err().kind(),
             io::ErrorKind::StaleNetworkFileHandle
         );
-        assert!(mounted.read_at(&mut [0; 1], 0).is_err() && mounted.flush().is_err());
+        assert!(mounted.read_exact_at(&mut [0; 1], 0).is_err() && mounted.flush().is_err());
         assert_eq!((Arc::strong_count(&inner), mounted.len()), (1, 4096));
         assert!(inner.claim(true).is_ok());
     }
@@ -258,7 +260,8 @@ mod tests {
     }
 
     impl BlockDevice for Reporting {
-        crate::forward_device!(self => self.0; len, name, read_at, write_at, flush, discard);
+        crate::forward_device!(self => self.0;
+            len, name, read_exact_at, write_all_at, flush, discard);
     }
 
     #[test]
@@ -284,7 +287,7 @@ mod tests {
                 let (mounted, done) = (&mounted, done.clone());
                 scope.spawn(move || {
                     let changed = match change {
-                        0 => mounted.write_at(&[1; 4096], 0),
+                        0 => mounted.write_all_at(&[1; 4096], 0),
                         1 => mounted.write_vectored_at(&[IoSlice::new(&[1; 4096])], 0),
                         2 => mounted.write_zeroes(0, 512),
                         _ => mounted.discard(512, 512),
@@ -293,7 +296,7 @@ mod tests {
                 });
             }
             let mut bytes = [9; 4096];
-            mounted.read_at(&mut bytes, 0).unwrap();
+            mounted.read_exact_at(&mut bytes, 0).unwrap();
             mounted.flush().unwrap();
             assert_eq!(bytes, [0; 4096]);
             // Enough time for a change that does not wait. A change that waits never fails this,

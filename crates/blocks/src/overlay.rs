@@ -124,7 +124,7 @@ impl OverlayDevice {
     }
 
     fn read_base(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        if buf.is_empty() { Ok(()) } else { self.base.read_at(buf, offset) }
+        if buf.is_empty() { Ok(()) } else { self.base.read_exact_at(buf, offset) }
     }
 
     /// Returns the whole block before a partial write. Bytes beyond the device's end are zeroes.
@@ -132,7 +132,7 @@ impl OverlayDevice {
         let mut block = vec![0; self.block_size];
         let start = nr * self.block_size as u64;
         let inside = (self.len() - start).min(self.block_size as u64) as usize;
-        self.read_at(&mut block[..inside], start)?;
+        self.read_exact_at(&mut block[..inside], start)?;
         Ok(block.into())
     }
 
@@ -175,7 +175,7 @@ impl BlockDevice for OverlayDevice {
         self.base.name()
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.check(Op::Read, offset, buf.len() as u64)?;
         let mut from_base = 0..0;
         for part in self.parts(offset, buf.len()) {
@@ -190,7 +190,7 @@ impl BlockDevice for OverlayDevice {
         self.read_base(&mut buf[from_base.clone()], offset + from_base.start as u64)
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.check(Op::Write, offset, data.len() as u64)?;
         for part in self.parts(offset, data.len()) {
             self.write_part(&part, &data[part.of_buffer.clone()])?;
@@ -227,7 +227,7 @@ mod tests {
 
     fn bytes(device: &dyn BlockDevice) -> Vec<u8> {
         let mut bytes = vec![0; device.len() as usize];
-        device.read_at(&mut bytes, 0).unwrap();
+        device.read_exact_at(&mut bytes, 0).unwrap();
         bytes
     }
 
@@ -235,7 +235,7 @@ mod tests {
     fn writes_hide_the_source_which_hides_the_base() {
         let base = Arc::new(MemDevice::from_bytes(&[1; 18]));
         let overlay = OverlayDevice::new(base.clone(), 4, 8).with_source(Arc::new(Sevens));
-        overlay.write_at(&[9; 2], 7).unwrap();
+        overlay.write_all_at(&[9; 2], 7).unwrap();
         assert_eq!(bytes(&overlay), [1, 1, 1, 1, 7, 7, 7, 9, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
         assert_eq!(base.to_vec(), [1; 18]);
         assert_eq!(overlay.written().len(), 2);
@@ -246,17 +246,17 @@ mod tests {
     #[test]
     fn held_writes_are_bounded() {
         let overlay = OverlayDevice::new(Arc::new(MemDevice::new(20)), 4, 4);
-        overlay.write_at(&[9; 4], 0).unwrap();
-        let error = overlay.write_at(&[9; 4], 4).unwrap_err();
+        overlay.write_all_at(&[9; 4], 0).unwrap();
+        let error = overlay.write_all_at(&[9; 4], 4).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-        overlay.write_at(&[8; 4], 0).unwrap();
-        assert!(overlay.write_at(&[9; 4], 17).is_err());
+        overlay.write_all_at(&[8; 4], 0).unwrap();
+        assert!(overlay.write_all_at(&[9; 4], 17).is_err());
     }
 
     #[test]
     fn a_short_last_block_may_be_written() {
         let overlay = OverlayDevice::new(Arc::new(MemDevice::from_bytes(&[1; 6])), 4, 4);
-        overlay.write_at(&[2], 5).unwrap();
+        overlay.write_all_at(&[2], 5).unwrap();
         assert_eq!(bytes(&overlay), [1, 1, 1, 1, 1, 2]);
     }
 }

@@ -52,7 +52,7 @@ impl Event {
     /// Repeats the change on another device. Flushes and marks do nothing.
     pub fn apply(&self, device: &dyn BlockDevice) -> io::Result<()> {
         match self {
-            Event::Write { offset, data } => device.write_at(data, *offset),
+            Event::Write { offset, data } => device.write_all_at(data, *offset),
             Event::Zero { offset, len } => device.write_zeroes(*offset, *len),
             Event::Discard { offset, len } => device.discard(*offset, *len),
             Event::SetLen(len) => device.set_len(*len),
@@ -170,10 +170,11 @@ impl<D: BlockDevice> RecordingDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
-    crate::forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, next_data, claim);
+    crate::forward_device!(self => self.inner;
+        len, name, alignment, read_only, read_exact_at, read_vectored_at, next_data, claim);
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.record(self.inner.write_at(data, offset), || Event::Write {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.record(self.inner.write_all_at(data, offset), || Event::Write {
             offset,
             data: Arc::from(data),
         })
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn failed_changes_are_not_logged() {
         let device = RecordingDevice::new(MemDevice::new(4));
-        assert!(device.write_at(&[1; 5], 0).is_err());
+        assert!(device.write_all_at(&[1; 5], 0).is_err());
         assert_eq!(device.log(), []);
     }
 

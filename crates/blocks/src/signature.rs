@@ -4,7 +4,7 @@
 //! The table need not be complete: it allows a program to name a foreign image, and to ask before
 //! overwriting one.
 
-use crate::{BlockDevice, partition};
+use crate::{AlignedDevice, BlockDevice, partition};
 
 /// The class of a signature, which determines the advice for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +174,7 @@ const MAX_MAGIC: usize = 32;
 ///
 /// Reads a few hundred KiB at most, whatever the contents.
 pub fn identify(device: &dyn BlockDevice) -> Option<Signature> {
+    let device = &AlignedDevice::new(device);
     let by_magic = MAGICS.iter().find(|(_, _, magic, places)| {
         places.iter().any(|place| match place {
             Begin(offset) => holds(device, *offset, magic),
@@ -211,7 +212,7 @@ fn holds(device: &dyn BlockDevice, offset: u64, magic: &[u8]) -> bool {
     let Some(found) = found.get_mut(..magic.len()) else { return false };
     let end = offset.checked_add(found.len() as u64);
     end.is_some_and(|end| end <= device.len())
-        && device.read_at(found, offset).is_ok()
+        && device.read_exact_at(found, offset).is_ok()
         && found == magic
 }
 
@@ -229,7 +230,7 @@ mod tests {
                     Begin(offset) => *offset,
                     End(bytes) => device.len() - bytes,
                 };
-                device.write_at(magic, at).unwrap();
+                device.write_all_at(magic, at).unwrap();
                 assert_eq!(
                     identify(&device),
                     Some(Signature { kind: *kind, name }),
@@ -254,7 +255,7 @@ mod tests {
             ((128 + 77) << 10, ZFS_MAGICS[1], "a ZFS pool"),
         ] {
             let device = crate::SparseDevice::new(2 << 20);
-            device.write_at(magic, at).unwrap();
+            device.write_all_at(magic, at).unwrap();
             assert_eq!(identify(&device).map(|found| found.name), Some(name));
         }
     }

@@ -64,8 +64,8 @@ impl SparseDevice {
         while let Some(data) = device.next_data(at)? {
             let end = data.end.min(data.start.saturating_add(buf.len() as u64));
             let part = &mut buf[..(end - data.start) as usize];
-            device.read_at(part, data.start)?;
-            copy.write_at(part, data.start)?;
+            device.read_exact_at(part, data.start)?;
+            copy.write_all_at(part, data.start)?;
             at = end;
         }
         Ok(copy)
@@ -167,7 +167,7 @@ impl BlockDevice for SparseDevice {
         "sparse memory".into()
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.check(Op::Read, offset, buf.len() as u64)?;
         each_page(offset, buf.len(), |nr, within, of_buffer| {
             match self.shard(nr).read().get(&nr) {
@@ -178,7 +178,7 @@ impl BlockDevice for SparseDevice {
         Ok(())
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.check(Op::Write, offset, data.len() as u64)?;
         each_page(offset, data.len(), |nr, within, of_buffer| {
             self.change_page(nr, |page| page[within].copy_from_slice(&data[of_buffer]));
@@ -234,10 +234,10 @@ mod tests {
     #[test]
     fn only_pages_that_differ_from_zero_are_held() {
         let device = SparseDevice::new(MAX_SPARSE_LEN);
-        device.write_at(&[0; 100_000], 5).unwrap();
+        device.write_all_at(&[0; 100_000], 5).unwrap();
         assert_eq!(device.bytes_held(), 0);
-        device.write_at(&[1], MAX_SPARSE_LEN - 1).unwrap();
-        device.write_at(&[1; 2], PAGE - 1).unwrap();
+        device.write_all_at(&[1], MAX_SPARSE_LEN - 1).unwrap();
+        device.write_all_at(&[1; 2], PAGE - 1).unwrap();
         assert_eq!(device.bytes_held(), 3 * PAGE);
         device.write_zeroes(PAGE - 1, 1).unwrap();
         assert_eq!(device.bytes_held(), 2 * PAGE);
@@ -254,11 +254,11 @@ mod tests {
     #[test]
     fn forks_do_not_see_each_other() {
         let device = SparseDevice::new(10 * PAGE);
-        device.write_at(&[1; 10], 0).unwrap();
+        device.write_all_at(&[1; 10], 0).unwrap();
         let fork = device.fork();
-        device.write_at(&[2; 10], 0).unwrap();
+        device.write_all_at(&[2; 10], 0).unwrap();
         let mut byte = [0];
-        fork.read_at(&mut byte, 0).unwrap();
+        fork.read_exact_at(&mut byte, 0).unwrap();
         assert_eq!((byte, fork.bytes_held()), ([1], PAGE));
         assert_eq!(SparseDevice::copy_of(&device).unwrap().bytes_held(), PAGE);
     }
@@ -266,11 +266,11 @@ mod tests {
     #[test]
     fn a_cut_range_reads_as_zeroes_when_grown_again() {
         let device = SparseDevice::new(3 * PAGE);
-        device.write_at(&vec![9; 3 * PAGE as usize], 0).unwrap();
+        device.write_all_at(&vec![9; 3 * PAGE as usize], 0).unwrap();
         device.set_len(PAGE / 2).unwrap();
         device.set_len(3 * PAGE).unwrap();
         let mut bytes = vec![1; 3 * PAGE as usize];
-        device.read_at(&mut bytes, 0).unwrap();
+        device.read_exact_at(&mut bytes, 0).unwrap();
         assert!(
             bytes[PAGE as usize / 2..].iter().all(|b| *b == 0)
                 && bytes[..PAGE as usize / 2].iter().all(|b| *b == 9)

@@ -63,14 +63,14 @@ impl Block {
     }
 
     fn read(&mut self) -> Result<disk::Mmp> {
-        self.dev.read_at(&mut self.bytes, self.offset)?;
+        self.dev.read_exact_at(&mut self.bytes, self.offset)?;
         Ok(disk::Mmp::parse(&self.bytes, self.seed)?)
     }
 
     fn write(&mut self, mmp: &disk::Mmp) -> Result<()> {
         mmp.encode(&mut self.bytes, self.seed);
         self.seq = mmp.seq;
-        self.dev.write_at(&self.bytes, self.offset)?;
+        self.dev.write_all_at(&self.bytes, self.offset)?;
         Ok(self.dev.flush()?)
     }
 

@@ -41,7 +41,7 @@ impl Overlay {
         let mut page = vec![0; PAGE as usize].into_boxed_slice();
         let start = number * PAGE;
         let len = (self.len() - start).min(PAGE) as usize;
-        self.base.read_at(&mut page[..len], start)?;
+        self.base.read_exact_at(&mut page[..len], start)?;
         Ok(page)
     }
 }
@@ -55,7 +55,7 @@ impl BlockDevice for Overlay {
         format!("overlay of {}", self.base.name())
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.check(offset, buf.len(), io::ErrorKind::UnexpectedEof)?;
         let pages = self.pages.read().unwrap_or_else(PoisonError::into_inner);
         let mut done = 0;
@@ -66,14 +66,14 @@ impl BlockDevice for Overlay {
             let part = &mut buf[done..done + n];
             match pages.get(&(at / PAGE)) {
                 Some(page) => part.copy_from_slice(&page[within..within + n]),
-                None => self.base.read_at(part, at)?,
+                None => self.base.read_exact_at(part, at)?,
             }
             done += n;
         }
         Ok(())
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.check(offset, data.len(), io::ErrorKind::InvalidInput)?;
         let mut pages = self.pages.write().unwrap_or_else(PoisonError::into_inner);
         let mut done = 0;

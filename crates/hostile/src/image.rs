@@ -93,7 +93,7 @@ pub fn run(input: &[u8]) {
     }
     device
         .set_len(image.len() as u64)
-        .and_then(|()| device.write_at(image, 0))
+        .and_then(|()| device.write_all_at(image, 0))
         .expect("memory takes writes");
     let used = use_up(device, &mut Rng::new((*how).into()), Depth::Write);
     used.unwrap_or_else(|why| panic!("{}: {why}\n    {}", base.seed.name, what.join("\n    ")));

@@ -51,7 +51,7 @@ fn open(device: &Arc<dyn BlockDevice>) -> extant_journal::Result<Log> {
 
 fn bytes(device: &dyn BlockDevice) -> Vec<u8> {
     let mut bytes = vec![0; device.len() as usize];
-    device.read_at(&mut bytes, 0).expect("memory can be read");
+    device.read_exact_at(&mut bytes, 0).expect("memory can be read");
     bytes
 }
 
@@ -74,7 +74,7 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn put(&mut self, block: &[u8]) {
-        self.device.write_at(block, place(self.at)).expect("memory takes writes");
+        self.device.write_all_at(block, place(self.at)).expect("memory takes writes");
         self.at = if self.at + 1 >= self.end { self.first } else { self.at + 1 };
     }
 
@@ -219,7 +219,7 @@ impl Maker<'_> {
             if self.rng.left() > 0 {
                 self.spoil(&mut block);
             }
-            self.device.write_at(&block, place(at)).expect("memory takes writes");
+            self.device.write_all_at(&block, place(at)).expect("memory takes writes");
         }
     }
 
@@ -267,7 +267,7 @@ impl Maker<'_> {
             let word = self.rng.next_u64() as u32;
             block[at..at + 4].copy_from_slice(&word.to_be_bytes());
         }
-        self.device.write_at(&block, place(0)).expect("memory takes writes");
+        self.device.write_all_at(&block, place(0)).expect("memory takes writes");
         let inside = (self.first..self.end).contains(&self.at) && self.end <= how.blocks;
         if !inside {
             (self.at, self.first, self.end) = (1, 1, LOG);

@@ -77,7 +77,7 @@ fn copy(device: &SparseDevice, path: &Path) -> io::Result<()> {
     while let Some(data) = device.next_data(at)? {
         let end = data.end.min(data.start + CHUNK);
         let part = &mut buf[..(end - data.start) as usize];
-        device.read_at(part, data.start)?;
+        device.read_exact_at(part, data.start)?;
         file.write_all_at(part, data.start)?;
         at = end;
     }

@@ -29,7 +29,7 @@ mod tables;
 pub use error::{Error, Result};
 pub use options::{Length, Options, Preset, Zeroing, parse_size, parse_uuid};
 
-use extant_blocks::BlockDevice;
+use extant_blocks::{AlignedDevice, BlockDevice};
 use extant_format::superblock::State;
 use extant_format::{Features, Geometry, Superblock};
 use files::{Builder, Files};
@@ -79,6 +79,7 @@ const END_BYTES: u64 = 64 << 10;
 /// this process has a file system open on it.
 pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
     let _claim = device.claim(true)?;
+    let device = &AlignedDevice::new(device);
     let features = features::choose(options)?;
     let sizes = Sizes::new(options, features, device.len())?;
     let identity = Identity::new(options);

@@ -54,7 +54,7 @@ impl<'a> Output<'a> {
         if data.len() > JOIN {
             self.pending_at = offset + data.len() as u64;
             self.written += data.len() as u64;
-            return Ok(self.device.write_at(data, offset)?);
+            return Ok(self.device.write_all_at(data, offset)?);
         }
         self.pending.extend_from_slice(data);
         Ok(())
@@ -62,7 +62,7 @@ impl<'a> Output<'a> {
 
     fn send(&mut self) -> Result<()> {
         if !self.pending.is_empty() {
-            self.device.write_at(&self.pending, self.pending_at)?;
+            self.device.write_all_at(&self.pending, self.pending_at)?;
             self.written += self.pending.len() as u64;
             self.pending.clear();
         }
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn only_data_is_zeroed() {
         let device = SparseDevice::new(1 << 40);
-        device.write_at(&[7; 8192], 1 << 30).unwrap();
+        device.write_all_at(&[7; 8192], 1 << 30).unwrap();
         let mut out = Output::new(&device, 4096, Zeroing::Lazy);
         let block = (1 << 30) / 4096;
         assert!(!out.is_zero(0..block + 1).unwrap());
@@ -149,7 +149,7 @@ mod tests {
         out.zero(0..block + 1).unwrap();
         out.zero(block + 1000..1 << 28).unwrap();
         let mut byte = [0; 2];
-        device.read_at(&mut byte, (1 << 30) + 4095).unwrap();
+        device.read_exact_at(&mut byte, (1 << 30) + 4095).unwrap();
         assert_eq!(byte, [0, 7]);
     }
 }

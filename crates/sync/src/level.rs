@@ -59,6 +59,8 @@ pub enum Level {
     Lru,
     /// One shard of the block cache or the page cache.
     CacheShard,
+    /// A block of a device that takes whole blocks only, while a part of it is changed.
+    AlignedBlock,
     /// The inside of a device: its pages, its log or its fault plan.
     Device,
     /// A lock inside which no other lock is taken.
@@ -93,6 +95,7 @@ pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::DentryShard,
     Level::Lru,
     Level::CacheShard,
+    Level::AlignedBlock,
     Level::Device,
     Level::Leaf,
 ];

@@ -60,7 +60,7 @@ impl Memory {
         let mut at = 0;
         while let Some(Range { start, end }) = self.inner.next_data(at)? {
             let mut piece = vec![0; (end - start).min(1 << 20) as usize];
-            self.inner.read_at(&mut piece, start)?;
+            self.inner.read_exact_at(&mut piece, start)?;
             file.write_all_at(&piece, start)?;
             at = start + piece.len() as u64;
         }
@@ -69,8 +69,10 @@ impl Memory {
 }
 
 impl BlockDevice for Memory {
-    forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, flush, next_data, claim);
-    forward_device!(self => self.changes(); write_at, write_vectored_at, discard, write_zeroes, set_len);
+    forward_device!(self => self.inner;
+        len, name, read_only, read_exact_at, read_vectored_at, flush, next_data, claim);
+    forward_device!(self => self.changes();
+        write_all_at, write_vectored_at, discard, write_zeroes, set_len);
 }
 
 impl Drop for Memory {

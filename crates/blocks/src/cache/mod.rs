@@ -160,7 +160,7 @@ impl Cache {
     fn read_block(&self, nr: u64) -> io::Result<Arc<[u8]>> {
         let mut bytes = zeroes(self.block_size);
         if let Some(unshared) = Arc::get_mut(&mut bytes) {
-            self.device.read_at(unshared, self.offset(nr)?)?;
+            self.device.read_exact_at(unshared, self.offset(nr)?)?;
         }
         Ok(bytes)
     }
@@ -245,8 +245,9 @@ impl Cache {
     fn load_run(&self, run: Vec<Loading<'_>>) {
         let Some(first) = run.first() else { return };
         let mut bytes = vec![0; run.len() * self.block_size];
-        let read =
-            self.offset(first.nr()).and_then(|offset| self.device.read_at(&mut bytes, offset));
+        let read = self
+            .offset(first.nr())
+            .and_then(|offset| self.device.read_exact_at(&mut bytes, offset));
         if read.is_err() {
             return;
         }

@@ -189,13 +189,13 @@ impl BlockDevice for FileDevice {
         self.read_only
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let len = buf.len() as u64;
         self.check_read(offset, len)?;
         self.read_file(buf, self.start + offset).map_err(self.at(Op::Read, offset, len))
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let len = data.len() as u64;
         self.check_change(Op::Write, offset, len)?;
         self.write_file(data, self.start + offset).map_err(self.at(Op::Write, offset, len))

@@ -409,10 +409,10 @@ impl BlockDevice for WholeFile<'_> {
     fn read_only(&self) -> bool {
         true
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         std::os::unix::fs::FileExt::read_exact_at(self.file, buf, offset)
     }
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         Err(crate::error::read_only(crate::Op::Write, self.name(), offset, data.len() as u64))
     }
     fn flush(&self) -> io::Result<()> {

@@ -78,7 +78,7 @@ struct Array {
 fn read_array(device: &dyn BlockDevice, sector: u64, at: u64) -> io::Result<Option<Array>> {
     let Some(place) = byte_range(device, sector, at, 1) else { return Ok(None) };
     let mut bytes = vec![0; sector as usize];
-    device.read_at(&mut bytes, place.start)?;
+    device.read_exact_at(&mut bytes, place.start)?;
     let Some(header) = valid_header(&bytes, at) else { return Ok(None) };
     let entry_size = u64::from(header.entry_size.get());
     let len = entry_size * u64::from(header.entry_count.get());
@@ -92,7 +92,7 @@ fn read_array(device: &dyn BlockDevice, sector: u64, at: u64) -> io::Result<Opti
         return Ok(None);
     }
     let mut bytes = vec![0; len as usize];
-    device.read_at(&mut bytes, start)?;
+    device.read_exact_at(&mut bytes, start)?;
     let valid = crc32(&bytes) == header.array_crc.get();
     let usable = header.first_usable.get()..=header.last_usable.get();
     Ok(valid.then_some(Array { bytes, entry_size: entry_size as usize, usable }))

@@ -72,7 +72,7 @@ pub(super) fn read(device: &dyn BlockDevice, offset: u64) -> io::Result<Option<T
         return Ok(None);
     }
     let mut table = Table::new_zeroed();
-    device.read_at(table.as_mut_bytes(), offset)?;
+    device.read_exact_at(table.as_mut_bytes(), offset)?;
     Ok(Some(table).filter(|table| table.signature == SIGNATURE))
 }
 

@@ -6,7 +6,7 @@
 mod gpt;
 mod mbr;
 
-use crate::BlockDevice;
+use crate::{AlignedDevice, BlockDevice};
 use std::io;
 use std::ops::Range;
 
@@ -25,6 +25,7 @@ const MAX_TRIED: u32 = 16;
 /// `InvalidData` if there is no table, or if it has no such partition within the device; the
 /// device's errors.
 pub fn find(device: &dyn BlockDevice, number: u32, sector: Option<u64>) -> io::Result<Range<u64>> {
+    let device = &AlignedDevice::new(device);
     let sector = sector.filter(|sector| sector.is_power_of_two() && (512..=65536).contains(sector));
     let Some(table) = mbr::read(device, 0)? else {
         return Err(invalid(device, "there is no partition table"));

@@ -267,6 +267,6 @@ fn change(cache: &Cache, device: &dyn BlockDevice, nr: u64, changes: &AtomicU64)
     let count = u64::from_le_bytes(bytes[..8].try_into().unwrap()) + 1;
     bytes[..8].copy_from_slice(&count.to_le_bytes());
     changes.fetch_add(1, Ordering::Relaxed);
-    device.write_at(&bytes, nr * BLOCK as u64).unwrap();
+    device.write_all_at(&bytes, nr * BLOCK as u64).unwrap();
     buffer.unpin();
 }

@@ -17,7 +17,7 @@ fn direct_and_buffered_transfers_agree() {
     for (offset, len) in
         [(4096, 8192), (5000, 3), (8192, 4096), (4096 * 3, (2 << 20) + 4096), (1, 1 << 20)]
     {
-        device.write_at(&pattern[offset % 97..][..len], offset as u64).unwrap();
+        device.write_all_at(&pattern[offset % 97..][..len], offset as u64).unwrap();
         model[offset..offset + len].copy_from_slice(&pattern[offset % 97..][..len]);
     }
     let pieces: Vec<IoSlice<'_>> = pattern[..2 << 20].chunks(1000).map(IoSlice::new).collect();
@@ -25,8 +25,8 @@ fn direct_and_buffered_transfers_agree() {
     model[1 << 20..3 << 20].copy_from_slice(&pattern[..2 << 20]);
     device.flush().unwrap();
     let mut bytes = vec![0; 4 << 20];
-    device.read_at(&mut bytes, 0).unwrap();
+    device.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes == model);
-    device.read_at(&mut bytes[1..2000], 4095).unwrap();
+    device.read_exact_at(&mut bytes[1..2000], 4095).unwrap();
     assert!(bytes[1..2000] == model[4095..4095 + 1999]);
 }

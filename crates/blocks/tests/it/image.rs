@@ -28,7 +28,7 @@ fn transfers_reach_the_file_at_its_place() {
     device
         .write_vectored_at(&[IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cd")], 5)
         .unwrap();
-    device.write_at(b"e", 9).unwrap();
+    device.write_all_at(b"e", 9).unwrap();
     device.flush().unwrap();
     let mut bytes = [0; 5];
     File::open(&path).unwrap().read_exact_at(&mut bytes, 1005).unwrap();
@@ -45,14 +45,14 @@ fn transfers_reach_the_file_at_its_place() {
 fn errors_tell_the_place() {
     let (_directory, path) = image(4096);
     let device = open(&path).unwrap();
-    let error = device.read_at(&mut [0; 100], 4000).unwrap_err();
+    let error = device.read_exact_at(&mut [0; 100], 4000).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     let place = error.get_ref().and_then(|inner| inner.downcast_ref::<DeviceError>()).unwrap();
     assert_eq!(
         (place.offset, place.len, place.device.as_str()),
         (4000, 100, path.to_str().unwrap())
     );
-    assert_eq!(device.write_at(&[0; 100], 4000).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(device.write_all_at(&[0; 100], 4000).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(device.set_len(u64::MAX).is_err());
     assert_eq!(device.len(), 4096);
 }
@@ -61,11 +61,11 @@ fn errors_tell_the_place() {
 fn zeroes_and_holes() {
     let (_directory, path) = image(1 << 20);
     let device = open(&path).unwrap();
-    device.write_at(&vec![1; 1 << 20], 0).unwrap();
+    device.write_all_at(&vec![1; 1 << 20], 0).unwrap();
     device.write_zeroes(100, (1 << 19) + 1).unwrap();
     device.discard(1 << 19, 4096).unwrap();
     let mut bytes = vec![2; 1 << 20];
-    device.read_at(&mut bytes, 0).unwrap();
+    device.read_exact_at(&mut bytes, 0).unwrap();
     let zeroes = 100..100 + (1 << 19) + 1;
     assert!(bytes[zeroes.clone()].iter().all(|byte| *byte == 0));
     assert!(bytes[..zeroes.start].iter().all(|byte| *byte == 1));
@@ -103,17 +103,17 @@ fn zeroing_keeps_the_storage_of_data_and_gives_holes_none() {
         device.flush().unwrap();
         assert!(stored(&path) >= whole.min(LEN), "{} of {whole} bytes are left", stored(&path));
         let mut bytes = vec![2; LEN as usize];
-        device.read_at(&mut bytes, 0).unwrap();
+        device.read_exact_at(&mut bytes, 0).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 0));
         drop(device);
 
         File::create(&path).unwrap().set_len(LEN).unwrap();
         let device = open(&path).unwrap();
-        device.write_at(&[1; 4096], 8192).unwrap();
+        device.write_all_at(&[1; 4096], 8192).unwrap();
         device.write_zeroes(0, LEN).unwrap();
         device.flush().unwrap();
         assert!(stored(&path) <= 16_384, "{} bytes for a hole", stored(&path));
-        device.read_at(&mut bytes, 0).unwrap();
+        device.read_exact_at(&mut bytes, 0).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 0));
     }
 }
@@ -130,7 +130,7 @@ fn one_writer_or_many_readers() {
     drop(writer);
     let readers = [reader().unwrap(), reader().unwrap()];
     assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::ResourceBusy);
-    assert!(readers[0].write_at(&[0], 0).is_err());
+    assert!(readers[0].write_all_at(&[0], 0).is_err());
     assert!(readers[0].read_only());
     drop(readers);
     let writer = open(&path).unwrap();
@@ -163,7 +163,7 @@ fn a_file_is_made_if_asked_for() {
     assert!(error.to_string().contains("new"), "{error}");
     let device = OpenOptions::new(&path).create(true).open().unwrap();
     device.set_len(5000).unwrap();
-    device.write_at(&[7], 4999).unwrap();
+    device.write_all_at(&[7], 4999).unwrap();
     drop(device);
     assert_eq!(OpenOptions::new(&path).create(true).open().unwrap().len(), 5000);
 }

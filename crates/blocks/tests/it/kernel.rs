@@ -122,13 +122,13 @@ fn disks_are_held_by_one_writer() {
         ErrorKind::ResourceBusy
     );
     assert_eq!(OpenOptions::new(&path).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
-    writer.write_at(&[5; 8192], 4096).unwrap();
+    writer.write_all_at(&[5; 8192], 4096).unwrap();
     writer.write_zeroes(4096, 4096).unwrap();
     writer.write_zeroes(9000, 10).unwrap();
     writer.discard(0, 4096).unwrap();
     writer.flush().unwrap();
     let mut bytes = [1; 8192];
-    writer.read_at(&mut bytes, 4096).unwrap();
+    writer.read_exact_at(&mut bytes, 4096).unwrap();
     assert!(
         bytes[..4096].iter().all(|byte| *byte == 0)
             && bytes[4904..4914] == [0; 10]
@@ -159,7 +159,7 @@ fn discards_of_a_block_device_punch_its_backing_file() {
     disk.flush().unwrap();
     assert_eq!(stored(&path), whole - 2 * MIB);
     let mut bytes = vec![1; 8 * MIB as usize];
-    disk.read_at(&mut bytes, 0).unwrap();
+    disk.read_exact_at(&mut bytes, 0).unwrap();
     let zeroes =
         |start: u64, end: u64| bytes[start as usize..end as usize].iter().all(|byte| *byte == 0);
     assert!(zeroes(MIB, 3 * MIB) && zeroes(4 * MIB, 6 * MIB));
@@ -186,6 +186,6 @@ fn discard_is_unsupported_where_the_host_cannot_punch() {
     // A range that cannot be punched is written instead.
     disk.write_zeroes(0, 65_536).unwrap();
     let mut bytes = vec![1; 65_537];
-    disk.read_at(&mut bytes, 0).unwrap();
+    disk.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes[..65_536].iter().all(|byte| *byte == 0) && bytes[65_536] == 5);
 }

@@ -32,7 +32,7 @@ fn agree(device: &dyn BlockDevice, mut model: Vec<u8>, steps: &[Step]) {
         match *step {
             Step::Write(at, len, byte) => {
                 let fits = at + len as u64 <= end;
-                assert_eq!(device.write_at(&vec![byte; len], at).is_ok(), fits);
+                assert_eq!(device.write_all_at(&vec![byte; len], at).is_ok(), fits);
                 if fits {
                     model[at as usize..][..len].fill(byte);
                 }
@@ -47,7 +47,7 @@ fn agree(device: &dyn BlockDevice, mut model: Vec<u8>, steps: &[Step]) {
             Step::Read(at, len) => {
                 let mut bytes = vec![0xee; len];
                 let fits = at + len as u64 <= end;
-                assert_eq!(device.read_at(&mut bytes, at).is_ok(), fits);
+                assert_eq!(device.read_exact_at(&mut bytes, at).is_ok(), fits);
                 if fits {
                     assert_eq!(bytes, model[at as usize..][..len]);
                 }
@@ -65,7 +65,7 @@ fn agree(device: &dyn BlockDevice, mut model: Vec<u8>, steps: &[Step]) {
 
 fn assert_same(device: &dyn BlockDevice, model: &[u8]) {
     let mut bytes = vec![0; model.len()];
-    device.read_at(&mut bytes, 0).unwrap();
+    device.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes == model);
     let mut at = 0;
     while let Some(data) = device.next_data(at).unwrap() {
@@ -88,7 +88,7 @@ proptest! {
         let device = SparseDevice::new(LEN);
         agree(&device, vec![0; LEN as usize], &steps);
         let mut bytes = vec![0; device.len() as usize];
-        device.read_at(&mut bytes, 0).unwrap();
+        device.read_exact_at(&mut bytes, 0).unwrap();
         let pages = bytes.chunks(4096).filter(|page| page.iter().any(|byte| *byte != 0)).count();
         prop_assert_eq!(device.bytes_held(), pages as u64 * 4096);
         let copy = SparseDevice::copy_of(&device).unwrap();
@@ -128,13 +128,13 @@ fn threads_share_a_sparse_device() {
             scope.spawn(move || {
                 for n in 0..500u64 {
                     let at = (n * 4 + thread) * 1000;
-                    device.write_at(&[thread as u8 + 1; 1000], at).unwrap();
+                    device.write_all_at(&[thread as u8 + 1; 1000], at).unwrap();
                 }
             });
         }
     });
     let mut bytes = vec![0; 2_000_000];
-    device.read_at(&mut bytes, 0).unwrap();
+    device.read_exact_at(&mut bytes, 0).unwrap();
     assert!(
         bytes
             .chunks(1000)

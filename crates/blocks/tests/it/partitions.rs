@@ -1,6 +1,6 @@
 //! Partition tables, valid and hostile.
 
-use extant_blocks::{BlockDevice, MemDevice, OpenOptions, SparseDevice, partition};
+use extant_blocks::{BlockDevice, MemDevice, OpenOptions, SparseDevice, StrictDevice, partition};
 use proptest::prelude::*;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub fn write_gpt(device: &dyn BlockDevice, sector: u64, partitions: &[(u64, u64)
     }
     let end = device.len() / sector;
     let array_sectors = (array.len() as u64).div_ceil(sector);
-    device.write_at(&mbr(&[(0xee, 1, u32::MAX)]), 0).unwrap();
+    device.write_all_at(&mbr(&[(0xee, 1, u32::MAX)]), 0).unwrap();
     for (this, other, array_at) in [(1, end - 1, 2), (end - 1, 1, end - 1 - array_sectors)] {
         let mut header = vec![0u8; 92];
         header[..8].copy_from_slice(b"EFI PART");
@@ -54,8 +54,8 @@ pub fn write_gpt(device: &dyn BlockDevice, sector: u64, partitions: &[(u64, u64)
         header[88..92].copy_from_slice(&crc32(&array).to_le_bytes());
         let sum = crc32(&header);
         header[16..20].copy_from_slice(&sum.to_le_bytes());
-        device.write_at(&header, this * sector).unwrap();
-        device.write_at(&array, array_at * sector).unwrap();
+        device.write_all_at(&header, this * sector).unwrap();
+        device.write_all_at(&array, array_at * sector).unwrap();
     }
 }
 
@@ -73,10 +73,10 @@ fn found(device: &dyn BlockDevice, number: u32) -> Option<(u64, u64)> {
 fn primary_and_logical_partitions() {
     let device = SparseDevice::new(1 << 20);
     device
-        .write_at(&mbr(&[(0x83, 10, 20), (0, 0, 0), (0x05, 100, 500), (0x83, 2000, 100)]), 0)
+        .write_all_at(&mbr(&[(0x83, 10, 20), (0, 0, 0), (0x05, 100, 500), (0x83, 2000, 100)]), 0)
         .unwrap();
-    device.write_at(&mbr(&[(0x83, 2, 8), (0x05, 50, 60)]), 100 * 512).unwrap();
-    device.write_at(&mbr(&[(0x82, 1, 9)]), 150 * 512).unwrap();
+    device.write_all_at(&mbr(&[(0x83, 2, 8), (0x05, 50, 60)]), 100 * 512).unwrap();
+    device.write_all_at(&mbr(&[(0x82, 1, 9)]), 150 * 512).unwrap();
     assert_eq!(found(&device, 1), Some((10 * 512, 30 * 512)));
     assert_eq!(found(&device, 5), Some((102 * 512, 110 * 512)));
     assert_eq!(found(&device, 6), Some((151 * 512, 160 * 512)));
@@ -87,11 +87,11 @@ fn primary_and_logical_partitions() {
 #[test]
 fn a_chain_that_bites_its_tail_ends() {
     let device = SparseDevice::new(1 << 20);
-    device.write_at(&mbr(&[(0x05, 100, 500)]), 0).unwrap();
-    device.write_at(&mbr(&[(0x05, 0, 500)]), 100 * 512).unwrap();
+    device.write_all_at(&mbr(&[(0x05, 100, 500)]), 0).unwrap();
+    device.write_all_at(&mbr(&[(0x05, 0, 500)]), 100 * 512).unwrap();
     assert_eq!(found(&device, 5), None);
     // With a partition in it, the chain is as long as the bound.
-    device.write_at(&mbr(&[(0x05, 0, 500), (0x83, 1, 1)]), 100 * 512).unwrap();
+    device.write_all_at(&mbr(&[(0x05, 0, 500), (0x83, 1, 1)]), 100 * 512).unwrap();
     assert_eq!(found(&device, 6), Some((101 * 512, 102 * 512)));
     assert_eq!(found(&device, 4000), None);
 }
@@ -101,7 +101,7 @@ fn guid_tables_of_both_sector_sizes() {
     for sector in [512, 4096] {
         let device = SparseDevice::new(4 << 20);
         write_gpt(&device, sector, &[(100, 199), (0, 0), (300, 299), (200, 1 << 40), (200, 200)]);
-        device.write_at(&[0], 0).unwrap();
+        device.write_all_at(&[0], 0).unwrap();
         let expected = [
             Some((100 * sector, 200 * sector)),
             None,
@@ -111,9 +111,9 @@ fn guid_tables_of_both_sector_sizes() {
         ];
         assert_eq!([1, 3, 4, 5, 129].map(|number| found(&device, number)), expected);
         // The copy serves when the header is damaged.
-        device.write_at(&[0xff], sector + 20).unwrap();
+        device.write_all_at(&[0xff], sector + 20).unwrap();
         assert_eq!(found(&device, 1), expected[0]);
-        device.write_at(&[0xff], device.len() - sector + 20).unwrap();
+        device.write_all_at(&[0xff], device.len() - sector + 20).unwrap();
         assert_eq!(found(&device, 1), None);
     }
 }
@@ -133,8 +133,8 @@ fn a_partition_is_opened_alone() {
         ErrorKind::ResourceBusy
     );
     assert_eq!(OpenOptions::new(&path).open().unwrap_err().kind(), ErrorKind::ResourceBusy);
-    first.write_at(&[1; 512], (1 << 20) - 512).unwrap();
-    assert!(first.write_at(&[1; 512], 1 << 20).is_err());
+    first.write_all_at(&[1; 512], (1 << 20) - 512).unwrap();
+    assert!(first.write_all_at(&[1; 512], 1 << 20).is_err());
     assert_eq!(first.set_len(100).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
@@ -159,10 +159,10 @@ proptest! {
         if gpt {
             write_gpt(&device, 512, &[(100, 199)]);
         } else {
-            (0..3).for_each(|n| device.write_at(&mbr(&entries), n * 100 * 512).unwrap());
+            (0..3).for_each(|n| device.write_all_at(&mbr(&entries), n * 100 * 512).unwrap());
         }
         for (at, byte) in changes {
-            device.write_at(&[byte], at as u64).unwrap();
+            device.write_all_at(&[byte], at as u64).unwrap();
         }
         if let Some((start, end)) = found(&device, number) {
             prop_assert!(start < end && end <= device.len());
@@ -205,10 +205,18 @@ fn partx_finds_the_same_partitions() {
     );
     let classic = |device: &dyn BlockDevice| {
         let table = mbr(&[(0x83, 64, 1000), (0x05, 4096, 8192), (0x83, 2048, 100)]);
-        device.write_at(&table, 0).unwrap();
-        device.write_at(&mbr(&[(0x83, 16, 100), (0x05, 1024, 512)]), 4096 * 512).unwrap();
-        device.write_at(&mbr(&[(0x82, 8, 64)]), (4096 + 1024) * 512).unwrap();
+        device.write_all_at(&table, 0).unwrap();
+        device.write_all_at(&mbr(&[(0x83, 16, 100), (0x05, 1024, 512)]), 4096 * 512).unwrap();
+        device.write_all_at(&mbr(&[(0x82, 8, 64)]), (4096 + 1024) * 512).unwrap();
     };
     // Number 2 is the chain itself, which cannot be opened as a partition.
     assert_partx_agrees(classic, &[2], 4);
+}
+
+#[test]
+fn partitions_are_found_on_a_device_that_takes_whole_blocks_only() {
+    let memory = MemDevice::new(8 << 20);
+    memory.write_all_at(&mbr(&[(0x83, 2048, 4096)]), 0).unwrap();
+    let device = StrictDevice::new(memory, 4096);
+    assert_eq!(partition::find(&device, 1, None).unwrap(), 2048 * 512..6144 * 512);
 }

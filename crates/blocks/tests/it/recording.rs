@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 fn bytes(device: &dyn BlockDevice) -> Vec<u8> {
     let mut bytes = vec![0; device.len() as usize];
-    device.read_at(&mut bytes, 0).unwrap();
+    device.read_exact_at(&mut bytes, 0).unwrap();
     bytes
 }
 
 #[test]
 fn the_whole_log_gives_the_same_image() {
     let base = SparseDevice::new(1 << 20);
-    base.write_at(b"before", 100).unwrap();
+    base.write_all_at(b"before", 100).unwrap();
     let device = RecordingDevice::new(base.fork());
     device.mark("begin");
-    device.write_at(b"one", 5000).unwrap();
+    device.write_all_at(b"one", 5000).unwrap();
     device.write_vectored_at(&[IoSlice::new(b"tw"), IoSlice::new(b"o")], 6000).unwrap();
     device.flush().unwrap();
     device.write_zeroes(100, 3).unwrap();
@@ -52,10 +52,10 @@ fn the_whole_log_gives_the_same_image() {
 fn a_failed_flush_promises_nothing() {
     let device = RecordingDevice::new(FaultDevice::new(MemDevice::new(100)));
     device.inner().inject(Fault::new(Op::Flush, 0));
-    device.write_at(&[1], 0).unwrap();
+    device.write_all_at(&[1], 0).unwrap();
     assert!(device.flush().is_err());
     device.flush().unwrap();
-    device.write_at(&[2], 0).unwrap();
+    device.write_all_at(&[2], 0).unwrap();
     let flushes: Vec<bool> = device.log().iter().map(|event| *event == Event::Flush).collect();
     assert_eq!(flushes, [false, true, false]);
 }
@@ -68,7 +68,7 @@ fn a_flush_covers_the_writes_logged_before_it() {
             let device = &device;
             scope.spawn(move || {
                 for n in 0..50u8 {
-                    device.write_at(&[n], thread).unwrap();
+                    device.write_all_at(&[n], thread).unwrap();
                     device.flush().unwrap();
                     device.mark(format!("{thread} {n}"));
                 }

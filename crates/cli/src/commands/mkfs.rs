@@ -318,7 +318,7 @@ fn remove_own(path: &Path, own: &File) -> io::Result<()> {
 fn identity(device: &FileDevice) -> String {
     let (offset, len) = SUPERBLOCK;
     let mut bytes = vec![0; len];
-    let read = device.read_at(&mut bytes, offset).ok();
+    let read = device.read_exact_at(&mut bytes, offset).ok();
     let Some(there) = read.and_then(|()| Superblock::parse(&bytes).ok()) else {
         return String::new();
     };

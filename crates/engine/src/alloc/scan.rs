@@ -171,7 +171,7 @@ impl Blocks {
         let Some((_, first)) = run.first() else { return };
         scratch.resize(run.len() * size, 0);
         let offset = first.checked_mul(size as u64);
-        if offset.is_none_or(|offset| self.vol.dev.read_at(scratch, offset).is_err()) {
+        if offset.is_none_or(|offset| self.vol.dev.read_exact_at(scratch, offset).is_err()) {
             return;
         }
         for ((g, nr), bits) in run.iter().zip(scratch.chunks_exact(size)) {

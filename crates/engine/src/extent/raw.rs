@@ -78,7 +78,7 @@ impl Walk<'_> {
         }
         self.met.enter(nr)?;
         let mut bytes = vec![0; self.geo.block_size as usize];
-        self.dev.read_at(&mut bytes, nr * u64::from(self.geo.block_size))?;
+        self.dev.read_exact_at(&mut bytes, nr * u64::from(self.geo.block_size))?;
         Ok(bytes)
     }
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     fn put(dev: &MemDevice, nr: u64, bytes: &[u8]) {
-        dev.write_at(bytes, nr * BLOCK as u64).unwrap();
+        dev.write_all_at(bytes, nr * BLOCK as u64).unwrap();
     }
 
     fn leaf(lblk: u32, pblk: u64, len: u16) -> Leaf {

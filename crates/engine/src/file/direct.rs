@@ -46,7 +46,7 @@ pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) 
         let part =
             buf.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
         match run.state {
-            ExtentState::Written => st.dev.read_at(
+            ExtentState::Written => st.dev.read_exact_at(
                 part,
                 map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)),
             )?,

@@ -190,7 +190,7 @@ fn take_out(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
 
 fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
     let mut claim = space::claim_first(st, inode)?;
-    st.dev.write_at(block, map::at(st, claim.start.0))?;
+    st.dev.write_all_at(block, map::at(st, claim.start.0))?;
     inode.pages.note_written(st.journal.note_data_write());
     let mut tx = st.begin(credits(st) + extent::credits(st, inode, 1))?;
     move_out(st, tx.loose(), inode, &mut claim)

@@ -45,7 +45,7 @@ pub(super) fn stretch(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Res
         if run.state == ExtentState::Written {
             let from = (run.lblk - blocks.start) as usize * size;
             if let Some(part) = bytes.get_mut(from..from + run.len as usize * size) {
-                st.dev.read_at(part, map::at(st, run.pblk.0))?;
+                st.dev.read_exact_at(part, map::at(st, run.pblk.0))?;
                 kept.push(run.lblk..run.lblk + run.len);
             }
         }

@@ -161,7 +161,7 @@ fn read(st: &Store, inode: &Inode, offset: u64, len: usize) -> Result<Vec<u8>> {
         let part =
             bytes.get_mut((start - offset) as usize..(stop - offset) as usize).unwrap_or_default();
         if run.state == ExtentState::Written {
-            st.dev.read_at(
+            st.dev.read_exact_at(
                 part,
                 map::at(st, run.pblk.0).saturating_add(start - map::byte(st, run.lblk)),
             )?;

@@ -295,7 +295,7 @@ fn old_bytes(st: &Store, inode: &Inode, lblk: u32, pblk: u64) -> Result<Option<A
     }
     let mut shared: Arc<[u8]> = std::iter::repeat_n(0, st.block_size()).collect();
     let bytes = Arc::make_mut(&mut shared);
-    st.dev.read_at(bytes, map::at(st, pblk))?;
+    st.dev.read_exact_at(bytes, map::at(st, pblk))?;
     let valid = usize::try_from(valid).unwrap_or(usize::MAX);
     bytes.get_mut(valid..).unwrap_or_default().fill(0);
     Ok(Some(shared))

@@ -31,8 +31,10 @@ pub(super) fn within_block(st: &Store, inode: &Arc<Inode>, bytes: Range<u64>) ->
 
 /// Zeroes bytes of a block of the device.
 fn on_device(st: &Store, inode: &Inode, pblk: u64, within: Range<usize>) -> Result<()> {
-    st.dev
-        .write_at(&vec![0; within.len()], map::at(st, pblk).saturating_add(within.start as u64))?;
+    st.dev.write_all_at(
+        &vec![0; within.len()],
+        map::at(st, pblk).saturating_add(within.start as u64),
+    )?;
     inode.pages.note_written(st.journal.note_data_write());
     Ok(())
 }

@@ -23,7 +23,7 @@ pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
         return Err(foreign(dev).unwrap_or_else(|| short.into()));
     }
     let mut bytes = [0; SUPERBLOCK_SIZE];
-    dev.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+    dev.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)?;
     let sb = Superblock::parse(&bytes).map_err(|e| name_foreign(dev, e))?;
     super::features::access(&sb.features())?;
     if sb.incompat().contains(Incompat::CASEFOLD) && !crate::dir::can_fold(sb.encoding()) {
@@ -58,7 +58,7 @@ fn foreign(dev: &dyn BlockDevice) -> Option<Error> {
 
 /// Writes the superblock past all caches, and makes it durable.
 pub fn write_superblock(dev: &dyn BlockDevice, sb: &mut Superblock) -> Result<()> {
-    dev.write_at(&sb.seal(), SUPERBLOCK_OFFSET)?;
+    dev.write_all_at(&sb.seal(), SUPERBLOCK_OFFSET)?;
     Ok(dev.flush()?)
 }
 
@@ -68,7 +68,7 @@ fn descriptor(dev: &dyn BlockDevice, geo: &Geometry, group: GroupNr) -> Result<G
     let block = geo.gdt_block(group.0 / per_block as u32);
     let mut bytes = vec![0; size];
     let at = block.0 * u64::from(geo.block_size) + (group.0 as usize % per_block * size) as u64;
-    dev.read_at(&mut bytes, at)?;
+    dev.read_exact_at(&mut bytes, at)?;
     let desc = GroupDesc::decode(&bytes, geo, group)?;
     Ok(desc)
 }
@@ -79,7 +79,7 @@ pub fn inode(dev: &dyn BlockDevice, geo: &Geometry, ino: InodeNr) -> Result<disk
     let table = descriptor(dev, geo, group)?.inode_table;
     let mut slot = vec![0; usize::from(geo.inode_size)];
     let at = table * u64::from(geo.block_size) + u64::from(index) * u64::from(geo.inode_size);
-    dev.read_at(&mut slot, at)?;
+    dev.read_exact_at(&mut slot, at)?;
     Ok(disk::Inode::decode(&slot, geo, ino)?)
 }
 
@@ -112,7 +112,7 @@ pub fn log(
 fn external_log(journal: &Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock) -> Result<Log> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     if journal.len() >= SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
-        journal.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+        journal.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)?;
     }
     let own = Superblock::parse(&bytes)?;
     let invalid = |why: &str| Err(Error::Invalid(format!("{}: {why}", journal.name())));

@@ -544,11 +544,11 @@ mod tests {
     }
 
     impl BlockDevice for Brittle {
-        extant_blocks::forward_device!(self => self.0; len, name, read_at, flush, discard);
+        extant_blocks::forward_device!(self => self.0; len, name, read_exact_at, flush, discard);
 
-        fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
+        fn write_all_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
             assert!(!self.1.load(Ordering::Relaxed), "planted");
-            self.0.write_at(data, offset)
+            self.0.write_all_at(data, offset)
         }
     }
 

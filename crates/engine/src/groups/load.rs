@@ -23,7 +23,7 @@ pub(super) fn descriptors(vol: &Volume) -> Result<Vec<GroupDesc>> {
     while index < geo.desc_blocks {
         let run = run(geo, index);
         bytes.resize(run.len() * vol.block_size(), 0);
-        vol.dev.read_at(&mut bytes, byte_of(vol, geo.gdt_block(index))?)?;
+        vol.dev.read_exact_at(&mut bytes, byte_of(vol, geo.gdt_block(index))?)?;
         for (block, bytes) in run.clone().zip(bytes.chunks_exact(vol.block_size())) {
             decode_block(geo, block, bytes, &mut descs, &mut places)?;
         }

@@ -59,7 +59,7 @@ fn device(geo: &Geometry) -> SparseDevice {
         for (g, slot) in (first..GROUPS).zip(bytes.chunks_exact_mut(64)) {
             desc(geo, g).encode(slot, geo, GroupNr(g));
         }
-        dev.write_at(&bytes, geo.gdt_block(block).0 * 4096).unwrap();
+        dev.write_all_at(&bytes, geo.gdt_block(block).0 * 4096).unwrap();
     }
     dev
 }

@@ -51,7 +51,8 @@ impl GatedDiscards {
 }
 
 impl BlockDevice for GatedDiscards {
-    forward_device!(self => self.inner; len, name, read_at, write_at, flush, write_zeroes, next_data);
+    forward_device!(self => self.inner;
+        len, name, read_exact_at, write_all_at, flush, write_zeroes, next_data);
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         let mut gate = self.gate();
@@ -243,7 +244,8 @@ fn a_thaw_lets_discards_go_on() {
 struct NoDiscards(Memory);
 
 impl BlockDevice for NoDiscards {
-    forward_device!(self => self.0; len, name, read_at, write_at, flush, write_zeroes, next_data);
+    forward_device!(self => self.0;
+        len, name, read_exact_at, write_all_at, flush, write_zeroes, next_data);
 
     fn discard(&self, _: u64, _: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())

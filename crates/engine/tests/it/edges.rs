@@ -323,7 +323,7 @@ fn nothing_is_written_after_another_host_takes_the_image() {
     let fs = Fs::open_device(device.clone(), &options).unwrap();
     fs.sync().unwrap();
     // The sequence follows the magic number.
-    device.write_at(&0x1234_u32.to_le_bytes(), block * 4096 + 4).unwrap();
+    device.write_all_at(&0x1234_u32.to_le_bytes(), block * 4096 + 4).unwrap();
     device.leave_unjudged("another host has it");
     let taken = device.to_vec();
     let _ = create(&fs, &fs.root().unwrap(), "never");

@@ -2,6 +2,7 @@
 
 mod accepted;
 mod ahead;
+mod aligned;
 mod crash;
 mod deep;
 mod devices;

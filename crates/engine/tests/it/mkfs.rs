@@ -185,7 +185,7 @@ fn stale_bytes_do_not_matter() {
             let device = OpenOptions::new(image.path()).open().unwrap();
             let dirt: Vec<u8> = (0..MIB as usize).map(|n| (n % 251) as u8 | 1).collect();
             for offset in (0..bytes - MIB).step_by(MIB as usize) {
-                device.write_at(&dirt, offset).unwrap();
+                device.write_all_at(&dirt, offset).unwrap();
             }
             make(&device, &options).unwrap();
             drop(device);
@@ -395,7 +395,7 @@ fn equal_seeds_give_equal_bytes() {
             Options { seed: Some(seed), time: Some(Timestamp::new(TIME, 0)), ..Options::default() };
         make(&device, &options).unwrap();
         let mut bytes = vec![0; 64 << 20];
-        device.read_at(&mut bytes, 0).unwrap();
+        device.read_exact_at(&mut bytes, 0).unwrap();
         bytes
     };
     assert!(image(1) == image(1));

@@ -37,16 +37,17 @@ impl Panicking {
 }
 
 impl BlockDevice for Panicking {
-    forward_device!(self => self.inner; len, name, read_only, discard, write_zeroes, set_len, next_data);
+    forward_device!(self => self.inner;
+        len, name, read_only, discard, write_zeroes, set_len, next_data);
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
         self.count();
-        self.inner.read_at(buf, offset)
+        self.inner.read_exact_at(buf, offset)
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
         self.count();
-        self.inner.write_at(data, offset)
+        self.inner.write_all_at(data, offset)
     }
 
     fn flush(&self) -> std::io::Result<()> {

@@ -95,8 +95,8 @@ impl extant::BlockDevice for Failing {
     fn name(&self) -> String {
         "failing".into()
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_at(buf, offset)?;
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buf, offset)?;
         if buf.starts_with(&[7; 1024]) {
             let (device, len) = (self.name(), buf.len() as u64);
             let op = extant::device::Op::Read;
@@ -111,8 +111,8 @@ impl extant::BlockDevice for Failing {
         }
         Ok(())
     }
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_at(data, offset)
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
     }
     fn flush(&self) -> io::Result<()> {
         Ok(())

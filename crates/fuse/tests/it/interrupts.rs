@@ -32,16 +32,16 @@ impl BlockDevice for Slow {
         self.disk.name()
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         if self.is_slow.load(Ordering::Relaxed) {
             self.reads.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(10));
         }
-        self.disk.read_at(buf, offset)
+        self.disk.read_exact_at(buf, offset)
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.disk.write_at(data, offset)
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.disk.write_all_at(data, offset)
     }
 
     fn flush(&self) -> io::Result<()> {

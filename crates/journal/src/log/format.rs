@@ -73,7 +73,7 @@ impl FormatLog {
 /// # Errors
 /// The device's; corruption if the extents do not contain the block.
 pub fn format_log(device: &dyn BlockDevice, extents: &[LogExtent], how: &FormatLog) -> Result<()> {
-    Ok(device.write_at(
+    Ok(device.write_all_at(
         &how.block(),
         offset(extents, how.place.superblock(how.block_size), how.block_size)?,
     )?)

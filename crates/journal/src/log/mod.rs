@@ -155,16 +155,17 @@ impl Log {
 
     /// Reads a block of the log.
     pub(crate) fn read(&self, logical: u32, block: &mut [u8]) -> Result<()> {
-        Ok(self.device.read_at(block, self.offset(logical)?)?)
+        Ok(self.device.read_exact_at(block, self.offset(logical)?)?)
     }
 
     /// Writes a superblock, without a flush.
     pub(crate) fn write_superblock(&self, superblock: &JournalSuperblock) -> Result<()> {
         let mut block = vec![0; self.block_size()];
         block[..JOURNAL_SUPERBLOCK_SIZE].copy_from_slice(&superblock.encode());
-        Ok(self
-            .device
-            .write_at(&block, self.offset(self.place.superblock(self.superblock.block_size()))?)?)
+        Ok(self.device.write_all_at(
+            &block,
+            self.offset(self.place.superblock(self.superblock.block_size()))?,
+        )?)
     }
 
     /// Returns the block that follows `logical` in the circular log.
@@ -270,7 +271,7 @@ fn read_superblock(
     place: LogPlace,
 ) -> Result<JournalSuperblock> {
     let mut bytes = [0; JOURNAL_SUPERBLOCK_SIZE];
-    device.read_at(&mut bytes, offset(extents, place.superblock(block_size), block_size)?)?;
+    device.read_exact_at(&mut bytes, offset(extents, place.superblock(block_size), block_size)?)?;
     Ok(JournalSuperblock::parse(&bytes)?)
 }
 

@@ -34,7 +34,7 @@ impl Overlay {
             next => {
                 let run = next.map_or(u64::MAX, |copy| copy.block.saturating_mul(size) - offset);
                 let len = buf.len().min(usize::try_from(run).unwrap_or(usize::MAX));
-                self.base.read_at(&mut buf[..len], offset)?;
+                self.base.read_exact_at(&mut buf[..len], offset)?;
                 Ok(len)
             }
         }
@@ -75,9 +75,9 @@ impl BlockDevice for Overlay {
         true
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len()) {
-            return self.base.read_at(buf, offset);
+            return self.base.read_exact_at(buf, offset);
         }
         let mut done = 0;
         while done < buf.len() {
@@ -86,7 +86,7 @@ impl BlockDevice for Overlay {
         Ok(())
     }
 
-    fn write_at(&self, _data: &[u8], _offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, _data: &[u8], _offset: u64) -> io::Result<()> {
         refused()
     }
 

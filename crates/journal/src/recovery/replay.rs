@@ -126,15 +126,15 @@ impl Replay {
         let record = Record::build(&format, self.outcome.end, blocks, &[], time);
         let (device, mut at) = (Arc::clone(log.device()), self.next);
         for piece in &record.body {
-            device.write_at(piece, log.offset(at)?)?;
+            device.write_all_at(piece, log.offset(at)?)?;
             at = log.after(at);
         }
         if let Some(blank) = &record.blank {
-            device.write_at(blank, log.offset(at)?)?;
+            device.write_all_at(blank, log.offset(at)?)?;
         }
         device.flush()?;
         // The commit record follows the flush of all that it covers.
-        device.write_at(&record.commit, log.offset(at)?)?;
+        device.write_all_at(&record.commit, log.offset(at)?)?;
         device.flush()?;
         log.reopen()
     }

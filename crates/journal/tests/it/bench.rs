@@ -113,7 +113,7 @@ pub fn content(nr: u64, version: u64) -> Vec<u8> {
 
 pub fn block(device: &dyn BlockDevice, nr: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK];
-    device.read_at(&mut bytes, nr * BLOCK as u64).unwrap();
+    device.read_exact_at(&mut bytes, nr * BLOCK as u64).unwrap();
     bytes
 }
 

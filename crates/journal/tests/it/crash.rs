@@ -38,13 +38,13 @@ impl BlockDevice for Part {
         format!("the part from {} on", self.start)
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.whole.read_at(buf, self.start + offset)
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.whole.read_exact_at(buf, self.start + offset)
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         assert!(offset + data.len() as u64 <= self.len, "a write beyond the end");
-        self.whole.write_at(data, self.start + offset)
+        self.whole.write_all_at(data, self.start + offset)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -250,7 +250,7 @@ impl Story {
         self.version += 1;
         let nr = HOME + index as u64;
         let bytes = content(nr, self.version);
-        self.recorder.write_at(&bytes, nr * BLOCK as u64).unwrap();
+        self.recorder.write_all_at(&bytes, nr * BLOCK as u64).unwrap();
         self.bench.journal.note_data_write();
         let mut handle = self.bench.journal.start(1).unwrap();
         self.now[index] = Expected::Bytes(bytes);

@@ -13,7 +13,7 @@ fn survive(device: &Arc<dyn BlockDevice>) {
     if let Ok(replay) = recovery::scan(&log, BLOCKS) {
         let overlay = replay.overlay(Arc::clone(device));
         let mut all = vec![0; overlay.len() as usize];
-        let _ = overlay.read_at(&mut all, 0);
+        let _ = overlay.read_exact_at(&mut all, 0);
     }
     let _ = recover(device);
 }
@@ -26,14 +26,14 @@ fn superblock(incompat: u32, start: u32, sequence: u32) -> MemDevice {
     let mut superblock = how.superblock();
     superblock.set_start(start);
     superblock.set_compat(JournalCompat::from_bits_retain(incompat >> 7));
-    device.write_at(&superblock.encode(), extents()[0].physical * BLOCK as u64).unwrap();
+    device.write_all_at(&superblock.encode(), extents()[0].physical * BLOCK as u64).unwrap();
     device
 }
 
 fn put(device: &dyn BlockDevice, logical: u32, bytes: &[u8]) {
     let extent = extents().into_iter().rfind(|extent| extent.logical <= logical).unwrap();
     let nr = extent.physical + u64::from(logical - extent.logical);
-    device.write_at(bytes, nr * BLOCK as u64).unwrap();
+    device.write_all_at(bytes, nr * BLOCK as u64).unwrap();
 }
 
 /// A block with a journal header and random contents.
@@ -92,8 +92,8 @@ proptest! {
             let extent = extents().into_iter().rfind(|extent| extent.logical <= logical).unwrap();
             let offset = (extent.physical + u64::from(logical - extent.logical)) * BLOCK as u64 + byte as u64;
             let mut old = [0];
-            device.read_at(&mut old, offset).unwrap();
-            device.write_at(&[old[0] ^ mask], offset).unwrap();
+            device.read_exact_at(&mut old, offset).unwrap();
+            device.write_all_at(&[old[0] ^ mask], offset).unwrap();
         }
         survive(&device);
     }
@@ -167,7 +167,7 @@ fn a_log_that_maps_its_blocks_repeatedly_is_refused() {
     how.sequence = 5;
     let mut superblock = how.superblock();
     superblock.set_start(1);
-    device.write_at(&superblock.encode(), first * BLOCK as u64).unwrap();
+    device.write_all_at(&superblock.encode(), first * BLOCK as u64).unwrap();
     let device: Arc<dyn BlockDevice> = Arc::new(device);
     let place = extant_journal::LogPlace::Inside;
     let error =

@@ -285,7 +285,7 @@ fn write_and_crash(image: &Image, set: &FeatureSet, file: &[LogExtent]) -> Vec<V
     journal.sync().unwrap();
     for logical in 0..freed {
         let bytes = vec![logical as u8 + 100; size];
-        fs.device.write_at(&bytes, place(file, logical) * size as u64).unwrap();
+        fs.device.write_all_at(&bytes, place(file, logical) * size as u64).unwrap();
         writer.expected[logical as usize] = bytes;
     }
     journal.crash();

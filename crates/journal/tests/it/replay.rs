@@ -51,13 +51,13 @@ fn an_overlay_shows_the_replayed_state() {
     let before: Vec<Vec<u8>> = (0..BLOCKS).map(|nr| block(&*device, nr)).collect();
     let replay = recovery::scan(&log(&device).unwrap(), BLOCKS).unwrap();
     let overlay = replay.overlay(Arc::clone(&device));
-    assert!(overlay.read_only() && overlay.write_at(&[0], 0).is_err());
+    assert!(overlay.read_only() && overlay.write_all_at(&[0], 0).is_err());
     let mut all = vec![0; overlay.len() as usize];
-    overlay.read_at(&mut all, 0).unwrap();
+    overlay.read_exact_at(&mut all, 0).unwrap();
     let mut odd = vec![0; 3000];
-    overlay.read_at(&mut odd, HOME * BLOCK as u64 - 700).unwrap();
+    overlay.read_exact_at(&mut odd, HOME * BLOCK as u64 - 700).unwrap();
     assert_eq!(odd, all[HOME as usize * BLOCK - 700..][..3000]);
-    assert!(overlay.read_at(&mut odd, overlay.len() - 10).is_err());
+    assert!(overlay.read_exact_at(&mut odd, overlay.len() - 10).is_err());
     assert!(
         (0..BLOCKS).all(|nr| block(&*device, nr) == before[nr as usize]),
         "nothing was written"
@@ -90,7 +90,7 @@ fn revoked_blocks_are_left_alone() {
             bench.journal.sync().unwrap();
         });
         // The freed block now holds data of a file.
-        device.write_at(&content(HOME, 77), HOME * BLOCK as u64).unwrap();
+        device.write_all_at(&content(HOME, 77), HOME * BLOCK as u64).unwrap();
         let outcome = recover(&device).unwrap();
         assert_eq!((outcome.transactions, outcome.revoked), (3, 2));
         assert_eq!(block(&*device, HOME), content(HOME, 77));
@@ -107,8 +107,8 @@ fn log_offset(logical: u32) -> u64 {
 
 fn flip(device: &dyn BlockDevice, logical: u32, byte: u64) {
     let mut bytes = [0];
-    device.read_at(&mut bytes, log_offset(logical) + byte).unwrap();
-    device.write_at(&[bytes[0] ^ 0x10], log_offset(logical) + byte).unwrap();
+    device.read_exact_at(&mut bytes, log_offset(logical) + byte).unwrap();
+    device.write_all_at(&[bytes[0] ^ 0x10], log_offset(logical) + byte).unwrap();
 }
 
 /// The log of `three_transactions` has descriptor 1, copies 2 to 4, commit 5; 6, 7 to 10, 11; 12,
@@ -175,7 +175,7 @@ fn a_revoke_counts_for_its_own_transaction() {
     let mut builder = RevokeBuilder::new(&mut revoke, &log.superblock().format(), sequence);
     assert!(builder.push(BlockNr(HOME)));
     builder.finish();
-    device.write_at(&revoke, log_offset(1)).unwrap();
+    device.write_all_at(&revoke, log_offset(1)).unwrap();
     assert_eq!(recover(&device).unwrap().revoked, 1);
     assert_ne!(block(&*device, HOME), content(HOME, 1));
 }

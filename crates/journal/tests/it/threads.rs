@@ -104,14 +104,14 @@ impl BlockDevice for SlowHome {
     fn name(&self) -> String {
         self.0.name()
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_at(buf, offset)
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buf, offset)
     }
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         if offset >= HOME * BLOCK as u64 {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        self.0.write_at(data, offset)
+        self.0.write_all_at(data, offset)
     }
     fn flush(&self) -> io::Result<()> {
         self.0.flush()
@@ -240,13 +240,13 @@ struct Held {
 }
 
 impl BlockDevice for Held {
-    extant_blocks::forward_device!(self => self.inner; len, name, read_at, flush, discard);
+    extant_blocks::forward_device!(self => self.inner; len, name, read_exact_at, flush, discard);
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         if offset >= HOME * BLOCK as u64 {
             drop(self.released.wait_while(self.held.lock().unwrap(), |held| *held).unwrap());
         }
-        self.inner.write_at(data, offset)
+        self.inner.write_all_at(data, offset)
     }
 }
 

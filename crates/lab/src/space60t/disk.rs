@@ -120,7 +120,7 @@ impl Disk {
             mkfs::Options { zeroing: Zeroing::Known, write_backups: false, ..Default::default() };
         mkfs::make(&inner, &options).map_err(|e| io::Error::other(e.to_string()))?;
         let mut sb = [0; SUPERBLOCK_SIZE];
-        inner.read_at(&mut sb, SUPERBLOCK_OFFSET)?;
+        inner.read_exact_at(&mut sb, SUPERBLOCK_OFFSET)?;
         let geo = Superblock::parse(&sb).and_then(|sb| Geometry::new(&sb)).map_err(invalid)?;
         let flexes = (geo.groups_count >> geo.flex_bits) + 1;
         let mut disk = Disk {
@@ -146,7 +146,7 @@ impl Disk {
         let mut bytes = vec![0; self.geo.block_size as usize];
         for block in 0..self.geo.desc_blocks {
             let at = self.geo.gdt_block(block).0 << self.geo.block_bits;
-            self.inner.read_at(&mut bytes, at)?;
+            self.inner.read_exact_at(&mut bytes, at)?;
             let first = block * self.geo.descs_per_block();
             let slots = bytes.chunks_exact_mut(usize::from(self.geo.desc_size));
             for (g, slot) in (first..first + self.geo.descs_in_block(block)).map(GroupNr).zip(slots)
@@ -169,7 +169,7 @@ impl Disk {
                 self.of_group.push(index);
                 self.blocks.insert(desc.block_bitmap, g.0);
             }
-            self.inner.write_at(&bytes, at)?;
+            self.inner.write_all_at(&bytes, at)?;
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Disk {
                 bitmap::set_range(&mut bytes, from..end);
             }
         } else {
-            self.inner.read_at(&mut bytes, desc.block_bitmap << self.geo.block_bits)?;
+            self.inner.read_exact_at(&mut bytes, desc.block_bitmap << self.geo.block_bits)?;
         }
         bytes.iter_mut().zip(pattern).for_each(|(byte, pattern)| *byte |= pattern);
         let mut bits = Bits { runs: 0, free: 0, csum: 0, bytes };
@@ -292,21 +292,21 @@ impl BlockDevice for Disk {
         "60 TiB in pieces".into()
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let size = u64::from(self.geo.block_size);
         if !offset.is_multiple_of(size) || !(buf.len() as u64).is_multiple_of(size) {
-            return self.inner.read_at(buf, offset);
+            return self.inner.read_exact_at(buf, offset);
         }
         for (block, part) in (offset / size..).zip(buf.chunks_exact_mut(size as usize)) {
             match self.made_up(block) {
                 Some(bytes) => part.copy_from_slice(bytes),
-                None => self.inner.read_at(part, block * size)?,
+                None => self.inner.read_exact_at(part, block * size)?,
             }
         }
         Ok(())
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.write_vectored_at(&[IoSlice::new(data)], offset)
     }
 

@@ -141,7 +141,7 @@ fn devices_in_memory_are_judged() {
     let damaged = image.bytes();
     let changed = |bytes: &[u8]| {
         let device = Memory::from_bytes(bytes);
-        device.write_at(b"note", 0).unwrap();
+        device.write_all_at(b"note", 0).unwrap();
         device
     };
     assert_eq!(said_in_the_end(changed(&bytes)), None);

@@ -69,7 +69,7 @@ impl House {
         );
         let dev = Arc::new(SparseDevice::copy_of(&MemDevice::from_bytes(bytes))?);
         let mut bytes = [0; 1024];
-        dev.read_at(&mut bytes, 1024)?;
+        dev.read_exact_at(&mut bytes, 1024)?;
         let sb = Superblock::parse(&bytes)?;
         let geo = Geometry::new(&sb)?;
         let cache = Cache::new(dev.clone(), geo.block_size as usize, 8 << 20);
@@ -121,7 +121,7 @@ impl House {
     pub fn close(self) -> Image {
         self.vol.journal.shutdown().unwrap();
         let mut bytes = vec![0; self.dev.len() as usize];
-        self.dev.read_at(&mut bytes, 0).unwrap();
+        self.dev.read_exact_at(&mut bytes, 0).unwrap();
         std::fs::write(self.image.path(), bytes).unwrap();
         self.image
     }

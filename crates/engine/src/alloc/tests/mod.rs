@@ -326,10 +326,10 @@ fn free_space_is_trimmed_and_used_space_is_not() {
         let (bytes, bits) = (vec![7; geo.block_size as usize], geo.block_bits);
         let (used, len) = take(&house, &want(6000, 64, 64)).unwrap();
         let freed = take(&house, &want(used.0 + 64, 64, 64)).unwrap();
-        let write = |block: u64| house.dev.write_at(&bytes, block << bits).unwrap();
+        let write = |block: u64| house.dev.write_all_at(&bytes, block << bits).unwrap();
         let read = |block: u64| {
             let mut is = vec![0; bytes.len()];
-            house.dev.read_at(&mut is, block << bits).unwrap();
+            house.dev.read_exact_at(&mut is, block << bits).unwrap();
             is == bytes
         };
         [used.0, used.0 + 63, freed.0.0, freed.0.0 + 64].into_iter().for_each(write);
@@ -393,12 +393,12 @@ fn a_caller_without_space_waits_for_the_slice_of_a_trim() {
 /// Blocks with bytes in them, and whether they are there still.
 fn fill_blocks(house: &House, (start, len): (BlockNr, u32)) {
     let bytes = vec![7; house.vol.geo.block_size as usize * len as usize];
-    house.dev.write_at(&bytes, start.0 << house.vol.geo.block_bits).unwrap();
+    house.dev.write_all_at(&bytes, start.0 << house.vol.geo.block_bits).unwrap();
 }
 
 fn is_filled(house: &House, block: u64) -> bool {
     let mut bytes = vec![0; house.vol.geo.block_size as usize];
-    house.dev.read_at(&mut bytes, block << house.vol.geo.block_bits).unwrap();
+    house.dev.read_exact_at(&mut bytes, block << house.vol.geo.block_bits).unwrap();
     bytes.iter().all(|byte| *byte == 7)
 }
 
@@ -470,7 +470,7 @@ fn a_descriptor_that_calls_used_inodes_unused_costs_none_of_them() {
     let table = house.groups.desc(GroupNr(0)).unwrap().inode_table << geo.block_bits;
     let read = || {
         let mut block = vec![0; geo.block_size as usize];
-        house.dev.read_at(&mut block, table).unwrap();
+        house.dev.read_exact_at(&mut block, table).unwrap();
         block
     };
     let before = read();
@@ -496,7 +496,7 @@ fn a_table_over_anothers_costs_it_nothing() {
     drop(h);
     let read = || {
         let mut block = vec![0; geo.block_size as usize];
-        house.dev.read_at(&mut block, table << geo.block_bits).unwrap();
+        house.dev.read_exact_at(&mut block, table << geo.block_bits).unwrap();
         block
     };
     let before = read();
@@ -524,13 +524,13 @@ fn unused_parts_of_inode_tables_become_zero() {
                 Ok(())
             };
             house.groups.edit(&mut h, g, remove).unwrap();
-            house.dev.write_at(&junk, last(g) << geo.block_bits).unwrap();
+            house.dev.write_all_at(&junk, last(g) << geo.block_bits).unwrap();
         }
         assert!(!groups().any(zeroed));
         while house.alloc.zero_next_table().unwrap() {}
         for g in groups() {
             let mut is = junk.clone();
-            house.dev.read_at(&mut is, last(g) << geo.block_bits).unwrap();
+            house.dev.read_exact_at(&mut is, last(g) << geo.block_bits).unwrap();
             assert!(zeroed(g) && is.iter().all(|byte| *byte == 0), "{set}: group {g}");
         }
         // What is in use stays.

@@ -39,7 +39,7 @@ fn device(blocks: u64) -> Arc<MemDevice> {
         let mut block = vec![0; BLOCK];
         orphan::init(&mut block);
         orphan::seal_orphan_block(&mut block, nr, SEED);
-        dev.write_at(&block, nr * BLOCK as u64).unwrap();
+        dev.write_all_at(&block, nr * BLOCK as u64).unwrap();
     }
     Arc::new(dev)
 }
@@ -169,7 +169,7 @@ fn a_slot_comes_back_if_its_block_cannot_join() {
 #[test]
 fn a_bad_block_is_not_used_and_after_a_crash_refused() {
     let dev = device(2);
-    dev.write_at(&[1], 5).unwrap();
+    dev.write_all_at(&[1], 5).unwrap();
     assert!(Room::on(dev.clone(), true, None).is_err());
     let room = Room::on(dev, false, None).unwrap();
     for ino in 1..=SLOTS {

@@ -93,7 +93,7 @@ impl BlockDevice for PageDevice {
         "pages in memory".into()
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let pages = self.0.read().expect("no panic");
         let at = self.check(&pages, Op::Read, offset, buf.len())?;
         Pages::each_part(at, buf.len(), |nr, within, of_buffer| {
@@ -103,7 +103,7 @@ impl BlockDevice for PageDevice {
         Ok(())
     }
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let mut pages = self.0.write().expect("no panic");
         let at = self.check(&pages, Op::Write, offset, data.len())?;
         Pages::each_part(at, data.len(), |nr, within, of_data| {
@@ -191,14 +191,14 @@ mod tests {
     fn a_device_leaves_the_pages_it_started_from() {
         let pages = Pages::new(&[1; 3 * PAGE]);
         let device = PageDevice::new(pages.clone());
-        device.write_at(&[2; 10], PAGE as u64 - 5).unwrap();
+        device.write_all_at(&[2; 10], PAGE as u64 - 5).unwrap();
         assert!(pages.to_vec() == [1; 3 * PAGE]);
         let now = device.pages();
         assert_eq!(now.changed(&pages).map(|(nr, _)| nr).collect::<Vec<_>>(), [0, 1]);
         let mut buf = [0; 12];
-        device.read_at(&mut buf, PAGE as u64 - 6).unwrap();
+        device.read_exact_at(&mut buf, PAGE as u64 - 6).unwrap();
         assert_eq!(buf, [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
-        assert!(device.write_at(&[0; 2], 3 * PAGE as u64 - 1).is_err());
+        assert!(device.write_all_at(&[0; 2], 3 * PAGE as u64 - 1).is_err());
     }
 
     #[test]

@@ -257,7 +257,7 @@ fn assert_clean(device: &SparseDevice) {
     while let Some(data) = device.next_data(at).expect("memory") {
         for from in (data.start..data.end).step_by(buf.len()) {
             let part = &mut buf[..(data.end - from).min(1 << 16) as usize];
-            device.read_at(part, from).expect("memory");
+            device.read_exact_at(part, from).expect("memory");
             file.write_all_at(part, from).expect("room");
         }
         at = data.end;

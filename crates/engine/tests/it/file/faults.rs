@@ -177,9 +177,10 @@ struct Staged {
 const IDLE: u32 = 1000;
 
 impl BlockDevice for Staged {
-    extant_blocks::forward_device!(self => self.inner; len, name, read_at, flush, discard, claim);
+    extant_blocks::forward_device!(self => self.inner;
+        len, name, read_exact_at, flush, discard, claim);
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         match self.writes.load(SeqCst) {
             IDLE => {}
             0 => {
@@ -192,7 +193,7 @@ impl BlockDevice for Staged {
                 self.turn.wait();
             }
         }
-        self.inner.write_at(data, offset)
+        self.inner.write_all_at(data, offset)
     }
 }
 
@@ -241,7 +242,7 @@ fn space_of_a_failed_write_of_several_files_stays_theirs() {
     fs.unmount().unwrap();
 
     let mut bytes = vec![0; device.len() as usize];
-    device.read_at(&mut bytes, 0).unwrap();
+    device.read_exact_at(&mut bytes, 0).unwrap();
     let fs =
         Fs::open_device(Arc::new(Memory::from_bytes(&bytes)), &OpenOptions::new().read_only(true))
             .unwrap();

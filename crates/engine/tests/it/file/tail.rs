@@ -119,7 +119,7 @@ fn foreign_bytes_behind_the_end_are_hidden_when_the_file_grows() {
         .unwrap();
         drop((file, node));
         fs.unmount().unwrap();
-        device.write_at(&[0xEE; 2000], place + CUT as u64).unwrap();
+        device.write_all_at(&[0xEE; 2000], place + CUT as u64).unwrap();
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
         let node = fs.resolve("/f", Follow::Yes).unwrap();
         let mut bytes = [0; 4096];
@@ -193,7 +193,7 @@ fn behind_the_end(device: Memory) -> Option<Vec<u8>> {
     drop(file);
     fs.unmount().unwrap();
     let mut bytes = vec![0; 4096 - CUT];
-    device.read_at(&mut bytes, place + CUT as u64).unwrap();
+    device.read_exact_at(&mut bytes, place + CUT as u64).unwrap();
     (len == CUT as u64).then_some(bytes)
 }
 

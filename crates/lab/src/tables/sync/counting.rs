@@ -28,11 +28,13 @@ impl<D> Counting<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Counting<D> {
-    extant_blocks::forward_device!(self => self.inner; len, name, read_only, read_at, read_vectored_at, flush, discard, next_data, claim);
+    extant_blocks::forward_device!(self => self.inner;
+        len, name, alignment, read_only, read_exact_at, read_vectored_at, flush, discard,
+        next_data, claim);
 
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.count();
-        self.inner.write_at(data, offset)
+        self.inner.write_all_at(data, offset)
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {

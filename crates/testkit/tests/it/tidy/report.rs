@@ -13,7 +13,7 @@ use super::{documents, rules::Rules};
 
 /// Methods of `BlockDevice` that change the device, with the number of their arguments.
 const DEVICE_WRITES: [(&str, usize); 5] = [
-    ("write_at", 2),
+    ("write_all_at", 2),
     ("write_vectored_at", 2),
     ("write_zeroes", 2),
     ("discard", 2),
