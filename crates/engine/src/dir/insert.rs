@@ -61,7 +61,7 @@ fn insert_indexed(
 ) -> Result<()> {
     match split::insert(d, step, owner, new) {
         Err(Error::Corrupt(e)) if !d.format.metadata_csum => {
-            tracing::warn!(%e, "hash tree is corrupt, the directory goes on without an index");
+            tracing::warn!(%e, "hash tree is corrupt, removing the index; e2fsck -D rebuilds it");
             step.edit(owner)?.flags.remove(InodeFlags::INDEX);
             d.kind = Kind::Linear;
             linear::insert(d, step, owner, new)

@@ -339,7 +339,7 @@ impl Values {
                     if env.remarks.tells(Remark::Value) {
                         tracing::error!(
                             ino = owner.ino.0,
-                            "the inode of an attribute's value is left behind: {e}"
+                            "attribute value is damaged, its inode is left to e2fsck: {e}"
                         );
                     }
                     env.note_damage(&e);
