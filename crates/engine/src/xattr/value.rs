@@ -471,13 +471,14 @@ fn destroy(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
         }
         end = left;
     }
-    queue_for_reaper(env, step, ea)?;
+    mark_deleted(env, step, ea)?;
     ea.end_free();
     env.attrs.inodes.lock().remove(&ea.ino);
     env.alloc.free_inode(step.handle(), ea.ino, FileType::Regular, false)
 }
 
-fn queue_for_reaper(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
+/// Sets the fields of a freed inode.
+fn mark_deleted(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
     let now = u32::try_from(env.now().sec).unwrap_or(u32::MAX).max(1);
     let mut body = step.edit(ea)?;
     body.set_ea_refcount(0);
