@@ -27,8 +27,12 @@ use std::time::{Duration, Instant};
 /// A file system with fewer bytes is small.
 const SMALL_BYTES: u64 = 512 << 20;
 
-/// How often it looks.
+/// Interval between attempts to open an image in use.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How long a mount waits before it reports that: most unmounts that it meets end sooner, and
+/// scripts take the line for an error.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// Opens and mounts the image and serves it until the mount's end.
 pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
@@ -153,8 +157,9 @@ fn open_options(plan: &Plan) -> OpenOptions {
 }
 
 /// Opens the image, a disk when the kernel holds it for the mount. One that is not mounted but in
-/// use is waited for: `umount` returns before the server has finished. Each user with the
-/// right to read the image can hold it, too: so the wait is told at once, and has a limit.
+/// use is waited for: `umount` returns before the server has finished. Each user with the right to
+/// read the image can hold it, too. A wait longer than [`QUIET`] is therefore reported, and the wait
+/// has a limit.
 fn open(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<(Fs, Option<Claim>)> {
     let flag = interrupt.flag();
     let options = open_options(plan).interrupt(flag.clone());
@@ -167,7 +172,7 @@ fn open(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<(Fs, 
                 if flag.load(Ordering::Acquire) {
                     return Err(refused(plan, &Errno::Intr.into()));
                 }
-                if !std::mem::replace(&mut told, true) {
+                if begin.elapsed() >= QUIET && !std::mem::replace(&mut told, true) {
                     let limit = patience(plan).as_secs();
                     audience.waits(format_args!("{e}; waiting for up to {limit} s"));
                 }

@@ -71,7 +71,7 @@ fn locked(image: &Path) -> File {
 }
 
 #[test]
-fn a_mount_tells_at_once_which_image_it_waits_for() {
+fn a_mount_that_waits_for_seconds_names_the_image() {
     let names = Names::new();
     let image = FeatureSet::named("default").make_sized(32 << 20);
     let dir = names.0.dir("mnt");
@@ -95,6 +95,27 @@ fn a_mount_tells_at_once_which_image_it_waits_for() {
         assert!(mount.wait().expect("wait").success() && is_mount(&dir), "{command:?}");
         names.call("umount.fuse.extant", &args![&dir]).must_succeed();
     }
+}
+
+/// An unmount that ends meanwhile holds the image for a moment only.
+#[test]
+fn a_mount_that_waits_for_a_moment_prints_nothing() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    let lock = locked(image.path());
+    let mount = Command::new(names.0.join("mount.fuse.extant"))
+        .args([image.path(), &dir])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!is_mount(&dir), "the mount waits for the image");
+    drop(lock);
+    let ended = mount.wait_with_output().expect("wait");
+    assert!(ended.status.success() && is_mount(&dir), "{ended:?}");
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+    names.call("umount.fuse.extant", &args![&dir]).must_succeed();
 }
 
 #[test]
