@@ -158,8 +158,8 @@ fn open_options(plan: &Plan) -> OpenOptions {
 
 /// Opens the image, a disk when the kernel holds it for the mount. One that is not mounted but in
 /// use is waited for: `umount` returns before the server has finished. Each user with the right to
-/// read the image can hold it, too. A wait longer than [`QUIET`] is therefore reported, and the wait
-/// has a limit.
+/// read the image can hold it, too. A wait longer than [`QUIET`] is therefore reported, and the
+/// wait has a limit.
 fn open(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<(Fs, Option<Claim>)> {
     let flag = interrupt.flag();
     let options = open_options(plan).interrupt(flag.clone());
