@@ -1,4 +1,4 @@
-//! Turns unwritten blocks into written ones, and back.
+//! Conversion of unwritten blocks into written ones, and back.
 
 use super::MapEnv;
 use super::budget;
@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Turns unwritten blocks of the range into written ones, from its start as far as the handle's
-/// credits allow. Returns where it stopped: when that is `range.end`, all is done; else restart the
-/// handle and call again from there. A range within one run is done at once if the handle was
+/// credits allow. Returns the end of the converted part: if that is not `range.end`, restart the
+/// handle and call again from there. A range within one run is converted at once if the handle was
 /// started with [`credits`](super::credits) for it.
 ///
 /// # Errors
@@ -31,7 +31,7 @@ pub fn mark_written(
     }
 }
 
-/// Turns written blocks of the range into unwritten ones (zero range). Restartable as
+/// Turns written blocks of the range into unwritten ones, to zero the range. Can be continued as
 /// [`mark_written`].
 ///
 /// # Errors
@@ -49,8 +49,8 @@ pub fn mark_unwritten(
     }
 }
 
-/// Whether the inode's kind of map knows unwritten blocks (extent trees do, indirect blocks do
-/// not).
+/// Returns whether the inode's kind of map has unwritten blocks: extent trees have, indirect blocks
+/// have not.
 pub fn has_unwritten(inode: &Inode) -> bool {
     Kind::of(inode) == Kind::Tree
 }
@@ -89,7 +89,7 @@ fn convert_runs(
         }
         let before = nodes.step.credits_left();
         let next = match tree::convert(&mut nodes, at..range.end, unwritten) {
-            // What was converted before counts.
+            // The progress before an error counts.
             Err(_) if at > range.start => break,
             next => next?,
         };

@@ -1,4 +1,4 @@
-//! The context of maps: all that they use besides the inode.
+//! The context of maps: the parts of the file system that they use besides the inode.
 
 use crate::alloc::Alloc;
 use crate::inode::InodeTable;
@@ -6,7 +6,7 @@ use crate::quota::Quotas;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Slots of inodes, space and usage: functions of this module take it, and can reach no more.
+/// Slots of inodes, space and usage. Functions of this module take it and can reach nothing else.
 #[derive(Debug)]
 pub struct MapEnv {
     /// Slots of inodes; the volume and its groups.

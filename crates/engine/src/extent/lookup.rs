@@ -14,13 +14,13 @@ use extant_format::types::BlockNr;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
-/// Extents that a walk takes along into the cache.
+/// The number of extents that a walk caches.
 const TAKEN_ALONG: usize = 16;
 
 type Runs = SmallVec<[Run; 2]>;
 
-/// The run that contains `lblk`, from `lblk` on, cut to `max` blocks. For a hole `len` is the known
-/// length of the hole (up to `max`).
+/// Returns the run that contains `lblk`, from `lblk` on, cut to `max` blocks. For a hole, `len` is
+/// the known length of the hole, up to `max`.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -36,7 +36,7 @@ pub fn lookup(env: &MapEnv, inode: &Inode, lblk: u32, max: u32) -> Result<Run> {
     Ok(cut_from(&runs, lblk, max))
 }
 
-/// As [`lookup`], for who holds the map lock.
+/// As [`lookup`], for callers that hold the map lock.
 pub(super) fn lookup_locked(
     env: &MapEnv,
     inode: &Inode,
@@ -50,9 +50,9 @@ pub(super) fn lookup_locked(
     }
 }
 
-/// The first extents behind `from`, at most `most`, as the map has them: what [`lookup`] gives as
-/// one run may be several. Of a map of pointers, runs of no more blocks than a pointer block has
-/// pointers.
+/// Returns the first extents behind `from`, at most `most`, as the map has them: several of them
+/// may be one run of [`lookup`]. For a map of pointers, a run has at most as many blocks as a
+/// pointer block has pointers.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -124,7 +124,7 @@ fn next_pointers(env: &MapEnv, nodes: &Reader<'_>, lblk: u32) -> Result<Option<R
     Ok(None)
 }
 
-/// Verifies that no physical block stands in two places of the file before logical block `end`.
+/// Verifies that no physical block is mapped twice in the file before logical block `end`.
 ///
 /// # Errors
 /// `Corrupt`, `Io`, EINTR.
@@ -142,7 +142,8 @@ pub fn check_distinct(env: &MapEnv, inode: &Inode, end: u32) -> Result<()> {
     Ok(())
 }
 
-/// Stores what was found while the map was as in `epoch`; not at all if that would mean to wait.
+/// Caches runs that were found in the map as of `epoch`, unless the map has changed or its lock is
+/// held.
 fn remember(inode: &Inode, epoch: u64, runs: &Runs) {
     if let Some(mut map) = inode.map.try_write()
         && map.epoch() == epoch
@@ -157,7 +158,7 @@ fn cut_from(runs: &Runs, lblk: u32, max: u32) -> Run {
     found.unwrap_or(Run { lblk, len: max, pblk: BlockNr(0), state: ExtentState::Hole })
 }
 
-/// The run of `lblk` and a few that follow it.
+/// Walks the map. Returns the run of `lblk` and a few that follow it.
 fn walk(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<Runs> {
     let nodes = Reader::new(env, inode);
     match Kind::of(inode) {
@@ -167,13 +168,13 @@ fn walk(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<Runs> {
     }
 }
 
-/// A hole up to `end`.
+/// Returns a hole from `lblk` up to `end`.
 pub(super) fn hole(lblk: u32, end: u64) -> Run {
     let len = end.saturating_sub(lblk.into()).min(u32::MAX.into()) as u32;
     Run { lblk, len, pblk: BlockNr(0), state: ExtentState::Hole }
 }
 
-/// The run that an extent is.
+/// Returns an extent as a run.
 pub(super) fn run_of(leaf: &Leaf) -> Run {
     let state = if leaf.unwritten { ExtentState::Unwritten } else { ExtentState::Written };
     Run { lblk: leaf.lblk, len: leaf.len.into(), pblk: BlockNr(leaf.pblk), state }
@@ -209,8 +210,8 @@ fn pointer_run(nodes: &Reader<'_>, lblk: u32) -> Result<Runs> {
     }])
 }
 
-/// The best physical place for `lblk`: after its left neighbour, before its right one, else in the
-/// inode's group.
+/// Returns the best physical block for `lblk`: after its left neighbor, before its right one, else
+/// in the inode's group.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -219,7 +220,7 @@ pub fn goal(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<BlockNr> {
     goal_locked(env, inode, lblk)
 }
 
-/// As [`goal`], for who holds the map lock.
+/// As [`goal`], for callers that hold the map lock.
 pub(super) fn goal_locked(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<BlockNr> {
     let near = match Kind::of(inode) {
         Kind::Tree => goal_in_tree(&tree::find(&Reader::new(env, inode), lblk)?, lblk),
@@ -236,7 +237,7 @@ fn goal_in_tree(path: &Path, lblk: u32) -> Option<u64> {
     after.or_else(|| path.right.and_then(|e| e.pblk.checked_sub(u64::from(e.lblk) - lblk)))
 }
 
-/// What lies around a hole.
+/// The surroundings of a hole.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Around {
     /// One behind the last mapped block before the hole, and its place on the device.
@@ -250,14 +251,14 @@ pub struct Around {
 }
 
 impl Around {
-    /// Whether nothing near is mapped.
+    /// Returns whether nothing near is mapped.
     pub fn is_alone(&self) -> bool {
         self.left.is_none() && self.right.is_none()
     }
 
-    /// The place of blocks `window` of the hole that the neighbours suggest: next to the left one,
-    /// or to the right one if the window reaches only that; else at the same distance from the left
-    /// one as in the file.
+    /// Returns the physical block that the neighbors suggest for blocks `window` of the hole: next
+    /// to the left neighbor, or to the right one if the window reaches only that; else at the same
+    /// distance from the left neighbor as in the file.
     pub fn goal(&self, window: &Range<u64>) -> Option<BlockNr> {
         let len = window.end.saturating_sub(window.start);
         let right =
@@ -276,8 +277,8 @@ impl Around {
     }
 }
 
-/// What lies around the hole that `lblk` is in. To the left of a hole of an indirect map only the
-/// next block is looked at.
+/// Returns the surroundings of the hole that contains `lblk`. In an indirect map, only the block
+/// directly before `lblk` is examined on the left.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -301,7 +302,8 @@ fn goal_after(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<Option<u64>> {
     Ok(found.map(|p| u64::from(p) + 1))
 }
 
-/// Physical block that `lblk` must get because its cluster is already mapped (bigalloc), if so.
+/// Returns the physical block that `lblk` must get if another block of its cluster is mapped
+/// (bigalloc).
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -310,7 +312,7 @@ pub fn implied(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<Option<BlockNr>
     implied_locked(env, inode, lblk)
 }
 
-/// As [`implied`], for who holds the map lock.
+/// As [`implied`], for callers that hold the map lock.
 pub(super) fn implied_locked(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<Option<BlockNr>> {
     let ratio = env.geo.cluster_ratio();
     if ratio == 1 || Kind::of(inode) != Kind::Tree {
@@ -323,9 +325,9 @@ pub(super) fn implied_locked(env: &MapEnv, inode: &Inode, lblk: u32) -> Result<O
     Ok(found.and_then(place))
 }
 
-/// Blocks from `lblk` on, at most `max`, that are unmapped and whose clusters the file does not
-/// own: as many may be mapped from a new claim (on bigalloc the claim begins with the cluster of
-/// `lblk`). 0 if `lblk` is mapped or its place is implied.
+/// Returns the number of blocks from `lblk` on, at most `max`, that are unmapped and whose clusters
+/// the file does not own: so many may be mapped from a new claim. With bigalloc the claim begins
+/// with the cluster of `lblk`. Returns 0 if `lblk` is mapped or its place is implied.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
@@ -334,7 +336,7 @@ pub fn unowned(env: &MapEnv, inode: &Inode, lblk: u32, max: u32) -> Result<u32> 
     unowned_locked(env, inode, &map, lblk, max)
 }
 
-/// As [`unowned`], for who holds the map lock.
+/// As [`unowned`], for callers that hold the map lock.
 pub(super) fn unowned_locked(
     env: &MapEnv,
     inode: &Inode,

@@ -1,4 +1,4 @@
-//! Maps holes.
+//! Maps blocks to holes: allocations, claims of writeback, and blocks of fast commits.
 
 use super::MapEnv;
 use super::budget;
@@ -53,7 +53,7 @@ pub fn allocate(
     mapped
 }
 
-/// Where blocks are wanted: `offset` blocks into the first cluster.
+/// A hole to be mapped; it begins `offset` blocks into its first cluster.
 struct Hole {
     lblk: u32,
     offset: u32,
@@ -80,7 +80,7 @@ fn allocate_at(
             map.clear();
             Err(error)
         }
-        // The next call meets the error.
+        // A part is mapped: the next call meets the error.
         _ => {
             map.put(run);
             Ok(run)
@@ -93,7 +93,7 @@ fn to_cluster_end(env: &MapEnv, lblk: u32) -> u32 {
     ratio - lblk % ratio
 }
 
-/// Claims blocks for `lblk`; those of a directory where the thread's other directories have theirs.
+/// Claims blocks for `lblk`; blocks of a directory near those of the thread's other directories.
 fn claim(env: &MapEnv, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<Claim> {
     let want = wish(env, inode, lblk, offset, len)?;
     let small = match inode.ftype {
@@ -223,7 +223,7 @@ fn insert_each(
         let (mapped, result) = map_booked(&mut nodes, run);
         done += mapped;
         if let Err(error) = result {
-            // Those that are not mapped are free again.
+            // Blocks that are not mapped are freed.
             let rest = (BlockNr(start.0 + u64::from(done)), blocks - done);
             return (done, free_booked(&mut nodes, rest).and(Err(error)));
         }
@@ -232,8 +232,8 @@ fn insert_each(
     (done, Ok(()))
 }
 
-/// Maps a run whose blocks are booked, a part in a step. Returns how many blocks are mapped, and
-/// why not all if so.
+/// Maps a run of booked blocks, one part in each step. Returns the number of mapped blocks, and the
+/// error if not all are.
 fn map_booked(nodes: &mut Writer<'_, '_, '_>, run: Run) -> (u32, Result<()>) {
     each_part(run, |rest| {
         let part = Part::prepare(nodes, rest)?;
@@ -242,7 +242,7 @@ fn map_booked(nodes: &mut Writer<'_, '_, '_>, run: Run) -> (u32, Result<()>) {
     })
 }
 
-/// Frees blocks that were booked and are not mapped.
+/// Frees booked blocks that are not mapped.
 fn free_booked(nodes: &mut Writer<'_, '_, '_>, (start, len): (BlockNr, u32)) -> Result<()> {
     let (env, inode) = (nodes.env, nodes.inode);
     nodes.in_step(|nodes| {
@@ -251,9 +251,8 @@ fn free_booked(nodes: &mut Writer<'_, '_, '_>, (start, len): (BlockNr, u32)) -> 
     })
 }
 
-/// Maps a run whose blocks are booked already, and charges the file for them. The blocks that it is
-/// mapped to must be holes, and clusters single blocks. Costs [`credits`](super::credits) for the
-/// run.
+/// Maps a run of booked blocks, and charges the file for them. The logical blocks must be holes,
+/// and a cluster must be one block. Costs [`credits`](super::credits) for the run.
 ///
 /// # Errors
 /// EOPNOTSUPP and EINVAL as [`insert_claim`]; `Corrupt` if a block is mapped, ENOSPC, `Io`.
@@ -286,9 +285,9 @@ pub fn insert_booked(
 }
 
 /// Runs a change of the map. This is the one place that makes fsync and fdatasync wait for it: the
-/// inode is dirty in the transaction even if the change is in a block outside of the inode, so the
-/// ids that they wait for stay in memory with it. What readers found before is stale, and after an
-/// error nothing is known any more.
+/// inode becomes dirty in the transaction even if the change is in a block outside the inode, so
+/// the ids that they wait for stay in memory with it. Runs that readers found before are stale, and
+/// an error empties the cache of runs.
 pub(super) fn changing<'j, R>(
     step: &mut Step<'j>,
     inode: &Arc<Inode>,
@@ -332,15 +331,15 @@ fn insert_claimed(
     inserted
 }
 
-/// Obtains all that [`book`] needs. Changes nothing.
+/// Obtains everything that [`book`] needs. Changes nothing.
 fn prepare_book(nodes: &mut Writer<'_, '_, '_>, claim: &Claim, len: u32) -> Result<()> {
     let blocks = i64::from(len.next_multiple_of(nodes.env.geo.cluster_ratio()));
     check_charge(nodes.env, nodes.inode, blocks + nodes.claimed())?;
     nodes.hold_bitmaps(claim.start, len)
 }
 
-/// Books the first `len` blocks of a claim, in whole clusters, and charges the file for them, in a
-/// step. An error of the booking, which comes first, leaves all as it was.
+/// Books the first `len` blocks of a claim, in whole clusters, and charges the file for them,
+/// within a step. The booking comes first; an error of it leaves everything unchanged.
 fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
     let (env, inode) = (nodes.env, nodes.inode);
     let blocks = i64::from(len.next_multiple_of(env.geo.cluster_ratio()));
@@ -365,8 +364,8 @@ fn check_state(env: &MapEnv, inode: &Inode, state: ExtentState) -> Result<()> {
     }
 }
 
-/// Calls `insert` with the rest of a run until nothing is left: it inserts the first part of that,
-/// and gives its length. Returns how many blocks were inserted, and why not all if so.
+/// Calls `insert` with the rest of a run until nothing is left; `insert` maps the first part of it
+/// and returns its length. Returns the number of mapped blocks, and the error if not all are.
 fn each_part(run: Run, mut insert: impl FnMut(Run) -> Result<u32>) -> (u32, Result<()>) {
     let (mut done, end) = (0, u64::from(run.lblk) + u64::from(run.len));
     while let Some(rest) = run.cut(u64::from(run.lblk) + u64::from(done)..end) {
@@ -378,7 +377,7 @@ fn each_part(run: Run, mut insert: impl FnMut(Run) -> Result<u32>) -> (u32, Resu
     (done, Ok(()))
 }
 
-/// As much of a run as one step maps, and all that the step needs.
+/// The part of a run that one step maps, with everything that the step needs.
 struct Part {
     run: Run,
     /// `None` for block pointers.
@@ -386,7 +385,7 @@ struct Part {
 }
 
 impl Part {
-    /// Obtains all that the first part of a run needs. Changes nothing.
+    /// Obtains everything that the first part of a run needs. Changes nothing.
     fn prepare(nodes: &mut Writer<'_, '_, '_>, rest: Run) -> Result<Part> {
         check_state(nodes.env, nodes.inode, rest.state)?;
         if Kind::of(nodes.inode) == Kind::Indirect {

@@ -1,12 +1,20 @@
-//! Logical to physical: the extent tree, indirect blocks, and the in-memory extent status.
+//! Maps from logical to physical blocks: extent trees, indirect blocks, and the cache of runs.
 //!
-//! With bigalloc the logical blocks of one cluster share one physical cluster at the same offset; a
-//! cluster is freed with its last mapped block. Inodes with inline data have no map: all is a hole,
-//! and nothing can be mapped.
+//! For example, a file whose blocks 0 to 7 are at 100 to 107 has one extent in the inode. A write
+//! to block 9 adds a second extent. The fifth extent does not fit into the inode: the root's
+//! entries move into a leaf block of their own.
+//!
+//! With bigalloc the logical blocks of one cluster share one physical cluster at the same offset. A
+//! cluster is freed with its last mapped block. Inodes with inline data have no map: every block is
+//! a hole, and nothing can be mapped.
+//!
+//! # Invariants
+//! Each change of a map is one step of a transaction, or a sequence of steps of which each leaves a
+//! valid map. Space, nodes and bitmaps are obtained before the first change of a step.
 //!
 //! # Locking
-//! Every function takes the inode's map lock itself: for reading to look something up, for writing
-//! to change something. Those that change something take a handle that was started before.
+//! Every function takes the inode's map lock itself: for reading in lookups, for writing in
+//! changes. Functions that change a map take a handle that the caller started before.
 
 mod budget;
 mod convert;

@@ -40,10 +40,10 @@ impl<'a> Reader<'a> {
         Owner { geo: &env.geo, zone: env.groups.zone(), ino: inode.ino, seed: inode.seed }
     }
 
-    /// The root is verified once: what memory has afterwards is its own work.
+    /// Opens the root. It is verified once; later changes in memory are Extant's own.
     fn open_root<'b>(&self, bytes: &'b [u8]) -> Result<Node<'b>> {
-        // Relaxed: the bytes come from under the body's lock, and who finds the mark unset verifies
-        // them again.
+        // Relaxed: the bytes come from under the body's lock, and a thread that finds the mark
+        // unset verifies them again.
         if self.inode.root_verified.load(Ordering::Relaxed) {
             return Ok(Node::open(bytes).map_err(|e| e.at_inode(self.inode.ino))?);
         }
@@ -92,15 +92,15 @@ pub(super) struct Writer<'a, 'h, 'j> {
     /// Where new nodes should lie.
     near: BlockNr,
     claims: Claims<'a>,
-    /// What the next step reads: in memory until it has ended.
+    /// Blocks that the next step reads, kept in memory until it has ended.
     held: SmallVec<[Arc<Buffer>; 4]>,
     /// The group whose bitmap is held since the last step.
     last_group: Option<GroupNr>,
     in_step: bool,
 }
 
-/// Blocks for new nodes. Those that come from what was set aside with the file's pages go back
-/// there if they are not used.
+/// Blocks for new nodes. Unused blocks that were reserved with the file's pages return to that
+/// reservation.
 #[derive(Debug)]
 struct Claims<'a> {
     inode: &'a Inode,
@@ -192,7 +192,7 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
         while at.0 < end
             && let Some(g) = geo.group_of_block(at)
         {
-            // What was freed in this transaction is in memory.
+            // The bitmap of a group with frees in this transaction is in memory.
             if !self.env.alloc.frees_in(self.step.handle().tid(), g)
                 && self.last_group.replace(g) != Some(g)
             {
@@ -238,12 +238,13 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
         check_charge(self.env, self.inode, self.claimed())
     }
 
-    /// Blocks that are claimed for the map's own use: the next step may charge the file for them.
+    /// Returns the number of blocks claimed for the map's own use, for which the next step may
+    /// charge the file.
     pub(super) fn claimed(&self) -> i64 {
         self.claims.list.iter().map(|claim| i64::from(claim.len)).sum()
     }
 
-    /// Books a claimed block within a step. It takes a whole cluster.
+    /// Books a claimed block, with its whole cluster, within a step.
     pub(super) fn take_block(&mut self, low: bool) -> Result<BlockNr> {
         self.claim_blocks(1, low)?;
         let mut claim = self.claims.pop().ok_or(Errno::NoSpc)?;
@@ -252,13 +253,13 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
         self.env.alloc.book(self.step.handle(), &mut claim, ratio)
     }
 
-    /// The cluster of a block of the map.
+    /// Returns the cluster of a block of the map.
     fn cluster(&self, block: u64) -> (BlockNr, u32) {
         let ratio = self.env.geo.cluster_ratio();
         (BlockNr(block & !(u64::from(ratio) - 1)), ratio)
     }
 
-    /// Reads what [`Self::free_block`] takes.
+    /// Reads the bitmaps that [`Self::free_block`] changes.
     pub(super) fn prepare_free(&mut self, block: u64) -> Result<()> {
         let (start, len) = self.cluster(block);
         self.hold_bitmaps(start, len)

@@ -1,4 +1,4 @@
-//! An inode as the owner of blocks: its kind of map, its `i_blocks`, what its blocks are for.
+//! An inode as the owner of blocks: its kind of map, its `i_blocks`, and the purpose of its blocks.
 
 use super::MapEnv;
 use super::tree::LOGICAL_END;
@@ -15,7 +15,7 @@ use extant_format::types::FileType;
 use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// How an inode maps its blocks.
+/// The kind of an inode's map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An extent tree.
@@ -39,8 +39,8 @@ impl Kind {
     }
 }
 
-/// What the data blocks of an inode are for: those that go through the journal are revoked when
-/// they are freed.
+/// Returns the purpose of an inode's data blocks: blocks that are logged in the journal are revoked
+/// when they are freed.
 pub(super) fn purpose(env: &MapEnv, inode: &Inode) -> Purpose {
     let logged = match inode.ftype {
         FileType::Directory | FileType::Symlink => true,
@@ -49,11 +49,10 @@ pub(super) fn purpose(env: &MapEnv, inode: &Inode) -> Purpose {
     if logged { Purpose::Metadata } else { Purpose::Data }
 }
 
-/// The block count, in sectors, above which an inode counts in blocks instead; files that need so
-/// many have none.
+/// The block count, in sectors, above which an inode counts in blocks instead.
 const MAX_SECTORS: u64 = (1 << 48) - 1;
 
-/// The block count of an inode, in sectors, after a change by `blocks` file-system blocks.
+/// Returns the block count of an inode, in sectors, after a change by `blocks` file-system blocks.
 ///
 /// # Errors
 /// `Corrupt` if that is below zero, or above the largest count of an inode.
@@ -104,7 +103,7 @@ pub(super) fn charge_checked(
     }
 }
 
-/// Charges the owners of an inode whose body is locked; false if they have to be read first.
+/// Charges the owners of an inode whose body is locked. Returns false if they must be read first.
 fn charge_owners(
     env: &MapEnv,
     step: &Step<'_>,
@@ -116,7 +115,8 @@ fn charge_owners(
         return Ok(true);
     }
     let (change, promised) = env.quota.booked(inode, blocks);
-    // Limits held when the space was promised, or what needs it cannot be refused any more.
+    // No limits here: they were checked when the space was promised, or the change can no longer be
+    // refused.
     let done =
         env.quota.charge(Some(step.tid().0), env.quota.owners(inode.ino, body), change, false)?;
     if done == Outcome::Done {
@@ -150,7 +150,7 @@ pub fn init_body(env: &MapEnv, body: &mut disk::Inode) {
     }
 }
 
-/// Whether a look at the inode tells that it owns no block: neither for data nor for its map.
+/// Returns whether the inode alone shows that it owns no block, neither for data nor for its map.
 pub fn owns_nothing(inode: &Inode) -> bool {
     let body = inode.body();
     let empty = || match body.flags.contains(InodeFlags::EXTENTS) {
@@ -161,7 +161,7 @@ pub fn owns_nothing(inode: &Inode) -> bool {
     body.blocks == 0 && !body.flags.contains(InodeFlags::INLINE_DATA) && (!mapped || empty())
 }
 
-/// Logical blocks that the inode's kind of map can hold.
+/// Returns the number of logical blocks that the inode's kind of map can have.
 pub fn max_blocks(env: &MapEnv, inode: &Inode) -> u64 {
     match Kind::of(inode) {
         Kind::Indirect => indirect::max_blocks(env.geo.block_size).min(LOGICAL_END),

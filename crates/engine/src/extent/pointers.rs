@@ -2,7 +2,7 @@
 //! block cache.
 //!
 //! # Locking
-//! As in [`super::io`].
+//! As in [`super::nodes`].
 
 use super::indirect::{Pointers, PointersMut};
 use super::nodes::{Reader, Writer};

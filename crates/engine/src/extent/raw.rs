@@ -2,8 +2,8 @@
 //! file.
 //!
 //! # Invariants
-//! The work is bounded whatever the image says: no block is met twice, as a node or as data,
-//! [`MAX_NODES`] blocks are read at most, and [`MAX_RUNS`] runs kept.
+//! The work is bounded on any image: no block is visited twice, as a node or as data, at most
+//! [`MAX_NODES`] blocks are read, and at most [`MAX_RUNS`] runs are kept.
 
 use crate::bounds::Walk as Met;
 use crate::error::Result;
@@ -15,16 +15,16 @@ use extant_format::indirect::{DIRECT, IND, TIND, pointer, pointers_per_block};
 use extant_format::inode::{Inode, InodeFlags};
 use extant_format::types::{BlockNr, InodeNr};
 
-/// Blocks of the map that are read at most.
+/// The most blocks of a map that are read.
 const MAX_NODES: u32 = 1 << 16;
 
-/// Runs that are collected at most.
+/// The most runs that are collected.
 const MAX_RUNS: usize = 1 << 20;
 
 /// First logical block, first physical block, number of blocks.
 pub type RawRun = (u32, u64, u32);
 
-/// All mapped runs of an inode in order, written or not.
+/// Returns all mapped runs of an inode in order, written or not.
 ///
 /// # Errors
 /// `Corrupt` if the map is wrong or larger than such a file's can be, `Io`.
@@ -104,8 +104,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// One node of an extent tree and all below; the depth, which shrinks by one per level, bounds
-    /// the recursion.
+    /// Visits a node of an extent tree and all nodes below. The depth, which shrinks by one at each
+    /// level, bounds the recursion.
     fn tree(&mut self, bytes: &[u8], depth: Option<u16>) -> Result<()> {
         let node = Node::parse(bytes, depth).map_err(|e| e.at_inode(self.ino))?;
         for leaf in node.leaves() {
@@ -135,7 +135,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A pointer to data (level 0) or to a block of pointers, and all below it before `end`.
+    /// Visits a pointer to data (level 0) or to a block of pointers, and everything below it before
+    /// `end`.
     fn pointer(&mut self, block: u32, level: u32, first: u64, end: u64) -> Result<()> {
         if block == 0 || first >= end {
             return Ok(());

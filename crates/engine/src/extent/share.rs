@@ -1,10 +1,10 @@
-//! Bounds on the blocks that a map needs for pages that wait: they are set aside with the pages'
-//! own blocks, so that what a write accepted can be mapped on a full disk.
+//! Bounds on the blocks that a map needs for dirty pages. They are reserved with the pages' own
+//! blocks, so that accepted writes can be mapped on a full disk.
 //!
-//! A tree: 8000 pages far from each other in an empty file with blocks of 4 KiB make 8000 extents.
-//! A leaf has 340; one that is full is split behind its last entry, or in the middle with at least
-//! 170 left free. So at most 1 + 2 * 16000 / 170 leaves come, and for those, by the same rule, a
-//! few indexes.
+//! For example, 8000 distant pages of an empty file with blocks of 4 KiB become 8000 extents in a
+//! tree. A leaf has 340 entries. A full leaf is split behind its last entry, or in the middle with
+//! at least 170 entries left free. At most 1 + 2 * 16000 / 170 leaves are therefore added, and a
+//! few indexes for them by the same rule.
 
 use super::MapEnv;
 use super::owner::Kind;
@@ -15,31 +15,31 @@ use extant_format::indirect::{DIRECT, pointers_per_block};
 /// Entries of the root of a tree.
 const ROOT_ENTRIES: u64 = 4;
 
-/// Bytes of an entry of a node, and of what a node has besides.
+/// Bytes of an entry of a node, and of a node's header and tail.
 const ENTRY: u64 = 12;
 const NODE_OVERHEAD: u64 = 16;
 
-/// What the bound depends on, of an inode at a time.
+/// The properties of an inode's map that determine the bound, at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct MapShape {
     kind: Kind,
-    /// Of the tree, and entries that its root has room for if that is a leaf.
+    /// The tree's depth, and the free entries of its root if that is a leaf.
     depth: u32,
     room: u64,
     block_size: u32,
 }
 
 impl MapShape {
-    /// Looks at an inode.
+    /// Reads the properties from an inode.
     pub fn of(env: &MapEnv, inode: &Inode) -> MapShape {
         let kind = Kind::of(inode);
         let (depth, room) = if kind == Kind::Tree { root(inode) } else { (0, 0) };
         MapShape { kind, depth, room, block_size: env.geo.block_size }
     }
 
-    /// Blocks of the map that may be needed for pages of a file of `size` bytes, and for pinned
-    /// ones behind its end. `size` must be read under the lock of the pages: a writer raises it
-    /// there, in the same moment in which its pages are no longer pinned.
+    /// Returns the number of map blocks that pages of a file of `size` bytes, and pinned pages
+    /// behind its end, may need. `size` must be read under the lock of the pages: a writer raises
+    /// it there when it unpins its pages.
     pub fn needs(&self, pages: Remapped, size: u64) -> u32 {
         let reach = size.div_ceil(self.block_size.into()).max(pages.end);
         let blocks = match self.kind {
@@ -50,7 +50,7 @@ impl MapShape {
         u32::try_from(blocks).unwrap_or(u32::MAX)
     }
 
-    /// `reach` is the number of blocks that the file may have.
+    /// Returns the bound for a map of pointers of a file with at most `reach` blocks.
     fn pointer_blocks(&self, pages: Remapped, reach: u64) -> u64 {
         let per_block = u64::from(pointers_per_block(self.block_size)).max(1);
         let single = DIRECT as u64 + per_block;
@@ -61,13 +61,13 @@ impl MapShape {
             return 1;
         }
         let last = pages.leaves.min(reach / per_block + 2);
-        // Above them: one block for as many as it points to, of which there is one below the inode
-        // and one above all others.
+        // The levels above: one block for each `per_block` blocks, at most one array of them, and
+        // one block above all.
         last + last.min(per_block + 1) + 1
     }
 
-    /// From the leaves up: nodes that are there may all be full, and the level of the root and
-    /// those above it are new.
+    /// Returns the bound for a tree, level by level from the leaves: existing nodes may all be
+    /// full, and the levels from the root up are new.
     fn nodes(&self, pages: Remapped) -> u64 {
         let entries = (u64::from(self.block_size) - NODE_OVERHEAD) / ENTRY;
         let half = (entries / 2).max(1);
@@ -91,15 +91,15 @@ impl MapShape {
         sum
     }
 
-    /// Nodes of a level below the root, at most.
+    /// Returns the most nodes of a level below the root.
     fn nodes_at(&self, level: u32, entries: u64) -> u64 {
         let above = self.depth.saturating_sub(level + 1);
         ROOT_ENTRIES.saturating_mul(entries.saturating_pow(above))
     }
 }
 
-/// Depth of an inode's tree, and entries that its root has room for if that is a leaf. An invalid
-/// root counts as one of the greatest depth.
+/// Returns the depth of an inode's tree, and the free entries of its root if that is a leaf. An
+/// invalid root counts as one of the greatest depth.
 fn root(inode: &Inode) -> (u32, u64) {
     let i_block = inode.body().i_block;
     let Ok(root) = Node::open(&i_block) else { return (MAX_DEPTH.into(), 0) };
@@ -115,7 +115,7 @@ mod tests {
         MapShape { kind: Kind::Tree, depth, room: 0, block_size }
     }
 
-    /// Of a file with blocks up to `reach`.
+    /// Returns the bound for a file with blocks up to `reach`.
     fn needs(shape: MapShape, pages: u64, leaves: u64, reach: u64) -> u32 {
         let size = reach * u64::from(shape.block_size);
         let needed = shape.needs(Remapped { pages, leaves, end: 0 }, size);

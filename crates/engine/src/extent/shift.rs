@@ -13,8 +13,8 @@ use extant_format::extent::Leaf;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Sees to it that no extent goes across the border before block `at`, so that a later [`shift`]
-/// from there needs no space.
+/// Splits an extent that crosses the border before block `at`, so that a later [`shift`] from there
+/// needs no space.
 ///
 /// # Errors
 /// ENOSPC, `Corrupt`, `Io`; the mapping is the same in any case.
@@ -25,9 +25,9 @@ pub fn split_at(env: &MapEnv, step: &mut Step<'_>, inode: &Arc<Inode>, at: u32) 
     })
 }
 
-/// Moves every mapping within `range` by `by` logical blocks (negative: collapse, the space before
-/// `range` must be unmapped by as much; positive: insert, `range` must reach to the end). Returns
-/// what is left to do: when it is empty, all is done; else restart the handle and call again with
+/// Moves every mapping within `range` by `by` logical blocks. A negative `by` collapses: so many
+/// blocks before `range` must be unmapped. A positive `by` inserts: `range` must extend to the end.
+/// Returns the range that is left to do. If it is not empty, restart the handle and call again with
 /// it.
 ///
 /// # Errors
@@ -59,13 +59,14 @@ pub fn shift(
     left
 }
 
-/// Whether another extent can be moved within the handle.
+/// Returns whether the handle has credits to move another extent.
 fn may_move(nodes: &mut Writer<'_, '_, '_>, first: bool) -> Result<bool> {
     let needed = budget::edit(nodes.env, budget::depth(nodes.inode));
     budget::may_go_on(nodes.step, needed, first)
 }
 
-/// From the first to the last, so that each moves into the space that the one before left.
+/// Moves extents from the first to the last, so that each moves into the space that its predecessor
+/// left.
 fn shift_down(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, by: i64) -> Result<Range<u64>> {
     let target = range.start.checked_add_signed(by).ok_or(Errno::Inval)?;
     let mut from = range.start;
@@ -83,7 +84,7 @@ fn shift_down(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, by: i64) -> Res
     Ok(range.end..range.end)
 }
 
-/// The first extent that ends behind `from`.
+/// Returns the first extent that ends behind `from`.
 fn next(nodes: &Writer<'_, '_, '_>, from: u64) -> Result<Option<Leaf>> {
     match u32::try_from(from).ok().filter(|from| u64::from(*from) < tree::LOGICAL_END) {
         Some(from) => tree::first_from(nodes, from),
@@ -91,7 +92,7 @@ fn next(nodes: &Writer<'_, '_, '_>, from: u64) -> Result<Option<Leaf>> {
     }
 }
 
-/// From the last to the first.
+/// Moves extents from the last to the first.
 fn shift_up(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, by: i64) -> Result<Range<u64>> {
     let mut end = range.end;
     while let Some(e) = tree::last_before(nodes, end)?.and_then(|path| path.left) {

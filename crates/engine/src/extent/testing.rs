@@ -1,4 +1,4 @@
-//! What the unit tests of this room share.
+//! Fixtures of the unit tests of this module.
 
 use extant_format::features::{Features, Incompat, RoCompat};
 use extant_format::{Geometry, Superblock};

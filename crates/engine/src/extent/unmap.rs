@@ -51,15 +51,15 @@ pub fn remove(
     Ok(reached)
 }
 
-/// Most groups that blocks are freed or allocated in at once, and most blocks.
+/// The most groups in which blocks are freed or allocated at once, and the most blocks.
 const MAX_GROUPS: u32 = 16;
 const MAX_BLOCKS: u32 = 1 << 15;
 
-/// Credits that callers need beside those of runs: for the inode, and the superblock of the first
-/// large file, twice.
+/// Credits that callers need besides those of runs: for the inode, and for the superblock of the
+/// first large file, twice.
 const BESIDE_RUNS: u32 = 4;
 
-/// Blocks that lie in as many groups as a transaction has room for.
+/// Returns the most blocks of a run whose groups fit into one transaction.
 fn in_few_groups(env: &MapEnv) -> u32 {
     env.geo.blocks_per_group.saturating_mul(MAX_GROUPS).min(MAX_BLOCKS)
 }
@@ -77,25 +77,25 @@ pub fn most_at_once(env: &MapEnv, inode: &Inode) -> u32 {
     most
 }
 
-/// Most logged blocks freed at once.
+/// The most logged blocks freed at once.
 const MAX_REVOKED: u32 = 1000;
 
-/// Most extents unmapped at once.
+/// The most extents unmapped at once.
 const MAX_PARTS: usize = 64;
 
-/// Credits of the revoke records of `blocks` blocks, of which at least a hundred fit in a block of
-/// the log.
+/// Returns the credits of the revoke records of `blocks` blocks, of which at least a hundred fit
+/// into a block of the log.
 fn revoke_credits(env: &MapEnv, inode: &Inode, blocks: u32) -> u32 {
     if purpose(env, inode) == Purpose::Metadata { blocks / 100 + 1 } else { 0 }
 }
 
-/// Most blocks that a step unmaps of one extent, or of one array of pointers.
+/// Returns the most blocks of one extent, or of one array of pointers, that a step unmaps.
 fn longest(env: &MapEnv, inode: &Inode) -> u32 {
     let logged = purpose(env, inode) == Purpose::Metadata;
     in_few_groups(env).min(if logged { MAX_REVOKED } else { u32::MAX })
 }
 
-/// Credits with which each call of [`remove`] unmaps something, whatever the map is like.
+/// Returns credits with which each call of [`remove`] makes progress on any map.
 pub fn removal_credits(env: &MapEnv, inode: &Inode) -> u32 {
     let most = longest(env, inode);
     let map = match Kind::of(inode) {
@@ -105,8 +105,8 @@ pub fn removal_credits(env: &MapEnv, inode: &Inode) -> u32 {
     map + env.alloc.credits(most) + revoke_credits(env, inode, most)
 }
 
-/// Unmaps extents from the end of a range towards its start. What was reached before an error
-/// counts.
+/// Unmaps extents from the end of a range towards its start. An error after the first step ends the
+/// call; its progress is returned.
 fn remove_extents(
     env: &MapEnv,
     step: &mut Step<'_>,
@@ -141,7 +141,7 @@ fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -
     let (env, inode) = (nodes.env, nodes.inode);
     let Some(path) = tree::last_before(nodes, range.end)? else { return Ok(Removed::All) };
     let long = longest(env, inode).into();
-    // On bigalloc what is free depends on what is left.
+    // With bigalloc the freed clusters depend on the extents that remain.
     let most = if env.geo.cluster_ratio() > 1 { 1 } else { MAX_PARTS };
     let mut gone = tree::tail(nodes, &path, range.clone(), most, long)?;
     let (Some(low), Some(high)) = (gone.parts.first(), gone.parts.last().copied()) else {
@@ -154,7 +154,7 @@ fn remove_last(nodes: &mut Writer<'_, '_, '_>, range: Range<u64>, first: bool) -
     };
     let mut needed = gone.parts.iter().fold(fixed, |sum, part| sum.saturating_add(cost(part)));
     if !budget::may_go_on(nodes.step, needed, false)? {
-        // As many as there are credits for, from the end.
+        // The credits do not suffice for all extents: only the last one is unmapped.
         needed = fixed + cost(&high);
         if !budget::may_go_on(nodes.step, needed, first)? {
             return Ok(Removed::Nothing(high.end()));
@@ -188,8 +188,8 @@ fn remove_parts(nodes: &mut Writer<'_, '_, '_>, path: tree::Path, gone: &tree::T
     })
 }
 
-/// Frees blocks that are unmapped already. Blocks that a damaged bitmap does not take stay marked
-/// as used, which is noted.
+/// Frees unmapped blocks. Blocks of a damaged bitmap stay marked as used, and the damage is
+/// recorded.
 fn free(env: &MapEnv, step: &mut Step<'_>, inode: &Inode, runs: &[(BlockNr, u32)]) -> Result<()> {
     let freed = match purpose(env, inode) {
         Purpose::Data => env.alloc.free_data(step.handle(), runs),
@@ -207,8 +207,8 @@ fn free(env: &MapEnv, step: &mut Step<'_>, inode: &Inode, runs: &[(BlockNr, u32)
     }
 }
 
-/// The blocks that are free when `part` is unmapped: whole clusters of which no other block is
-/// mapped.
+/// Returns the blocks that become free when `part` is unmapped: whole clusters without another
+/// mapped block.
 fn freed_blocks(nodes: &Writer<'_, '_, '_>, part: &Leaf) -> Result<(BlockNr, u32)> {
     let ratio = u64::from(nodes.env.geo.cluster_ratio());
     if ratio == 1 {
@@ -230,7 +230,7 @@ fn freed_blocks(nodes: &Writer<'_, '_, '_>, part: &Leaf) -> Result<(BlockNr, u32
     Ok((BlockNr(shift + skipped), last.saturating_sub(first) as u32))
 }
 
-/// Whether a block of the range is mapped.
+/// Returns whether a block of the range is mapped.
 fn is_mapped(nodes: &Writer<'_, '_, '_>, range: Range<u64>) -> Result<bool> {
     if range.is_empty() || range.start >= tree::LOGICAL_END {
         return Ok(false);
@@ -253,16 +253,16 @@ fn remove_pointers(
     let mut freeing = Freeing { first: true, reached: end };
     let removed = indirect::remove(&mut nodes, range, &mut freeing);
     match removed {
-        // What was reached before an error counts.
+        // The progress before an error counts.
         Err(_) if freeing.reached < end => Ok(freeing.reached),
         removed => removed,
     }
 }
 
-/// Frees the runs of an indirect map as long as the handle has credits.
+/// Frees runs of an indirect map as long as the handle has credits.
 struct Freeing {
     first: bool,
-    /// The block from which on all is unmapped.
+    /// All blocks from this one on are unmapped.
     reached: u64,
 }
 

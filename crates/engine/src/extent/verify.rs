@@ -1,9 +1,9 @@
-//! What a node of an image's extent tree has to be.
+//! Verification of the nodes of an image's extent tree.
 //!
-//! Blocks are verified when they were just read: checksum, depth, order, their place within the
-//! parent's range of keys, and physical places. A cached block may be reached in other ways by a
-//! hostile image, so its depth is compared each time, and nothing relies on the rest for more than
-//! sense.
+//! A block is verified when it was just read: checksum, depth, order, keys within the parent's
+//! range, and physical places. A hostile image may lead to a cached block by another path. Its
+//! depth is therefore compared each time, and no code relies on the other properties for memory
+//! safety or termination.
 
 use super::tree::{Expect, LOGICAL_END};
 use crate::groups::Zone;
@@ -12,7 +12,8 @@ use extant_format::error::{Corrupt, Result};
 use extant_format::extent::{Leaf, MAX_DEPTH, Node, capacity, verify_extent_block};
 use extant_format::types::{BlockNr, InodeNr};
 
-/// Entries that a node may have room for less than its size allows, as some writers leave it.
+/// The number of entries by which a node's capacity may be below that of its size, as some writers
+/// store it.
 const SPARE_ENTRIES: u16 = 2;
 
 /// The tree's owner, as verification needs it.
@@ -82,8 +83,8 @@ impl Owner<'_> {
         self.check_place(leaf.pblk, leaf.len.into())
     }
 
-    /// The file system's own blocks belong to no file but the log, and the one that reserves
-    /// descriptors.
+    /// Verifies that a file has no blocks of the file system's own, except the log and the file
+    /// that reserves descriptors.
     fn check_place(&self, pblk: u64, len: u64) -> Result<()> {
         let is_own = self.ino != InodeNr::RESIZE && self.touches_base(pblk, len)
             || is_system(self.zone, self.ino, pblk, len);
@@ -93,7 +94,7 @@ impl Owner<'_> {
         }
     }
 
-    /// Whether the blocks touch the superblock or descriptors of a group.
+    /// Returns whether the blocks overlap the superblock or descriptors of a group.
     fn touches_base(&self, pblk: u64, len: u64) -> bool {
         let group = |block| self.geo.group_of_block(BlockNr(block));
         let (Some(first), Some(last)) = (group(pblk), group(pblk + len.saturating_sub(1))) else {
@@ -114,13 +115,14 @@ impl Owner<'_> {
     }
 }
 
-/// Whether blocks of a file's map are bitmaps, inode tables, or another file's log.
+/// Returns whether blocks of a file's map are bitmaps, inode tables, or another file's log.
 pub(super) fn is_system(zone: &Zone, ino: InodeNr, pblk: u64, len: u64) -> bool {
     let blocks = pblk..pblk.saturating_add(len);
     zone.holds_metadata(blocks.clone()) || ino != InodeNr::JOURNAL && zone.holds_log(blocks)
 }
 
-/// The node's keys lie in the range that its parent says; a child is not empty.
+/// Verifies that the node's keys are in the range of its parent's entry, and that a child is not
+/// empty.
 fn check_range(node: &Node<'_>, expect: Expect) -> Result<()> {
     if let Some(first) = expect.first
         && node.key(0) != Some(first)

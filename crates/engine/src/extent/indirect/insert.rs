@@ -6,9 +6,9 @@ use crate::extent::tree::At;
 use extant_format::error::Corrupt;
 use extant_format::indirect::{Path, pointer, put_pointer};
 
-/// Obtains all that [`insert`] needs for the first of `len` blocks from `lblk` on, which are to be
-/// mapped to `pblk` and following. Changes nothing on disk. Returns how many blocks one call maps:
-/// those whose pointers lie in one array.
+/// Obtains everything that [`insert`] needs for the first of `len` blocks from `lblk` on, which are
+/// to be mapped to `pblk` and following. Changes nothing on disk. Returns the number of blocks that
+/// one call maps: those with pointers in one array.
 ///
 /// # Errors
 /// EFBIG beyond the last block of a map or of a pointer, `Corrupt` if a block is mapped, ENOSPC,
@@ -36,7 +36,7 @@ pub(in crate::extent) fn prepare_insert(
     Ok(len)
 }
 
-/// Maps `len` blocks from `lblk` on to `pblk` and following, in one step for which all is
+/// Maps `len` blocks from `lblk` on to `pblk` and following, in one step that was
 /// [prepared](prepare_insert).
 pub(in crate::extent) fn insert(
     nodes: &mut impl PointersMut,
@@ -56,7 +56,7 @@ pub(in crate::extent) fn insert(
     })
 }
 
-/// The last array on the way that exists, and its level.
+/// Returns the last existing array of a path, and its level.
 fn existing(nodes: &impl PointersMut, path: &Path) -> Result<(At, usize)> {
     let mut at = At::Root;
     for (level, &offset) in path.offsets()[..path.levels()].iter().enumerate() {
@@ -68,8 +68,8 @@ fn existing(nodes: &impl PointersMut, path: &Path) -> Result<(At, usize)> {
     Ok((at, path.levels()))
 }
 
-/// Makes the pointer blocks that are missing below an array at `level`. Gives the last array on the
-/// way.
+/// Creates the missing pointer blocks of a path below an array at `level`. Returns the last array
+/// of the path.
 fn make_way(nodes: &mut impl PointersMut, path: &Path, from: At, level: usize) -> Result<At> {
     let mut at = from;
     for &offset in &path.offsets()[level..path.levels()] {

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - A pointer block that an operation leaves without pointers is freed.
-//! - Three levels bound every walk, whatever the image says.
+//! - Three levels bound every walk of any image.
 
 mod insert;
 mod nodes;
@@ -23,7 +23,7 @@ use std::ops::Range;
 /// are (at least 1).
 pub(super) type Found = (Option<u32>, u64);
 
-/// What is known of `lblk` from one array of pointers, at most `max` blocks.
+/// Returns the run at `lblk`, as far as one array of pointers shows it, at most `max` blocks.
 pub(super) fn lookup(nodes: &impl Pointers, lblk: u32, max: u64) -> Result<Found> {
     let Some(path) = Path::new(lblk, nodes.block_size()) else { return Ok((None, max)) };
     let mut at = At::Root;
@@ -40,7 +40,7 @@ pub(super) fn lookup(nodes: &impl Pointers, lblk: u32, max: u64) -> Result<Found
     nodes.view(at, |bytes| run(bytes, first..end, max))
 }
 
-/// The last array on the way: the offset that is wanted, and where the array ends.
+/// Returns the wanted offset in the last array of a path, and the end of the array.
 fn array(nodes: &impl Pointers, path: &Path) -> (usize, usize) {
     let offset = path.offsets().last().copied().unwrap_or(0) as usize;
     match path.levels() {
@@ -49,19 +49,21 @@ fn array(nodes: &impl Pointers, path: &Path) -> (usize, usize) {
     }
 }
 
-/// Blocks from the wanted one to the end of what a missing pointer at `level` would lead to.
+/// Returns the number of blocks from the wanted one to the end of the hole that a missing pointer
+/// at `level` makes.
 fn rest_of_hole(nodes: &impl Pointers, path: &Path, level: usize) -> u64 {
     let below = path.offsets()[level + 1..].len();
     u64::from(nodes.per_block()).pow(below as u32) - inside(nodes, path, level)
 }
 
-/// Blocks from the first one that a pointer at `level` leads to, to the wanted one.
+/// Returns the number of blocks between the first one below the pointer at `level` and the wanted
+/// one.
 fn inside(nodes: &impl Pointers, path: &Path, level: usize) -> u64 {
     let per_block = u64::from(nodes.per_block());
     path.offsets()[level + 1..].iter().fold(0, |sum, &offset| sum * per_block + u64::from(offset))
 }
 
-/// Pointers from the range's start on that are all zero, or each one more than the one before.
+/// Returns the run of pointers from the range's start on: all zero, or ascending by one.
 fn run(bytes: &[u8], range: Range<usize>, max: u64) -> Found {
     let start = range.start;
     let first = pointer(bytes, start);

@@ -1,4 +1,4 @@
-//! Where pointers are kept, seen from the map.
+//! The storage of pointers, as the map sees it.
 
 use crate::error::Result;
 use crate::extent::tree::At;
@@ -9,7 +9,7 @@ pub(in crate::extent) trait Pointers {
     /// Bytes of a pointer block.
     fn block_size(&self) -> u32;
 
-    /// Runs `f` on the inode's pointers or on a pointer block. `f` takes no lock.
+    /// Runs `f` on the inode's pointers or on a pointer block. `f` must not take a lock.
     fn view<R>(&self, at: At, f: impl FnOnce(&[u8]) -> R) -> Result<R>;
 
     /// Notes that a pointer leads to block `block` of pointers: to logical block `first` and
@@ -19,7 +19,7 @@ pub(in crate::extent) trait Pointers {
     /// `Corrupt` if the block is known in another place.
     fn place(&self, block: u32, first: u32, level: u8) -> Result<()>;
 
-    /// Pointers of a block.
+    /// Returns the number of pointers of a block.
     fn per_block(&self) -> u32 {
         pointers_per_block(self.block_size())
     }
@@ -27,14 +27,14 @@ pub(in crate::extent) trait Pointers {
 
 /// Pointers for changing.
 pub(in crate::extent) trait PointersMut: Pointers {
-    /// Runs `f` on pointers that were viewed or created before. `f` takes no lock.
+    /// Runs `f` on pointers that were viewed or created before. `f` must not take a lock.
     fn change<R>(&mut self, at: At, f: impl FnOnce(&mut [u8]) -> R) -> Result<R>;
 
     /// Makes sure that the next `blocks` calls of [`Self::create`] do not lack space. Changes
     /// nothing on disk.
     fn prepare(&mut self, blocks: usize) -> Result<()>;
 
-    /// A new block of zeros, below 2^32.
+    /// Allocates a block of zeroes, below 2^32.
     fn create(&mut self) -> Result<u32>;
 
     /// Frees a pointer block.
@@ -43,10 +43,10 @@ pub(in crate::extent) trait PointersMut: Pointers {
     /// Reads pointers and keeps them in memory until the next step has ended.
     fn hold(&mut self, at: At) -> Result<()>;
 
-    /// Reads what the next step needs to release the block. Changes nothing.
+    /// Reads the bitmaps that the next step needs to release the block. Changes nothing.
     fn prepare_release(&mut self, block: u32) -> Result<()>;
 
-    /// Runs a step, of which all or nothing becomes durable. It must not need more than was
+    /// Runs a step, of which all or nothing becomes durable. Everything that it needs must be
     /// prepared and held: an error after its first change aborts the journal.
     fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R>;
 }

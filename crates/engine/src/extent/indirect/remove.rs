@@ -6,24 +6,26 @@ use crate::extent::tree::At;
 use extant_format::indirect::{DIRECT, IND, TIND, pointer, put_pointer};
 use std::ops::Range;
 
-/// What to do with the blocks that are unmapped.
+/// The caller's part in a removal: bounds and frees of the unmapped blocks.
 pub(in crate::extent) trait Removal<N: PointersMut> {
-    /// Whether a run of `len` blocks may be freed now, to which a pointer still leads. Errors: they
-    /// could not be.
+    /// Returns whether a run of `len` blocks, to which a pointer still leads, may be freed now.
+    ///
+    /// # Errors
+    /// Those of reading the bitmaps that the free needs.
     fn may_free(&mut self, nodes: &mut N, first: u32, len: u32) -> Result<bool>;
 
-    /// Takes blocks that are about to be unmapped off the owner's account.
+    /// Subtracts blocks that are about to be unmapped from the owner's usage.
     fn uncharge(&mut self, nodes: &mut N, len: u32) -> Result<()>;
 
-    /// Frees blocks that no pointer leads to any more.
+    /// Frees blocks to which no pointer leads any more.
     fn free(&mut self, nodes: &mut N, first: u32, len: u32) -> Result<()>;
 
-    /// All blocks of the range from this one on are unmapped, and pointer blocks without pointers
-    /// freed.
+    /// Records that all blocks of the range from `lblk` on are unmapped, and that pointer blocks
+    /// without pointers are freed.
     fn reached(&mut self, lblk: u64);
 }
 
-/// Unmaps the blocks of `range`. Returns the block down to which that is done.
+/// Unmaps the blocks of `range` from its end. Returns the block down to which all are unmapped.
 pub(in crate::extent) fn remove<N: PointersMut>(
     nodes: &mut N,
     range: Range<u64>,
@@ -49,7 +51,7 @@ pub(in crate::extent) fn remove<N: PointersMut>(
     Ok(direct.remove(nodes, &range, how)?.unwrap_or(range.start))
 }
 
-/// Pointers of one kind that follow each other in one place.
+/// Adjacent pointers of one level in one block or inode.
 struct Array {
     at: At,
     /// Levels of pointer blocks below: 0 if the pointers lead to data.
@@ -62,8 +64,8 @@ struct Array {
 }
 
 impl Array {
-    /// Unmaps what belongs to `range`. `Some` is the block down to which that was done, if it is
-    /// not all.
+    /// Unmaps the array's part of `range`. Returns `None` if all of it is unmapped, else the block
+    /// down to which it is.
     fn remove<N: PointersMut>(
         &self,
         nodes: &mut N,
@@ -87,7 +89,7 @@ impl Array {
         Ok(None)
     }
 
-    /// The last pointer of the slots that is not zero.
+    /// Returns the last pointer of the slots that is not zero.
     fn last<N: PointersMut>(
         &self,
         nodes: &N,
@@ -103,8 +105,8 @@ impl Array {
         self.base + (slot - self.slots.start) as u64 * self.span
     }
 
-    /// Frees the contiguous run that ends with the slots. Returns where it stopped, if so, and the
-    /// run's first slot.
+    /// Unmaps and frees the contiguous run that ends with the slots. Returns the run's first slot,
+    /// and the block where the removal stopped, if it did.
     fn remove_run<N: PointersMut>(
         &self,
         nodes: &mut N,
@@ -129,8 +131,8 @@ impl Array {
         Ok((None, start))
     }
 
-    /// Unmaps what belongs to `range` below one pointer, and frees its block if nothing is left in
-    /// it.
+    /// Unmaps the part of `range` below one pointer, and frees the pointer block if it is empty
+    /// afterwards.
     fn remove_below<N: PointersMut>(
         &self,
         nodes: &mut N,
@@ -152,7 +154,8 @@ impl Array {
             return Ok(Some(reached));
         }
         if child.last(nodes, &child.slots)?.is_none() {
-            // A removal that stops here comes back to this pointer block.
+            // A removal that stops here must return to this pointer block, so one block counts as
+            // mapped.
             how.reached(child.base.saturating_add(1));
             if !how.may_free(nodes, block, 1)? {
                 return Ok(Some(child.base.saturating_add(self.span).min(range.end)));
@@ -169,7 +172,7 @@ impl Array {
     }
 }
 
-/// The first slot of the run of ascending pointers that ends with the slots.
+/// Returns the first slot of the run of ascending pointers that ends with the slots.
 fn run_start(bytes: &[u8], slots: &Range<usize>) -> usize {
     let continues = |n: &usize| {
         pointer(bytes, *n) != 0 && pointer(bytes, *n).checked_add(1) == Some(pointer(bytes, n + 1))

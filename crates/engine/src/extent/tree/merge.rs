@@ -1,9 +1,8 @@
-//! Keeps the tree small: joins nodes that are nearly empty with a sibling, and takes levels away
-//! that are not needed.
+//! Keeps the tree small: joins nearly empty nodes with a sibling, and removes superfluous levels.
 //!
 //! Each join is a step of its own, after the edit that made it possible. A tree that is larger than
-//! it must be is sound, so a sibling that cannot be read is left alone: the edit has succeeded
-//! without it. The same holds for a join that fails before its first change.
+//! necessary is valid. A sibling that cannot be read is therefore left alone, since the edit has
+//! succeeded without it, and so is a join that fails before its first change.
 
 use super::nodes::{At, Expect, Nodes, NodesMut};
 use super::path::{self, Path, Step};
@@ -11,7 +10,7 @@ use super::splice::{Entries, fits, prepare_release};
 use crate::error::Result;
 use extant_format::extent::{ROOT_SIZE, capacity};
 
-/// Entries that fit into the root.
+/// The number of entries that fit into the root.
 pub(super) const ROOM: usize = capacity(ROOT_SIZE) as usize;
 
 /// The leaf has only `left` entries now: joins it with a sibling if both fit well into one node,
@@ -41,9 +40,9 @@ fn merge_with_sibling(nodes: &mut impl NodesMut, parent: &Step) -> Result<bool> 
     Ok(false)
 }
 
-/// Nothing for what cannot be read.
+/// Returns the nodes, or `None` if one cannot be read.
 fn if_readable<T>(found: Result<T>) -> Option<T> {
-    // Of the damage the operation tells that needs the node.
+    // An operation that needs the node reports the damage.
     found.inspect_err(|e| tracing::debug!("an extent tree stays larger than it must be: {e}")).ok()
 }
 
@@ -56,7 +55,7 @@ struct Child {
     max: usize,
 }
 
-/// Two children of a node that follow each other, with all that it takes to join them.
+/// Reads two adjacent children of a node, and everything that a join of them needs.
 fn pair(nodes: &mut impl NodesMut, parent: &Step, first: usize) -> Result<(Child, Child)> {
     nodes.hold(parent.at, parent.expect)?;
     let (low, high) = (child(nodes, parent, first)?, child(nodes, parent, first + 1)?);
@@ -72,7 +71,7 @@ fn child(nodes: &mut impl NodesMut, parent: &Step, index: usize) -> Result<Child
     Ok(Child { at, expect, len, max })
 }
 
-/// Moves the entries of the child behind `first` into that one.
+/// Moves the entries of the child behind `first` into the child at `first`.
 fn join(
     nodes: &mut impl NodesMut,
     parent: &Step,
@@ -89,7 +88,7 @@ fn join(
     }
 }
 
-/// While the root has one child whose entries fit into the root, they move there.
+/// Moves the entries of the root's only child into the root, as long as they fit.
 pub(super) fn pull_up(nodes: &mut impl NodesMut) -> Result<()> {
     while let Some((at, entries)) = if_readable(small_child(nodes)).flatten() {
         let done = nodes.optional_step(|nodes| {

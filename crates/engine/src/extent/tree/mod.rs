@@ -1,11 +1,13 @@
-//! The extent tree, wherever its nodes are kept.
+//! The extent tree, independent of the storage of its nodes.
 //!
-//! An operation finds the path to a leaf, plans which entries of the leaf give way to which others,
-//! and applies that. If the leaf is full it is split, and the operation looks again.
+//! An operation finds the path to a leaf, plans the replacement of entries of the leaf, and applies
+//! the plan. If the leaf is full, it is split, and the operation starts again. For example, block 5
+//! of an extent of blocks 0 to 9 is unmapped: the plan replaces one entry by two, 0 to 4 and 6 to
+//! 9.
 //!
 //! # Invariants
-//! See [`splice`]. A tree from an image is not trusted to keep them: nodes are verified when they
-//! are read, walks are bounded by the depth, and nothing here panics where they do not hold.
+//! See [`splice`]. A tree from an image may violate them: nodes are verified when they are read,
+//! walks are bounded by the depth, and no violation causes a panic.
 
 mod merge;
 mod nodes;
@@ -29,7 +31,8 @@ use std::ops::Range;
 /// nodes of the least size.
 const MAX_SPLITS: usize = 8;
 
-/// Plans and applies an edit of the leaf where `lblk` belongs; false if there is nothing to plan.
+/// Plans and applies an edit of the leaf where `lblk` belongs. Returns false if there is nothing to
+/// plan.
 fn edit(
     nodes: &mut impl NodesMut,
     lblk: u32,
@@ -46,13 +49,14 @@ fn edit(
     Err(Corrupt::new("extent tree").field("room in a leaf").into())
 }
 
-/// An edit with all that it needs.
+/// An edit with everything that it needs.
 pub(super) struct Prepared {
     path: Path,
     edit: Edit,
 }
 
-/// Obtains all that [`insert`] needs; nothing if a block is mapped. Changes nothing on disk.
+/// Obtains everything that [`insert`] needs. Returns `None` if a block is mapped. Changes nothing
+/// on disk.
 pub(super) fn prepare_insert(nodes: &mut impl NodesMut, e: Leaf) -> Result<Option<Prepared>> {
     let path = find(nodes, e.lblk)?;
     let Some(edit) = plan::insert(&path, e) else { return Ok(None) };
@@ -72,8 +76,8 @@ pub(super) fn insert(nodes: &mut impl NodesMut, prepared: &Prepared, e: Leaf) ->
     }
 }
 
-/// Gives the mapped blocks of `range` that belong to the extent at its start another state. Returns
-/// the first block behind them, or the next mapped one if the start is a hole.
+/// Sets the state of the blocks of `range` that belong to the extent at its start. Returns the
+/// first block behind them, or the next mapped block if the start is a hole.
 pub(super) fn convert(
     nodes: &mut impl NodesMut,
     range: Range<u32>,
@@ -95,7 +99,7 @@ fn remove(nodes: &mut impl NodesMut, at: u32, range: Range<u64>) -> Result<bool>
     edit(nodes, at, |path| plan::remove(path, range.clone()))
 }
 
-/// Obtains all that [`remove_tail`] needs, for a tail that was just found on `path`. Changes
+/// Obtains everything that [`remove_tail`] needs, for a tail that was just found on `path`. Changes
 /// nothing on disk.
 pub(super) fn prepare_removal(
     nodes: &mut impl NodesMut,
@@ -117,14 +121,14 @@ pub(super) fn remove_tail(
     if splice::apply(nodes, &prepared.path, &prepared.edit)? {
         return Ok(());
     }
-    // The middle of one extent goes, and the leaf had to be split for what is left of it.
+    // The removal of the middle of one extent leaves two, for which the leaf was split.
     match tail.parts.first() {
         Some(part) => self::remove(nodes, part.lblk, part.lblk.into()..part.end()).map(drop),
         None => Ok(()),
     }
 }
 
-/// Sees to it that no extent goes across the border before `lblk`. The mapping stays the same.
+/// Splits an extent that crosses the border before `lblk`. The mapping stays the same.
 pub(super) fn split_at(nodes: &mut impl NodesMut, lblk: u32) -> Result<()> {
     edit(nodes, lblk, |path| plan::split_at(path, lblk)).map(drop)
 }

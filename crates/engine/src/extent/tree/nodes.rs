@@ -1,4 +1,4 @@
-//! Where the nodes of an extent tree are kept, seen from the tree.
+//! The storage of the nodes of an extent tree, as the tree sees it.
 
 use crate::error::Result;
 use extant_format::extent::{Node, NodeMut};
@@ -12,7 +12,7 @@ pub(in crate::extent) enum At {
     Block(u64),
 }
 
-/// What the way down to a node says about it.
+/// The properties of a node that its parent states.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::extent) struct Expect {
     /// Levels below it; not known of the root.
@@ -33,14 +33,13 @@ impl Expect {
 
 /// Nodes for reading.
 pub(in crate::extent) trait Nodes {
-    /// Runs `f` on a node whose header holds together and has the expected depth. `f` takes no
-    /// lock.
+    /// Runs `f` on a node with a valid header and the expected depth. `f` must not take a lock.
     fn view<R>(&self, at: At, expect: Expect, f: impl FnOnce(Node<'_>) -> R) -> Result<R>;
 }
 
 /// Nodes for changing.
 pub(in crate::extent) trait NodesMut: Nodes {
-    /// Runs `f` on a node that was viewed or created before. `f` takes no lock.
+    /// Runs `f` on a node that was viewed or created before. `f` must not take a lock.
     fn change<R>(&mut self, at: At, f: impl FnOnce(NodeMut<'_>) -> R) -> Result<R>;
 
     /// Formats a node anew, without entries, and runs `f` on it.
@@ -50,19 +49,19 @@ pub(in crate::extent) trait NodesMut: Nodes {
     /// nothing on disk.
     fn prepare(&mut self, blocks: usize) -> Result<()>;
 
-    /// A new block, to be formatted.
+    /// Allocates a block, which the caller must format.
     fn create(&mut self) -> Result<u64>;
 
-    /// Frees a block that is no node any more.
+    /// Frees a block that is no longer a node.
     fn release(&mut self, block: u64) -> Result<()>;
 
     /// Reads a node and keeps it in memory until the next step has ended.
     fn hold(&mut self, at: At, expect: Expect) -> Result<()>;
 
-    /// Reads what the next step needs to release the block. Changes nothing.
+    /// Reads the bitmaps that the next step needs to release the block. Changes nothing.
     fn prepare_release(&mut self, block: u64) -> Result<()>;
 
-    /// Runs a step, of which all or nothing becomes durable. It must not need more than was
+    /// Runs a step, of which all or nothing becomes durable. Everything that it needs must be
     /// prepared and held: an error after its first change aborts the journal.
     fn step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R>;
 

@@ -35,29 +35,29 @@ pub(in crate::extent) struct Path {
 }
 
 impl Path {
-    /// The leaf and its place on the way.
+    /// Returns the leaf's level and its step.
     pub(super) fn leaf(&self) -> (usize, Step) {
         let level = self.steps.len() - 1;
         (level, self.steps[level])
     }
 
-    /// Levels below the root.
+    /// Returns the number of levels below the root.
     pub(in crate::extent) fn depth(&self) -> usize {
         self.steps.len() - 1
     }
 
-    /// The extent that holds the wanted block.
+    /// Returns the extent that contains the wanted block.
     pub(in crate::extent) fn hit(&self) -> Option<Leaf> {
         self.left.filter(|e| e.contains(self.lblk))
     }
 
-    /// No block between the wanted one, if it is a hole, and this one is mapped.
+    /// Returns a bound of the hole at the wanted block: no block before it is mapped.
     pub(in crate::extent) fn next_mapped(&self) -> u64 {
         let leaf_end = self.leaf().1.expect.end;
         self.right.map_or(leaf_end, |e| u64::from(e.lblk).min(leaf_end))
     }
 
-    /// Blocks that must be there before an edit may add `extra` extents to the leaf.
+    /// Returns the number of new blocks that an edit needs to add `extra` extents to the leaf.
     pub(in crate::extent) fn blocks_to_split(&self, extra: usize) -> usize {
         let (level, leaf) = self.leaf();
         if leaf.entries + extra <= leaf.max {
@@ -68,7 +68,7 @@ impl Path {
     }
 }
 
-/// What a node says about the wanted block.
+/// The result of a search for the wanted block in one node.
 enum Turn {
     Down { step: Step, child: At, expect: Expect },
     Leaf { step: Step, left: Option<Leaf>, before: Option<Leaf>, right: Option<Leaf> },
@@ -107,7 +107,7 @@ fn turn(at: At, expect: Expect, node: Node<'_>, lblk: u32) -> Result<Turn> {
     Ok(Turn::Down { step: step(index), child, expect })
 }
 
-/// The child at `index` and what is expected of it.
+/// Returns the child at `index` with its expected properties.
 pub(super) fn child(node: &Node<'_>, expect: Expect, index: usize) -> Result<(At, Expect)> {
     let Some(taken) = node.index(index) else {
         return Err(Corrupt::new("extent index").field("entries").found(node.len() as u64).into());
@@ -139,8 +139,8 @@ pub(in crate::extent) fn last_before(nodes: &impl Nodes, end: u64) -> Result<Opt
     }
 }
 
-/// The extents of the path's leaf from the wanted block on, `max` at most, and the end of what they
-/// and the holes between them tell about.
+/// Returns the extents of the path's leaf from the wanted block on, `max` at most, and the end of
+/// the range that they and the holes between them cover.
 pub(in crate::extent) fn leaves_from(
     nodes: &impl Nodes,
     path: &Path,
@@ -158,13 +158,13 @@ pub(in crate::extent) fn leaves_from(
 /// The last extents of a leaf, as far as they lie in a range.
 #[derive(Clone, Debug)]
 pub(in crate::extent) struct Tail {
-    /// What of each lies in the range, in order.
+    /// The parts of the extents within the range, in order.
     pub parts: SmallVec<[Leaf; 8]>,
     /// Index of the first of them in the leaf.
     pub(super) first: usize,
-    /// What the first one has before the range, and the last one behind it.
+    /// The part of the first extent before the range, and of the last one behind it.
     pub(super) kept: SmallVec<[Leaf; 5]>,
-    /// The leaf tells that nothing else of the range is mapped.
+    /// Nothing else of the range is mapped, as far as the leaf's own range shows.
     pub whole: bool,
 }
 

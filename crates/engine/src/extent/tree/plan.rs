@@ -1,18 +1,18 @@
-//! What becomes of a leaf's extents: pure functions from a path to the entries that replace others.
+//! Plans edits of a leaf: pure functions from a path to the entries that replace others.
 
 use super::path::Path;
 use extant_format::extent::Leaf;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
-/// Entries of one leaf that give way to others.
+/// A replacement of entries of one leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::extent) struct Edit {
-    /// Index of the first entry that goes.
+    /// Index of the first removed entry.
     pub first: usize,
-    /// How many go.
+    /// Number of removed entries.
     pub remove: usize,
-    /// What comes.
+    /// The entries that replace them.
     pub new: Entries,
 }
 
@@ -20,7 +20,7 @@ pub(in crate::extent) struct Edit {
 pub(in crate::extent) type Entries = SmallVec<[Leaf; 5]>;
 
 impl Edit {
-    /// Entries that the leaf gains.
+    /// Returns the number of entries that the leaf gains.
     pub fn growth(&self) -> usize {
         self.new.len().saturating_sub(self.remove)
     }

@@ -1,4 +1,4 @@
-//! Applies an edit to a leaf and keeps the nodes above true.
+//! Applies an edit to a leaf and keeps the nodes above it consistent.
 //!
 //! # Invariants
 //! - After each edit the first key of a child equals its parent's key for it, no node but the root
@@ -28,7 +28,7 @@ pub(super) fn prepare(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Re
     path.steps[emptied(path, edit)].iter().try_for_each(|step| prepare_release(nodes, step.at))
 }
 
-/// Whether the leaf has no room for the entries that the edit adds.
+/// Returns whether the entries that the edit adds do not fit into the leaf.
 fn overflows(path: &Path, edit: &Edit) -> bool {
     let (_, leaf) = path.leaf();
     leaf.entries + edit.growth() > leaf.max
@@ -58,19 +58,19 @@ pub(super) fn apply(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Resu
     if left > 0 && edit.new.len() < edit.remove {
         merge::merge_up(nodes, path, left)?;
     }
-    // A level that is not needed has a leaf with few entries, now or before.
+    // A level can only be superfluous if its leaf has few entries.
     if level > 0 && left <= (leaf.max / 4).max(merge::ROOM) {
         merge::pull_up(nodes)?;
     }
     Ok(true)
 }
 
-/// Entries of the leaf after the edit.
+/// Returns the number of entries of the leaf after the edit.
 fn left(path: &Path, edit: &Edit) -> usize {
     (path.leaf().1.entries + edit.new.len()).saturating_sub(edit.remove)
 }
 
-/// Exchanges entries, as many as possible in place. False if they do not fit.
+/// Replaces entries, as many as possible in place. Returns false if they do not fit.
 fn replace(node: &mut NodeMut<'_>, edit: &Edit) -> bool {
     let kept = edit.remove.min(edit.new.len());
     let fits = edit.new.iter().enumerate().all(|(i, e)| match i < kept {
@@ -81,8 +81,8 @@ fn replace(node: &mut NodeMut<'_>, edit: &Edit) -> bool {
     fits
 }
 
-/// An error where entries did not fit into a node that had room for them: one block is two nodes of
-/// a hostile tree.
+/// Turns a failed insert into an error. The capacity was checked before, so entries do not fit only
+/// if one block is two nodes of a hostile tree.
 pub(super) fn fits(done: bool) -> Result<()> {
     match done {
         true => Ok(()),
@@ -90,7 +90,7 @@ pub(super) fn fits(done: bool) -> Result<()> {
     }
 }
 
-/// Corrects the keys above the node at `level`, whose first key may have changed.
+/// Corrects the keys above the node at `level` after a change of its first key.
 fn rekey(nodes: &mut impl NodesMut, path: &Path, level: usize) -> Result<()> {
     let Step { at, expect, .. } = path.steps[level];
     let Some(key) = nodes.view(at, expect, |node| node.key(0))? else { return Ok(()) };
@@ -106,8 +106,8 @@ fn rekey(nodes: &mut impl NodesMut, path: &Path, level: usize) -> Result<()> {
     Ok(())
 }
 
-/// Levels of the nodes, the root excepted, that become empty with the edit: the leaf, and above it
-/// nodes that have no other child than the one below.
+/// Returns the levels of the nodes below the root that the edit empties: the leaf, and the nodes
+/// above it whose only child is emptied.
 fn emptied(path: &Path, edit: &Edit) -> Range<usize> {
     let (level, _) = path.leaf();
     if left(path, edit) > 0 {
@@ -124,7 +124,7 @@ pub(super) fn prepare_release(nodes: &mut impl NodesMut, at: At) -> Result<()> {
     }
 }
 
-/// Takes the nodes at these levels, which are empty, out of the tree.
+/// Removes the empty nodes at these levels from the tree.
 fn prune(nodes: &mut impl NodesMut, path: &Path, empty: Range<usize>) -> Result<()> {
     let blocks = path.steps[empty.clone()].iter().filter_map(|step| match step.at {
         At::Block(block) => Some(block),
@@ -139,7 +139,7 @@ fn prune(nodes: &mut impl NodesMut, path: &Path, empty: Range<usize>) -> Result<
     if parent.index == 0 { rekey(nodes, path, empty.start - 1) } else { Ok(()) }
 }
 
-/// The entries of a node from `start` on, in memory.
+/// A copy of the entries of a node from an index on.
 pub(super) struct Entries {
     pub depth: u16,
     leaves: Vec<extant_format::extent::Leaf>,

@@ -1,4 +1,4 @@
-//! Makes room: splits full nodes, and lets the tree grow in depth when the root is full.
+//! Splits full nodes, and adds a level to the tree when the root is full.
 
 use super::nodes::{At, Expect, NodesMut};
 use super::path::{Path, Step};
@@ -20,8 +20,8 @@ pub(super) fn prepare(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Re
     nodes.prepare(path.blocks_to_split(edit.growth()))
 }
 
-/// Makes more room in the path's leaf, in one step that was [prepared](prepare). True if that
-/// carried the edit out: new extents behind the last one begin a leaf, which is never empty.
+/// Splits the path's leaf, in one step that was [prepared](prepare). Returns true if that carried
+/// the edit out: extents appended behind the last one begin a new leaf.
 pub(super) fn split(nodes: &mut impl NodesMut, path: &Path, edit: &Edit) -> Result<bool> {
     let (level, leaf) = path.leaf();
     if level == 0 {
@@ -86,8 +86,8 @@ fn split_index(nodes: &mut impl NodesMut, step: &Step, child: Index) -> Result<I
     Ok(sibling)
 }
 
-/// Moves the entries from `middle` on into a new node, and returns what its parent has to say about
-/// that.
+/// Moves the entries from `middle` on into a new node. Returns the entry that its parent must have
+/// for it.
 fn move_upper_part(nodes: &mut impl NodesMut, step: &Step, middle: usize) -> Result<Index> {
     let upper = nodes.view(step.at, step.expect, |node| Entries::of(&node, middle))?;
     let child = nodes.create()?;
@@ -96,7 +96,7 @@ fn move_upper_part(nodes: &mut impl NodesMut, step: &Step, middle: usize) -> Res
     Ok(Index { lblk: upper.first_key(), child })
 }
 
-/// The root's content moves into a new block; the root becomes an index of that one child.
+/// Moves the root's entries into a new block; the root becomes an index of that child.
 fn grow(nodes: &mut impl NodesMut) -> Result<At> {
     let all = nodes.view(At::Root, Expect::ROOT, |node| Entries::of(&node, 0))?;
     let child = nodes.create()?;
