@@ -1,18 +1,21 @@
-//! Space for more than a write needs: a window of the file around it, so that what comes next,
-//! before or behind, lies next to it on the device.
+//! Preallocation: space for a window of the file around a write, so that later writes before or
+//! behind it get adjacent blocks on the device.
 //!
-//! # Who gets it where
-//! - A file of a few blocks, when it has none yet or nobody writes it any more: exactly its blocks,
-//!   where the thread's other small files are.
-//! - A file that is open for writing, or grows: a window, by its size. One that grows by small
-//!   writes has a window of at least [`GROWING_BYTES`], lest its first blocks be scattered among
-//!   those of others.
-//! - What is written back far from each other within a file, at a time: one run, in the file's
-//!   order.
-//! - Everything else, and when space is scarce: what it needs, near its neighbours in the file.
+//! # Placement
+//! - A file of a few blocks, which has none yet or has no writer: exactly its blocks, near the
+//!   thread's other small files.
+//! - A file that is open for writing, or grows: a window, by its size. A file that grows by small
+//!   writes has a window of at least [`GROWING_BYTES`], so that its first blocks are not scattered
+//!   among those of other files.
+//! - Distant blocks of one file in one writeback: one run, in the file's order.
+//! - Everything else, and when space is scarce: the needed blocks, near their neighbors in the
+//!   file.
+//!
+//! For example, a file of 1 MiB that is open for writing gets its next block together with a window
+//! behind it. The following writes take their blocks from that window.
 //!
 //! # Locking
-//! All of this happens under the inode's `work`, but for giving back when space is short.
+//! The caller must hold the inode's `work`, except to return preallocations when space is short.
 
 use super::map;
 use super::space::AllocRequest;
@@ -41,7 +44,7 @@ pub(super) struct Growth {
     pub grows: bool,
 }
 
-/// What a file has for a place in it.
+/// The space that a file has for one of its blocks.
 #[derive(Debug)]
 pub(super) enum Ahead {
     /// The blocks, or the first of them.
@@ -52,14 +55,14 @@ pub(super) enum Ahead {
     Nothing,
 }
 
-/// Gives back whatever the file has preallocated.
+/// Returns all preallocations of the file.
 pub(super) fn discard(work: &mut Work) {
     if let Some(own) = work.take() {
         own.discard();
     }
 }
 
-/// Gives back whatever a file has preallocated that nobody has open for writing.
+/// Returns all preallocations of a file that is not open for writing.
 pub(super) fn discard_of_closed(inode: &Inode, work: &mut Work) {
     if work.is_some() && !inode.pages.has_writers() {
         discard(work);
@@ -74,7 +77,7 @@ pub(super) fn kept(inode: &Inode, work: &Work, lblk: u32, blocks: u32) -> Option
     }
 }
 
-/// Blocks for `want`, from what the file has preallocated, or preallocates now.
+/// Takes blocks for `want` from the file's preallocations, or preallocates them now.
 pub(super) fn take(
     st: &Store,
     inode: &Inode,
@@ -121,7 +124,7 @@ fn small_file(
     st.alloc.claim_small(Small::File, &request(goal, want.need, low))
 }
 
-/// Preallocates a window around `want` and takes what is wanted.
+/// Preallocates a window around `want` and takes the wanted blocks.
 fn window(
     st: &Store,
     inode: &Inode,
@@ -162,8 +165,8 @@ fn window(
     }
 }
 
-/// The window in clusters: by the file's size, without what is mapped. A request that goes on
-/// behind it takes its window along.
+/// Returns the window in clusters: by the file's size, without mapped blocks. A request that
+/// extends beyond the window extends it.
 fn bounds(st: &Store, inode: &Inode, want: AllocRequest, around: &Around, size: u64) -> Range<u64> {
     let bits = st.geo.cluster_bits;
     let (logical, len) = (want.lblk >> bits, (want.need >> bits).max(1));

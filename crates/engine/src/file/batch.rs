@@ -1,19 +1,20 @@
-//! Dirty pages of many files go to the device together: places are found for all of them first, so
-//! that small files come to lie next to each other; then all data are written, sorted and merged;
-//! then as many files are mapped in one handle as it has credits for.
+//! Writeback of the dirty pages of many files together. First the blocks of all files are placed,
+//! so that small files become neighbors. Then all data are written, sorted and merged. Then the
+//! files are mapped, as many in one handle as it has credits for. For example, 500 new files of 4
+//! KiB become one write of 2 MiB and a few handles.
 //!
 //! # Invariants
 //! - Data before mapping: no file of a batch is mapped before the data of all are written.
-//! - A failure concerns the file that met it. A file whose pages shared a failed write, or which
-//!   found no place, is written again alone, and page by page if that fails: only what cannot be
-//!   written is lost.
-//! - Nothing is waited for while placed pages are not submitted: a file that would have to wait for
-//!   space is left for later. A batch is bounded by bytes, files and time.
+//! - A failure affects only the file that met it. A file whose pages shared a failed write, or
+//!   which got no space, is written again alone, and page by page if that fails: only pages that
+//!   cannot be written are lost.
+//! - No thread waits while placed pages are not submitted: a file that would have to wait for space
+//!   is left for later. A batch is bounded by bytes, files and time.
 //!
 //! # Locking
-//! The `work` of each file is held from taking its pages until they are mapped. Only the first of a
-//! batch is waited for, while none is held; the others are tried, and files whose `work` is taken
-//! are written alone afterwards.
+//! The `work` of each file is held from taking its pages until they are mapped. Only the lock of
+//! the first file of a batch may be waited for, since none is held then. The others are tried;
+//! files whose `work` is held by another thread are written alone afterwards.
 
 use super::plan::{self, Pieces, Written};
 use super::writeback::{self, Placing, UnderWriteback};
@@ -74,8 +75,8 @@ pub fn writeback_all(st: &Store) -> Result<()> {
     result
 }
 
-/// Writes back what waits and nobody works on, so that no space is set aside for it any more. Waits
-/// for no other thread. The caller may hold a file's `rw`, no `work`.
+/// Writes back the dirty files that no other thread works on, which frees their reservations. Waits
+/// for no other thread. The caller may hold a file's `rw`, but must not hold a `work`.
 pub(super) fn clean(st: &Store) {
     let mut walk = st.pool.dirty_inodes();
     loop {
@@ -155,7 +156,8 @@ fn shared(
     } else {
         inodes.len().div_ceil(threads * LOTS_EACH).clamp(1, MAX_FILES)
     };
-    // Relaxed: whoever gets a number has that lot for himself, and nothing else is passed on by it.
+    // Relaxed: each number is taken by one thread, which then owns that part; no other data is
+    // published by it.
     let next = AtomicUsize::new(0);
     let lots = std::iter::from_fn(|| inodes.chunks(size).nth(next.fetch_add(1, Ordering::Relaxed)));
     let work = || lots_of(st, lots.clone(), go_on);
@@ -165,7 +167,7 @@ fn shared(
         let others: Vec<_> = (1..threads).filter_map(start).collect();
         let (mut busy, mut result) = work();
         for other in others {
-            // What one that panicked has left is written afterwards.
+            // Files that a panicking thread left dirty are written afterwards.
             let (theirs, written) = other.join().unwrap_or_else(|_| (inodes.to_vec(), Ok(())));
             busy.extend(theirs);
             result = result.and(written);
@@ -193,8 +195,8 @@ fn lots_of<'a>(
     (busy, result)
 }
 
-/// Writes as many of the first files back as one batch takes, at least one. Gives how many it has
-/// dealt with; of these, `busy` has got those that somebody else works on.
+/// Writes back as many of the first files as fit into one batch, at least one. Returns the number
+/// of files handled; those that another thread works on are added to `busy`.
 fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (usize, Result<()>) {
     let most = match st.pool.plug {
         PlugPolicy::Batch => (MAX_BYTES / st.block_size()).max(1),
@@ -263,7 +265,7 @@ impl<'a> Job<'a> {
     fn place(&mut self, st: &Store) {
         let mut groups = writeback::groups(st, &self.taken);
         let (Some(group), None) = (groups.next(), groups.next()) else { return };
-        // What could not be placed is tried again alone, which tells why.
+        // Pages that were not placed are written again alone, which yields the error.
         let how = Placing { reserved: &mut self.reserved, patient: false };
         if let Ok(pieces) = writeback::place(st, self.inode, &mut self.work, group, how) {
             self.stage = Stage::Placed(pieces.into());
@@ -306,7 +308,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Writes and maps what is placed; what fails is written alone, after the others are done.
+/// Writes and maps the placed pages. Files that fail are written alone after the others.
 fn finish(st: &Store, mut jobs: Vec<Job<'_>>) -> Result<()> {
     submit_all(st, &mut jobs);
     map_all(st, &mut jobs);
@@ -343,7 +345,7 @@ fn submit_all(st: &Store, jobs: &mut [Job<'_>]) {
     }
 }
 
-/// Maps what is written, many files in a handle.
+/// Maps the written files, many in one handle.
 fn map_all(st: &Store, jobs: &mut [Job<'_>]) {
     let mut files = Vec::new();
     for job in jobs.iter_mut() {

@@ -1,11 +1,11 @@
-//! Access past the page cache, for callers that have a cache of their own.
+//! Access without the page cache, for callers that have a cache of their own.
 //!
-//! Writes within the size (or adjacent to its end) run in parallel: each has its blocks to itself
-//! by a range lock, and shares the rest.
+//! Writes within the size, or adjacent to its end, run in parallel: each locks the range of its
+//! blocks exclusively and shares everything else.
 //!
 //! # Invariants
-//! - Pages of the blocks are written back before, and dropped after the device has the new bytes;
-//!   the generation of the pages keeps readers from adding what they read before.
+//! - Pages of the blocks are written back before the write, and dropped after the device has the
+//!   new bytes. The generation of the pages keeps readers from caching bytes that they read before.
 
 use super::ahead::Growth;
 use super::map::Kind;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Most bytes planned at once.
 const CHUNK: usize = 8 << 20;
 
-/// What the rest of a new block becomes.
+/// The content of the unwritten rest of a new block.
 static ZEROES: [u8; 4096] = [0; 4096];
 
 /// Reads past the page cache; dirty pages of the range are written back first. Takes `rw` for
@@ -132,7 +132,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
     })?;
     let covered = pieces.last().map_or(offset, |p| map::byte(st, p.end())).min(end);
     let data = data.get(..(covered - offset) as usize).unwrap_or(data);
-    // What was promised to places that nothing comes to is not charged.
+    // Quota reserved for blocks that are not written is not charged.
     let release_reservation = |_: &Error| st.quota.release_reservation(inode, u64::MAX);
     write_data(st, inode, &pieces, offset, data).inspect_err(release_reservation)?;
     let stamp = times::due(st, inode, note).then_some(note);
@@ -143,7 +143,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
     };
     let done = match applied {
         Ok(()) => covered,
-        // What is mapped is written, as far as anything can become durable.
+        // Mapped blocks are written, as far as any change can become durable.
         Err(e) => Some(map::byte(st, after.reached).min(covered))
             .filter(|end| *end > offset && st.writable().is_ok())
             .ok_or(e)?,

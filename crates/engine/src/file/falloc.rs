@@ -9,7 +9,7 @@ use crate::store::Store;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What fallocate(2) can do.
+/// The modes of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Falloc {
     /// Allocate; grow the size.
@@ -141,7 +141,7 @@ fn zero_edges(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<(
     zero::within_block(st, inode, last..end)
 }
 
-/// Drops the pages of blocks whose content goes.
+/// Drops the pages of blocks whose content is removed.
 pub(super) fn drop_pages(
     st: &Store,
     inode: &Arc<Inode>,
@@ -195,8 +195,8 @@ fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Unmaps whole blocks from the last to the first, and with them their pages: where a step fails,
-/// for lack of space say, what is left has its content.
+/// Unmaps whole blocks and drops their pages, from the last to the first. If a step fails, for
+/// example for lack of space, the blocks before it keep their content.
 fn punch_blocks(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()> {
     let (start, mut end) = (u64::from(blocks.start), u64::from(blocks.end));
     while end > start {
@@ -218,8 +218,8 @@ fn zero_range(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool)
     let whole = map::whole_blocks(st, offset, end);
     drop_pages(st, inode, &mut work, whole.clone())?;
     if inode.logs_data(st) {
-        // What is logged would come back over blocks that are written later without the journal's
-        // knowledge.
+        // Logged copies must be revoked: a recovery would write them over data that later reach the
+        // blocks without the journal.
         let mut tx = truncate::begin_removal(st, inode)?;
         truncate::remove(st, &mut tx, inode, whole.start, whole.end.into())?;
     } else {

@@ -1,11 +1,11 @@
-//! Files whose content lies in the inode: the first 60 bytes where the map would be, the rest in an
-//! attribute of the inode.
+//! Files whose content is in the inode: the first 60 bytes in the place of the map, the rest in an
+//! extended attribute.
 //!
 //! # Invariants
 //! - Every change of inline content is within one handle, so each commit has the old or the new
 //!   content.
-//! - A file leaves the inode with its data written to a claimed block first: the handle that takes
-//!   the content out of the inode maps it.
+//! - Content that outgrows the inode is written to a claimed block first. The handle that removes
+//!   it from the inode maps that block.
 
 use super::read::copy;
 use super::times::Note;
@@ -176,7 +176,7 @@ pub(super) fn convert(st: &Store, inode: &Arc<Inode>) -> Result<()> {
     converted.inspect_err(|_| st.quota.release_reservation(inode, u64::MAX))
 }
 
-/// Takes the content out of the inode, whose map is empty then.
+/// Removes the content from the inode and gives it an empty map.
 fn take_out(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
     xattr::inline_set(st, step, inode, None)?;
     let mut body = step.edit(inode)?;

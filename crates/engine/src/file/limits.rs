@@ -6,7 +6,7 @@ use crate::inode::Inode;
 use crate::store::Store;
 use extant_format::features::RoCompat;
 
-/// Bytes that a file may have at most: what its map can name and its block count can count.
+/// Returns the largest size of a file in bytes, by its map and its block count.
 pub fn max_size(st: &Store, inode: &Inode) -> u64 {
     let mapped = extent::max_blocks(st, inode).min(u64::from(u32::MAX)) << st.geo.block_bits;
     // The map's own blocks are counted too: a share of one in 128 is more than any map takes.

@@ -14,7 +14,7 @@ use extant_format::inode::{FAST_SYMLINK_MAX, InodeFlags};
 use extant_journal::Seal;
 use std::sync::Arc;
 
-/// Reads a symlink's target; of an encrypted one, what is shown without its key.
+/// Reads a symlink's target; of an encrypted one, its form without the key.
 pub fn read_link(st: &Store, inode: &Arc<Inode>) -> Result<Vec<u8>> {
     if map::is_inline(inode) {
         return inline::content(st, inode);

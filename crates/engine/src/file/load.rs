@@ -11,16 +11,15 @@ use std::sync::Arc;
 /// Most bytes read ahead of a sequential reader.
 const MAX_AHEAD: usize = 1 << 20;
 
-/// What was read: whole blocks from `lblk` on. Bytes behind the end of the file are zero.
+/// Whole blocks that were read, from `lblk` on. Bytes behind the end of the file are zero.
 #[derive(Debug)]
 pub(super) struct Stretch {
     pub lblk: u32,
     pub bytes: Vec<u8>,
 }
 
-/// Reads the uncached block `wanted.start` and what follows it: uncached blocks of `wanted`, and
-/// more ahead of a sequential reader. Keeps what lies on the device as pages. The caller holds
-/// `rw`.
+/// Reads the uncached block `wanted.start` and the following ones: uncached blocks of `wanted`, and
+/// more for a sequential reader. Caches blocks from the device as pages. The caller must hold `rw`.
 pub(super) fn ahead(st: &Store, inode: &Arc<Inode>, wanted: Range<u32>) -> Result<Stretch> {
     let max = (MAX_AHEAD / st.block_size()).max(1) as u32;
     let len = inode.pages.ahead.miss(wanted.start, (wanted.end - wanted.start).min(4 * max), max);
@@ -53,8 +52,8 @@ pub(super) fn stretch(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Res
     })?;
     let last = map::block_of(st, inode.pages.size());
     if zero_behind(st, inode, blocks.start, &mut bytes) {
-        // A page would hide that the device has something else there: who lets the file grow looks
-        // at the device then.
+        // Not cached: a page would hide that the device has other bytes behind the end. An
+        // operation that extends the file reads the device then.
         kept.iter_mut().for_each(|run| run.end = run.end.min(last.max(run.start)));
     }
     if verity::applies(inode) {
@@ -64,7 +63,7 @@ pub(super) fn stretch(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Res
     Ok(Stretch { lblk: blocks.start, bytes })
 }
 
-/// Zeroes what lies behind the end of the file. True if something else was there.
+/// Zeroes the bytes behind the end of the file. Returns true if they were not zero.
 fn zero_behind(st: &Store, inode: &Inode, lblk: u32, bytes: &mut [u8]) -> bool {
     let valid = inode.pages.size().saturating_sub(map::byte(st, lblk));
     let Some(behind) = usize::try_from(valid).ok().and_then(|valid| bytes.get_mut(valid..)) else {

@@ -98,8 +98,8 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
             Ok(())
         });
         match written {
-            // What was mapped before is in the transaction, so it is written, and the size covers
-            // it. The next call meets the error.
+            // Blocks mapped before the error are in the transaction: their content is written, and
+            // the size covers them. The next call meets the error.
             Err(_) if lblk > blocks.start && st.writable().is_ok() => {
                 end = start;
                 break;

@@ -47,7 +47,8 @@ pub(super) fn byte(st: &Store, lblk: u32) -> u64 {
     u64::from(lblk) << st.geo.block_bits
 }
 
-/// The size that users see, cut to what blocks can be numbered for (an image may say anything).
+/// Returns the size that users see, limited to the blocks that can be numbered: an image may have
+/// any size.
 pub(super) fn visible(st: &Store, inode: &Inode) -> u64 {
     inode.pages.size().min(byte(st, END))
 }
@@ -83,8 +84,8 @@ pub fn check_map(st: &Store, inode: &Inode) -> Result<()> {
     }
 }
 
-/// The first run of a range that is not empty; at least one block, at most the range. What a map
-/// cannot hold is a hole.
+/// Returns the first run of a non-empty range, cut to the range. Blocks beyond the largest that the
+/// map can have are a hole.
 pub(super) fn lookup(st: &Store, inode: &Inode, range: Range<u32>) -> Result<Run> {
     let most = range.end.saturating_sub(range.start).max(1);
     let room = extent::max_blocks(st, inode);

@@ -5,15 +5,15 @@
 //! a handle sets bitmap, map and size.
 //!
 //! # Sizes
-//! [`size`] is what users see. The body's size is the one on disk; it follows in the handle that
-//! maps the data behind it.
+//! [`size`] is the size that users see. The body's size is the one on disk; it follows in the
+//! handle that maps the data.
 //!
 //! # Locking
 //! The caller holds the inode's `rw` lock: for reading in [`read`], [`seek`], [`fiemap`] and
 //! [`read_link`], for writing in [`write`], [`truncate`], [`fallocate`] and [`log_data`].
 //! [`read_direct`] and [`write_direct`] take it themselves. [`writeback`], [`fsync`], [`release`]
-//! and [`free_blocks`] (of an inode nobody can reach) need none of it. Whatever changes the mapping
-//! of data holds [`crate::inode::Pages::work`].
+//! and [`free_blocks`] (of an unreachable inode) need no lock. Every change of the mapping of data
+//! must hold [`crate::inode::Pages::work`].
 
 mod ahead;
 mod batch;
@@ -89,14 +89,14 @@ fn has_no_content(inode: &Inode) -> bool {
     !pages.any() && !pages.maybe_busy() && !ahead() && extent::owns_nothing(inode)
 }
 
-/// Somebody opens the file for writing: as long as it is open, space may be preallocated for it. To
-/// be paired with [`close_writer`].
+/// Records that a client opens the file for writing: while it is open, space may be preallocated
+/// for it. Must be paired with [`close_writer`].
 pub fn open_writer(inode: &Inode) {
     inode.pages.open_writer();
 }
 
-/// Somebody who wrote has closed the file. With the last one its preallocations go, unless pages
-/// still wait for theirs.
+/// Records that a client with write access has closed the file. The last close returns the
+/// preallocations, unless dirty pages still need them.
 pub fn close_writer(inode: &Inode) {
     if inode.pages.close_writer()
         && !inode.pages.busy()

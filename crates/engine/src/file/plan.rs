@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What has to happen once a piece's data are written.
+/// The change of the map after a piece's data are written.
 #[derive(Debug)]
 pub(super) enum MapAction {
     /// Nothing: the blocks are mapped and written.
@@ -59,20 +59,20 @@ impl Piece {
     }
 }
 
-/// What a plan is made for.
+/// The inputs of a plan.
 #[derive(Debug)]
 pub(super) struct PlanRequest<'a> {
     /// The blocks to be written, not empty.
     pub blocks: Range<u32>,
-    /// Blocks set aside before; what is claimed is taken off.
+    /// The number of reserved blocks; claims are subtracted.
     pub reserved: &'a mut u32,
     /// How the file grows by the write.
     pub growth: Growth,
-    /// Space for what is written far from each other at once.
+    /// Space for distant blocks that are written together.
     pub pack: Option<&'a mut ScatteredAlloc>,
     /// May wait for freed space to become usable.
     pub patient: bool,
-    /// The owners' limits hold. What was set aside before is promised already.
+    /// The owners' limits apply. Reserved blocks count as promised already.
     pub bound: bool,
 }
 
@@ -167,7 +167,7 @@ fn hole(
     let offset = run.lblk & (ratio - 1);
     let first = run.lblk - offset;
     let blocks = (offset + len).checked_next_multiple_of(ratio).unwrap_or(offset + len);
-    // What was preallocated for the place comes first: its neighbours are there.
+    // Preallocations for the position come first: their neighbors are in use by the file.
     let own = need.pack.as_ref().and_then(|_| ahead::kept(inode, work, first, blocks));
     let packed = own.or_else(|| need.pack.as_deref_mut().and_then(|pack| pack.take(st, blocks)));
     let claim = match packed {
@@ -216,12 +216,12 @@ pub(super) fn unplace(pieces: impl IntoIterator<Item = Piece>) -> u32 {
     pieces.into_iter().map(blocks).sum()
 }
 
-/// What else the handle that maps has to do.
+/// Further work of the handle that maps.
 #[derive(Debug)]
 pub(super) struct After {
     /// The file's size: the size on disk grows up to it with the pieces.
     pub size: u64,
-    /// What a change of content does to the inode besides, if anything.
+    /// The effects of the change of content on the inode, if any.
     pub stamp: Option<Note>,
     /// The block behind the last one that was mapped, or was already.
     pub reached: u32,
@@ -239,7 +239,7 @@ impl After {
 pub(super) type Pieces = VecDeque<Piece>;
 
 /// Maps pieces whose data are written, in as few handles as their credits allow. After an error the
-/// size on disk covers what is mapped, and `after.reached` says where that ends.
+/// size on disk covers the mapped pieces, and `after.reached` is their end.
 pub(super) fn apply(
     st: &Store,
     inode: &Arc<Inode>,
@@ -297,8 +297,8 @@ fn apply_batch(
     apply_in(st, &mut st.begin(credits)?, inode, first, credits, after)
 }
 
-/// Maps pieces within a handle, which goes on in others with as many credits if it has to. The size
-/// on disk covers what was mapped, also after an error: written blocks behind it would be wrong.
+/// Maps pieces within a handle, which is restarted with as many credits if necessary. The size on
+/// disk covers the mapped pieces, also after an error: no written block may be behind it.
 fn apply_in(
     st: &Store,
     tx: &mut Tx<'_>,
@@ -312,14 +312,14 @@ fn apply_in(
     match mapped {
         Ok(()) => noted,
         Err(e) => {
-            // What is mapped cannot be taken back.
+            // The mapping cannot be undone.
             let _ = noted.inspect_err(|e| st.give_up(e));
             Err(e)
         }
     }
 }
 
-/// Raises the size on disk over what is mapped, and stamps the inode.
+/// Raises the size on disk over the mapped pieces, and updates the inode's times.
 fn note_mapped(
     st: &Store,
     step: &mut Step<'_>,
@@ -336,7 +336,7 @@ fn note_mapped(
     Ok(())
 }
 
-/// A file whose pieces are written.
+/// A file whose pieces are written to the device.
 #[derive(Debug)]
 pub(super) struct Written<'a> {
     pub inode: &'a Arc<Inode>,
@@ -346,7 +346,7 @@ pub(super) struct Written<'a> {
 }
 
 impl Written<'_> {
-    /// What mapping costs, in credits; 0 if nothing is to be done.
+    /// Returns the credits of the mapping; 0 if there is nothing to do.
     fn cost(&self, st: &Store) -> u32 {
         let end = self.pieces.back().map_or(0, |p| map::byte(st, p.end()));
         let pieces =
@@ -358,8 +358,8 @@ impl Written<'_> {
     }
 }
 
-/// Maps the pieces of many files, as many of them in a handle as it may have credits for. Gives
-/// what came of each, in their order.
+/// Maps the pieces of many files, as many files in one handle as it may have credits for. Returns
+/// the result of each file in their order.
 pub(super) fn apply_all(st: &Store, files: Vec<Written<'_>>) -> Vec<Result<()>> {
     let most = st.journal.max_credits() / 4;
     let mut results = Vec::with_capacity(files.len());
@@ -396,8 +396,8 @@ fn apply_together(st: &Store, files: Vec<Written<'_>>, credits: u32) -> Vec<Resu
     files.into_iter().map(each).collect()
 }
 
-/// Maps pieces. Those whose claims follow each other on the device, though not in the file, are
-/// booked at once.
+/// Maps pieces. Pieces with adjacent claims on the device, though not in the file, are booked
+/// together.
 fn map_pieces(
     st: &Store,
     tx: &mut Tx<'_>,
@@ -507,8 +507,8 @@ fn map_piece(
     Ok(())
 }
 
-/// Turns unwritten blocks into written ones, in another handle if this one has not enough credits:
-/// the size covers what is written at the end of each.
+/// Turns unwritten blocks into written ones, and restarts the handle if its credits do not suffice:
+/// the size covers the written blocks at the end of each handle.
 fn convert(
     st: &Store,
     tx: &mut Tx<'_>,

@@ -15,7 +15,7 @@ pub fn seek(st: &Store, inode: &Arc<Inode>, offset: u64, data: bool) -> Result<u
     if offset >= size {
         return Err(Errno::Nxio.into());
     }
-    // What is missing of a verified file is damage, which reading finds: a hole must not hide it.
+    // A hole in a verified file is damage. Reading reports it, so the search must not skip it.
     if map::is_inline(inode) || verity::applies(inode) {
         return Ok(if data { offset } else { size });
     }

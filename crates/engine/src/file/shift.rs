@@ -1,9 +1,9 @@
-//! Taking a range out of a file, and pushing a file apart, without moving data.
+//! Removal of a range from a file (collapse), and insertion of a hole, without moving data.
 //!
-//! One transaction does all of it, unless the map has so many extents that they do not fit. A crash
-//! between several transactions leaves a file of which a part has been moved: its structures are
-//! sound at each commit, what lies before the range is untouched, and each block that stays is at
-//! its old place or at its new one.
+//! One transaction does all of it, unless the map has too many extents. A crash between several
+//! transactions leaves a file of which a part has moved: its structures are valid at each commit,
+//! the blocks before the range are unchanged, and each remaining block is at its old or its new
+//! position.
 
 use super::limits;
 use super::{ahead, falloc, map, times, truncate, writeback, zero};
@@ -14,8 +14,8 @@ use crate::store::Store;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Removes bytes `[offset, offset + len)`: what follows moves down. Both must be multiples of a
-/// cluster, and the range must end before the file does; EINVAL otherwise.
+/// Removes bytes `[offset, offset + len)` and moves the following ones down. Both must be multiples
+/// of a cluster, and the range must end before the end of the file; EINVAL otherwise.
 pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
     aligned(st, offset, len)?;
     let size = inode.pages.size();
@@ -36,8 +36,9 @@ pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) ->
     })
 }
 
-/// Pushes what lies at `offset` and behind up by `len`, leaving a hole. Both must be multiples of a
-/// cluster, `offset` within the file; EINVAL otherwise. EFBIG if the file would be too large.
+/// Moves the bytes from `offset` on up by `len`, which leaves a hole. Both must be multiples of a
+/// cluster, and `offset` must be within the file; EINVAL otherwise. EFBIG if the file would be too
+/// large.
 pub(super) fn insert(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
     aligned(st, offset, len)?;
     let size = inode.pages.size();
@@ -53,7 +54,7 @@ pub(super) fn insert(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> R
     clear(st, inode, &mut work, offset)?;
     let (first, by) = (map::block_of(st, offset), map::block_of(st, len));
     let end = extent::max_blocks(st, inode);
-    // What is allocated behind the end has to fit, too.
+    // Blocks allocated behind the end must fit, too.
     if last_mapped(st, inode, first)?.is_some_and(|last| u64::from(last) + u64::from(by) >= end) {
         return Err(Errno::FBig.into());
     }

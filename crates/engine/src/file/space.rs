@@ -1,4 +1,4 @@
-//! Space for data: reservations, claims, and what is tried before giving up.
+//! Space for data: reservations, claims, and the retries before ENOSPC.
 
 use super::ahead::{self, Ahead, Growth};
 use super::batch;
@@ -10,15 +10,14 @@ use crate::store::Store;
 use extant_format::features::Incompat;
 use extant_sync::{Level, levels};
 
-/// Whether the error is a lack of space, or of space that the owners may use: what was done before
-/// it counts.
+/// Returns whether the error is ENOSPC or EDQUOT, before which a part of the work may be done.
 pub(super) fn no_space(error: &Error) -> bool {
     error.is(Errno::NoSpc) || error.is(Errno::DQuot)
 }
 
-/// How often an operation that lacks space waits for frees to become durable. Other threads may
-/// take what became free, so once is not enough; the bound ends it where they take and free space
-/// without end.
+/// The number of times that an operation without space waits for frees to become durable. One wait
+/// is not enough, since other threads may take the freed space. The bound ends the waits if they
+/// take and free space forever.
 pub const MAX_WAITS_FOR_SPACE: usize = 16;
 
 /// Runs `f`, and again as long as it lacks space that can be had. No handle is open.
@@ -29,7 +28,7 @@ pub(super) fn with_room<R>(st: &Store, f: impl FnMut() -> Result<R>) -> Result<R
 /// As [`with_room`], with at most so many waits.
 fn with_room_after<R>(st: &Store, waits: usize, mut f: impl FnMut() -> Result<R>) -> Result<R> {
     for _ in 0..waits {
-        // What was pending before may have become free since, too late for `f`.
+        // Pending frees may have completed since, too late for `f`.
         let pending = st.alloc.pending() > 0;
         match f() {
             Err(e) if e.is(Errno::NoSpc) && (make_room(st) || pending) => {}
@@ -70,8 +69,8 @@ fn make_room(st: &Store) -> bool {
     st.alloc.pending() > 0 && st.journal.wait(st.journal.running_tid()).is_ok()
 }
 
-/// Sets `blocks` aside for delayed allocation, and what the map may need for the pages that are
-/// pinned. The caller must hold `set_aside`, shared or alone.
+/// Reserves `blocks` for delayed allocation, and the blocks that the map may need for the pinned
+/// pages. The caller must hold `set_aside`, shared or exclusive.
 pub(super) fn reserve(st: &Store, inode: &Inode, blocks: u32) -> Result<()> {
     levels::assert_held(Level::SetAside);
     let shape = MapShape::of(st, inode);
@@ -96,8 +95,8 @@ fn share_missing(inode: &Inode, shape: MapShape) -> u32 {
     inode.pages.read().share_missing(|pages| shape.needs(pages, inode.pages.size()))
 }
 
-/// Gives back what is set aside for the map beyond the need of the pages that still wait. The
-/// caller must hold `work`, so that the map stays as it is.
+/// Returns blocks reserved for the map beyond the need of the remaining dirty pages. The caller
+/// must hold `work`, so that the map does not change.
 pub(super) fn release_share(st: &Store, inode: &Inode) {
     if has_share(inode) {
         let shape = MapShape::of(st, inode);
@@ -178,7 +177,7 @@ pub(super) fn claim_first(st: &Store, inode: &Inode) -> Result<Claim> {
     })
 }
 
-/// Gives back what was set aside for blocks that have their space from elsewhere.
+/// Returns the reservation of blocks that got their space from elsewhere.
 pub(super) fn settle(st: &Store, claim: &Claim, reserved: &mut u32) {
     let used = claim.len.min(*reserved);
     if used > 0 {

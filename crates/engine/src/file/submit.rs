@@ -1,10 +1,10 @@
-//! Data of files on their way to the device. Whoever is alone at it has other threads for a part of
-//! a large lot: copying it to the device, or into what stands for one, is most of what writeback
-//! takes.
+//! Submission of file data to the device. A thread that submits alone has other threads submit
+//! parts of a large batch: copying the data to the device, or into memory that stands for one,
+//! takes most of the time of writeback.
 //!
 //! # Invariants
 //! - When a call returns, all of its writes have ended.
-//! - No order among the writes of a lot is promised: nothing is mapped before all of them are done.
+//! - The writes of a batch have no defined order: nothing is mapped before all of them have ended.
 
 use crate::store::Store;
 use extant_blocks::Plug;
@@ -14,7 +14,7 @@ use std::io;
 /// Threads that a lot is shared among at most.
 const MAX_THREADS: usize = 4;
 
-/// Submits a lot and reports each request: its offset, its length in bytes and what came of it.
+/// Submits a batch and reports each request: its offset, its length in bytes and its result.
 pub(super) fn each(st: &Store, plug: Plug<'_>, done: impl FnMut(u64, u64, io::Result<()>)) {
     let busy = Busy::enter(&st.pool.submitting);
     plug.finish_by((extant_sync::shard_count() / busy.all).clamp(1, MAX_THREADS), done);
@@ -34,7 +34,7 @@ pub(super) fn all(st: &Store, plug: Plug<'_>) -> io::Result<()> {
     first
 }
 
-/// One of those who submit.
+/// A guard that counts this thread among the submitting ones.
 struct Busy<'a> {
     count: &'a AtomicUsize,
     /// How many they were when it came, itself among them.

@@ -1,13 +1,14 @@
-//! What the last block of a file has behind the end.
+//! The bytes of a file's last block behind the end of the file.
 //!
 //! # Invariants
-//! - In memory it is zero. On the device it may be anything until the file grows: other programs
-//!   may have left something there, and a page may have been changed again. A cut zeroes it on the
-//!   device before its transaction commits.
-//! - The size on disk does not grow over bytes that are older on the device than in memory. Whoever
-//!   raises it has written the page of the block in which it ended: writeback goes from the first
-//!   page to the last and writes that one before any behind it; all others call [`settle`]. The
-//!   commit flushes before its record, so a power cut shows the zeroes with the size.
+//! - In memory they are zero. On the device they may have any value until the file grows: other
+//!   programs may have left bytes there, and a page may have been changed again. A cut zeroes them
+//!   on the device before its transaction commits.
+//! - The size on disk does not grow over bytes that are older on the device than in memory. An
+//!   operation that raises it must have written the page of the block in which the file ended:
+//!   writeback goes from the first page to the last and writes that one before any behind it; all
+//!   others call [`settle`]. The commit flushes before its record, so a power cut shows the zeroes
+//!   with the size.
 
 use super::{map, writeback};
 use crate::error::Result;
@@ -35,7 +36,7 @@ pub(super) fn waiting(st: &Store, inode: &Inode) -> Result<Option<u32>> {
     if last.is_empty() || !inode.pages.read().has_dirty(last.clone()) {
         return Ok(None);
     }
-    // What has no block yet is not written before its time.
+    // A page without a block yet is left to writeback.
     let written = map::lookup(st, inode, last.clone())?.state == ExtentState::Written;
     Ok(written.then_some(last.start))
 }

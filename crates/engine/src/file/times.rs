@@ -1,4 +1,4 @@
-//! What a change of content does to the inode besides: times, set-id bits, the size on disk.
+//! Effects of a change of content on the inode: times, set-id bits, the size on disk.
 
 use crate::error::Result;
 use crate::inode::{Body, Inode, Step};
@@ -20,7 +20,7 @@ const LARGE: u64 = i32::MAX as u64;
 /// Credits of [`stamp`] and [`grow_disk_size`].
 pub(super) const CREDITS: u32 = 2;
 
-/// What a change of content does to the inode besides.
+/// The effects of a change of content on the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Set-user-ID and set-group-ID are taken away.

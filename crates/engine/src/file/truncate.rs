@@ -1,11 +1,11 @@
 //! Cutting and extending files; freeing the blocks of inodes.
 //!
 //! # Invariants
-//! - The size on disk shrinks before blocks go, in the same transaction or an earlier one. If
-//!   freeing takes several transactions, an orphan record stands from the first to the last.
-//! - What a file's last block has behind the end is zero in memory once the operation returns. On
-//!   the device a cut zeroes it before the smaller size is durable, for other programs that let the
-//!   file grow; see `tail`.
+//! - The size on disk shrinks before blocks are freed, in the same transaction or an earlier one.
+//!   If freeing takes several transactions, an orphan record exists from the first to the last.
+//! - The last block behind the end of the file is zero in memory once the operation returns. On the
+//!   device, a cut zeroes it before the smaller size is durable, since other programs may extend
+//!   the file later; see `tail`.
 
 use super::zero::{self, CutTail};
 use super::{ahead, inline, limits, map, space, tail, times, writeback};
@@ -21,8 +21,11 @@ use std::sync::Arc;
 /// Extents looked at to see whether one handle can free them.
 const FEW: usize = 4;
 
-/// Sets the size; frees what lies behind, zeroes the tail of the last block. Uses an orphan record
-/// over several transactions. The caller holds `rw` for writing. EFBIG if no file can be so large.
+/// Sets the size, frees the blocks behind it, and zeroes the tail of the last block. Uses an orphan
+/// record over several transactions. The caller must hold `rw` for writing.
+///
+/// # Errors
+/// EFBIG if no file can be so large; those of freeing blocks.
 pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
     st.writable()?;
     if size > limits::max_size(st, inode) {
@@ -87,11 +90,11 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
     }
 }
 
-/// Frees what lies behind the size, and takes the orphan record away that is there if that may take
-/// several transactions.
+/// Frees the blocks behind the size. A removal that may take several transactions has an orphan
+/// record, which is removed at its end.
 fn cut_blocks(st: &Store, tx: &mut Tx<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
     if let Err(e) = cut(st, tx, inode, from) {
-        // What lies behind the size is freed by the next one to open the file system.
+        // The next opening of the file system frees the blocks behind the size.
         tx.step(|step| st.orphans.add(step, inode)).inspect_err(|e| st.give_up(e))?;
         return Err(e);
     }
@@ -116,8 +119,8 @@ fn write_cluster(st: &Store, inode: &Arc<Inode>, work: &mut Work, from: u32) -> 
     writeback::within(st, inode, work, cluster.start..from)
 }
 
-/// Drops the pages behind `size`, gives their reservations back, and zeroes what the last page that
-/// stays has there: the device has zeroes in its place already, or gets the page.
+/// Drops the pages behind `size`, returns their reservations, and zeroes the last remaining page
+/// behind `size`. The device has zeroes there already, or gets the page.
 fn cut_pages(st: &Store, inode: &Arc<Inode>, size: u64) {
     if inode.pages.never_used() {
         return;
@@ -204,8 +207,9 @@ pub(super) fn begin_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Tx<'a>> 
     st.begin(times::CREDITS + budget(st, inode))
 }
 
-/// Frees everything behind byte `from`: behind the size (an orphan with links), or all (an inode
-/// without). Leaves the orphan record to the caller. Any type of inode; nobody else reaches it.
+/// Frees all blocks behind byte `from` of an inode of any type: those behind the size (an orphan
+/// with links), or all (an orphan without). The caller removes the orphan record. No other thread
+/// may reach the inode.
 pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
     let mut work = inode.pages.work.lock();
     ahead::discard(&mut work);

@@ -1,8 +1,8 @@
-//! Content that is verified when it is read: files with a hash tree (fs-verity).
+//! Verification of content that is read from files with a hash tree (fs-verity).
 //!
-//! Such a file is never written again, and is read through pages, which are verified when they come
-//! from the device; holes are zeroes, and verified as such. The tree is read past the pages: what
-//! is verified of it is kept with the inode. Signatures of descriptors are not checked.
+//! Such a file is never written again. It is read through pages, which are verified when they come
+//! from the device; holes are verified as zeroes. The tree is read without pages, and its verified
+//! blocks are kept with the inode. Signatures of descriptors are not checked.
 
 use super::map;
 use crate::bounds::Remark;
@@ -34,8 +34,7 @@ pub fn measure(st: &Store, inode: &Inode) -> Result<(u8, Vec<u8>)> {
 /// the file.
 ///
 /// # Errors
-/// `Io` (EIO) for what does not have the hash that it should have; `Corrupt` for a descriptor that
-/// cannot be.
+/// `Io` (EIO) for bytes with a wrong hash; `Corrupt` for an invalid descriptor.
 pub(super) fn check(st: &Store, inode: &Inode, lblk: u32, bytes: &[u8]) -> Result<()> {
     let verity = of(st, inode)?;
     let first = map::byte(st, lblk) >> verity.desc.block_bits;
@@ -151,7 +150,7 @@ fn load(st: &Store, inode: &Inode) -> Result<Verity> {
     Ok(Verity::new(desc, tree, start))
 }
 
-/// Bytes behind the end of the file. What is not mapped reads as zeroes, which no hash is of.
+/// Reads bytes behind the end of the file. Holes read as zeroes, which match no hash.
 fn read(st: &Store, inode: &Inode, offset: u64, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     let end = offset.saturating_add(len as u64);

@@ -113,7 +113,7 @@ pub(super) fn in_chunks(
     Ok(done)
 }
 
-/// Before a write behind the end of the file: what its last block has there becomes zero.
+/// Zeroes the last block behind the end of the file, before a write beyond it.
 pub(super) fn fill_gap(st: &Store, inode: &Arc<Inode>, offset: u64) -> Result<()> {
     let tail = times::tail(st, inode.pages.size());
     if offset <= tail.start || tail.is_empty() {
@@ -127,8 +127,7 @@ pub(super) fn fill_gap(st: &Store, inode: &Arc<Inode>, offset: u64) -> Result<()
 #[derive(Debug)]
 struct Missing {
     lblk: u32,
-    /// What the block holds; `None` if the page is cached or overwritten whole, or if that is
-    /// zeroes.
+    /// The block's content; `None` if it is zeroes, or if the page is cached or overwritten whole.
     old: Option<Arc<[u8]>>,
     /// Where its block is.
     place: Place,
@@ -222,7 +221,7 @@ fn add_pinned(
         space::reserve(st, inode, u32::from(place == Place::Reserved))?;
     }
     let page = new_page(st, old, (offset - map::byte(st, lblk)) as usize, data, crowded);
-    // Nobody else adds pages: that takes `rw`.
+    // No other thread adds pages: that takes `rw`.
     inode.pages.change(&st.pool, |pages| {
         inode.pages.grow_size(offset + data.len() as u64);
         pages.add_dirty(lblk, page, place, 0);
@@ -241,7 +240,7 @@ fn place_in(state: ExtentState) -> Place {
     }
 }
 
-/// Finds what is not cached or has no space, and gets both.
+/// Reads pages that are not cached, and reserves space for blocks without any.
 fn prepare(
     st: &Store,
     inode: &Arc<Inode>,
@@ -301,8 +300,7 @@ fn old_bytes(st: &Store, inode: &Inode, lblk: u32, pblk: u64) -> Result<Option<A
     Ok(Some(shared))
 }
 
-/// Sets space aside for the clusters of `holes` that have none, and for the map; blocks whose
-/// cluster the file owns are its own.
+/// Reserves space for the map and for the clusters of `holes`, except those that the file owns.
 fn reserve_holes(
     st: &Store,
     inode: &Arc<Inode>,

@@ -1,9 +1,9 @@
-//! Dirty pages of one file go to the device, and delayed blocks get their places. Many files at a
-//! time: `batch`.
+//! Writeback of the dirty pages of one file: delayed blocks are allocated, and the data written and
+//! mapped. `batch` handles many files at a time.
 //!
 //! # Invariants
-//! - Pages are taken as snapshots; writers go on meanwhile.
-//! - A page whose writing failed is dropped and its error noted, unless it was changed again.
+//! - Pages are taken as snapshots, so that writers continue meanwhile.
+//! - A page whose write failed is dropped and its error recorded, unless it was changed again.
 //!
 //! # Locking
 //! `work` is held from taking pages until they are mapped, so truncation and allocation wait. `rw`
@@ -62,8 +62,8 @@ impl Drop for UnderWriteback<'_> {
     }
 }
 
-/// Writes dirty pages of bytes `[start, end)` back and waits for them. What fails is noted for the
-/// open files as well.
+/// Writes back the dirty pages of bytes `[start, end)` and waits for them. Errors are also recorded
+/// for the open files.
 pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result<()> {
     if !inode.pages.busy() {
         return Ok(());
@@ -139,7 +139,7 @@ pub(super) fn alone(
         }
     };
     if result.is_err() {
-        // What was promised to pages that are lost was not charged.
+        // The quota reserved for lost pages was not charged.
         st.quota.release_reservation(inode, u64::MAX);
         // The pages that would have raised it are gone. If this fails, nothing can be changed any
         // more.
@@ -148,7 +148,7 @@ pub(super) fn alone(
     result
 }
 
-/// Gives back what is left of the space that was set aside for pages.
+/// Returns the rest of the reservation of pages.
 pub(super) fn give_back(st: &Store, inode: &Inode, reserved: u32) {
     space::unreserve(st, inode, reserved);
 }
@@ -208,7 +208,7 @@ fn write(
         let how = Placing { reserved: &mut *reserved, patient: true };
         let mut pieces = place(st, inode, work, group, how)?.into();
         let result = write_group(st, inode, &mut pieces, group);
-        // What could not be written or mapped is tried again: its space stays its own.
+        // Pages that were not written or mapped are tried again, so their space stays reserved.
         *reserved += plan::unplace(pieces);
         result
     })
@@ -242,7 +242,7 @@ fn pack(st: &Store, inode: &Inode, taken: &[Taken]) -> Option<ScatteredAlloc> {
 /// How places are found.
 #[derive(Debug)]
 pub(super) struct Placing<'a> {
-    /// Blocks set aside before; what is claimed is taken off.
+    /// The number of reserved blocks; claims are subtracted.
     pub reserved: &'a mut u32,
     /// May wait for freed space.
     pub patient: bool,
