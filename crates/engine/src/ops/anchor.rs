@@ -1,4 +1,4 @@
-//! What keeps the operations alive for open files, without one count that all threads write.
+//! References of open files to the operations, without one count that all threads write.
 //!
 //! Each shard has an anchor, which refers to the operations; a file refers to the anchor of the
 //! thread that opened it. The open file system keeps the anchors, the operations know them weakly.

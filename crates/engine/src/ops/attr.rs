@@ -10,7 +10,7 @@ use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, MODE_SETGID, MODE_SETUID, Timestamp};
 use std::sync::Arc;
 
-/// What stat(2) and statx(2) say of an inode.
+/// The attributes of an inode, as stat(2) and statx(2) return them.
 #[derive(Clone, Copy, Debug)]
 pub struct Attr {
     /// Inode number.
@@ -45,7 +45,7 @@ pub struct Attr {
     pub flags: u32,
 }
 
-/// Looks at an inode whose size changes all the time.
+/// The most reads of an inode whose size changes during each.
 const MAX_LOOKS: u32 = 16;
 
 #[inline]
@@ -150,14 +150,14 @@ const SETTABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::DAX)
     .union(InodeFlags::PROJINHERIT);
 
-/// What a file has not that is to be mapped from the device, says the format. Here the flag is
-/// kept, and has no effect.
+/// Flags that the format excludes for a file with the DAX flag. Extant stores the DAX flag, and
+/// ignores it otherwise.
 const NOT_WITH_DAX: InodeFlags = InodeFlags::VERITY
     .union(InodeFlags::ENCRYPT)
     .union(InodeFlags::JOURNAL_DATA)
     .union(InodeFlags::INLINE_DATA);
 
-/// Of these, what only directories have.
+/// Flags among these that only directories have.
 const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::CASEFOLD)
@@ -266,8 +266,8 @@ impl Operations {
         let _lock = inode.write_lock()?;
         let old = inode.flags();
         let flags = change(old.bits())?;
-        // chattr(1) hands back what it was given, so known flags that cannot be changed are passed
-        // over.
+        // chattr(1) passes all flags of the inode, so known flags that cannot be changed are
+        // ignored.
         let wanted = InodeFlags::from_bits(flags).ok_or(Errno::OpNotSupp)?;
         if !inode.is_dir() && wanted.intersects(OF_DIRECTORIES) {
             return Err(Errno::OpNotSupp.into());
@@ -309,9 +309,9 @@ impl Operations {
         Ok(())
     }
 
-    /// Takes set-user-id, set-group-id and capabilities away, as a change of owner or content by
-    /// somebody without privileges does. Set-group-id stays where the group may not execute, if the
-    /// caller `is_member` of the group that is named.
+    /// Removes set-user-id, set-group-id and capabilities, as a change of owner or content by an
+    /// unprivileged caller does. Set-group-id stays on a file that its group may not execute, if
+    /// the caller `is_member` of the given group.
     pub fn drop_privileges(&self, node: &Node, is_member: impl Fn(u32) -> bool) -> Result<()> {
         self.own(node)?;
         if node.0.ftype != FileType::Regular {
@@ -352,7 +352,7 @@ impl Operations {
         })
     }
 
-    /// Whether `who` may do what only the owner may.
+    /// Returns whether `who` has the rights of the owner.
     pub fn is_owner(&self, who: &Caller, node: &Node) -> bool {
         who.uid == 0 || who.uid == node.0.body().uid
     }

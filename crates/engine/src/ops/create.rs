@@ -12,12 +12,12 @@ use extant_format::types::{FileType, InodeNr, Timestamp};
 use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// On whose behalf something is made.
+/// The credentials of the creator of an inode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
-    /// Owner of what is made.
+    /// Owner of the new inode.
     pub uid: u32,
-    /// Group of what is made, unless the directory is set-group-id.
+    /// Group of the new inode, unless the directory is set-group-id.
     pub gid: u32,
     /// Permissions to take away where the directory has no default ACL.
     pub umask: u16,
@@ -30,7 +30,7 @@ impl Caller {
     }
 }
 
-/// What to make.
+/// The kind of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub enum New<'a> {
     /// An empty file.
@@ -83,7 +83,7 @@ fn inherited_project(dir: &disk::Inode) -> u32 {
     if dir.flags.contains(InodeFlags::PROJINHERIT) { dir.projid } else { 0 }
 }
 
-/// Of these, what makes sense for a type.
+/// Returns the inherited flags that apply to a type.
 fn inherited(dir: InodeFlags, ftype: FileType) -> InodeFlags {
     let flags = dir & INHERITED;
     match ftype {
@@ -154,7 +154,7 @@ impl Operations {
         Ok(())
     }
 
-    /// As [`Operations::with_space`], on behalf of somebody: quota limits do not bind root.
+    /// As [`Operations::with_space`], on behalf of a caller: quota limits do not apply to root.
     fn for_caller<T>(&self, who: &Caller, make: impl FnMut() -> Result<T>) -> Result<T> {
         match who.uid {
             0 => self.without_limits(|| self.with_space(make)),
@@ -172,7 +172,7 @@ impl Operations {
                 FileType::Regular | FileType::Directory | FileType::Symlink | FileType::Unknown,
                 _,
             ) => Err(Errno::Inval.into()),
-            // It would end there for those who read it.
+            // Readers would end the target at the zero byte.
             New::Symlink(target) if target.contains(&0) => Err(Errno::Inval.into()),
             New::Special(ftype, rdev) if ftype.is_device() && !can_store_rdev(*rdev) => {
                 Err(Errno::Inval.into())
@@ -238,7 +238,7 @@ impl Operations {
         }
     }
 
-    /// What the new inode gets from its directory and its maker.
+    /// Returns the attributes that the new inode gets from its directory and its creator.
     fn plan(&self, who: &Caller, dir: &Inode, asked: u16, ftype: FileType) -> Result<Plan> {
         let st = self.st();
         let (dir_mode, dir_gid, dir_flags, projid) = {
@@ -471,7 +471,7 @@ impl Plan {
         (self.uid, self.gid, self.projid)
     }
 
-    /// Sees to it that those who are charged have records. No handle is open.
+    /// Creates missing records of the owners that will be charged. No handle may be open.
     pub(super) fn owners(&self, ops: &Operations) -> Result<()> {
         ops.new_owners(self.ids()).map(drop)
     }

@@ -162,8 +162,8 @@ impl Operations {
         self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, note))
     }
 
-    /// Content and attributes of one inode are durable when this returns (`datasync`: without what
-    /// is not needed to read the content).
+    /// Makes content and attributes of one inode durable; with `datasync` only the attributes that
+    /// are needed to read the content.
     pub fn sync_node(&self, node: &Node, datasync: bool) -> Result<()> {
         self.own(node)?;
         self.may_sync()?;
@@ -177,10 +177,10 @@ impl Operations {
         file::seek(self.st(), &node.0, offset, data)
     }
 
-    /// Where on the device `len` bytes from `offset` on lie together, whether they were written or
-    /// are only kept for the file; none where they do not. It holds until the file is changed.
-    /// Files whose content goes through the journal have no such place: an older copy may go home
-    /// at any time.
+    /// Returns the offset on the device of `len` contiguous bytes of the file from `offset` on,
+    /// written or preallocated; `None` if they are not contiguous. The result is valid until the
+    /// file is changed. Files with logged content have no such place: a checkpoint may write an
+    /// older copy there at any time.
     pub fn place_of(&self, node: &Node, offset: u64, len: u64) -> Result<Option<u64>> {
         self.own(node)?;
         let _lock = node.0.read_lock()?;
@@ -199,13 +199,14 @@ impl Operations {
         Ok(found)
     }
 
-    /// Somebody who wrote has closed the file: space kept for its growth may go back.
+    /// Tells that a client with write access has closed the file: its preallocations may be
+    /// returned.
     pub fn close_hint(&self, node: &Node) {
         file::close_writer(&node.0);
     }
 
-    /// Somebody opens the file for writing: space may be kept for its growth until as many
-    /// [`Operations::close_hint`] came.
+    /// Tells that a client opens the file for writing: space may be preallocated for its growth
+    /// until the matching call of [`Operations::close_hint`].
     pub fn open_hint(&self, node: &Node) {
         file::open_writer(&node.0);
     }
@@ -357,7 +358,7 @@ impl File {
         self.sync_as(false)
     }
 
-    /// As [`File::sync`], less what is not needed to read the content (times).
+    /// As [`File::sync`], without attributes that are not needed to read the content (times).
     pub fn sync_data(&self) -> Result<()> {
         self.sync_as(true)
     }

@@ -12,7 +12,7 @@ impl Operations {
         self.st().groups.superblock().volume_name()
     }
 
-    /// Sets the label. When this returns, those see it who read the device beside the mount.
+    /// Sets the label. Once this returns, programs that read the device beside the mount see it.
     ///
     /// # Errors
     /// EINVAL for more than 16 bytes, and for a zero among them.

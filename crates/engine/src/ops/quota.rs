@@ -1,5 +1,4 @@
-//! Quotas: owners get records, files and directories change owners, and what is used and allowed is
-//! told and set.
+//! Quotas: records of owners, changes of owners, and queries and changes of usage and limits.
 
 use super::{Node, Operations};
 use crate::error::{Errno, Error, Result};
@@ -24,12 +23,12 @@ pub(super) struct Ownership {
 }
 
 impl Operations {
-    /// Runs `f` on behalf of a caller whom quota limits do not bind: one with CAP_SYS_RESOURCE.
+    /// Runs `f` without quota limits, on behalf of a caller with CAP_SYS_RESOURCE.
     pub fn without_limits<R>(&self, f: impl FnOnce() -> R) -> R {
         quota::unlimited(f)
     }
 
-    /// What an owner uses and may use; nothing if it has no record. Changes that are not committed
+    /// Returns the usage and limits of an owner, all zero if it has no record. Uncommitted changes
     /// count.
     ///
     /// # Errors
@@ -41,7 +40,7 @@ impl Operations {
         Ok(record.unwrap_or(QuotaRecord { id, ..QuotaRecord::default() }))
     }
 
-    /// What all owners of a kind use and may use, in the order of their ids.
+    /// Returns the usage and limits of all owners of a kind, in the order of their ids.
     ///
     /// # Errors
     /// As [`Operations::quota`].
@@ -107,7 +106,7 @@ impl Operations {
         Ok(node.0.body().projid)
     }
 
-    /// Puts an inode into a project (FS_IOC_FSSETXATTR). Who may is for the caller to decide.
+    /// Assigns an inode to a project (FS_IOC_FSSETXATTR). Callers must check permissions.
     ///
     /// # Errors
     /// EOPNOTSUPP if the file system or the inode has no room for it, EDQUOT, EROFS, EPERM for an
@@ -144,8 +143,8 @@ impl Operations {
                 || other(to.project, body.projid))
     }
 
-    /// Changes owners, and charges the new ones what the old ones were charged. The inode is locked
-    /// for writing.
+    /// Changes owners, and moves the usage from the old ones to the new ones. The inode must be
+    /// locked for writing.
     pub(super) fn change_owner(&self, inode: &Arc<Inode>, to: Ownership) -> Result<()> {
         let st = self.st();
         let inodes = xattr::inode_usage(st, inode)?;
@@ -207,7 +206,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Who is charged for a new inode, each with a record.
+    /// Returns the owners that are charged for a new inode, each with a record.
     pub(super) fn new_owners(&self, ids: (u32, u32, u32)) -> Result<Owners> {
         let quotas = &self.st().quota;
         if !quotas.is_on() {

@@ -27,7 +27,7 @@ bitflags! {
     }
 }
 
-/// One side of a rename: a name in a directory, and what it leads to.
+/// One side of a rename: a name in a directory, and its entry.
 struct Side<'a> {
     dir: &'a Arc<Inode>,
     name: &'a [u8],
@@ -49,7 +49,7 @@ impl Operations {
         self.rename_by(&Caller::default(), (dir, name), (new_dir, new_name), flags)
     }
 
-    /// As [`Operations::rename`]. A whiteout belongs to the caller, whose quota limits do not bind
+    /// As [`Operations::rename`]. A whiteout belongs to the caller; quota limits do not apply to
     /// root.
     pub fn rename_as(
         &self,
@@ -286,8 +286,8 @@ impl Operations {
         Ok(freed)
     }
 
-    /// Gives `moved` its new name: the only step that may lack space. True if what had the name
-    /// before has none left.
+    /// Gives `moved` its new name: the only part that may lack space. Returns true if the replaced
+    /// inode has no name left.
     fn place(
         &self,
         step: &mut Step<'_>,
@@ -366,8 +366,8 @@ impl Operations {
         Ok(())
     }
 
-    /// What the two names lead to from now on. Walks that do not wait for the directories' locks
-    /// see it happen here.
+    /// Publishes the new targets of the two names to walks without locks. Walks that wait for the
+    /// directories' locks see them later.
     fn remember_both(
         &self,
         to: (&Side<'_>, Option<&Arc<Inode>>),

@@ -5,9 +5,9 @@ use crate::volume::with_reserve;
 use extant_sync::atomic::Ordering;
 
 impl Operations {
-    /// Whether the superblock lets a caller use the reserved blocks: the user that it names (root
-    /// by default), or a member of the group that it names, if that is not root's. The capability
-    /// `CAP_SYS_RESOURCE` is the business of the one who asks.
+    /// Returns whether the superblock lets a caller use the reserved blocks: the user that it names
+    /// (root by default), or a member of the group that it names, if that is not root's. Callers
+    /// must check the capability `CAP_SYS_RESOURCE` themselves.
     pub fn reserve_is_for(&self, uid: u32, is_member: impl FnOnce(u32) -> bool) -> bool {
         let sb = self.st().groups.superblock();
         let group = u32::from(sb.def_resgid());

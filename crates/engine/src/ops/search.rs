@@ -1,4 +1,4 @@
-//! Walks on somebody's behalf, who must have the permission to search each directory on the way.
+//! Walks on behalf of a caller, who must have search permission for each directory of the path.
 
 use super::{Attr, Node, Operations};
 use crate::error::Result;
@@ -18,8 +18,8 @@ impl Operations {
         self.resolve_by(who.bound(), path.as_ref(), follow)
     }
 
-    /// As [`Operations::stat`]. Where memory knows all of the path, and the ACLs on the way, this
-    /// takes no lock and writes nothing that is shared, either.
+    /// As [`Operations::stat`]. If the whole path and its ACLs are cached, this takes no lock and
+    /// writes no shared memory, either.
     ///
     /// # Errors
     /// Also EACCES where `who` may not search a directory.

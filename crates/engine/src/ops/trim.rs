@@ -4,9 +4,9 @@ use super::Operations;
 use crate::error::{Errno, Result};
 
 impl Operations {
-    /// Discards free space in the given blocks, runs of at least `min_blocks` (FITRIM). Gives the
-    /// number of blocks discarded. What was freed before is committed, and discarded if that is
-    /// queued, so that it counts.
+    /// Discards free runs of at least `min_blocks` blocks within the given blocks (FITRIM). Returns
+    /// the number of discarded blocks. Earlier frees are committed first, and queued discards are
+    /// done, so that they count.
     pub fn trim(&self, blocks: std::ops::Range<u64>, min_blocks: u64) -> Result<u64> {
         self.alive()?;
         self.st().writable()?;

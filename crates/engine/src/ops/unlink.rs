@@ -11,12 +11,12 @@ use crate::{dir, file};
 use extant_format::inode::InodeFlags;
 use std::sync::Arc;
 
-/// What is left of an inode that lost a name.
+/// The state of an inode after the removal of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     /// It has other names.
     Named,
-    /// An orphan record: it is to be freed when nobody holds it.
+    /// It has an orphan record, and is freed when its last holder releases it.
     Orphan,
     /// Nothing: it was freed.
     Freed,
@@ -132,7 +132,7 @@ impl Operations {
             let now = st.now();
             self.touch_dir_at(step, dir, -i32::from(child.is_dir()), now)?;
             self.vfs.remember(dir, name, None);
-            // From here on nobody opens it any more.
+            // From here on no caller can open it.
             match bare && child.begin_free() {
                 true => self.free_number(step, child, now),
                 false => self.drop_link(step, child),
@@ -140,9 +140,9 @@ impl Operations {
         })
     }
 
-    /// Whether this is a file's last name, and nothing but its number will be to be freed, which
-    /// can be: then it is freed with its name, unless somebody holds it, and needs no orphan
-    /// record.
+    /// Returns whether this is a file's last name, and the file has nothing to free but its number,
+    /// whose bitmap is readable. Such a file is freed with its name, unless it has a holder, and
+    /// needs no orphan record.
     fn is_bare(&self, child: &Inode) -> bool {
         let last = !child.is_dir() && child.vitals().links <= 1 && !child.held();
         // Where the bitmap cannot be trusted, its error comes when the orphan is to be freed.

@@ -1,4 +1,4 @@
-//! What keeps records in slots, as a design that can be another one where designs are measured.
+//! The interface of designs of the orphan file's slots. Measurements use other designs.
 
 use crate::error::Result;
 use extant_blocks::Cache;
@@ -39,14 +39,14 @@ pub trait OrphanSlots: fmt::Debug + Send + Sync {
     /// Whether no record is live.
     fn is_empty(&self) -> bool;
 
-    /// Writes what the handles of a transaction changed into its blocks. No handle is open.
+    /// Writes the changes of a transaction's handles into its blocks. No handle may be open.
     ///
     /// # Errors
     /// Those of the journal, and `Io`.
     fn freeze(&self, out: &mut Freezer<'_>) -> Result<()>;
 }
 
-/// The orphan file's place, and what it takes to read and write its blocks.
+/// The position of the orphan file, and the parameters of its blocks.
 #[derive(Clone, Debug)]
 pub struct OrphanBlocks {
     /// Its inode.

@@ -3,16 +3,16 @@
 //!
 //! # Invariants
 //! - The slots in memory are authoritative. A block's bytes are made from them once per
-//!   transaction, at freeze; whoever changes a slot joins the block to the transaction first and
-//!   holds a handle meanwhile. So freeze sees all changes of its transaction and none of the next.
-//! - A block in memory whose `slots` have changed since its bytes were made is on a list of
-//!   `changed`.
-//! - A block is dropped from memory only at freeze, with all its slots empty: nobody has a
-//!   reservation there, since that takes a handle. Its bytes, which say that it is empty, are then
-//!   the cache's business.
-//! - A file that was closed properly is empty: its blocks are read when they are first used. One
-//!   that does not pass its check is not used at all. After a crash all are read at once, and a bad
-//!   one is an error of opening.
+//!   transaction, at freeze. A thread that changes a slot joins the block to the transaction first
+//!   and holds a handle meanwhile, so freeze sees all changes of its transaction and none of the
+//!   next.
+//! - A block in memory with changed `slots` since its bytes were made is on a list of `changed`.
+//! - A block is dropped from memory only at freeze, with all its slots empty: no thread has a
+//!   reservation there, since that takes a handle. The cache keeps its bytes, which are those of an
+//!   empty block.
+//! - A file that was closed properly is empty: its blocks are read when they are first used. A
+//!   block that does not pass its check is not used. After a crash all blocks are read at once, and
+//!   a bad one is an error of opening.
 //!
 //! # Memory order
 //! That of [`Slots`] and [`Hints`]; `open` has a hint for each block: a release that raises a
@@ -95,8 +95,8 @@ impl OrphanFile {
         Ok(file)
     }
 
-    /// Where this thread's search begins: the file is dealt out evenly among the shards of threads,
-    /// whatever its length.
+    /// Returns the block where this thread's search begins: the shards of threads divide a file of
+    /// any length evenly.
     fn start(&self) -> usize {
         self.shard() * self.blocks.len() / shard_count()
     }
@@ -135,8 +135,8 @@ impl OrphanFile {
         h.note_change();
         if block.buffer.tid() != h.tid().0 {
             h.join(&block.buffer)?;
-            // By each of those who saw the block outside. Each holds a handle, so freeze waits for
-            // the push.
+            // By each thread that saw the block off the list. Each holds a handle, so freeze waits
+            // for the push.
             self.changed.local().lock().push(index as u32);
         }
         Ok(())
@@ -196,7 +196,7 @@ impl OrphanFile {
         })
     }
 
-    /// Drops blocks that nobody uses, if there are more than threads need.
+    /// Drops unused blocks, if there are more than threads need.
     fn drop_idle(&self, tid: u64) {
         if self.loaded.load(Ordering::Relaxed) <= KEPT * shard_count() {
             return;

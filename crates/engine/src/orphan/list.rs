@@ -1,18 +1,18 @@
 //! The legacy list: its head is in the superblock, and each inode's `dtime` names the next one.
 //!
-//! In memory the list is in parts, each a doubly linked chain with its own lock. On the device it
-//! is one chain: at freeze the last inode of each part comes to name the first one of the next, and
-//! the superblock the first of all. So adding and removing take one part's lock and touch one
-//! neighbour at most, however long the list is.
+//! In memory the list has several parts, each a doubly linked chain with its own lock. On the
+//! device it is one chain: at freeze the last inode of each part is linked to the first one of the
+//! next, and the superblock to the first of all. An addition or removal therefore takes one part's
+//! lock and touches one neighbor at most, for any length of the list.
 //!
 //! # Invariants
-//! - Within a part each inode's `dtime` names its successor, at any time; the last one's is made
-//!   right at freeze.
-//! - `unread` is what follows the last part: what was on the device at open and is not in memory
-//!   yet, none later.
-//! - Whoever changes a part's first or last inode has joined the superblock to its transaction, and
-//!   the inodes whose `dtime` it changes. The last inode of another part joins at freeze; there are
-//!   few parts.
+//! - Within a part each inode's `dtime` names its successor, at any time. The `dtime` of the last
+//!   one is corrected at freeze.
+//! - `unread` follows the last part: the rest of the chain on the device at open that is not in
+//!   memory yet. Nothing is added to it later.
+//! - A thread that changes a part's first or last inode has joined the superblock to its
+//!   transaction, and the inodes of which it changes `dtime`. The last inode of another part joins
+//!   at freeze; there are few parts.
 //!
 //! # Locking
 //! A part's lock (Orphan) is held over a whole change, since it touches a neighbour: its `dtime`,
@@ -122,7 +122,7 @@ impl OrphanList {
         Ok(OrphanAt::List { part: index as u16 })
     }
 
-    /// Takes `inode` out: whoever names it names its successor then.
+    /// Removes `inode`: its predecessor is linked to its successor.
     pub fn remove(&self, step: &mut Step<'_>, inode: &Arc<Inode>, part: u16) -> Result<()> {
         let Some(part) = self.parts.get(usize::from(part)) else { return Ok(()) };
         let mut chain = part.chain.lock();
@@ -143,7 +143,7 @@ impl OrphanList {
 
     /// Links the parts on the device. No handle is open.
     pub fn freeze(&self, table: &InodeTable, out: &mut Freezer<'_>) -> Result<()> {
-        // Relaxed: no handle is open, and what they did is seen here.
+        // Relaxed: no handle is open, and the changes of earlier ones are visible here.
         if !self.parts.iter().any(|part| part.changed.load(Ordering::Relaxed)) {
             return Ok(());
         }
@@ -161,9 +161,8 @@ impl OrphanList {
         Ok(())
     }
 
-    /// Takes note of the inode that heads what is unread, at open. It becomes the last one of the
-    /// last part, which is its place on the device: the one before it, if that is still recorded,
-    /// names it already.
+    /// Records the head of the unread chain, at open. It becomes the last inode of the last part,
+    /// as on the device: its predecessor, if that is still recorded, names it already.
     pub fn adopt(&self, inode: &Arc<Inode>) -> OrphanAt {
         let part = self.parts.len() - 1;
         let mut chain = self.parts[part].chain.lock();
@@ -173,7 +172,7 @@ impl OrphanList {
         OrphanAt::List { part: part as u16 }
     }
 
-    /// Forgets what is unread: it leads nowhere.
+    /// Cuts the unread chain off, because its head is invalid.
     pub fn cut(&self, step: &mut Step<'_>) -> Result<()> {
         step.table().groups.join_superblock(step.handle())?;
         self.unread.store(InodeNr::NONE.0, Ordering::Relaxed);
@@ -181,7 +180,7 @@ impl OrphanList {
         Ok(())
     }
 
-    /// Head of what is on the device and not in memory.
+    /// Returns the head of the chain that is on the device and not in memory.
     pub fn unread(&self) -> InodeNr {
         InodeNr(self.unread.load(Ordering::Relaxed))
     }

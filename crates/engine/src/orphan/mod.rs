@@ -1,14 +1,16 @@
 //! Orphan records: the orphan file's slots and the legacy list. Records only; processing them is
 //! `ops`' work.
 //!
-//! A record is added and removed within the handle that makes it necessary or unnecessary: they are
-//! in the same transaction. The number of links itself is its caller's to write. With the feature
-//! `orphan_file` slots are used first; a full file falls back to the list.
+//! A record is added and removed within the handle that makes it necessary or unnecessary, so both
+//! are in the same transaction. The caller writes the number of links. With the feature
+//! `orphan_file` slots are used first; a full file falls back to the list. For example, `unlink` of
+//! an open file stores its inode number in a free slot; the last close frees the inode and empties
+//! the slot.
 //!
 //! # Locking
-//! Callers hold the inode's `rw` lock for writing, or are the only ones that know the inode: nobody
-//! else changes the same inode's record meanwhile. Slots have no lock; the list has one for each of
-//! its parts.
+//! Callers must hold the inode's `rw` lock for writing, or have the only reference to the inode: no
+//! other thread may change the same inode's record meanwhile. Slots have no lock; the list has one
+//! for each of its parts.
 
 mod design;
 mod file;
@@ -41,7 +43,7 @@ struct Counters {
     removed: ShardedCounter,
 }
 
-/// What was done with orphan records since the file system was opened.
+/// Counters of orphan records since the file system was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrphanStats {
     /// Records added.
@@ -52,7 +54,7 @@ pub struct OrphanStats {
     pub removed: u64,
 }
 
-/// What opening knows of orphan records.
+/// The orphan records found at open.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The orphan file, if there is one.
@@ -130,8 +132,8 @@ impl Orphans {
         self.slots.as_ref().map_or(Ok(()), |slots| slots.clear(step.handle(), at))
     }
 
-    /// Writes what handles changed into the inodes' bodies and the file's blocks. Runs before
-    /// inodes and the superblock are written into theirs; no handle is open.
+    /// Writes the changes of handles into the inodes' bodies and the file's blocks. Must run before
+    /// inodes and the superblock are written into their blocks. No handle may be open.
     ///
     /// # Errors
     /// Those of the journal, and `Io`.
@@ -140,14 +142,14 @@ impl Orphans {
         self.slots.as_ref().map_or(Ok(()), |slots| slots.freeze(out))
     }
 
-    /// Ties a record that was found at open to its inode, so that [`Self::remove`] finds it: the
-    /// one at `slot`, or the head of what is not read of the list.
+    /// Connects a record that was found at open with its inode, so that [`Self::remove`] finds it:
+    /// the one at `slot`, or the head of the unread list.
     pub fn adopt(&self, inode: &Arc<Inode>, slot: Option<SlotAt>) {
         let at = slot.map_or_else(|| self.list.adopt(inode), place);
         inode.orphan.set(at);
     }
 
-    /// What the file names.
+    /// Returns the inodes that the file records, with their slots.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -155,14 +157,13 @@ impl Orphans {
         self.slots.as_ref().map_or_else(|| Ok(Vec::new()), |slots| slots.records())
     }
 
-    /// Head of what was on the legacy list at open and was not adopted yet; the chain continues in
+    /// Returns the head of the legacy list at open that was not adopted yet. The chain continues in
     /// each inode's `dtime`.
     pub fn unread(&self) -> Option<InodeNr> {
         Some(self.list.unread()).filter(|head| *head != InodeNr::NONE)
     }
 
-    /// Drops a record that names nothing valid: one slot of the file, or what is not read of the
-    /// list.
+    /// Drops an invalid record: one slot of the file, or the unread list.
     ///
     /// # Errors
     /// Those of the journal, and `Io`.
@@ -178,7 +179,7 @@ impl Orphans {
         self.list.is_empty() && self.slots.as_ref().is_none_or(|slots| slots.is_empty())
     }
 
-    /// What was done so far.
+    /// Returns the counters so far.
     pub fn stats(&self) -> OrphanStats {
         let sum = |counter: &ShardedCounter| u64::try_from(counter.sum()).unwrap_or(0);
         let Counters { added, listed, removed } = &self.counters;

@@ -1,4 +1,4 @@
-//! What one user, group or project uses, and may use.
+//! Usage and limits of one user, group or project.
 
 use crate::error::{Errno, Result};
 use extant_format::quota::{LIMIT_UNIT, QuotaLimits, QuotaRecord};
@@ -88,13 +88,13 @@ impl Dquot {
         }
     }
 
-    /// An owner without a record: what it uses is counted here, and written nowhere.
+    /// Makes an owner without a record: its usage is counted here, and never written.
     pub fn unrecorded(id: u32) -> Dquot {
         Dquot::new(&QuotaRecord { id, ..QuotaRecord::default() }, (0, 0))
     }
 
-    /// What the file is to say, and whether that is less than nothing, which shows as nothing: it
-    /// was counted wrong before.
+    /// Returns the record for the file, and whether the usage is negative, because it was counted
+    /// wrong before. A negative usage is stored as zero.
     pub fn record(&self) -> (QuotaRecord, bool) {
         let state = *self.state.lock();
         let known = |n: i64| u64::try_from(n).unwrap_or(0);
@@ -114,14 +114,14 @@ impl Dquot {
         self.state.lock().used.promised == 0
     }
 
-    /// Adds a change whatever the limits say.
+    /// Adds a change without regard to the limits.
     pub fn add(&self, change: Change, clock: (u64, Grace)) {
         let mut state = self.state.lock();
         state.used.add(change);
         state.time(clock);
     }
 
-    /// Adds a change if the limits allow what it increases.
+    /// Adds a change if the limits allow its increases.
     ///
     /// # Errors
     /// EDQUOT.
@@ -146,13 +146,13 @@ impl Dquot {
         Ok(())
     }
 
-    /// Sets the limits. What changes threads keep has to be added afterwards.
+    /// Sets the limits. The caller must add the changes that threads keep afterwards.
     pub fn set_limits(&self, limits: QuotaLimits, clock: (u64, Grace)) {
         let mut state = self.state.lock();
         state.limits = limits;
         state.time(clock);
-        // Release: who sees the mark finds the limits. Threads look at it under their shard's lock,
-        // which is taken after this.
+        // Release: a thread that sees the mark sees the limits. Threads read it under their shard's
+        // lock, which the caller takes after this.
         self.limited.store(!limits.is_none(), Ordering::Release);
     }
 }

@@ -1,14 +1,14 @@
-//! A quota file: where its blocks are, the way through its tree, records that are added.
+//! A quota file: the positions of its blocks, lookups in its tree, and additions of records.
 //!
 //! # Invariants
-//! - A record never moves and never goes: an owner without usage and limits keeps its record. So
-//!   the tree is read without a lock while another thread adds to it, which stores a record before
-//!   it links it.
-//! - Every number that a block of the file holds is checked before it is followed; no way is longer
-//!   than the tree is deep.
+//! - A record never moves and is never removed: an owner without usage and limits keeps its record.
+//!   The tree is therefore read without a lock while another thread adds to it, which stores a
+//!   record before it links it.
+//! - Every block number in the file is checked before it is followed. A path has at most as many
+//!   blocks as the tree has levels.
 //!
 //! # Locking
-//! `growing` (level QuotaFile) is held by who adds records, from before the handle.
+//! Threads that add records hold `growing` (level QuotaFile), which they take before the handle.
 
 use super::dquot::{Dquot, Grace};
 use crate::error::{Error, Result};
@@ -46,7 +46,7 @@ pub struct QuotaFile {
     vol: Arc<Volume>,
     /// Where its blocks are, in order.
     blocks: RwLock<Vec<u64>>,
-    /// Held by who adds records.
+    /// Held by threads that add records.
     growing: Mutex<Growing>,
     grace: Mutex<Grace>,
     owners: Mutex<Owned>,
@@ -56,7 +56,7 @@ pub struct QuotaFile {
     broken: AtomicBool,
 }
 
-/// What changes when the file grows.
+/// The state that changes when the file grows.
 #[derive(Debug)]
 pub struct Growing {
     header: QuotaHeader,
@@ -118,11 +118,11 @@ impl QuotaFile {
 
     /// Whether usage is counted.
     pub fn is_sound(&self) -> bool {
-        // Relaxed: who comes late counts in vain.
+        // Relaxed: a thread that reads an old value updates a file that is not used any more.
         !self.broken.load(Ordering::Relaxed)
     }
 
-    /// Counts nothing any more. True for the first who says so.
+    /// Ends the use of the file. Returns true for the first call.
     pub(super) fn give_up(&self) -> bool {
         !self.broken.swap(true, Ordering::Relaxed)
     }
@@ -132,7 +132,7 @@ impl QuotaFile {
         *self.grace.lock()
     }
 
-    /// The lock of who adds records.
+    /// Returns the lock of threads that add records.
     pub fn growing(&self) -> &Mutex<Growing> {
         &self.growing
     }
@@ -183,7 +183,8 @@ impl QuotaFile {
         let to = self.view(block, |bytes| quota::pointer(bytes, slot))?;
         match to {
             0 => Ok(None),
-            // The root is no child, nor is the header; what lies behind the file has no place.
+            // Neither the root nor the header is a child, and blocks behind the file have no
+            // position.
             n if n > quota::ROOT => Ok(Some(n)),
             n => Err(self.bad("pointer", n).into()),
         }
@@ -283,7 +284,7 @@ impl QuotaFile {
         // Memory follows when all is done.
         let header = &mut { growing.header };
         let mut child = self.add_record(header, h, id)?;
-        // From the bottom to the top: who reads meanwhile finds the way when it is whole.
+        // From the bottom to the top: a concurrent reader finds the path once it is complete.
         for level in (way.len()..quota::LEVELS).rev() {
             let block = self.take_block(header, h)?;
             self.change(h, block, |bytes| {
@@ -428,15 +429,15 @@ impl QuotaFile {
 }
 
 impl Owned {
-    /// Drops owners that nobody needs if there are too many: what they are is in the cache's blocks
-    /// or on the device.
+    /// Drops unused owners if there are too many: their records are in cached blocks or on the
+    /// device.
     fn bound(&mut self) {
         if self.by_id.len() <= KEPT {
             return;
         }
         let before = self.by_id.len();
-        // Whoever has changed one keeps it until its record is written. One that was just asked for
-        // has two references.
+        // A changed owner has a further reference until its record is written. An owner that was
+        // just looked up has two references.
         self.by_id.retain(|_, owner| Arc::strong_count(owner) > 1 || !owner.is_plain());
         self.dropped += u64::from(self.by_id.len() < before);
     }

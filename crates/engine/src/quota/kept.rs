@@ -11,11 +11,11 @@ use std::sync::Arc;
 /// Owners kept by each shard of threads. A transfer needs six.
 const KEPT: usize = 16;
 
-/// What all threads keep.
+/// The changes that the shards of all threads keep.
 #[derive(Debug)]
 pub(super) struct Kept(Sharded<Mutex<Local>>);
 
-/// What the threads of a shard keep, the owner that was brought last at the end.
+/// The changes that the threads of a shard keep, the owner added last at the end.
 #[derive(Debug, Default)]
 pub(super) struct Local(Vec<Entry>);
 
@@ -33,13 +33,13 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// What this thread's shard keeps.
+    /// Locks this thread's shard.
     pub fn local(&self) -> MutexGuard<'_, Local> {
         self.0.local().lock()
     }
 
-    /// Brings an owner into this thread's shard. If another has to leave, `add` gets what was kept
-    /// for it.
+    /// Adds an owner to this thread's shard. If that evicts another one, `add` gets the changes
+    /// that were kept for it.
     pub fn bring(&self, kind: QuotaKind, owner: Arc<Dquot>, add: impl FnOnce(&Dquot, Change)) {
         let mut local = self.local();
         if local.find(kind, owner.id).is_some() {

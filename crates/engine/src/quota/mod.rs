@@ -1,27 +1,29 @@
 //! Usage by user, group and project, and its limits.
 //!
-//! The hidden quota files have a record for each owner. What is booked for an inode is added to its
-//! owners in the handle that books it, so a file says after each crash what the inodes say.
+//! The hidden quota files have a record for each owner. Blocks booked for an inode are added to the
+//! usage of its owners in the handle that books them, so the files agree with the inodes after each
+//! crash. For example, user 1000 writes 5 blocks of 4 KiB: the handle that maps them adds 20 KiB to
+//! the record of user 1000, and to that of the file's group.
 //!
 //! # Invariants
 //! - Memory is authoritative: a record is made from its owner once per transaction, at freeze.
 //!   Until then its block is only joined to the transaction.
-//! - An inode's usage is added and taken away, and its owners are changed, under its body's lock.
-//!   So what the body says and what its owners were charged agree.
-//! - The usage of an owner is what it holds and what threads keep for it. Only an owner without
-//!   limits has the latter; for one with limits each change is made at once, so that limits are
-//!   exact.
+//! - An inode's usage and its owners change under the lock of its body. The body and the charges of
+//!   its owners therefore agree.
+//! - The usage of an owner is its own count and the changes that threads keep for it. Threads keep
+//!   changes only for owners without limits; a change of an owner with limits is made at once, so
+//!   that limits are exact.
 //! - Space is *promised* (limits count it, files do not) from the moment that a write is accepted
-//!   until its blocks are booked. An inode knows what it was promised; what it is charged is taken
-//!   off that first.
-//! - A file that turns out to be wrong is given up: nothing is counted there any more, no limit
-//!   holds, and the superblock says that the file system needs a check, which makes the file anew.
-//!   An owner that has no record, though it has inodes, or a record that says less than it gave
-//!   back, costs the check and its own counting only.
+//!   until its blocks are booked. An inode records its promised space, from which charges are
+//!   subtracted first.
+//! - A file that proves damaged is not used any more: nothing is counted, no limit applies, and the
+//!   superblock says that the file system needs a check, which makes the file anew. An owner
+//!   without a record though it has inodes, or with a record below its frees, costs only the check
+//!   and its own count.
 //!
 //! # Locking
 //! The body (InodeBody) > a thread's changes (Quota) > an owner (Leaf). None is held while a device
-//! is read: who finds an owner missing lets go, reads it, and begins again.
+//! is read: a thread that misses an owner releases its locks, reads the owner, and starts again.
 
 mod dquot;
 mod file;
@@ -47,7 +49,7 @@ use kept::Kept;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Who is charged for an inode: the id of each kind that is counted.
+/// The owners that are charged for an inode: the id of each counted kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owners([Option<u32>; 3]);
 
@@ -82,7 +84,7 @@ impl Owners {
     }
 }
 
-/// What becomes of a change for which an owner has to be read first.
+/// The result of a change that may need an owner to be read first.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -96,7 +98,7 @@ thread_local! {
     static UNLIMITED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` on behalf of one whom limits do not bind.
+/// Runs `f` on behalf of a caller to whom limits do not apply.
 pub fn unlimited<R>(f: impl FnOnce() -> R) -> R {
     struct Back(bool);
     impl Drop for Back {
@@ -121,9 +123,9 @@ pub struct Quotas {
     /// The inodes that are the file system's own though their numbers are ordinary.
     hidden: [InodeNr; 2],
     kept: Kept,
-    /// Owners whose records are older than memory.
+    /// Owners with records older than their state in memory.
     dirty: Sharded<Mutex<DirtyOwners>>,
-    /// Limits bind nobody.
+    /// Limits apply to no owner.
     ignore_limits: AtomicBool,
 }
 
@@ -164,7 +166,7 @@ impl Quotas {
         self.on
     }
 
-    /// Limits bind nobody from now on, or again.
+    /// Sets whether limits apply to no owner.
     pub fn ignore_limits(&self, yes: bool) {
         // Relaxed: a switch that guards nothing; a write that is under way may still meet limits.
         self.ignore_limits.store(yes, Ordering::Relaxed);
@@ -180,12 +182,12 @@ impl Quotas {
         self.files.get(kind.index())?.as_ref().filter(|file| file.is_sound())
     }
 
-    /// Whether an inode is the file system's own, and nobody is charged for it.
+    /// Returns whether an inode is the file system's own, for which no owner is charged.
     pub fn is_hidden(&self, ino: InodeNr) -> bool {
         ino != InodeNr::ROOT && (ino.0 < self.vol.geo.first_ino || self.hidden.contains(&ino))
     }
 
-    /// Who is charged for an inode.
+    /// Returns the owners that are charged for an inode.
     pub fn owners(&self, ino: InodeNr, body: &Body) -> Owners {
         if !self.on || self.is_hidden(ino) || body.flags.contains(InodeFlags::EA_INODE) {
             return Owners::default();
@@ -234,8 +236,9 @@ impl Quotas {
         Ok(())
     }
 
-    /// An inode's owner has no record: nobody is charged for it, and the file system needs a check.
-    /// `None` if there are so many of them that the file is given up.
+    /// Handles an owner of an inode without a record: its usage is not stored, and the file system
+    /// needs a check. Returns `None` if there are too many such owners, which ends the use of the
+    /// file.
     fn without_record(&self, file: &QuotaFile, id: u32) -> Option<Arc<Dquot>> {
         let missing = Corrupt::new(file.kind.file_name())
             .field("no record of id")
@@ -268,7 +271,7 @@ impl Quotas {
     }
 
     /// Charges owners within the transaction `tid`, or promises them space without one (`None`). If
-    /// `bound`, limits hold for what increases. Of kinds that are given up nothing is changed.
+    /// `bound`, limits apply to increases. Kinds with a damaged file are not changed.
     ///
     /// # Errors
     /// EDQUOT; nothing is changed then.
@@ -282,7 +285,7 @@ impl Quotas {
         self.transfer(tid, Owners::default(), owners, change, bound)
     }
 
-    /// Charges `to` what `from` was charged. Those that are in both are left alone.
+    /// Moves the usage of an inode from the owners `from` to `to`. Owners in both are not changed.
     ///
     /// # Errors
     /// EDQUOT; nothing is changed then.
@@ -322,7 +325,7 @@ impl Quotas {
         Ok(Outcome::Done)
     }
 
-    /// As [`Quotas::charge`] within a handle, for owners that nobody changes meanwhile.
+    /// As [`Quotas::charge`] within a handle, for owners that no other thread changes meanwhile.
     ///
     /// # Errors
     /// EDQUOT, those of the journal.
@@ -363,7 +366,7 @@ impl Quotas {
         }
     }
 
-    /// Takes back what an inode was promised for `blocks` blocks, as far as it was not charged
+    /// Releases space promised to an inode for `blocks` blocks, as far as it was not charged
     /// meanwhile.
     pub fn release_reservation(&self, inode: &Inode, blocks: u64) {
         if !self.on || blocks == 0 {
@@ -389,8 +392,9 @@ impl Quotas {
         }
     }
 
-    /// The change of an owner's usage when an inode's block count changes by `blocks`: what it was
-    /// promised is taken off. The caller has the body locked.
+    /// Returns the change of an owner's usage when an inode's block count changes by `blocks`, less
+    /// promised space, and the space that stays promised. The caller must hold the lock of the
+    /// body.
     pub fn booked(&self, inode: &Inode, blocks: i64) -> (Change, u64) {
         let promised = inode.promised.load(Ordering::Relaxed);
         let kept = promised.min(u64::try_from(blocks).unwrap_or(0));
@@ -445,7 +449,7 @@ impl Quotas {
             .at_inode(file.ino)
     }
 
-    /// Adds what threads keep to the owners.
+    /// Adds the changes that threads keep to the owners.
     fn settle(&self) {
         self.kept.settle(|kind, owner, change| {
             if let Some(file) = self.sound(kind) {
@@ -454,7 +458,7 @@ impl Quotas {
         });
     }
 
-    /// What an owner uses and may use; `None` if it has no record.
+    /// Returns the usage and limits of an owner, or `None` if it has no record.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -497,7 +501,7 @@ impl Quotas {
             self.dirty.local().lock().push((file.kind, owner.clone()));
         }
         owner.set_limits(limits, self.clock(file));
-        // What threads have kept until they saw that there are limits.
+        // Adds the changes that threads kept before they saw the limits.
         self.settle();
         Ok(())
     }

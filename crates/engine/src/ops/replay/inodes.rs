@@ -129,7 +129,7 @@ impl Operations {
     }
 }
 
-/// What is known of an inode, with what a record says of it.
+/// Merges a record of an inode into its known body.
 fn merged(old: &Body, mut new: disk::Inode, tail: Option<&[u8]>) -> Result<Body> {
     let mut kept_tail = old.tail.clone();
     if new.is_dir() {

@@ -1,15 +1,19 @@
-//! Fast commits: what became of files and names after the last full commit, applied by outcome.
+//! Replay of fast commits: changes of files and names since the last full commit, of which the log
+//! records the results.
+//!
+//! For example, the records of one fast commit say that inode 12 has blocks 500 to 503 at logical
+//! block 0, and that directory 2 has a name `a` for it. The replay maps these blocks and adds the
+//! name.
 //!
 //! # Invariants
-//! - Nobody else uses the file system meanwhile, and it lies on a device that keeps writes in
-//!   memory: an error half-way leaves nothing behind, and what is done becomes durable at once or
-//!   not at all.
-//! - Blocks that a record names as a file's are booked before the first record is applied, so that
-//!   none of them becomes a directory or a node of an extent tree meanwhile.
-//! - A block may be a record's before its owner loses it, and change hands several times. So
-//!   nothing is freed before all records were applied; then what nobody has is. A transaction that
-//!   ends on the way gives nothing away.
-//! - A record may say what is so already: the kernel may have replayed a part of it before.
+//! - No other thread uses the file system meanwhile, and its device keeps writes in memory: an
+//!   error discards the whole replay, and a complete replay becomes durable at once.
+//! - The blocks of files in all records are booked before the first record is applied, so that none
+//!   of them becomes a directory or a node of an extent tree meanwhile.
+//! - A record may assign a block before its owner loses it, and a block may change owners several
+//!   times. No block is therefore freed before all records are applied; then the blocks without an
+//!   owner are. A transaction that ends during the replay frees nothing.
+//! - A record may already be applied: the kernel may have replayed a part of the log before.
 
 mod inodes;
 mod ranges;
@@ -25,7 +29,7 @@ use extant_format::jbd2::FastCommitTag;
 use extant_format::types::InodeNr;
 use std::collections::BTreeSet;
 
-/// What a record adds: a name of a new inode, or another name.
+/// The entry that a record adds: the name of a new inode, or a further name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Added {
     Created,
@@ -190,8 +194,8 @@ impl Operations {
         self.touch_dir(step, &dir, -i32::from(inode.is_dir()))
     }
 
-    /// Frees what has no name left, makes sure that what the others have is theirs, and frees what
-    /// nobody has.
+    /// Frees inodes without a name, books the blocks of all other touched inodes, and frees blocks
+    /// without an owner.
     fn finish_replay(&self, touched: &BTreeSet<InodeNr>) -> Result<()> {
         let mut owned = Vec::new();
         for ino in touched {

@@ -65,8 +65,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Maps the first part of a run as far as what is there now is of one kind; gives where that
-    /// ends.
+    /// Maps the first part of a run, as far as the present map has one state there. Returns the end
+    /// of that part.
     fn map_part(&self, inode: &Arc<Inode>, wanted: Run) -> Result<u32> {
         let st = self.st();
         let found = extent::lookup(st, inode, wanted.lblk, wanted.len)?;
@@ -117,7 +117,7 @@ impl Operations {
         Ok(())
     }
 
-    /// A file whose blocks can be named.
+    /// Returns an inode with a map.
     fn mapped(&self, ino: InodeNr) -> Result<InodeRef> {
         let inode = self.replayed(ino)?.ok_or_else(|| bad("inode", ino))?;
         let extents = inode.flags().contains(InodeFlags::EXTENTS);
@@ -149,7 +149,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Frees what was let go on the way, but for what is in `owned`.
+    /// Frees the blocks that files lost during the replay, except those in `owned`.
     pub(super) fn free_unowned(&self, owned: Vec<Range<u64>>) -> Result<()> {
         let st = self.st();
         for run in alloc::without(&st.alloc.withheld(), &alloc::in_order(owned)) {

@@ -123,7 +123,7 @@ fn blocks_are_read_when_used_and_dropped_when_idle() {
     room.journal.sync().unwrap();
     room.clear(first);
     let last = room.add(7).unwrap();
-    // What this transaction changed stays until the next.
+    // Blocks that this transaction changed stay until the next one.
     assert_eq!(room.on_device(), [7]);
     room.clear(last);
     room.journal.sync().unwrap();
