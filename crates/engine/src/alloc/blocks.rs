@@ -1,4 +1,4 @@
-//! The blocks of a file system: trees of free space, the budget over them, what is freed and not
+//! The blocks of a file system: trees of free space, the budget over them, and frees that are not
 //! durable yet.
 
 use super::Purpose;
@@ -35,12 +35,12 @@ pub struct Blocks {
     pub(super) shape: Shape,
     pub(super) bitmaps: Box<[Mutex<Bitmap>]>,
     pub(super) trees: Box<[Mutex<Tree>]>,
-    /// What is on its way into each tree, and the trees of which something is noted.
+    /// The returned runs of each tree, and the trees that have any.
     pub(super) loose: Box<[ReturnedRuns]>,
     pub(super) noted_trees: Mutex<Vec<u32>>,
     /// All trees by their longest runs.
     pub(super) meta: Meta,
-    /// What is known of groups that are not in memory.
+    /// Summaries of groups that are not in memory.
     pub(super) summaries: Summaries,
     pub(super) scan: Scan,
     pub(super) memory: Memory,
@@ -52,12 +52,12 @@ pub struct Blocks {
     /// Clusters that only root may use, and those that only metadata may use.
     root: u64,
     margin: u64,
-    /// Clusters whose freeing is not durable yet, by shards of threads that noted and released
+    /// Clusters with frees that are not durable yet, by shards of threads that listed and released
     /// them.
     pending: Sharded<AtomicI64>,
-    /// What was freed and is not booked yet.
+    /// Frees that are not booked yet.
     pub(super) lots: FreeBatches,
-    /// What the device is told to be free.
+    /// Discards.
     pub(super) discards: Discards,
     /// How often a bitmap could not be read.
     pub(super) unread: AtomicU64,
@@ -130,14 +130,14 @@ impl Blocks {
         (self.root, self.margin)
     }
 
-    /// Clusters whose freeing is not durable yet.
+    /// Returns the number of clusters with frees that are not durable yet.
     pub fn pending(&self) -> u64 {
         u64::try_from(self.pending.iter().map(|part| part.load(Ordering::SeqCst)).sum::<i64>())
             .unwrap_or(0)
     }
 
     pub(super) fn add_pending(&self, clusters: i64) {
-        // SeqCst: who lacks space looks here, and then at the numbers of transactions.
+        // SeqCst: a thread that lacks space reads this, and then the numbers of transactions.
         self.pending.local().fetch_add(clusters, Ordering::SeqCst);
     }
 
@@ -154,8 +154,8 @@ impl Blocks {
         }
     }
 
-    /// A claim gives up its place and not its space. Gives the blocks that whoever had it has still
-    /// taken from the budget.
+    /// Returns the position of a claim, but not its space. Returns the number of blocks that its
+    /// owner still has taken from the budget.
     pub(super) fn unplace(&self, start: BlockNr, len: u32) -> u32 {
         let let_go = |(g, run)| self.let_go(self.shape.tree_of(g), &[(g, run)]);
         let clusters = self.place(start, len).map_or(0, let_go);
@@ -178,7 +178,7 @@ impl Blocks {
     }
 }
 
-/// Groups whose bitmap was never written are known without being read: what is free there lies
+/// Summarizes groups with a bitmap that was never written, without reading it: their free space is
 /// behind their metadata.
 fn never_used(vol: &Volume, groups: &Groups) -> Summaries {
     let summaries = Summaries::new(groups.count());

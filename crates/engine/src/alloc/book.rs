@@ -52,8 +52,8 @@ impl Alloc {
         Ok(start)
     }
 
-    /// Books those of the blocks that are free within `h`, whoever is to own them: what replay
-    /// finds named as a file's must not be given to another. Costs [`Self::credits`].
+    /// Books the free blocks of a range within `h`, for any owner: replay must not allocate blocks
+    /// that a record names as a file's. Costs [`Self::credits`].
     ///
     /// # Errors
     /// `Corrupt` if a block belongs to the file system's own metadata, or does not exist; `Io`.
@@ -155,7 +155,7 @@ impl Alloc {
         Ok((end.min(group_end) - at) as u32)
     }
 
-    /// A transaction is durable: what it freed may be allocated again.
+    /// Records that a transaction is durable: its frees may be allocated again.
     pub fn committed(&self, tid: Tid) {
         self.blocks.committed(tid);
     }
@@ -203,7 +203,7 @@ impl Blocks {
             self.clear(h, g, &used, purpose, &buffer)?;
             self.defer(h.tid(), g, used.iter().map(|part| part.run));
         }
-        // What else it calls free may be a file's, too.
+        // Its other clear bits may be a file's blocks, too.
         let wrong = wrong.inspect_err(|error| self.give_up(g, error));
         match own.first() {
             Some(part) => Err(wrong_free(g, part.start, "belongs to the file system")),
@@ -244,8 +244,8 @@ impl Blocks {
         if bitmap.bad { Err(bad().into()) } else { Ok(bitmap) }
     }
 
-    /// Runs `f` on the group's tree, with what makes units of the tree from clusters of the group;
-    /// not if there is no such group.
+    /// Runs `f` on the group's tree, with a function that converts clusters of the group into units
+    /// of the tree. Does nothing if there is no such group.
     pub(super) fn with_tree_of(&self, g: GroupNr, f: impl FnOnce(&mut Tree, &dyn Fn(Run) -> Run)) {
         if let Some(slot) = self.trees.get(self.shape.tree_of(g) as usize) {
             f(&mut slot.lock(), &|run| self.shape.place(g, run));
@@ -253,9 +253,9 @@ impl Blocks {
     }
 }
 
-/// Those of the blocks that are used, in order and each once, and what is wrong with the first of
-/// the others. The caller has the bitmap locked until what is freed is noted: so nobody makes free
-/// space of it before it is durable.
+/// Returns the used blocks among those given, in order and each once, and the error of the first
+/// other one. The caller must hold the lock of the bitmap until the frees are listed, so that no
+/// thread makes free space of them before they are durable.
 pub(super) fn used(g: GroupNr, parts: &[Part], buffer: &Buffer) -> (Parts, Result<()>) {
     let mut used = Parts::from_slice(parts);
     used.sort_unstable_by_key(|part| part.start);

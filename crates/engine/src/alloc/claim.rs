@@ -23,7 +23,7 @@ impl Claim {
         Claim { blocks, start, len, of: None }
     }
 
-    /// What was taken from a preallocation, which is told when the claim ends.
+    /// Makes a claim of a part of a preallocation, which is informed when the claim ends.
     pub(super) fn of_prealloc(
         blocks: Arc<Blocks>,
         start: BlockNr,
@@ -64,7 +64,7 @@ impl Claim {
         adjacent && self.of.is_none() && next.of.is_none() && group(self) == group(next)
     }
 
-    /// Takes over what [follows](Self::is_followed_by); what does not goes back.
+    /// Takes over an [adjacent](Self::is_followed_by) claim; another one is returned.
     pub fn join(&mut self, mut next: Claim) {
         if self.is_followed_by(&next) {
             self.len += std::mem::take(&mut next.len);
@@ -76,7 +76,7 @@ impl Claim {
         len.checked_next_multiple_of(self.blocks.cluster_ratio()).unwrap_or(self.len).min(self.len)
     }
 
-    /// Lets the first `len` blocks go; they are somebody else's now.
+    /// Gives up the first `len` blocks, which have another owner now.
     pub(super) fn advance(&mut self, len: u32) {
         self.start.0 += u64::from(len);
         self.len -= len;

@@ -1,4 +1,4 @@
-//! What the allocator did, for those who look.
+//! Counters of the allocator.
 
 use super::Alloc;
 use super::blocks::Blocks;
@@ -30,7 +30,7 @@ pub(super) struct Counts {
     pub evictions: ShardedCounter,
 }
 
-/// What the free-space trees hold and have done.
+/// Contents and counters of the free-space trees.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceStats {
     /// Bytes of all trees in memory.
@@ -56,7 +56,7 @@ pub struct SpaceStats {
     pub trees_evicted: u64,
     /// Uses of groups that were in memory.
     pub cache_hits: u64,
-    /// Bitmaps whose free runs came into memory.
+    /// Bitmaps whose free runs were loaded.
     pub bitmaps_read: u64,
     /// Bitmaps that were scanned for their summaries.
     pub bitmaps_scanned: u64,

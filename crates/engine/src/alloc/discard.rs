@@ -1,4 +1,4 @@
-//! Tells the device which blocks hold nothing.
+//! Discards of free blocks on the device.
 //!
 //! A *trim* (FITRIM) holds free space slice by slice while the device discards it: blocks 2048 to
 //! 4095, then 4096 to 6143. Files that grow meanwhile take the rest of the free space. A caller
@@ -284,7 +284,7 @@ impl Blocks {
         u64::from(run.len) >= self.clusters_of(SHORTEST >> self.vol.geo.block_bits)
     }
 
-    /// What a commit queued is discarded: by the thread, or here where none runs.
+    /// Discards the runs that a commit queued: by the thread, or here if none runs.
     pub(super) fn discard_committed(&self) {
         if !self.discards.state.lock().has_thread {
             self.finish_discards();

@@ -1,5 +1,5 @@
-//! What the bitmap of one group says: read, and held against the descriptor, when the group's free
-//! space is needed.
+//! The bitmap of one group: read, and compared with the descriptor, when the group's free space is
+//! needed.
 
 use super::blocks::Blocks;
 use super::tree::clear_runs;
@@ -19,7 +19,7 @@ pub(super) struct Bitmap {
     pub bad: bool,
 }
 
-/// The free runs of a group by its bitmap, whose lock the caller holds.
+/// Returns the free runs of a group by its bitmap, whose lock the caller must hold.
 ///
 /// # Errors
 /// `Corrupt` if the bitmap contradicts its checksum, the descriptor or the group's own metadata;

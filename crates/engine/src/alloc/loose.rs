@@ -1,22 +1,25 @@
-//! Space on its way back into a tree: noted beside the tree, and put into it many runs at a time.
+//! Returned space: runs are listed beside a tree, and moved into it many at a time.
 //!
-//! Who gives space back, or learns that a free is durable, notes it and goes on. Whoever looks for
-//! space in the tree next, the end of the next commit, or who finds too much noted *settles*: sorts
-//! what is noted, and moves it into the tree. Files are freed in pieces that are neighbours of each
-//! other, so most of them are one run by then; and a tree's lock is not taken for each.
+//! A thread that returns space, or learns that a free is durable, adds the runs to a list and
+//! continues. The next search in the tree, the end of the next commit, or a thread that finds the
+//! list too long *settles*: it sorts the listed runs and moves them into the tree. Files are freed
+//! in neighboring pieces, so most of them have become one run by then, and the tree's lock is not
+//! taken for each. For example, 100 frees of 4 neighboring blocks are settled as one run of 400
+//! blocks.
 //!
 //! # Invariants
-//! - What is noted as `ended` is held by the tree, until it is settled. What a commit is waited
-//!   for, what is queued to be discarded, and what is noted as `freed`, is not: it is taken out of
-//!   free space that is made from a bitmap.
-//! - What was freed is noted under its bitmap's lock, and a group is loaded under that lock, too:
-//!   so a clear bit is free, held or noted.
-//! - Space that may be claimed is noted before it is given to the budget, and noted or in a tree
-//!   from then on. Whoever locks a tree to look for space settles first; so whoever holds a part of
-//!   the budget finds space.
-//! - The order of trees may know less of a tree than there is, but not nothing: at least the
-//!   longest run that is noted. Who notes a run raises what the order knows afterwards; who changes
-//!   the tree, under its lock, sets it and then looks whether something longer was noted meanwhile.
+//! - Runs in the list `ended` are held by the tree until they are settled. Runs that wait for a
+//!   commit, runs queued for discard, and runs in the list `freed` are not held: they are
+//!   subtracted from free space that is made from a bitmap.
+//! - Freed runs are listed under their bitmap's lock, and a group is loaded under that lock, too: a
+//!   clear bit is therefore free, held or listed.
+//! - Space that may be claimed is listed before it is added to the budget, and is listed or in a
+//!   tree from then on. A thread that locks a tree to search for space settles first, so a thread
+//!   that holds a part of the budget finds space.
+//! - The order of trees may have a shorter run for a tree than the tree has, but at least the
+//!   longest listed run. A thread that lists a run raises the order's value afterwards. A thread
+//!   that changes the tree, under its lock, sets the value and then checks whether a longer run was
+//!   listed meanwhile.
 //!
 //! # Locking
 //! The lists' lock is inward of the tree's, and nothing but the list of trees and the queue of
@@ -31,13 +34,14 @@ use extant_space::{Held, Run};
 use extant_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_sync::{Level, Mutex, MutexGuard};
 
-/// Runs that are noted of a tree beside what it has, at least, before somebody has to settle them.
+/// The least number of listed runs of a tree, beyond the number of its own, that makes a thread
+/// settle them.
 const MOST: usize = if cfg!(test) { 24 } else { 4096 };
 
 /// Runs of a tree that may be queued to be discarded. More are released at once.
 const MAX_QUEUED: usize = 1024;
 
-/// What is noted of a tree.
+/// The lists of a tree.
 #[derive(Debug)]
 pub(super) struct ReturnedRuns {
     lists: Mutex<Lists>,
@@ -65,14 +69,14 @@ struct Lists {
     freed: Vec<Run>,
     /// Claims that ended without being booked.
     ended: Vec<Run>,
-    /// Groups that are used no more, by their masks: what they have is not the budget's.
+    /// Masks of groups that are not used any more, whose space is not part of the budget.
     bad: u64,
     /// Whether the tree is on the list of those of which something is noted.
     listed: bool,
 }
 
 impl Lists {
-    /// Takes what `tid` and its predecessors freed.
+    /// Takes the runs that `tid` and its predecessors freed.
     fn take_durable(&mut self, tid: Tid) -> Vec<Run> {
         self.leaving.extract_if(.., |freed| freed.0 <= tid).map(|(_, run)| run).collect()
     }
@@ -95,14 +99,14 @@ impl ReturnedRuns {
 
     /// The longest run that is noted and may be claimed.
     pub fn longest(&self) -> u32 {
-        // SeqCst, here and where it is raised: who notes a run tells the order of trees afterwards,
-        // and who tells it looks here afterwards.
+        // SeqCst, here and where it is raised: a thread that lists a run updates the order of trees
+        // afterwards, and a thread that sets the order reads this afterwards.
         self.longest.load(Ordering::SeqCst)
     }
 
     fn note_any(&self, lists: &Lists, longest: u32) {
         self.longest.fetch_max(longest, Ordering::SeqCst);
-        // Release: who sees it takes the lock, and finds it all the same.
+        // Release: a thread that reads it takes the lock, under which the lists are visible.
         self.any.store(lists.len() > 0, Ordering::Release);
     }
 }
@@ -119,7 +123,7 @@ impl Blocks {
         Some(tree)
     }
 
-    /// As [`Blocks::tree`], if nobody works on it.
+    /// As [`Blocks::tree`], unless another thread holds its lock.
     pub(super) fn try_tree(&self, t: u32) -> Option<MutexGuard<'_, Tree>> {
         let mut tree = self.trees.get(t as usize)?.try_lock()?;
         self.settle(t, &mut tree);
@@ -140,8 +144,8 @@ impl Blocks {
     /// A group of the tree came into memory, or all left it.
     pub(super) fn set_resident(&self, t: u32, resident: bool) {
         if let Some(loose) = self.loose.get(t as usize) {
-            // Relaxed, here and for the other hints: who is late settles once more, or once less,
-            // than needed.
+            // Relaxed, here and for the other hints: an old value causes one superfluous or one
+            // missing settling.
             loose.resident.store(resident, Ordering::Relaxed);
         }
     }
@@ -185,15 +189,15 @@ impl Blocks {
     /// Something that may be claimed was noted: `many` runs are by now.
     fn noted(&self, t: u32, loose: &ReturnedRuns, longest: u32, many: bool) {
         let settles = many || !loose.resident.load(Ordering::Relaxed);
-        // If somebody works on the tree now, the next one settles. It may have done so since, and
-        // have claimed the run: the order of trees knows too much then, until somebody looks there
-        // in vain (`in_tree`).
+        // If another thread holds the tree's lock now, the next one settles. A thread may have done
+        // so since, and have claimed the run: the order of trees then has too long a run, until a
+        // search there fails (`in_tree`).
         if !settles || self.try_tree(t).is_none() {
             self.meta.raise(t, longest);
         }
     }
 
-    /// Moves what is noted of a locked tree into it.
+    /// Moves the listed runs of a locked tree into it.
     fn settle(&self, t: u32, tree: &mut Tree) {
         let Some(loose) = self.loose.get(t as usize) else { return };
         if loose.any.load(Ordering::Acquire) {
@@ -201,15 +205,15 @@ impl Blocks {
         }
     }
 
-    /// Moves what is noted into the tree. What groups of the mask `bad` get from then on is not the
-    /// budget's.
+    /// Moves the listed runs into the tree. Runs that groups of the mask `bad` get from then on are
+    /// not part of the budget.
     pub(super) fn settle_and_mark(&self, t: u32, tree: &mut Tree, bad: u64) {
         let Some(loose) = self.loose.get(t as usize) else { return };
         let (mut freed, mut ended) = {
             let mut lists = loose.lists.lock();
             lists.bad |= bad;
-            // Relaxed: both change under the lists' lock only, and whoever reads them without it
-            // takes them for hints.
+            // Relaxed: both change under the lists' lock only, and readers without it use them as
+            // hints.
             loose.longest.store(0, Ordering::Relaxed);
             loose.any.store(false, Ordering::Relaxed);
             (std::mem::take(&mut lists.freed), std::mem::take(&mut lists.ended))
@@ -272,8 +276,8 @@ impl Blocks {
         }
     }
 
-    /// What `tid` and its predecessors freed may be allocated again, or is queued to be discarded
-    /// before.
+    /// Makes the runs that `tid` and its predecessors freed available, or queues them for discard
+    /// first.
     pub fn committed(&self, tid: Tid) {
         let trees = std::mem::take(&mut *self.noted_trees.lock());
         for t in trees {
@@ -293,7 +297,7 @@ impl Blocks {
         self.discard_committed();
     }
 
-    /// Moves what is worth a discard from `left` to the queue.
+    /// Moves the runs that are long enough for a discard from `left` to the queue.
     fn queue_discards(&self, t: u32, lists: &mut Lists, left: &mut Vec<Run>) {
         left.sort_unstable_by_key(|run| run.start);
         self.merge(left);
@@ -305,8 +309,8 @@ impl Blocks {
         }
     }
 
-    /// Takes a slice, whose length `len` tells, of what is queued of a tree. It stays noted until
-    /// [`Blocks::end_discard`]. `None` if nothing is queued any more.
+    /// Takes a slice of a length given by `len` from the queued runs of a tree. It stays listed
+    /// until [`Blocks::end_discard`]. Returns `None` if the queue is empty.
     pub(super) fn begin_discard(
         &self,
         t: u32,
@@ -335,7 +339,7 @@ impl Blocks {
         self.let_leave(t, loose, lists, &[slice]);
     }
 
-    /// What is queued of a tree may be allocated again without a discard. False if nothing is
+    /// Makes the queued runs of a tree available without a discard. Returns false if none are
     /// queued.
     pub(super) fn cancel_discard(&self, t: u32, loose: &ReturnedRuns) -> bool {
         let mut lists = loose.lists.lock();

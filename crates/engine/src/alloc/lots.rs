@@ -1,18 +1,19 @@
 //! Frees of file data, booked many at a time.
 //!
-//! Whoever frees blocks of a file notes them in the lot of his shard of threads, and writes nothing
-//! that threads of other shards write. A lot that is full is booked by whoever filled it, and what
-//! is left by the freeze of the transaction.
+//! A thread that frees blocks of a file adds them to the batch of its shard of threads, and writes
+//! no memory that threads of other shards write. The thread that fills a batch books it; the freeze
+//! of the transaction books the rest. For example, removing 100 files of 40 KiB adds 100 runs to
+//! one batch, which is booked in one pass over the bitmap.
 //!
 //! # Invariants
-//! - A lot holds frees of the running transaction only: freeze, with no handle open, books all.
-//! - A group of which something is noted has joined the transaction with its bitmap and its
-//!   descriptor. So booking joins nothing, and costs no credits.
-//! - What is noted is used by its bitmap, and so nobody's to claim, until it is booked; then it is
-//!   held until the transaction is durable. It counts as pending from the note on.
-//! - What turns out, when it is booked, to be free already stays as it is: the error is noted in
-//!   the superblock, the error policy obeyed, and nothing allocated in the group any more. The one
-//!   who freed it has long gone on.
+//! - A batch has frees of the running transaction only: freeze, with no handle open, books all.
+//! - A group of a batched free has joined the transaction with its bitmap and its descriptor.
+//!   Booking therefore joins nothing, and costs no credits.
+//! - Batched blocks are used by their bitmap, so no thread can claim them until they are booked;
+//!   then they are held until the transaction is durable. They count as pending from the batch on.
+//! - Blocks that prove to be free already when they are booked stay free: the error is recorded in
+//!   the superblock, the error policy applies, and no block of the group is allocated any more. The
+//!   thread that freed them has returned long before.
 
 use super::Alloc;
 use super::blocks::Blocks;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 const FULL: usize = if cfg!(test) { 64 } else { 2048 };
 const MOST: usize = 4 * FULL;
 
-/// What the threads of a shard have freed and not booked.
+/// The frees of a shard's threads that are not booked.
 #[derive(Debug)]
 struct Lot {
     parts: Vec<Part>,
@@ -62,7 +63,7 @@ impl Lot {
     }
 }
 
-/// What threads have freed and not booked.
+/// The frees of all threads that are not booked.
 #[derive(Debug)]
 pub(super) struct FreeBatches {
     noted: Sharded<Mutex<Lot>>,
@@ -79,8 +80,8 @@ impl FreeBatches {
     }
 
     fn has_joined(&self, tid: Tid, g: GroupNr) -> bool {
-        // Relaxed: who sees this transaction's number has a handle of it open, or freezes it, and
-        // nothing else is read by it.
+        // Relaxed: a thread that reads this transaction's number has a handle of it open, or
+        // freezes it, and the number publishes no other data.
         self.joined.get(g.index()).is_some_and(|joined| joined.load(Ordering::Relaxed) == tid.0)
     }
 }
@@ -143,8 +144,8 @@ impl Blocks {
         }
     }
 
-    /// Books a lot. What lies in groups that somebody else books in just now is left for later,
-    /// unless it is much.
+    /// Books a batch. Blocks of groups that another thread has locked are left for later, unless
+    /// there are many.
     fn book_due(&self, h: &mut Handle<'_>, mut noted: Vec<Part>) -> Result<()> {
         if noted.len() < MOST {
             let is_busy = |part: &mut Part| {
@@ -196,7 +197,7 @@ impl Blocks {
         noted.sort_unstable_by_key(|part| (part.group, part.start));
         for parts in noted.chunk_by(|a, b| a.group == b.group) {
             let booked = self.book_group(tid, parts, write);
-            // What became of them is counted by itself.
+            // Booked frees are counted as pending separately.
             self.add_pending(-parts.iter().map(|part| i64::from(part.run.len)).sum::<i64>());
             match booked {
                 Err(e @ Error::Corrupt(_)) => self.tell(&e),
@@ -219,7 +220,7 @@ impl Blocks {
         wrong.inspect_err(|error| self.give_up(g, error))
     }
 
-    /// Records a corruption that nobody is told of, and obeys the error policy.
+    /// Records a corruption that no caller gets as an error, and applies the error policy.
     fn tell(&self, error: &Error) {
         if self.vol.remarks.tells(Remark::Damage) {
             tracing::error!("{error}");

@@ -59,7 +59,7 @@ impl Memory {
         limit > 0 && self.usage() > limit
     }
 
-    /// Runs that active trees may have: half of what the limit has room for.
+    /// Returns the number of runs that active trees may have: half of the limit.
     fn active_budget(&self) -> u64 {
         match self.limit() {
             0 => u64::MAX,
@@ -67,7 +67,7 @@ impl Memory {
         }
     }
 
-    /// A tree was loaded by its caller, who has it locked.
+    /// Records that the caller has loaded a tree, whose lock it holds.
     pub fn loaded(&self, tree: u32) {
         self.lru.lock().loaded(tree);
     }
@@ -100,8 +100,8 @@ impl Blocks {
         demoted.into_iter().for_each(|tree| self.memory.note(tree, false));
     }
 
-    /// Evicts trees until the limit is kept, some at most; `keep` was just loaded. Trees that
-    /// somebody works on are passed over.
+    /// Evicts trees until the limit is kept, a bounded number at most; `keep` was just loaded.
+    /// Trees locked by other threads are skipped.
     pub(super) fn evict(&self, keep: Option<u32>) {
         for _ in 0..EVICT_STEPS {
             if !self.memory.is_over() {
@@ -123,8 +123,8 @@ impl Blocks {
         self.memory.note(t, false);
     }
 
-    /// Sets the bytes that trees may take (0: any number), and evicts what is beyond at once. Gives
-    /// the limit that holds.
+    /// Sets the bytes that trees may take (0: any number), and evicts trees beyond it at once.
+    /// Returns the effective limit.
     pub(super) fn set_memory_limit(&self, bytes: u64) -> u64 {
         self.memory.set_limit(bytes);
         let trees = self.trees.len();

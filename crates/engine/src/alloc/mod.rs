@@ -2,30 +2,32 @@
 //!
 //! Space has three states in memory: free, *claimed* (taken in memory only, by a writeback, a
 //! preallocation or a free that is not durable yet) and *booked* (bit set in the bitmap within a
-//! handle). A claim needs no handle. What is freed of files stays booked until its lot is.
+//! handle). A claim needs no handle. Freed blocks of files stay booked until their batch is booked.
+//! For example, writeback of 8 pages claims blocks 100 to 107, writes them, and books and maps them
+//! in one handle.
 //!
 //! Free space in memory is a tree for each flexible group, made group by group from bitmaps when
-//! needed and dropped when memory is short. What is known of all groups, in memory or not, is a
-//! summary of each and the order of all trees by their longest runs.
+//! needed and dropped when memory is short. All groups, in memory or not, have a summary, and all
+//! trees are ordered by their longest runs.
 //!
 //! # Invariants
-//! - The free space of a group is its bitmap's clear bits less what is *held*, by claims, and less
-//!   what was freed and is not durable yet. Both are noted apart, whether or not the group's free
-//!   space is in memory. So it may be dropped, and made again from the bitmap, at any time, and
-//!   uncommitted frees are never handed out. What comes back is *loose* at first: noted beside its
-//!   tree, and put into it before anybody looks for space there.
-//! - The free clusters of all groups are the budget, plus what is reserved, plus what was taken
-//!   from the budget by claims that have not found their place yet. A claim takes from the budget
-//!   before it takes from a tree, and space is given to its tree before it is given to the budget.
-//!   So whoever holds a part of the budget finds space.
-//! - What is preallocated is claimed, and given back before anybody is told that there is no space.
-//! - Summaries and the order of trees are hints. What is taken is taken from a locked tree.
+//! - The free space of a group is its bitmap's clear bits less the runs *held* by claims, and less
+//!   frees that are not durable yet. Both are recorded separately, whether or not the group's free
+//!   space is in memory. The free space may therefore be dropped, and made again from the bitmap,
+//!   at any time, and uncommitted frees are never allocated. Returned runs are first listed beside
+//!   their tree, and moved into it before the next search there.
+//! - The free clusters of all groups are the budget, plus the reserved clusters, plus those taken
+//!   from the budget by claims without a position yet. A claim takes from the budget before it
+//!   takes from a tree, and space is returned to its tree before it is returned to the budget. A
+//!   thread that holds a part of the budget therefore finds space.
+//! - Preallocated space is claimed, and returned before a request fails with ENOSPC.
+//! - Summaries and the order of trees are hints. Space is taken from a locked tree.
 //!
 //! # Locking
 //! A group's lock (Group; one for its block bitmap, one for its inodes, never both) is held to book
 //! and to free, and while the group is loaded. A tree's lock (FreeSpace) is inward of it and held
-//! for changes of memory only; a claim in a tree that is in memory takes nothing else. Nothing here
-//! waits for a commit.
+//! for changes of memory only; a claim in a tree in memory takes no other lock. No function of this
+//! module waits for a commit.
 
 mod blocks;
 mod book;
@@ -70,7 +72,7 @@ use std::sync::Arc;
 use tables::Tables;
 use withheld::ReplayFrees;
 
-/// What space is wanted for.
+/// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// File content.
@@ -82,17 +84,17 @@ pub enum Purpose {
 /// A wish for blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Best place for the first block: behind what the file has, or [`Alloc::inode_goal`].
+    /// Best position of the first block: behind the file's last one, or [`Alloc::inode_goal`].
     pub goal: BlockNr,
     /// Blocks wanted.
     pub len: u32,
     /// Fewest blocks that help (at least 1).
     pub min: u32,
-    /// What for. Metadata may take from a margin that data leaves, so that data that was accepted
-    /// can be mapped.
+    /// The purpose. Metadata may use a margin that data must leave, so that accepted data can be
+    /// mapped.
     pub purpose: Purpose,
-    /// The reserve for root may be used, and by metadata all of the margin: for root, and for what
-    /// writeback needs.
+    /// The request may use root's reserve, and for metadata the whole margin. Set for root, and for
+    /// writeback.
     pub privileged: bool,
     /// The blocks were reserved before ([`Alloc::reserve`]); the claim consumes as much of the
     /// reservation as it got.
@@ -110,7 +112,7 @@ pub struct Alloc {
     inodes: Inodes,
     tables: Tables,
     withheld: ReplayFrees,
-    /// What is preallocated.
+    /// The preallocations of all files.
     keep: Arc<PreallocRegistry>,
     /// Blocks that never hold files.
     overhead: u64,
@@ -153,8 +155,8 @@ impl Alloc {
     /// (see [`Self::pending`]).
     pub fn claim(&self, want: &Request) -> Result<Claim> {
         match Blocks::claim(&self.blocks, want) {
-            // What lies near the goal goes first: it will do for most, and files elsewhere keep
-            // theirs.
+            // Preallocations near the goal are returned first: they suffice for most requests, and
+            // files elsewhere keep theirs.
             Err(e) if e.is(Errno::NoSpc) => {
                 self.keep.shed_within(&self.near(want.goal));
                 self.unless_preallocated(|| Blocks::claim(&self.blocks, want))
@@ -172,9 +174,9 @@ impl Alloc {
         first..geo.blocks_count.min(geo.first_block_of_group(GroupNr(groups.end)).0)
     }
 
-    /// Runs `f`; if it lacks space, gives back what is preallocated, waits for others who do that,
-    /// and runs it again, as long as anything came back. Then it waits for the slices that are
-    /// being discarded, and takes space out of the queue of discards.
+    /// Runs `f`. If it lacks space, returns preallocations, waits for other threads that do, and
+    /// runs it again, as long as any were returned. Then waits for slices that are being discarded,
+    /// and takes space out of the queue of discards.
     fn unless_preallocated<R>(&self, mut f: impl FnMut() -> Result<R>) -> Result<R> {
         let mut result = f();
         while let Err(e) = &result
@@ -227,7 +229,7 @@ impl Alloc {
         self.keep.claim_small(who, want)
     }
 
-    /// What is preallocated.
+    /// Returns the preallocated space and its counters.
     pub fn prealloc_stats(&self) -> PreallocStats {
         self.keep.stats()
     }
@@ -268,8 +270,8 @@ impl Alloc {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Blocks whose freeing is not durable yet. If a claim fails while this is not zero, commit and
-    /// try again.
+    /// Returns the number of blocks with frees that are not durable yet. If a claim fails while
+    /// this is not zero, commit and try again.
     pub fn pending(&self) -> u64 {
         self.blocks.pending() << self.vol.geo.cluster_bits
     }

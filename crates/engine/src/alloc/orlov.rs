@@ -15,7 +15,7 @@ use extant_space::Index;
 const SPREAD_TRIES: u32 = 64;
 const NEAR_TRIES: u32 = 128;
 
-/// What the choice is made from.
+/// The inputs of the choice.
 pub(super) struct View<'a> {
     pub geo: &'a Geometry,
     pub groups: &'a Groups,

@@ -1,7 +1,7 @@
-//! Finds out what every group has, long before its free space is needed: bitmaps are scanned for
-//! their summaries, those that lie one behind the other by one read, past the block cache.
+//! Scans bitmaps for summaries of all groups, long before their free space is needed. Adjacent
+//! bitmaps are read at once, past the block cache.
 //!
-//! What is found is a hint, so nothing is verified here: a bitmap is held against its checksum and
+//! Summaries are hints, so the scan verifies nothing: a bitmap is compared with its checksum and
 //! its descriptor when its group's free space is loaded.
 
 use super::Alloc;
@@ -12,8 +12,8 @@ use extant_space::Summary;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use extant_sync::shard_count;
 
-/// File systems with no more trees than this are not scanned in the background: requests look at
-/// what they need.
+/// The most trees of a file system that is not scanned in the background: requests read the bitmaps
+/// that they need.
 const FEW_TREES: u32 = 8;
 /// Trees that a step of the background scans.
 const STEP: u32 = 16;
@@ -29,7 +29,7 @@ pub(super) struct Scan {
     trees: u32,
     /// Where the background goes on.
     next: AtomicU32,
-    /// Wished for, and somebody does it.
+    /// The scan is switched on, and a task runs it.
     wanted: AtomicBool,
     running: AtomicBool,
 }
@@ -69,7 +69,7 @@ impl Scan {
         self.wanted.load(Relaxed)
     }
 
-    /// Whether what is unknown will soon be known without the request's doing.
+    /// Returns whether the background scan will complete the summaries.
     fn is_coming(&self) -> bool {
         self.running.load(Relaxed) && self.is_on() && self.left() > 0
     }
@@ -160,7 +160,7 @@ impl Blocks {
         self.scan.done(t);
     }
 
-    /// Scans bitmaps that lie one behind the other. What cannot be read stays unknown.
+    /// Scans adjacent bitmaps. Unreadable ones stay unknown.
     fn scan_run(
         &self,
         run: &[(GroupNr, u64)],
@@ -186,7 +186,7 @@ impl Blocks {
     }
 }
 
-/// Threads that scan at most; more than the device has channels for help nobody.
+/// The most scans at once; more than the device has channels for do not help.
 const MAX_SCANNERS: usize = 8;
 
 impl Alloc {
@@ -219,7 +219,7 @@ impl Alloc {
         let from = scan.next.fetch_add(STEP, Relaxed).min(scan.trees);
         let mut scratch = Vec::new();
         if from == scan.trees {
-            // What was passed over while somebody else switched scanning off and on.
+            // Trees that were skipped while another thread switched scanning off and on.
             scan.find(0).into_iter().for_each(|t| blocks.summarise(t, &mut scratch));
         }
         for t in from..from.saturating_add(STEP).min(scan.trees) {
@@ -229,7 +229,7 @@ impl Alloc {
     }
 }
 
-/// What a step of the background came to.
+/// The result of a step of the background scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scanned {
     /// Some trees were scanned; perhaps there are more.

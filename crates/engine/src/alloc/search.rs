@@ -7,9 +7,9 @@
 //! | 1 | the longest run, not there either |
 //! | 2 | the same, anywhere |
 //!
-//! What trees are tried comes from the order of all trees ([`extant_space::Meta`]); nothing is
-//! taken but from a tree that is locked. Busy trees are passed over, but for the goal's and in the
-//! last resort.
+//! The order of all trees ([`extant_space::Meta`]) determines the tried trees. Space is taken from
+//! locked trees only. Trees that other threads have locked are skipped, except the goal's, and
+//! except in the last resort.
 
 use super::Request;
 use super::blocks::Blocks;
@@ -50,7 +50,7 @@ pub(super) struct SearchGoal {
     min: u32,
     /// Trees that may be used.
     trees: u32,
-    /// The goal is behind what a file has, not just a place to start.
+    /// The goal is the block behind the file's last one, and not only a starting point.
     grows: bool,
     data: bool,
 }
@@ -69,7 +69,7 @@ enum Criterion {
 impl Blocks {
     /// See [`Alloc::claim`](super::Alloc::claim).
     pub fn claim(this: &Arc<Blocks>, want: &Request) -> Result<Claim> {
-        // What is told of the search belongs to the span of its request.
+        // Events of the search belong to the span of its request.
         let Request { goal, len, min, purpose, .. } = want;
         let _request =
             trace_span!(target: TRACED, "request", goal = goal.0, len, min, ?purpose).entered();
@@ -268,8 +268,8 @@ impl Blocks {
         Some(found)
     }
 
-    /// By falling criteria. What is long enough is taken at once; before less is taken, more may be
-    /// looked at.
+    /// Searches by descending criteria. A run that is long enough is taken at once; before a
+    /// shorter one is taken, more trees may be examined.
     fn by_criteria(&self, wish: &SearchGoal) -> Found {
         let near = self.shape.tree_of(wish.group);
         for consultation in 1..=CONSULTATIONS {
@@ -308,7 +308,7 @@ impl Blocks {
     fn advice(&self, wish: &SearchGoal, criterion: Criterion) -> Advice {
         let near = self.shape.tree_of(wish.group);
         self.counts.advice.add(1);
-        // What is small belongs near its goal, not where it leaves the least.
+        // A small request belongs near its goal, not into the shortest run.
         if criterion == Criterion::Full && (wish.want < STREAM || self.meta.get(near) >= wish.want)
         {
             let nearby = self.meta.nearby(wish.want, near, wish.trees);
@@ -360,8 +360,8 @@ impl Blocks {
         None
     }
 
-    /// The shortest run that is good enough in a tree. What a tree is advised for may lie where
-    /// data should not go; then others have as much elsewhere.
+    /// Returns the shortest acceptable run in a tree. The run for which the order suggests a tree
+    /// may be in a group that data should avoid; other trees then have runs as long.
     fn least(&self, t: u32, wish: &SearchGoal, criterion: Criterion) -> u32 {
         match criterion {
             Criterion::Full => wish.want,
@@ -401,8 +401,8 @@ impl Blocks {
         })
     }
 
-    /// In any group, whatever is known of it. Others may move space about meanwhile, so all are
-    /// looked at several times.
+    /// Searches all groups, without regard to summaries. Other threads may move space meanwhile, so
+    /// all are searched several times.
     fn anywhere(&self, wish: &SearchGoal) -> Found {
         let near = self.shape.tree_of(wish.group);
         let trees = || (near..wish.trees).chain(0..near.min(wish.trees));

@@ -46,7 +46,7 @@ impl Shape {
         self.trees_below(self.groups.saturating_add((1 << self.bits) - 1))
     }
 
-    /// Trees whose groups all lie below `groups`.
+    /// Returns the number of trees with all groups below `groups`.
     pub fn trees_below(&self, groups: u32) -> u32 {
         groups >> self.bits
     }

@@ -1,15 +1,15 @@
-//! Zeroes what was never used of inode tables, in the background, as the kernel does with
-//! `init_itable`: a file system that was made without writing its tables holds old bytes there,
-//! which a checker could take for inodes once a descriptor is damaged.
+//! Zeroes the unused parts of inode tables, in the background, as the kernel does with
+//! `init_itable`. A file system that was made without writing its tables has old bytes there, which
+//! a checker could take for inodes once a descriptor is damaged.
 //!
 //! # Crashes
-//! The device is told to zero a table before the handle that marks it is ended. The commit flushes
-//! the device before its commit record, so a table that is marked is zero. A crash before that
-//! leaves a table that is zeroed again.
+//! The device zeroes a table before the handle that marks it ends. The commit flushes the device
+//! before its commit record, so a marked table is zero. After an earlier crash the table is zeroed
+//! again.
 //!
 //! # Hostile images
-//! A table that lies over other metadata would cost that. So nothing is zeroed before all places
-//! were held against each other, once.
+//! Zeroing a table that overlaps other metadata would destroy that. The positions of all metadata
+//! are therefore compared once before the first table is zeroed.
 
 use super::Alloc;
 use super::inodes::Group;
@@ -41,7 +41,7 @@ impl Alloc {
             self.groups.with(GroupNr(*g), |desc| !desc.flags.contains(GroupFlags::INODE_ZEROED))
         };
         let next = || (self.tables.next.load(Relaxed)..self.groups.count()).find(unzeroed);
-        // Without checksums of descriptors nobody looks at the mark.
+        // Without checksums of descriptors the mark has no meaning.
         let Some(g) = Some(geo).filter(|geo| geo.has_group_checksums()).and_then(|_| next()) else {
             return Ok(false);
         };
@@ -52,7 +52,7 @@ impl Alloc {
 
     fn zero_table(&self, g: GroupNr) -> Result<()> {
         let mut h = self.vol.start(Self::ZERO_CREDITS)?;
-        // Nobody takes an inode of the group meanwhile, so nobody makes a block of what is being
+        // No thread takes an inode of the group meanwhile, so none uses a block that is being
         // zeroed.
         let inodes = self.inodes.lock(g)?;
         let desc = self.groups.desc(g)?;
@@ -117,8 +117,8 @@ impl Alloc {
     /// Credits of zeroing: descriptor and superblock.
     const ZERO_CREDITS: u32 = 2;
 
-    /// Blocks of the table none of whose slots was ever used: a block is zeroed before its first
-    /// slot is.
+    /// Returns the blocks of the table without a slot that was ever used: a block is zeroed before
+    /// its first slot is used.
     fn unused_blocks(&self, group: &Group, desc: &GroupDesc) -> (u64, u64) {
         let geo = &self.vol.geo;
         let used = self.inodes.open_slots(group, desc).div_ceil(geo.inodes_per_block());

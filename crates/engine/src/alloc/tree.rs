@@ -1,10 +1,10 @@
-//! The free space of a flexible group in memory: loaded group by group, forgotten as a whole.
+//! The free space of a flexible group in memory: loaded group by group, dropped as a whole.
 //!
 //! # Invariants
-//! - A loaded group's free runs are its bitmap's clear bits less what is held, and less what
-//!   `loose` has.
-//! - Both stay noted whether the group is loaded or not, so forgetting needs no care for claims and
-//!   for frees that are not durable.
+//! - A loaded group's free runs are its bitmap's clear bits less the held runs, and less the runs
+//!   in `loose`.
+//! - Both are recorded whether the group is loaded or not, so dropping a tree need not regard
+//!   claims and frees that are not durable.
 
 use super::blocks::Blocks;
 use super::group;
@@ -31,7 +31,7 @@ pub(super) struct Tree {
     pub held: Held,
     /// Groups in memory.
     loaded: u64,
-    /// Groups whose bitmap cannot be trusted: nothing is allocated there any more.
+    /// Groups with a damaged bitmap, where nothing is allocated any more.
     bad: u64,
     /// The longest run of groups that are not in memory, as far as is known.
     outside: u32,
@@ -61,7 +61,7 @@ impl Tree {
         (self.loaded | self.bad) & mask == 0
     }
 
-    /// Whether little is free of what is in memory.
+    /// Returns whether the loaded groups have little free space.
     pub fn is_scarce(&self, group_len: u32) -> bool {
         u64::from(self.free.free()) * SCARCE
             < u64::from(self.loaded.count_ones()) * u64::from(group_len)
@@ -78,7 +78,7 @@ impl Tree {
 }
 
 impl Blocks {
-    /// Changes a tree, and keeps what is known of it elsewhere true.
+    /// Changes a tree, and updates its summary and its position in the order.
     pub(super) fn change<R>(
         &self,
         t: u32,
@@ -97,19 +97,19 @@ impl Blocks {
     pub(super) fn tell_longest(&self, t: u32, tree: &Tree) {
         let Some(loose) = self.loose.get(t as usize) else { return };
         self.meta.set(t, tree.longest().max(loose.longest()));
-        // What was noted since may have been told before, and lost just now.
+        // A run listed since may have raised the order before, and been overwritten just now.
         self.meta.raise(t, loose.longest());
     }
 
-    /// Computes again what is known of the groups that are not in memory.
+    /// Computes the summary of the groups that are not in memory again.
     pub(super) fn renew_outside(&self, t: u32, tree: &mut Tree) {
         let absent =
             self.shape.groups_of(t).filter(|g| tree.is_absent(self.shape.mask(GroupNr(*g))));
         tree.outside = absent.filter_map(|g| self.summaries.longest(g)).max().unwrap_or(0);
     }
 
-    /// The group's tree, locked, with the group in memory. `None` if the group is bad, turns out to
-    /// be or cannot be read, or, unless told to wait, if somebody else works on it.
+    /// Locks the group's tree, with the group in memory. Returns `None` if the group is damaged or
+    /// cannot be read, or, without `wait`, if another thread holds the lock.
     pub(super) fn with_group(&self, g: GroupNr, wait: bool) -> Option<MutexGuard<'_, Tree>> {
         let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
         // Between loading and locking the tree may be evicted.
@@ -191,9 +191,8 @@ impl Blocks {
         error
     }
 
-    /// Gives a group up, whose bitmap the caller has locked: nothing is allocated there any more,
-    /// and what it had is taken from the budget. What is claimed there may be booked still, and
-    /// what is used be freed.
+    /// Ends allocation in a group, whose bitmap the caller must have locked, and subtracts its free
+    /// space from the budget. Claims there may still be booked, and used blocks freed.
     pub(super) fn give_up(&self, g: GroupNr, error: &Error) {
         let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
         let Some(slot) = self.trees.get(t as usize) else { return };
@@ -219,7 +218,7 @@ impl Blocks {
         self.budget.correct(free.saturating_sub(held).into());
     }
 
-    /// Forgets a tree; what is known of its groups stays.
+    /// Drops a tree; the summaries of its groups stay.
     pub(super) fn unload(&self, t: u32, tree: &mut Tree) {
         for g in
             self.shape.groups_of(t).map(GroupNr).filter(|g| tree.is_loaded(self.shape.mask(*g)))

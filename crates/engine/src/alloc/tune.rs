@@ -1,4 +1,4 @@
-//! What can be set on a live file system.
+//! Tunables of a mounted file system.
 
 use super::Alloc;
 use crate::error::{Errno, Result};
@@ -15,8 +15,8 @@ impl Alloc {
     /// - `frsp_cache_aggression`: how much a request itself does to know more, 0 to 3;
     /// - `prefetch_block_bitmaps`: whether bitmaps are scanned in the background, 0 or 1;
     /// - `pa`: whether space is kept for files that are being written, 0 or 1;
-    /// - `lg`: who takes space for small files from one run: nobody (0), all (1), or each thread
-    ///   from its own (2).
+    /// - `lg`: the sharing of runs by small files: none (0), one run for all threads (1), or one
+    ///   for each thread (2).
     ///
     /// # Errors
     /// ENOENT if there is no such tunable, EINVAL if it cannot have the value.
@@ -37,7 +37,7 @@ impl Alloc {
         Ok(value)
     }
 
-    /// Bounds the memory of trees by what the file system as a whole may take.
+    /// Bounds the memory of trees by the memory of the whole file system.
     pub(crate) fn bound_memory(&self, bytes: u64) {
         let limit = self.blocks.memory.limit();
         self.blocks.set_memory_limit(limit.min(bytes.max(1)));

@@ -1,4 +1,4 @@
-//! What is used and what is free.
+//! Numbers of used and free blocks and inodes.
 
 use super::Alloc;
 use crate::volume::Volume;

@@ -1,7 +1,7 @@
-//! Blocks that are let go while fast commits are replayed. The records tell of files in an order of
-//! their own, so a block may be named as another's before or after its owner loses it, and more
-//! than once. Until all of them were applied, nothing that is let go is free; then all of it that
-//! nobody has is freed at once.
+//! Frees during the replay of fast commits. The order of the records is arbitrary: a block may be
+//! assigned to another file before or after its owner loses it, and more than once. Until all
+//! records are applied, freed blocks are only listed; then those without an owner are freed at
+//! once.
 
 use super::Alloc;
 use crate::error::Result;
@@ -14,7 +14,7 @@ use extant_space::Run;
 use extant_sync::{Level, Mutex, OnceLock};
 use std::ops::Range;
 
-/// What was let go, once freeing is put off.
+/// The listed blocks, while frees are deferred.
 #[derive(Debug, Default)]
 pub(super) struct ReplayFrees(OnceLock<Mutex<Vec<Range<u64>>>>);
 
@@ -33,7 +33,7 @@ impl Alloc {
         self.withheld.0.get_or_init(|| Mutex::new(Level::Leaf, Vec::new()));
     }
 
-    /// What was freed since it was put off: in order, each block once.
+    /// Returns the deferred frees, in order and each block once.
     pub fn withheld(&self) -> Vec<Range<u64>> {
         let list = self.withheld.0.get().map(|list| std::mem::take(&mut *list.lock()));
         in_order(list.unwrap_or_default())
@@ -92,7 +92,7 @@ pub fn in_order(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     whole
 }
 
-/// What is left of `ranges` without `taken`, both in order and each without overlaps.
+/// Returns `ranges` without `taken`. Both must be in order and without overlaps.
 pub fn without(ranges: &[Range<u64>], taken: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     for range in ranges {

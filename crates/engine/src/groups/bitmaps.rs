@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub enum Bitmap {
     /// As it is in its block.
     Block(Arc<Buffer>),
-    /// The block holds anything; this is what it stands for.
+    /// The block may have any content; these bytes are used in its place.
     Made(Vec<u8>),
 }
 

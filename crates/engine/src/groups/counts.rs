@@ -8,7 +8,7 @@ use extant_format::types::GroupNr;
 use extant_sync::atomic::{AtomicI64, Ordering::Relaxed};
 use extant_sync::{CachePadded, ShardedCounter};
 
-/// What is in a flexible group, at some moment.
+/// The counts of a flexible group at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flex {
     /// Free clusters.

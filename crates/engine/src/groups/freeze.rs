@@ -29,7 +29,7 @@ impl Groups {
         self.freeze_superblock(tid, out)
     }
 
-    /// Writes groups whose descriptors lie in one block.
+    /// Writes groups with descriptors in one block.
     fn freeze_block(&self, groups: &[GroupNr], out: &mut Freezer<'_>) -> Result<()> {
         let Some(first) = groups.first() else { return Ok(()) };
         let descs =
@@ -76,7 +76,7 @@ impl Groups {
         if self.sb.tid.load(Ordering::Acquire) != tid.0 {
             return Ok(());
         }
-        // Before the copy is made: what is noted later is for the next.
+        // Before the copy is made: later errors are for the next transaction.
         self.sb.noted.store(false, Ordering::Release);
         let mut sb = self.superblock();
         sb.set_wtime(superblock_seconds(&*self.vol.clock));

@@ -15,7 +15,7 @@ const MAX_READ: usize = 1 << 20;
 /// All descriptors in order, verified.
 pub(super) fn descriptors(vol: &Volume) -> Result<Vec<GroupDesc>> {
     let geo = &vol.geo;
-    // Grows with what was read: a lying group count meets the end of the device first.
+    // Grows with the descriptors read: a false group count meets the end of the device first.
     let mut descs = Vec::new();
     let mut bytes = Vec::new();
     let mut places = Walk::of(InodeNr(0));
@@ -63,7 +63,7 @@ fn decode_block(
     {
         let desc = GroupDesc::decode(slot, geo, GroupNr(g))?;
         check(geo, GroupNr(g), &desc).map_err(|error| error.at_group(GroupNr(g)))?;
-        // Groups do not share what is theirs: else a few blocks of an image stand for millions of
+        // Groups must not share metadata: otherwise a few blocks of an image stand for millions of
         // groups.
         for place in [desc.block_bitmap, desc.inode_bitmap, desc.inode_table] {
             places.enter(place).map_err(|e| match e {
@@ -83,8 +83,8 @@ fn shared(g: GroupNr, place: u64) -> Corrupt {
         .at_group(g)
 }
 
-/// What a single descriptor's own checks do not see: counts of a short last group, and metadata
-/// that would lie on the primary superblock or the descriptors.
+/// Checks a descriptor against the geometry: the counts of a short last group, and metadata that
+/// would overlap the primary superblock or the descriptors.
 fn check(geo: &Geometry, g: GroupNr, desc: &GroupDesc) -> Result<(), Corrupt> {
     let bad = |field, found: u64| Err(Corrupt::new("group descriptor").field(field).found(found));
     if desc.free_clusters > geo.clusters_in_group(g) {

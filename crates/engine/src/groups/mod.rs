@@ -1,4 +1,4 @@
-//! The superblock, the group descriptors and their counts. Nobody else writes them.
+//! The superblock, the group descriptors and their counts. No other module writes them.
 //!
 //! # Invariants
 //! - Memory is authoritative; descriptor blocks and the superblock are made from it at freeze.
@@ -46,8 +46,8 @@ use std::sync::Arc;
 pub struct Groups {
     vol: Arc<Volume>,
     slots: Box<[CachePadded<Group>]>,
-    /// First block of each group's inode table, which does not move: read by all, and away from
-    /// what is written.
+    /// First block of each group's inode table, which does not move. Read by all threads, so kept
+    /// apart from written memory.
     tables: Box<[u64]>,
     /// All bitmaps and inode tables of each flexible group lie within these blocks.
     metadata: Box<[Range<u64>]>,
@@ -189,8 +189,8 @@ impl Groups {
     }
 
     /// Changes a descriptor within `h`. Costs up to two credits, for its block and for the
-    /// superblock where an error has to be noted there. (Its counts are made when the file system
-    /// is closed: whoever opens it sums the descriptors.) If `f` fails, nothing has changed.
+    /// superblock where an error has to be recorded there. (Its counts are written when the file
+    /// system is closed; an opening sums the descriptors.) If `f` fails, nothing has changed.
     ///
     /// # Errors
     /// Those of `f`, of the journal, and `Io` if the descriptor's block cannot be read.
@@ -211,7 +211,7 @@ impl Groups {
         result
     }
 
-    /// As [`Self::edit`], for who changes a bitmap along with it: see [`Self::bitmap_changed`].
+    /// As [`Self::edit`], for callers that also change a bitmap: see [`Self::bitmap_changed`].
     ///
     /// # Errors
     /// As [`Self::edit`].

@@ -6,8 +6,7 @@ use extant_format::Geometry;
 use extant_format::group_desc::GroupDesc;
 use std::ops::Range;
 
-/// The file system's own blocks, but for superblocks and descriptors, whose places follow from the
-/// geometry.
+/// The file system's own blocks, except superblocks and descriptors, which the geometry determines.
 #[derive(Debug, Default)]
 pub struct Zone {
     /// In order and apart from each other.

@@ -1,20 +1,21 @@
-//! One group's inode bitmap in memory, changed without a lock, in lots of neighbouring numbers.
+//! One group's inode bitmap in memory, changed without a lock, in lots of neighboring numbers.
 //!
-//! A lot is what one block of the inode table holds, up to a word of bits. Each thread takes
-//! numbers from a lot of its own as long as there are enough, so that threads meet neither in a
-//! word of the bitmap nor in a block of the table.
+//! A lot is the inodes of one block of the inode table, up to a word of bits. Each thread takes
+//! numbers from a lot of its own while it has any, so that threads share neither a word of the
+//! bitmap nor a block of the table. For example, with 16 inodes in a block, thread 1 takes numbers
+//! 17 to 32 while thread 2 takes 33 to 48.
 //!
 //! # Invariants
-//! - A bit of `used` is set from when its number is taken until the number may be taken again.
-//!   `going` has those of them that were freed in the running transaction: they are settled when it
-//!   freezes. So a number whose slot on disk may say that it is in use is not given to anybody else
-//!   before the slot says that it is free.
+//! - A bit of `used` is set from the moment that its number is taken until the number may be taken
+//!   again. `going` has the bits that were freed in the running transaction; they are settled when
+//!   it freezes. A number is therefore not taken again while its slot on disk may be marked as
+//!   used.
 //! - Bits beyond the group's numbers are always used.
 //!
 //! # Memory order
-//! Taking acquires and freeing releases, so who takes a number sees what was done with it before.
-//! That a group without free numbers is noted as such, while somebody frees one, is settled by
-//! sequential consistency: see [`super::Inodes`].
+//! Taking acquires and freeing releases, so a thread that takes a number sees all earlier uses of
+//! it. Sequential consistency orders the mark of a group without free numbers and a concurrent
+//! free: see [`super::Inodes`].
 
 use extant_blocks::Buffer;
 use extant_format::bitmap;
@@ -28,8 +29,8 @@ const MOST: u32 = u64::BITS;
 /// Lots on one line of a cache.
 const ON_LINE: usize = 4;
 
-/// Blocks of the table that a lot lies in, at most. Whoever comes to a new lot takes the group's
-/// lock, which others take, too.
+/// The most blocks of the table in a lot. A larger lot needs the group's lock, which threads share,
+/// less often.
 pub(super) const BLOCKS: u32 = 2;
 
 /// Numbers of a lot, by bit.
@@ -53,7 +54,7 @@ pub(super) struct Bits {
     lots: u32,
     /// Numbers of a lot: a power of two.
     size: u32,
-    /// Numbers of the group, and those at its start that nobody takes.
+    /// The number of inodes of the group, and of the reserved ones at its start.
     count: u32,
     reserved: u32,
     /// Lots before this one had no free number when they were last looked at.
@@ -62,7 +63,7 @@ pub(super) struct Bits {
     counted: AtomicU32,
 }
 
-/// What freezing a group's numbers found.
+/// The result of freezing a group's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settled {
     /// How many more numbers are free than at the last time.
@@ -139,7 +140,7 @@ impl Bits {
         if len >= u64::BITS { u64::MAX } else { (1 << len) - 1 }
     }
 
-    /// The bits of a lot whose numbers nobody takes.
+    /// Returns the bits of a lot's reserved numbers.
     fn kept(&self, lot: u32) -> u64 {
         let len = self.reserved.saturating_sub(lot * self.size).min(self.size);
         if len >= u64::BITS { u64::MAX } else { (1 << len) - 1 }
@@ -187,8 +188,8 @@ impl Bits {
         }
     }
 
-    /// Takes this number; false if it is in use. The group is locked, and nobody else takes or
-    /// frees it.
+    /// Takes this number. Returns false if it is in use. The group must be locked, and no other
+    /// thread may take or free the number.
     pub fn claim_this(&self, index: u32) -> bool {
         let Some((lot, bit)) = self.place(index) else { return false };
         let was_free = lot.used.fetch_or(bit, Ordering::Acquire) & bit == 0;
@@ -242,7 +243,7 @@ impl Bits {
         (0..self.lots).map(of).sum()
     }
 
-    /// Makes free what was freed in the transaction. No handle is open.
+    /// Makes the numbers freed in the transaction free. No handle may be open.
     pub fn settle(&self) -> Settled {
         let mut gone = 0;
         for (index, lot) in (0..self.lots).filter_map(|index| Some((index, self.lot(index)?))) {

@@ -1,17 +1,19 @@
-//! Inode numbers: found, booked and freed.
+//! Allocation and frees of inode numbers.
 //!
-//! Numbers are taken and freed in memory, without a lock ([`bits`]); their bitmaps and counts are
-//! made from it once for each transaction, at freeze.
+//! Numbers are taken and freed in memory, without a lock ([`bits`]). Bitmaps and counts are made
+//! from it once for each transaction, at freeze.
 //!
 //! # Invariants
-//! - A group is in memory from its first change in a transaction until that freezes, at least.
-//!   Whoever changes it joins its bitmap and its descriptor to the transaction first, and holds a
-//!   handle meanwhile. So freeze sees all changes of its transaction, and none of the next.
-//! - What was never used of a table is its tail. It is opened lot by lot, in order, with the group
+//! - A group is in memory from its first change in a transaction until that freezes, at least. A
+//!   thread that changes it joins its bitmap and its descriptor to the transaction first, and holds
+//!   a handle meanwhile. Freeze therefore sees all changes of its transaction, and none of the
+//!   next.
+//! - The unused part of a table is its tail. It is opened lot by lot, in order, with the group
 //!   locked: the blocks of a lot are zeroed before a number of it is taken.
 //! - A group's value in `free` is exact after each freeze that changed the group. In between it is
-//!   0 only if none was free at some moment: who finds none stores 0 and looks again, who frees one
-//!   looks for a 0 afterwards; all four are sequentially consistent, so one of them sees the other.
+//!   0 only if no number was free at some moment: a thread that finds none stores 0 and searches
+//!   again; a thread that frees a number checks for a 0 afterwards. All four accesses are
+//!   sequentially consistent, so one of the threads sees the other's change.
 
 mod bits;
 mod freeze;
@@ -38,7 +40,7 @@ use std::sync::Arc;
 /// meanwhile.
 const SWEEPS: u32 = 4;
 
-/// Groups whose lots a shard of threads remembers.
+/// The number of groups whose lots a shard of threads remembers.
 const REMEMBERED: usize = 8;
 
 /// The inodes of all groups.
@@ -68,8 +70,8 @@ struct Place {
 
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// Whose the lots are: one more than a shard of threads, 0 for nobody's. Empty as long as
-    /// nobody has one.
+    /// The owner of each lot: the index of a shard of threads plus one, or 0 for none. Empty while
+    /// no lot has an owner.
     owners: Vec<u8>,
     /// Slots at the start of the table that hold inodes or zeroes, once that was looked at.
     opened: u32,
@@ -141,8 +143,8 @@ impl Alloc {
         Self::INODE_CREDITS + (last - first)
     }
 
-    /// Frees an inode number; somebody else may take it when the running transaction has frozen.
-    /// `unwritten`: its slot on disk never said that it is in use, so it may be taken at once.
+    /// Frees an inode number, which may be taken again when the running transaction has frozen.
+    /// With `unwritten`, its slot on disk was never marked as used, so it may be taken at once.
     ///
     /// # Errors
     /// `Corrupt` if it is free already, or the group's bitmap or counts are wrong; `Io`.
@@ -164,7 +166,7 @@ impl Alloc {
         self.inodes.in_use(ino)
     }
 
-    /// Whether numbers were freed that nobody may take before the next commit.
+    /// Returns whether freed numbers wait for the next commit.
     pub fn inodes_pending(&self) -> bool {
         self.inodes.going.sum() > 0
     }
@@ -369,8 +371,8 @@ impl Inodes {
         Ok(found)
     }
 
-    /// Takes a number from the first lot that is nobody's, or else from the first of all that have
-    /// one.
+    /// Takes a number from the first lot without an owner that has one, or else from the first lot
+    /// that has one.
     fn claim_in(
         &self,
         h: &mut Handle<'_>,
@@ -417,7 +419,7 @@ impl Inodes {
         group: &mut Group,
         lot: Range<u32>,
     ) -> Result<()> {
-        // What the descriptor says is looked at once: its part in use grows by what is opened here.
+        // The descriptor is read once: the used part of the table then grows by lots opened here.
         if group.opened == 0 {
             group.opened = self.open_slots(group, &self.groups.desc(g)?);
         }
@@ -496,7 +498,7 @@ impl Inodes {
         self.count(h, g, dir, false)?;
         let was_used = if at_once { bits.release(index) } else { bits.release_later(index) };
         if !was_used {
-            // Somebody else frees it, too: this transaction is not to be committed.
+            // Another thread frees it, too: this transaction must not be committed.
             return Err(not_in_use(g, ino));
         }
         if !at_once {

@@ -1,9 +1,9 @@
-//! All files' preallocations: how much there may be, and who gives up first.
+//! The preallocations of all files: their bounds, and the order in which files lose them.
 //!
 //! # Invariants
-//! - Every file with preallocations is in `ages`, from its first one until it is dropped, by the
-//!   age of its newest one, more or less. Files give up in that order, those that were used since
-//!   the last time last.
+//! - Every file with preallocations is in `ages`, from its first preallocation until it is dropped,
+//!   by the approximate age of its newest one. Files lose preallocations in that order, recently
+//!   used files last.
 
 use super::small::Shared;
 use super::stats::Counters;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-/// A window may take one part in so many of what may still be preallocated.
+/// A window may take one part in so many of the remaining allowance.
 const STEP: u64 = 16;
 
 /// One part in so many of all clusters is left alone: preallocating ends before space does.
@@ -41,12 +41,11 @@ pub struct PreallocRegistry {
     counters: Counters,
     ages: Sharded<Mutex<Ages>>,
     next_age: AtomicU64,
-    /// Held by who gives everything back, until it can be had. No group's lock is held then or
-    /// taken inside.
+    /// Held by a thread that returns all preallocations, until their space is available. No lock of
+    /// a group may be held before or taken inside.
     shedding: Mutex<()>,
     scarce: u64,
-    /// Whether files have preallocations; who shares runs for small ones: nobody, all, or those of
-    /// a thread.
+    /// Whether files have preallocations, and the sharing of runs by small files.
     files: AtomicBool,
     sharing: AtomicU8,
 }
@@ -75,7 +74,7 @@ impl PreallocRegistry {
         self.blocks.vol.geo.cluster_bits
     }
 
-    /// Clusters that are preallocated and that nobody has taken.
+    /// Returns the number of preallocated clusters that no file uses.
     pub fn held(&self) -> u64 {
         u64::try_from(self.counters.held.sum()).unwrap_or(0)
     }
@@ -113,7 +112,7 @@ impl PreallocRegistry {
         }
     }
 
-    /// Clusters that are free, and more than what is to be left alone.
+    /// Returns the number of free clusters beyond those that must stay free.
     pub fn spare(&self) -> u64 {
         let left = self.blocks.keep(Purpose::Data, false).saturating_add(self.scarce);
         self.blocks.budget.amount().saturating_sub(left)
@@ -121,15 +120,15 @@ impl PreallocRegistry {
 
     /// Switches preallocations of files on or off, and gives those back that there are.
     pub fn set_files(&self, on: bool) {
-        // Relaxed, here and for `sharing`: a switch for what comes next; who sees it late keeps one
-        // preallocation more, which counts as free.
+        // Relaxed, here and for `sharing`: a switch for later requests. A thread that reads an old
+        // value keeps one preallocation more, which counts as free.
         self.files.store(on, Ordering::Relaxed);
         if !on {
             self.shed_all();
         }
     }
 
-    /// Who shares runs from now on; those that there are go back.
+    /// Sets the sharing of runs, and returns the present ones.
     pub fn set_sharing(&self, sharing: u8) {
         self.sharing.store(sharing, Ordering::Relaxed);
         self.drain_shared();
@@ -171,7 +170,7 @@ impl PreallocRegistry {
         let old = file.age.load(Ordering::Relaxed);
         if old == 0 || self.next_age.load(Ordering::Relaxed) - old > YOUNGEST {
             let age = self.next_age.fetch_add(1, Ordering::Relaxed);
-            // Whoever adds holds the file's `work`, so nobody else does it at the same time.
+            // An addition holds the file's `work`, so it has no concurrent one.
             file.age.store(age, Ordering::Relaxed);
             self.ages.at(age as usize).lock().insert(age, Arc::downgrade(file));
             self.forget(old);
@@ -185,7 +184,7 @@ impl PreallocRegistry {
         }
     }
 
-    /// Frees space whose owners have let it go. No lock of the allocator is held.
+    /// Frees space that its owners have released. No lock of the allocator may be held.
     pub(super) fn give_back(&self, runs: impl IntoIterator<Item = Piece>) {
         let bits = self.cluster_bits();
         let place = |run: Piece| self.blocks.place(BlockNr(run.physical << bits), run.len << bits);
@@ -213,7 +212,7 @@ impl PreallocRegistry {
         if !recent || enough(self) { clusters } else { clusters + self.drain_shared() }
     }
 
-    /// Gives back what files have within a range of blocks.
+    /// Returns the preallocations of all files within a range of blocks.
     pub fn shed_within(&self, blocks: &Range<u64>) {
         let bits = self.cluster_bits();
         self.by_age().iter().for_each(|file| {
@@ -221,7 +220,7 @@ impl PreallocRegistry {
         });
     }
 
-    /// Gives everything back, and waits for others who do.
+    /// Returns all preallocations, and waits for other threads that do.
     pub fn shed_all(&self) {
         let _shedding = self.shedding.lock();
         self.by_age().iter().for_each(|file| {

@@ -1,25 +1,27 @@
-//! Preallocations: space that is claimed in memory for files that will want it.
+//! Preallocations: space that is claimed in memory for later blocks of files.
 //!
-//! A file that grows, or is written here and there, has a tree of runs ([`Prealloc`]); small files
-//! share runs of their thread ([`small`]). What is taken out of either is an ordinary [`Claim`].
-//! Nothing of this is on disk: a crash loses nothing, and there is nothing to do for an unmount.
+//! A file that grows, or is written at distant positions, has a tree of runs ([`Prealloc`]); small
+//! files share runs of their thread ([`small`]). A part taken from either is an ordinary [`Claim`].
+//! Preallocations are not on disk: a crash loses no space, and an unmount has nothing to do. For
+//! example, a writer at block 10 of a file gets blocks 5000 to 5015 claimed for blocks 10 to 25. A
+//! later write of block 12 takes block 5002.
 //!
 //! # Invariants
-//! - What is preallocated has been taken from the budget and from its group's map, as any claim.
-//!   Users are told that it is free ([`PreallocRegistry::held`]), and before ENOSPC is told it is
-//!   given back ([`PreallocRegistry::shed`]). When space is scarce nothing is preallocated
-//!   ([`PreallocRegistry::room`]), so that giving back comes to an end.
+//! - Preallocated space has been taken from the budget and from its group's free space, as any
+//!   claim. Users see it as free ([`PreallocRegistry::held`]), and it is returned before a request
+//!   fails with ENOSPC ([`PreallocRegistry::shed`]). When space is scarce nothing is preallocated
+//!   ([`PreallocRegistry::room`]), so that the returns end.
 //! - Preallocated space is held, so it stays out of free space that is made again from a bitmap.
-//!   What lies in a group that turns out to be bad goes back to nobody.
+//!   Space in a group that proves damaged is not returned.
 //!
-//! # How much there may be
-//! A preallocation is a few dozen bytes, or a few hundred once it is used out of order. All of them
-//! take at most [`MAX_BYTES`] of memory and a share of the free space ([`SHARE`]); windows shrink
-//! as either bound comes near. Beyond it files lose theirs, those first that were written least
-//! recently; for want of space only those that were not written since that was last looked for, so
-//! that one file that is written everywhere has smaller windows rather than none. So a billion
-//! sparse writes make neither a billion preallocations nor a full disk: they are placed one by one,
-//! where their neighbours in the file suggest.
+//! # Bounds
+//! A preallocation takes a few dozen bytes, or a few hundred once it is used out of order. All of
+//! them take at most [`MAX_BYTES`] of memory and a share of the free space ([`SHARE`]); windows
+//! shrink as either bound comes near. Beyond a bound files lose their preallocations, the least
+//! recently written files first. For lack of space only files lose them that were not written since
+//! the last such search, so that one file with many distant writes has smaller windows, not none. A
+//! billion sparse writes therefore make neither a billion preallocations nor a full disk: they are
+//! placed one by one, near their neighbors in the file.
 //!
 //! # Locking
 //! A tree's lock and the shared runs' are of level Alloc, and taken one at a time. Space is given
@@ -57,13 +59,13 @@ type Runs = SmallVec<[Piece; 4]>;
 pub struct Prealloc {
     keep: Arc<PreallocRegistry>,
     tree: Mutex<Tree>,
-    /// Something was taken since somebody last looked for what to give back.
+    /// Space was taken since the last search for preallocations to return.
     recent: AtomicBool,
     /// Its name in the order of the newest preallocations; 0 before the first.
     age: AtomicU64,
 }
 
-/// What a file's preallocations have for it.
+/// The result of a lookup in a file's preallocations.
 #[derive(Debug)]
 pub enum Taken {
     /// Blocks for the place that was asked for, the first of them for the first block.
@@ -85,7 +87,7 @@ impl Prealloc {
         self.keep.cluster_bits()
     }
 
-    /// Works on the tree and keeps count of what there is.
+    /// Runs a change of the tree and updates the counters.
     fn with<R>(&self, work: impl FnOnce(&mut Tree, &mut Visits) -> R) -> R {
         let mut visits = 0;
         let mut tree = self.tree.lock();
@@ -122,7 +124,7 @@ impl Prealloc {
         }
     }
 
-    /// What of a window (in clusters) around the block `lblk` has no preallocation yet.
+    /// Returns the part of a window (in clusters) around the block `lblk` without a preallocation.
     pub fn trim(&self, lblk: u32, window: Range<u64>) -> Range<u64> {
         let bits = self.bits();
         self.with(|tree, visits| tree.trim(lblk >> bits, window, visits))
@@ -134,7 +136,7 @@ impl Prealloc {
         let bits = self.bits();
         let (start, len) = claim.into_parts();
         let piece = Piece { logical: lblk >> bits, physical: start.0 >> bits, len: len >> bits };
-        // Before it is found by those who look for what to give back.
+        // Before threads that search for space to return can find it.
         self.keep.created();
         let added = self.with(|tree, _| tree.insert(piece));
         match added {
@@ -149,13 +151,13 @@ impl Prealloc {
         self.with(|tree, _| tree.finish(of));
     }
 
-    /// Gives everything back that nobody has taken.
+    /// Returns all unused space.
     pub fn discard(&self) {
         self.discard_where(|_| true);
     }
 
-    /// Gives back what lies (physically, in clusters) in runs that `which` names. Gives how many
-    /// clusters that were.
+    /// Returns the space of the runs that `which` selects by their physical clusters. Returns the
+    /// number of clusters.
     fn discard_where(&self, which: impl FnMut(&Piece) -> bool) -> u64 {
         let mut runs = Runs::new();
         let gone = self.with(|tree, _| {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A shared run may be so many times as long as a window.
 const CHUNK_SHARE: u64 = 8;
 
-/// Who shares a run.
+/// The users of a shared run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Small {
     /// Small files.
@@ -71,8 +71,8 @@ impl PreallocRegistry {
         }
         self.counters().small_misses.add(1);
         let goal_len = Locality::goal_len(0);
-        // Many share it, so it may be a larger part of what there is room for than one file's
-        // window.
+        // Many files share it, so it may take a larger part of the allowed preallocations than one
+        // file's window.
         if self.room().saturating_mul(CHUNK_SHARE) < u64::from(goal_len) {
             return None;
         }
@@ -102,7 +102,7 @@ impl PreallocRegistry {
         (first >> bits)..(if want.low { end.min((1 << 32) - 512) } else { end }) >> bits
     }
 
-    /// Lets others share what is left of a claim.
+    /// Shares the rest of a claim.
     fn share(&self, shared: &Mutex<Locality>, claim: Claim) {
         let bits = self.cluster_bits();
         let (start, len) = claim.into_parts();

@@ -3,18 +3,17 @@
 use extant_space::prealloc::Visits;
 use extant_sync::ShardedCounter;
 
-/// What is preallocated, and what became of it since the file system was opened.
+/// Preallocated space now, and counters since the file system was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PreallocStats {
     /// Whether space is kept for files that are being written.
     pub pa: bool,
-    /// Who takes space for small files from one run: nobody (0), all (1), each thread from its own
-    /// (2).
+    /// The sharing of runs by small files: none (0), one run for all threads (1), one for each
+    /// thread (2).
     pub lg: u8,
     /// Preallocations of files now.
     pub live: u64,
-    /// Blocks preallocated now that nobody has taken, those of small files and directories
-    /// included.
+    /// Preallocated blocks that no file uses, with those for small files and directories.
     pub blocks: u64,
     /// Bytes of memory that files' preallocations take.
     pub bytes: u64,

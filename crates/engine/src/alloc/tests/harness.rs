@@ -26,7 +26,7 @@ pub struct House {
 struct Rooms {
     groups: Arc<Groups>,
     alloc: Arc<Alloc>,
-    /// The newest transaction whose frees may be allocated again.
+    /// The newest transaction with durable frees.
     durable: AtomicU64,
 }
 
@@ -106,7 +106,7 @@ impl House {
         self.vol.journal.sync().unwrap();
     }
 
-    /// The newest transaction whose frees may be allocated again.
+    /// Returns the newest transaction with durable frees.
     pub fn durable(&self) -> u64 {
         self.client.durable.load(SeqCst)
     }

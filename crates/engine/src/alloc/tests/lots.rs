@@ -105,8 +105,9 @@ fn what_is_free_already_stays_so_and_is_told_by_the_superblock() {
 /// Frees a run two times.
 type FreeTwice = fn(&House, (BlockNr, u32)) -> bool;
 
-/// A bitmap that calls free what a file has may do so of other blocks, too: in its group nothing is
-/// allocated any more, whoever finds out. What is used there is freed still.
+/// A bitmap with clear bits for a file's blocks may have them for other blocks, too: no block of
+/// its group is allocated any more, in each of the ways to find that. Used blocks there can still
+/// be freed.
 #[test]
 fn what_is_freed_twice_costs_its_group() {
     let ways: [FreeTwice; 2] = [

@@ -44,7 +44,7 @@ fn give(house: &House, (start, len): (BlockNr, u32)) -> crate::Result<()> {
     house.alloc.free(&mut h, start, len, Purpose::Data)
 }
 
-/// The feature sets that differ in what this room sees.
+/// The feature sets that differ for this module.
 const SETS: [&str; 9] = [
     "default",
     "1k",
@@ -206,7 +206,7 @@ fn a_claim_is_near_its_goal() {
     assert_eq!((first.start, first.len), (BlockNr(5000), 20));
     let second = claim(5000, 20);
     assert_eq!((second.start, second.len), (BlockNr(5020), 20));
-    // What grows by more goes where it has room.
+    // A file that grows by more goes to free space of that length.
     let mut apart = claim(5000, 100);
     assert!(apart.start.0 > 6000 && apart.len == 100, "{apart:?}");
     let start = apart.start.0;
@@ -533,7 +533,7 @@ fn unused_parts_of_inode_tables_become_zero() {
             house.dev.read_exact_at(&mut is, last(g) << geo.block_bits).unwrap();
             assert!(zeroed(g) && is.iter().all(|byte| *byte == 0), "{set}: group {g}");
         }
-        // What is in use stays.
+        // Used blocks stay.
         house.close().assert_clean();
     }
 }

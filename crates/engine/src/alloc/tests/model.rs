@@ -30,7 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The file system and what should be known of it.
+/// The file system and its expected state.
 struct World {
     house: Option<House>,
     claims: Vec<Claim>,

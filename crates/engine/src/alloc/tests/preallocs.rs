@@ -1,4 +1,4 @@
-//! How much is preallocated, and who gives up first.
+//! Bounds of preallocations, and the order in which files lose them.
 
 use super::harness::House;
 use super::{Taken, all, want};
@@ -171,8 +171,8 @@ fn what_is_switched_off_is_given_back() {
     assert_eq!(house.alloc.set("pa", 0).unwrap(), 0);
     let stats = house.alloc.prealloc_stats();
     assert_eq!((stats.blocks, stats.pa, stats.lg, house.alloc.prealloc_room()), (0, false, 0, 0));
-    // All threads share what one has begun. One after the other: two that begin at once may begin
-    // two.
+    // All threads share the run that one has begun. They start one after the other: two threads
+    // that start at once may begin two runs.
     house.alloc.set("lg", 1).unwrap();
     (0..4).for_each(|_| std::thread::scope(|scope| drop(scope.spawn(|| drop(small().unwrap())))));
     let stats = house.alloc.prealloc_stats();
@@ -233,7 +233,8 @@ fn small_files_fill_holes_where_little_is_left() {
         assert_eq!((claim.start, claim.len), hole);
         claims.push(claim);
     }
-    // So does what begins elsewhere, and is larger; what fits nowhere comes from the long run.
+    // So does a larger request that begins elsewhere. A request that fits into no hole gets blocks
+    // of the long run.
     let (hole, long) = (claims[5].split(20).start, claims[44].start.0 + 64..claims[45].start.0);
     let begins = house.alloc.inode_goal(InodeNr(11)).0;
     assert_eq!(house.alloc.claim(&all(begins, 20)).unwrap().start, hole);

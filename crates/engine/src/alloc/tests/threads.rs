@@ -5,7 +5,7 @@ use super::*;
 use extant_testkit::FeatureSet;
 use extant_testkit::rng::Rng;
 
-/// What a block is: 0 free, OWNED, else the transaction that freed it.
+/// The state of a block: 0 for free, OWNED, else the transaction that freed it.
 const OWNED: u64 = u64::MAX;
 
 struct Plain {
@@ -34,7 +34,7 @@ fn live(house: &House, plain: &Plain, seed: u64) -> Vec<(u64, u32)> {
         let len = 1 + rng.below(if step % 16 == 0 { 700 } else { 40 }) as u32;
         if let Ok(mut claim) = house.alloc.claim(&all(rng.below(9000), len)) {
             let run = (claim.start.0, claim.len);
-            // Blocks of a transaction that is not durable are nobody's to take.
+            // Blocks of a transaction that is not durable must not be taken.
             plain.set(run, OWNED, |was| was != OWNED && was <= house.durable());
             if rng.below(4) == 0 {
                 plain.set(run, 0, |was| was == OWNED);

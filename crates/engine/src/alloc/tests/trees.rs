@@ -136,7 +136,7 @@ fn lowering_the_limit_evicts_at_once() {
         after.frsp_tree_usage <= worst && after.trees_active + after.trees_inactive < 10,
         "{after:?}"
     );
-    // What is known of them stays.
+    // Their summaries stay.
     assert!((0..10).all(|tree| house.alloc.blocks.meta.get(tree) == 1));
     assert_eq!(house.alloc.set("mb_frsp_max_mem", 0).unwrap(), 0);
     assert!(
@@ -207,7 +207,7 @@ fn first_blocks_and_partial_groups_have_their_places() {
     house.close();
 }
 
-/// Keeps what is traced, one line each.
+/// Keeps traced events, one line each.
 struct Listener(Arc<Mutex<Vec<String>>>);
 
 struct Line(String);
