@@ -22,7 +22,14 @@ fn staged(home: &Scratch, script: &str) -> Printed {
          {script}",
         home.path().display(),
     );
-    run("unshare", &["--mount", "sh", "-c", &all])
+    let printed = run("unshare", &["--mount", "sh", "-c", &all]);
+    // The server of a detached mount may still write: the image is judged when the test ends.
+    for image in ["disk.img", "moved.img"].map(|name| home.join(name)) {
+        if image.exists() {
+            crate::program::done(&crate::args!["info", "--wait", &image]);
+        }
+    }
+    printed
 }
 
 /// The user mounts an image at `fake`, with a file `impostor`, under the path at which root's image
