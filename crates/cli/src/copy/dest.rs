@@ -311,7 +311,7 @@ impl<'a> Copier<'a> {
     fn attributes(&self, to: &Held, node: &Node, attr: &Attr) -> Result {
         let owned = self.owner(to, attr);
         let mut mode = u32::from(attr.mode);
-        let xattrs = self.xattrs(to, node, &mut mode);
+        let xattrs = self.xattrs(to, node, attr.ftype, &mut mode);
         let mode = match attr.ftype {
             FileType::Symlink => Ok(()),
             _ => self.mode(to, mode, matches!(owned, Ok(true))),
@@ -343,9 +343,16 @@ impl<'a> Copier<'a> {
     }
 
     /// Gives a copy the extended attributes of its source, and reduces `mode` if the access ACL is
-    /// not among them in the end.
-    fn xattrs(&self, to: &Held, node: &Node, mode: &mut u32) -> Result {
+    /// not among them in the end. ACLs that the copy inherited are removed.
+    fn xattrs(&self, to: &Held, node: &Node, ftype: FileType, mode: &mut u32) -> Result {
         let full = std::mem::replace(mode, acl::mode_without(*mode, None));
+        // Before the mode is set: its group bits would become the mask of an inherited ACL.
+        if ftype != FileType::Symlink {
+            to.remove_xattr(acl::ACCESS).map_err(|e| format!("inherited ACL: {e}"))?;
+        }
+        if ftype == FileType::Directory {
+            to.remove_xattr(acl::DEFAULT).map_err(|e| format!("inherited default ACL: {e}"))?;
+        }
         let names = self.fs.list_xattrs(node)?;
         if !names.iter().any(|name| name == acl::ACCESS) {
             *mode = full;

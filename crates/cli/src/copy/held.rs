@@ -105,6 +105,21 @@ impl Held {
         }
     }
 
+    /// Removes an extended attribute, if there is one.
+    pub fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        let name = OsStr::from_bytes(name);
+        // Only asked for its length: where nothing is to be removed, this costs no change.
+        let found = match self {
+            Held::Open(file) => rustix::fs::fgetxattr(file, name, &mut [0u8; 0]),
+            Held::Known(_) => rustix::fs::getxattr(self.path(), name, &mut [0u8; 0]),
+        };
+        match (found, self) {
+            (Err(No::NODATA | No::OPNOTSUPP), _) => Ok(()),
+            (_, Held::Open(file)) => rustix::fs::fremovexattr(file, name),
+            (_, Held::Known(_)) => rustix::fs::removexattr(self.path(), name),
+        }
+    }
+
     /// Returns all extended attributes that can be read.
     pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut names = vec![0; 4096];

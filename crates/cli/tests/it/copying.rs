@@ -295,3 +295,43 @@ fn hard_links_replace_files() {
     assert_eq!(found.len(), 2, "{found:?}");
     image.assert_clean();
 }
+
+/// New files inherit the default ACL of the directory that they are made in.
+#[test]
+fn copies_inherit_no_acl_of_their_destination() {
+    let scratch = Scratch::new();
+    let plan = Plan::random(9, &Shape::small());
+    let top = scratch.dir("top");
+    plan.apply(&top);
+    let expected = Manifest::walk(&top).without("lost+found");
+    let image = FeatureSet::named("default").make();
+    done(&args!["put", image.path(), &top, "/new"]);
+    let parent = scratch.dir("parent");
+    let acl = "u:7:rwx,g:8:rwx,m:rwx";
+    run("setfacl", &args!["-d", "-m", acl, &parent]).must_succeed();
+    let out = parent.join("out");
+    done(&args!["get", image.path(), "/new", &out]);
+    expected.assert_same(&Manifest::walk(&out));
+    std::fs::write(top.join("single"), "content").unwrap();
+    done(&args!["put", image.path(), top.join("single"), "/single"]);
+    done(&args!["get", image.path(), "/single", &parent]);
+    let acl = run("getfacl", &args!["-cE", parent.join("single")]).must_succeed();
+    assert_eq!(acl.text().lines().filter(|line| !line.is_empty()).count(), 3, "{acl}");
+}
+
+/// In the namespace the user of the ACL has no number, so that the ACL cannot be set.
+#[test]
+fn an_acl_that_cannot_be_set_grants_no_user_more() {
+    let scratch = Scratch::new();
+    let file = scratch.join("file");
+    std::fs::write(&file, "content").unwrap();
+    run("setfacl", &args!["-m", "u::rw,g::-,o::r,u:7:-,m:rw", &file]).must_succeed();
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    done(&args!["put", image.path(), &file, "/file"]);
+    let out = scratch.join("out");
+    let program = crate::program::EXTANT;
+    let call = args!["--user", "--map-root-user", program, "--json", "get", image.path(), "/file"];
+    let printed = run("unshare", &[&call[..], &args![&out]].concat()).must_succeed();
+    assert!(printed.text().contains("\"attributes\": 1"), "{printed}");
+    assert_eq!(std::fs::metadata(&out).unwrap().mode() & 0o7777, 0o600);
+}
