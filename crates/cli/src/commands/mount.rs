@@ -38,7 +38,7 @@ pub struct Args {
     /// How long to wait for an image in use
     #[arg(long, hide = true, value_enum, default_value_t, conflicts_with = "wait")]
     patience: Patience,
-    /// The type shows as fuse.SUBTYPE
+    /// The type shows as fuse.SUBTYPE, or fuseblk.SUBTYPE
     #[arg(long, hide = true, default_value = "extant")]
     subtype: String,
     /// The process that started this one listens on standard output

@@ -45,7 +45,8 @@ pub struct Plan {
     pub options: Options,
     /// The same as the caller gave them.
     pub lists: Vec<String>,
-    /// The type shows as `fuse.SUBTYPE`.
+    /// The type shows as `fuse.SUBTYPE`, that of a disk that the kernel claims as
+    /// `fuseblk.SUBTYPE`.
     pub subtype: String,
     /// Where the server's messages go.
     pub log: Option<PathBuf>,
@@ -64,7 +65,11 @@ impl Plan {
         let mut document = Map::new();
         json::put_bytes(&mut document, "image", self.image.as_os_str().as_bytes());
         json::put_bytes(&mut document, "dir", self.dir.as_os_str().as_bytes());
-        document.insert("type".into(), format!("fuse.{}", self.subtype).into());
+        // Unknown if the mount has ended since.
+        let mount = HeldMount::of(&self.dir).ok();
+        let mount =
+            mount.as_ref().map(HeldMount::mount).filter(|mount| mount.is_ours(&self.subtype));
+        document.insert("type".into(), mount.map(table::Mount::shown_type).into());
         context.document(&document.into())
     }
 }

@@ -9,6 +9,7 @@
 //! mounts, root chose the source. The number is relative to the user namespace of the mount. Mounts
 //! of another user namespace do not propagate to this mount namespace.
 
+use crate::text::shown;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::MountFlags;
 use rustix::process::geteuid;
@@ -46,6 +47,11 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// Returns the type for messages, as `fuse.extant`.
+    pub fn shown_type(&self) -> String {
+        shown(&self.fstype)
+    }
+
     /// Returns whether the user of this process made the mount by this program, perhaps as a helper
     /// for `subtype`. The fields of any other mount must not be believed.
     pub fn is_ours(&self, subtype: &str) -> bool {

@@ -209,6 +209,11 @@ fn a_disk_shows_as_one() {
         names.call("umount.fuse", &args![&dir]).must_succeed();
         assert_eq!(found, shown);
         assert!(again.code != 0 && again.errors().contains("is mounted at"), "{again}");
+        let list = args!["mount", "--subtype", "ext4", "-o", options, disk.device(), &dir];
+        let mounted = crate::program::json(&list);
+        let found = options_of(&dir, "FSTYPE");
+        names.call("umount.fuse", &args![&dir]).must_succeed();
+        assert_eq!((mounted["type"].as_str(), found.as_str()), (Some(shown), shown));
         image.assert_clean();
     }
 }
