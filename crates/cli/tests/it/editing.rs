@@ -167,7 +167,11 @@ rm -f new/new; rm -f file/new; mv file new/; mv file dir/; mv file link/; mv fil
 mv dir/ new; mv dir new/; mv link/ new; mv link new; mv alias/ new; mv dangling/ new;
 mv alias file/; mv alias dangling/; mv dir file/; mv dir dangling/; mkdir new/; mkdir file/;
 mkdir dangling/; mkdir link/; mkdir -p link/new/; mkdir -p file/; ln file new/; ln file alias/;
-ln file/ new; ln link/ new; ln -s file new/; ln -s file alias/; chmod 600 file/; chmod 700 dir/;
+ln file/ new; ln link/ new; ln -s file new/; ln -s file alias/;
+ln file dir; ln file dir/; ln file link; ln -T file dir; ln -T file link; ln -T file new;
+ln -s file dir; ln -s a/b/ link; ln -s / dir; ln -s .. dir; ln -s -T file dir; ln -s none dangling;
+ln file alias dir; ln -s file alias dir/; ln file none alias dir; ln file alias new;
+ln file alias file; ln -T file alias dir; chmod 600 file/; chmod 700 dir/;
 stat file/; stat link/; ls file/; ls dir/; ls link/; cat file/; put data new/; put data file/;
 put data alias/; put data dir/; put data link/; put data dangling/; put tree new/;
 put tree file/; put tree dangling/; put - new/; put - dir/; put - file/";
@@ -196,7 +200,7 @@ fn on_image(command: &str, source: &Path, image: &Path) -> Printed {
     all.extend(paths.iter().enumerate().map(|(at, path)| match (words[0], *path) {
         ("put", path) if at == 0 && path != "-" => source.join(path).into(),
         (_, "-") | ("chmod", "600" | "700") => (*path).into(),
-        ("ln", _) if at == 0 && words[1] == "-s" => (*path).into(),
+        ("ln", _) if at + 1 < paths.len() && words[1] == "-s" => (*path).into(),
         _ => format!("/{path}").into(),
     }));
     extant(&all)
