@@ -111,7 +111,13 @@ pub fn run(args: &Args, context: &Context) -> Result {
     // Stays open to the end: closing it would release the locks of `device`, and its inode number
     // must not be used again.
     let new = if options.size.is_some() && !was_there { create_new(&path) } else { None };
-    let device = args.device(&options)?;
+    let device = match args.device(&options) {
+        Ok(device) => device,
+        Err(failure) => {
+            args.report_rest(new.as_ref().map_or(Ok(()), |new| remove_own(&path, new)));
+            return Err(failure);
+        }
+    };
     let len = device.len();
     let made = args.make(&device, &options);
     if made.is_err() {
@@ -278,8 +284,13 @@ impl Args {
                 self.name()
             ));
         }
-        if let Err(e) = restored {
-            complain(format_args!("{}: what was left of it stays: {e}", self.name()));
+        self.report_rest(restored);
+    }
+
+    /// Reports that the rest of a failed creation could not be removed.
+    fn report_rest(&self, removed: io::Result<()>) {
+        if let Err(e) = removed {
+            complain(format_args!("{}: the rest of it cannot be removed: {e}", self.name()));
         }
     }
 

@@ -64,9 +64,12 @@ fn wrong_options_make_nothing() {
     refused(&args!["mkfs", &image, "64M", "-b", "1000"], 2, "block size");
     refused(&args!["mkfs", &image, "10x"], 2, "10x");
     refused(&args!["mkfs", &image, "10k"], 1, "too small");
+    // A new file has no partitions.
+    refused(&args!["mkfs", scratch.join("image@p1"), "64M"], 1, "partition");
     assert!(!image.exists());
     // One that is there keeps its length.
     std::fs::write(&image, "short").unwrap();
+    refused(&args!["mkfs", scratch.join("image@p1"), "64M"], 1, "partition");
     refused(&args!["mkfs", &image, "64M", "-b", "1000"], 2, "block size");
     refused(&args!["mkfs", &image, "64M", "-J", "size=1G"], 1, "journal");
     assert_eq!(std::fs::read(&image).unwrap(), b"short");
