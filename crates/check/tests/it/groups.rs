@@ -1,0 +1,166 @@
+//! Superblocks, descriptors and bitmaps.
+
+use extant_blocks::MemDevice;
+use extant_check::{CheckSummary, Finding, FindingCode, PlannedRepair, check_groups};
+use extant_format::{Geometry, GroupDesc, GroupNr, Superblock};
+use extant_testkit::rng::Rng;
+use extant_testkit::{FEATURE_SETS, FeatureSet, Image, e2fsck};
+use std::ops::Range;
+
+fn findings(bytes: &[u8]) -> (Vec<Finding>, CheckSummary) {
+    let mut found = Vec::new();
+    let summary = check_groups(&MemDevice::from_bytes(bytes), &mut |finding| found.push(finding));
+    (found, summary)
+}
+
+fn codes(bytes: &[u8]) -> Vec<FindingCode> {
+    findings(bytes).0.iter().map(|finding| finding.code).collect()
+}
+
+fn geometry(bytes: &[u8]) -> Geometry {
+    Geometry::new(&Superblock::parse_unverified(&bytes[1024..2048]).unwrap()).unwrap()
+}
+
+fn e2fsck_complains(bytes: &[u8]) -> bool {
+    let image = Image::holding(bytes);
+    image.leave_unjudged("it is damaged");
+    !e2fsck::check_with(image.path(), &[]).is_clean()
+}
+
+/// Returns the bytes of a group's descriptor in the image.
+fn descriptor(geo: &Geometry, group: GroupNr) -> Range<usize> {
+    let (index, offset) = geo.desc_location(group);
+    let start = geo.gdt_block(index).index() * geo.block_size as usize + offset;
+    start..start + usize::from(geo.desc_size)
+}
+
+/// Changes a descriptor and its checksum.
+fn change_descriptor(bytes: &mut [u8], group: GroupNr, change: impl FnOnce(&mut GroupDesc)) {
+    let geo = geometry(bytes);
+    let raw = &mut bytes[descriptor(&geo, group)];
+    let mut desc = GroupDesc::decode(raw, &geo, group).unwrap();
+    change(&mut desc);
+    desc.encode(raw, &geo, group);
+}
+
+fn block_start(bytes: &[u8], block: impl FnOnce(&GroupDesc) -> u64) -> usize {
+    let geo = geometry(bytes);
+    let desc = GroupDesc::decode_unverified(&bytes[descriptor(&geo, GroupNr(0))], &geo);
+    block(&desc) as usize * geo.block_size as usize
+}
+
+#[test]
+fn undamaged_images_have_no_findings() {
+    for set in FEATURE_SETS {
+        let (found, summary) = findings(&set.make().bytes());
+        assert_eq!((found, summary), (Vec::new(), CheckSummary::default()), "{}", set.name);
+    }
+}
+
+#[test]
+fn wrong_counts_are_found_with_the_expected_value() {
+    let mut bytes = FeatureSet::named("default").make().bytes();
+    let mut right = 0;
+    change_descriptor(&mut bytes, GroupNr(0), |desc| {
+        right = desc.free_clusters;
+        desc.free_clusters -= 7;
+    });
+    let (found, summary) = findings(&bytes);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].code, FindingCode::FreeClusters);
+    assert_eq!(found[0].place.group, Some(0));
+    assert_eq!((found[0].found, found[0].expected), (Some((right - 7).into()), Some(right.into())));
+    assert_eq!(found[0].repair(), PlannedRepair::Recount);
+    assert_eq!(summary.damages, 1);
+    assert!(e2fsck_complains(&bytes));
+
+    change_descriptor(&mut bytes, GroupNr(0), |desc| {
+        desc.free_clusters = right;
+        desc.free_inodes -= 1;
+    });
+    assert_eq!(codes(&bytes), [FindingCode::FreeInodes]);
+    assert!(e2fsck_complains(&bytes));
+}
+
+#[test]
+fn descriptors_with_wrong_places_and_checksums_are_found() {
+    let clean = FeatureSet::named("default").make().bytes();
+    let mut bytes = clean.clone();
+    let geo = geometry(&bytes);
+    change_descriptor(&mut bytes, GroupNr(0), |desc| desc.inode_table = geo.blocks_count);
+    assert_eq!(codes(&bytes), [FindingCode::DescriptorField]);
+    assert!(e2fsck_complains(&bytes));
+
+    let mut bytes = clean;
+    let checksum = descriptor(&geo, GroupNr(0)).start + 0x1E;
+    bytes[checksum] ^= 1;
+    assert_eq!(codes(&bytes), [FindingCode::DescriptorChecksum]);
+    assert!(e2fsck_complains(&bytes));
+}
+
+#[test]
+fn bitmaps_that_free_metadata_are_found() {
+    let mut bytes = FeatureSet::named("ext2_1k").make().bytes();
+    let start = block_start(&bytes, |desc| desc.block_bitmap);
+    bytes[start] &= !1;
+    assert_eq!(codes(&bytes), [FindingCode::FreeClusters, FindingCode::MetadataMarkedFree]);
+    assert!(e2fsck_complains(&bytes));
+}
+
+#[test]
+fn clear_padding_of_the_inode_bitmap_is_found() {
+    let mut bytes = FeatureSet::named("ext2").make().bytes();
+    let start = block_start(&bytes, |desc| desc.inode_bitmap);
+    bytes[start + 4095] = 0;
+    assert_eq!(codes(&bytes), [FindingCode::InodeBitmapPadding]);
+    assert!(e2fsck_complains(&bytes));
+}
+
+#[test]
+fn an_old_superblock_copy_is_a_note() {
+    let mut bytes = FeatureSet::named("1k").make().bytes();
+    let geo = geometry(&bytes);
+    let copy = geo.super_block_of(GroupNr(1)).unwrap().index() * 1024;
+    bytes[copy + 0x38] ^= 0xFF;
+    let (found, summary) = findings(&bytes);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].code, FindingCode::BackupSuperblock);
+    assert_eq!(summary, CheckSummary { notes: 1, ..CheckSummary::default() });
+}
+
+#[test]
+fn a_truncated_device_is_found_and_bounds_the_work() {
+    let mut bytes = FeatureSet::named("1k").make().bytes();
+    bytes.truncate(20 << 20);
+    let (found, summary) = findings(&bytes);
+    assert_eq!(found[0].code, FindingCode::DeviceTooShort);
+    assert_eq!((found[0].found, found[0].expected), (Some(20 << 10), Some(64 << 10)));
+    assert_eq!(summary.fatal, 0);
+    let groups = found.iter().filter_map(|finding| finding.place.group);
+    assert!(groups.max().unwrap_or(0) < 3, "{found:?}");
+}
+
+/// Flips bytes of the structures that have checksums: verdicts must be equal.
+#[test]
+fn verdicts_on_mutated_groups_equal_those_of_e2fsck() {
+    let clean = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "1024"]).bytes();
+    let geo = geometry(&clean);
+    let block = geo.block_size as usize;
+    let mut places = vec![1024..2048, descriptor(&geo, GroupNr(0)), descriptor(&geo, GroupNr(1))];
+    for start in [
+        block_start(&clean, |desc| desc.block_bitmap),
+        block_start(&clean, |desc| desc.inode_bitmap),
+    ] {
+        places.push(start..start + block);
+    }
+    let mut rng = Rng::new(17);
+    for n in 0..120 {
+        let range = places[n % places.len()].clone();
+        let at = range.start + rng.below(range.len() as u64) as usize;
+        let mut bytes = clean.clone();
+        bytes[at] ^= 1 << rng.below(8);
+        let (found, summary) = findings(&bytes);
+        let damaged = summary.damages + summary.fatal > 0;
+        assert_eq!(damaged, e2fsck_complains(&bytes), "byte {at}: {found:?}");
+    }
+}
