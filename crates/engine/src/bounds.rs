@@ -2,15 +2,15 @@
 //! messages.
 //!
 //! An image may map one block in many places, so that a few blocks stand for billions. A [`Walk`]
-//! counts what it meets: of blocks 7, 8, 9, 8 it refuses the fourth. Maps of honest files never
-//! lead to a block twice.
+//! counts the blocks that it visits: of blocks 7, 8, 9, 8 it refuses the fourth. Maps of valid
+//! files never lead to a block twice.
 //!
 //! # Invariants
-//! - A walk makes at most twice as many steps as it meets distinct blocks, and [`KEPT`] more.
-//! - A walk takes memory for [`KEPT`] blocks at most. Of more blocks it keeps a sample: those whose
-//!   hash ends with so many zero bits. The sample also tells how many distinct blocks were met, to
-//!   a few percent. The hash has a seed of its own each time, so that no image can be made to evade
-//!   the sample.
+//! - A walk makes at most twice as many steps as it visits distinct blocks, and [`KEPT`] more.
+//! - A walk takes memory for [`KEPT`] blocks at most. Of more blocks it keeps a sample: those with
+//!   a hash that ends with so many zero bits. The sample also tells how many distinct blocks were
+//!   met, to a few percent. The hash has a seed of its own each time, so that no image can be made
+//!   to evade the sample.
 
 use crate::error::{Errno, Result};
 use extant_format::error::Corrupt;
@@ -42,13 +42,13 @@ pub enum Remark {
     HashTree,
     /// Blocks that do not have the hash that they should have.
     Verity,
-    /// Groups that are not used any more, and what is wrong with their counts.
+    /// Groups that are not used any more, and wrong counts of groups.
     Group,
-    /// Owners whose usage is counted wrong.
+    /// Owners with a wrong usage.
     Owner,
     /// Inodes of attributes' values that are left behind.
     Value,
-    /// Files whose content could not be written.
+    /// Files with content that could not be written.
     Writeback,
     /// Inodes without a name that could not be freed.
     Orphan,

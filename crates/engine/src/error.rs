@@ -13,8 +13,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The device failed; the message names the operation and the place.
     Io(io::Error),
-    /// A structure in the image is wrong; the value says which, where, what was found and what was
-    /// expected.
+    /// A structure in the image is wrong. The value has the structure, its position, and the found
+    /// and expected values.
     Corrupt(Corrupt),
     /// The image uses something that this version does not support; the text names it.
     Unsupported(String),
@@ -37,7 +37,7 @@ macro_rules! errnos {
         #[expect(missing_docs, reason = "each name is its own documentation; the text is in `message`")]
         pub enum Errno { $($name = $nr),* }
         impl Errno {
-            /// What strerror(3) says.
+            /// Returns the text of strerror(3).
             pub fn message(self) -> &'static str { match self { $(Errno::$name => $text),* } }
         }
     };
@@ -95,7 +95,8 @@ impl Error {
         }
     }
 
-    /// The same error for another who shared the work that met it: same kind, number and text.
+    /// Returns the same error, with kind, number and text, for another caller that shared the
+    /// failed work.
     pub(crate) fn to_another(&self) -> Error {
         match self {
             Error::Io(e) => Error::Io(
@@ -192,8 +193,8 @@ impl From<extant_journal::Error> for Error {
     }
 }
 
-/// The error of waiting for a commit that never comes: what was accepted before is lost, so this is
-/// EIO, and not EROFS as for what is tried afterwards.
+/// Returns the error of waiting for a commit that never happens: accepted changes are lost, so this
+/// is EIO, and not EROFS as for later changes.
 pub(crate) fn lost(e: extant_journal::Error) -> Error {
     match e {
         extant_journal::Error::Aborted(_) => {

@@ -31,13 +31,13 @@
 //! # }
 //! ```
 //!
-//! # Rooms
-//! From top to bottom; calls go downward only: `fs`, `ops`, `vfs`, `file`, `dir`,
-//! `xattr`, `extent`, `store`, `quota`, `orphan`, `alloc`, `inode`, `groups`, `volume`.
+//! # Modules
+//! From top to bottom; calls go downward only: `fs`, `ops`, `vfs`, `file`, `store`, `dir`, `xattr`,
+//! `extent`, `quota`, `orphan`, `inode`, `alloc`, `groups`, `volume`.
 //!
 //! # Errors
-//! [`Error`] tells a failed device, a corruption with its coordinates, what is not supported, and
-//! what POSIX has a number for; [`Error::errno`] translates each into that number.
+//! An [`Error`] is a failure of the device, a corruption with its position, an unsupported feature,
+//! or an error number of POSIX; [`Error::errno`] translates each into such a number.
 #![forbid(unsafe_code)]
 
 pub mod error;
@@ -72,19 +72,19 @@ pub mod device {
     pub use extant_blocks::{FileDevice, OpenOptions as FileOptions, is_write_protected};
 }
 
-/// What an image says of itself.
+/// The on-disk format, re-exported.
 pub mod format {
     pub use extant_format::jbd2::JournalSuperblock;
     pub use extant_format::superblock::{ErrorPolicy, ErrorRecord, MAGIC_FIELD, State, Superblock};
 }
 
-/// What recovery of the journal found.
+/// The results of recovering the journal, re-exported.
 pub mod journal {
     pub use extant_journal::Stats;
     pub use extant_journal::recovery::{Dropped, Outcome};
 }
 
-/// What designs are made of that exist to be measured.
+/// Parts of other designs, which exist to be measured.
 #[doc(hidden)]
 pub mod design {
     pub use crate::orphan::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};

@@ -1,5 +1,5 @@
-//! What every room stands on: the device, its geometry, the block cache, the journal, time and
-//! chance.
+//! The base of all modules: the device, its geometry, the block cache, the journal, the clock and
+//! the generator of random numbers.
 
 use crate::bounds::Remarks;
 use crate::error::{Errno, Error, Result};
@@ -14,8 +14,7 @@ use std::cell::Cell;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Where the engine's time comes from, so that a build is deterministic and the lab has virtual
-/// time.
+/// The source of time. Reproducible builds and the lab's virtual time use their own.
 pub trait Clock: Send + Sync + Debug {
     /// The wall clock.
     fn now(&self) -> Timestamp;
@@ -30,8 +29,8 @@ pub fn superblock_seconds(clock: &dyn Clock) -> u64 {
     u64::try_from(now.sec - i64::from(late)).unwrap_or(0)
 }
 
-/// The system's clock, in the steps in which the kernel stamps files: what it stamps later is not
-/// earlier.
+/// The system's clock, in the ticks of the kernel's file times: a later file time of the kernel is
+/// not earlier.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
@@ -42,11 +41,11 @@ impl Clock for SystemClock {
 }
 
 thread_local! {
-    /// Whether what the thread does now may use the blocks that are reserved for root.
+    /// Whether the thread's present operation may use the blocks that are reserved for root.
     static RESERVE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Takes a thread's right to use the reserve back when it goes.
+/// Restores a thread's right to use the reserve on drop.
 struct ReserveScope(bool);
 
 impl Drop for ReserveScope {
@@ -87,7 +86,7 @@ impl MountPolicy {
     }
 }
 
-/// The ground floor; shared by all rooms, owned by `fs`.
+/// The base of all modules, which share it; owned by `fs`.
 #[derive(Debug)]
 pub struct Volume {
     /// Immutable facts of this file system.
@@ -107,15 +106,15 @@ pub struct Volume {
     pub journal: Arc<Journal>,
     /// Time.
     pub clock: Arc<dyn Clock>,
-    /// Chance.
+    /// The generator of random numbers.
     pub rng: SharedRng,
     /// Set when nothing may be changed: asked for, or after an error.
     pub read_only: AtomicBool,
-    /// Somebody stopped the file system as a power cut would; it is read-only then, too.
+    /// Set by a shutdown, which acts as a power cut; the file system is read-only then, too.
     pub shut_down: AtomicBool,
     /// Decisions of the mount that hold for all files.
     pub policy: MountPolicy,
-    /// Messages told so far.
+    /// The messages logged so far.
     pub remarks: Remarks,
 }
 
@@ -155,10 +154,9 @@ impl Volume {
         }
     }
 
-    /// Lets nothing be changed any more; the first cause is kept. Whether changes were allowed
-    /// before.
+    /// Ends all changes; the first cause is kept. Returns whether changes were allowed before.
     fn stop_changes(&self, why: &Error) -> bool {
-        // Another one was first.
+        // An error means that an earlier cause is kept.
         let _ = self.cause.set(why.to_string());
         !self.read_only.swap(true, Ordering::AcqRel)
     }
@@ -170,14 +168,14 @@ impl Volume {
             .unwrap_or_else(|| "unknown".into())
     }
 
-    /// Whether somebody shut the file system down.
+    /// Returns whether the file system was shut down.
     pub fn is_shut_down(&self) -> bool {
         self.shut_down.load(Ordering::Acquire)
     }
 
-    /// Something was found to be wrong in the file system's own structures. Where that ends all
-    /// changes, it aborts the journal, as in the kernel: the running transaction may hold what was
-    /// made from the damage, and does not become durable.
+    /// Applies the error policy to damage in the file system's own structures. A policy that ends
+    /// all changes aborts the journal, as in the kernel: the running transaction may have changes
+    /// that were made from the damage, and must not become durable.
     pub fn obey_error_policy(&self, why: &Error) {
         if self.policy.stop_on_error {
             if self.stop_changes(why) {
@@ -199,7 +197,8 @@ impl Volume {
         if self.geo.ro_compat(RoCompat::QUOTA) { QuotaKind::ALL.len() as u32 } else { 0 }
     }
 
-    /// Something is half-done and cannot be taken back: nothing may become durable any more.
+    /// Aborts after a change that failed half-way and cannot be undone: nothing may become durable
+    /// any more.
     pub fn give_up(&self, why: &Error) {
         tracing::error!("a change failed half-way, so nothing is changed any more: {why}");
         self.stop_changes(why);

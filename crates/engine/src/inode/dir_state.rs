@@ -1,10 +1,10 @@
-//! What memory knows of one directory beyond its blocks: plain data; `dir` keeps it, and `xattr`
-//! the ACL.
+//! The state in memory of one directory besides its blocks: plain data, maintained by `dir`, and
+//! the ACL, maintained by `xattr`.
 //!
 //! # Locking
-//! The directory's `rw` lock decides who may change the directory; the mutex only protects the
-//! fields themselves. It is innermost. The ACL is read without a lock, filled in under `rw` for
-//! reading and forgotten under `rw` for writing.
+//! Changes of the directory need its `rw` lock; the mutex only protects the fields. It is
+//! innermost. The ACL is read without a lock, filled in under `rw` for reading and dropped under
+//! `rw` for writing.
 
 use super::lazy::Make;
 use extant_format::acl::Acl;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 const USUAL_ENTRIES: usize = 16;
 const USUAL_NAME: usize = 16;
 
-/// What memory knows of one directory.
+/// The state in memory of one directory.
 #[derive(Debug)]
 pub struct DirCaches {
     state: Mutex<DirState>,

@@ -1,14 +1,13 @@
-//! Inodes whose table slot is older than memory.
+//! Inodes with table slots older than their state in memory.
 //!
 //! # Invariants
 //! - The lists hold inodes of one transaction only: freeze drains them before its successor opens.
 //! - An inode on a list has its table block joined to that transaction, so freeze needs no credits.
-//! - A number that was freed and taken again within the transaction is listed once for each life;
-//!   the slot is that of the one that is not gone, or if all are, of any: a freed slot has no
-//!   content. A freed inode is never listed again.
-//! - An inode that was made and freed in one transaction leaves its list again: its slot was free
-//!   before, and says so. Only numbers whose slots on disk say that they are free are given to new
-//!   inodes.
+//! - A number that was freed and taken again within the transaction is listed once for each inode
+//!   that had it. The slot gets the content of the one that is not freed, or of any if all are: a
+//!   freed slot has no content. A freed inode is never listed again.
+//! - An inode that was made and freed in one transaction leaves its list again: its slot on disk is
+//!   still free. New inodes only get numbers with free slots on disk.
 //! - A frozen inode stays in memory until its transaction is durable, and with it the number of the
 //!   transaction that an fsync has to wait for.
 
@@ -22,7 +21,7 @@ use extant_sync::atomic::Ordering;
 use extant_sync::{Level, Mutex, Sharded, shard_count, shard_index};
 use std::sync::Arc;
 
-/// A list of inodes; what was taken out left a gap.
+/// A list of inodes; a removed one leaves a gap.
 type List = Mutex<Vec<Option<Arc<Inode>>>>;
 
 /// Dirty inodes of the running transaction.
@@ -75,8 +74,8 @@ impl DirtyInodes {
         Ok(())
     }
 
-    /// As [`Self::mark`], an inode that was made in the handle's transaction and that nobody else
-    /// knows yet.
+    /// As [`Self::mark`], for an inode that was made in the handle's transaction and that no other
+    /// thread knows yet.
     pub(super) fn mark_new(
         &self,
         table: &InodeTable,
@@ -93,9 +92,9 @@ impl DirtyInodes {
         Ok(())
     }
 
-    /// Takes an inode that has just been freed off its list, if it was made in the handle's
-    /// transaction: nothing of it needs to be written. True if so; nobody else calls this for the
-    /// same inode.
+    /// Removes an inode that has just been freed from its list, if it was made in the handle's
+    /// transaction and needs no write. Returns whether it was. No other thread may call this for
+    /// the same inode.
     pub fn forget_new(&self, step: &Step<'_>, inode: &Arc<Inode>) -> bool {
         if inode.dirty_tid.load(Ordering::Acquire) != step.tid().0 {
             return false;
@@ -144,10 +143,10 @@ impl DirtyInodes {
         Ok(())
     }
 
-    /// What was frozen is durable.
+    /// Records that the frozen inodes are durable.
     pub fn committed(&self) {
         let durable = std::mem::take(&mut *self.frozen.lock());
-        // Outside of the lock: an inode's last reference gives back what it has claimed.
+        // Outside of the lock: dropping an inode's last reference returns its claims.
         drop(durable);
     }
 }

@@ -1,4 +1,4 @@
-//! What was seen of an inode, for guesses of what is asked for next.
+//! Hints about the use of an inode, for guesses of the next requests.
 
 use extant_sync::atomic::{AtomicU8, Ordering};
 
@@ -6,17 +6,17 @@ use extant_sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Hint {
-    /// It was loaded before anybody asked for it, and nobody has since.
+    /// It was prefetched, and no request has asked for it since.
     Ahead = 1,
-    /// A directory: a name was asked for whose inode was not in memory.
+    /// A directory: a lookup of one of its names met an inode that was not in memory.
     Missed = 2,
-    /// A directory: what it has names for was loaded ahead, or is being loaded.
+    /// A directory: the inodes of its names were prefetched, or are being prefetched.
     LookedThrough = 4,
     /// A directory: a listing has given it out.
     Listed = 8,
 }
 
-/// What was seen. Nothing else hangs on it.
+/// The hints of an inode. No result depends on them.
 #[derive(Debug, Default)]
 pub struct Hints(AtomicU8);
 

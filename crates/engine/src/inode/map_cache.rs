@@ -1,16 +1,15 @@
-//! The in-memory extent status of one inode: plain data; `extent` keeps it.
+//! The cached runs of one inode's map: plain data, maintained by `extent`.
 //!
 //! # Invariants
-//! - Runs are sorted, not empty, and do not overlap; neighbours that continue each other are one
-//!   run.
-//! - A run says what the map says. What is not covered by a run is not known.
-//! - There are at most [`MAX_RUNS`] runs: when more would be kept, those farthest from the newest
-//!   are dropped.
+//! - Runs are sorted, not empty, and do not overlap. Adjacent runs that continue each other are
+//!   one.
+//! - A run agrees with the map. Blocks without a run are unknown.
+//! - There are at most [`MAX_RUNS`] runs: beyond that, those farthest from the newest are dropped.
 //!
 //! # Locking
-//! Guarded by the inode's map lock. A reader fills it by upgrading: it walks the map under the read
-//! lock, notes [`MapCache::epoch`], and stores what it found under the write lock if the epoch is
-//! still the same.
+//! Guarded by the inode's map lock. A reader fills the cache in two steps: it walks the map under
+//! the read lock and reads [`MapCache::epoch`]; then it stores the runs under the write lock if the
+//! epoch is still the same.
 
 use extant_format::types::BlockNr;
 use std::ops::Range;
@@ -86,7 +85,7 @@ pub struct MapCache {
 }
 
 impl MapCache {
-    /// What is known of `lblk`: the run from there on, cut to `max` blocks.
+    /// Returns the cached run from `lblk` on, cut to `max` blocks.
     #[inline]
     pub fn get(&self, lblk: u32, max: u32) -> Option<Run> {
         let at = self.runs.partition_point(|run| run.lblk <= lblk).checked_sub(1)?;
@@ -94,17 +93,18 @@ impl MapCache {
         self.runs.get(at)?.cut(start..start + u64::from(max))
     }
 
-    /// Changes whenever the map does, so that what a reader found out can be told to be stale.
+    /// Returns a number that changes with each change of the map, so that runs found before are
+    /// recognized as stale.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The map is about to change; what readers found out so far must not be stored any more.
+    /// Begins a change of the map: runs that readers found before must not be stored any more.
     pub fn changing(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// Stores a run in place of whatever was known of its blocks.
+    /// Stores a run in place of all cached runs of its blocks.
     pub fn put(&mut self, run: Run) {
         if run.len == 0 {
             return;

@@ -53,7 +53,7 @@ use lazy::{Lazy, Make};
 use published::Published;
 use std::ops::{Deref, DerefMut};
 
-/// What the table's slot says, decoded, and the in-inode attribute area.
+/// The decoded slot of the inode table, and the attribute area in the inode.
 #[derive(Debug, Clone)]
 pub struct Body {
     /// All fields.
@@ -86,12 +86,12 @@ impl DerefMut for Body {
 
 /// An inode in memory. There is at most one for a number at a time.
 ///
-/// In this order in memory: what stat(2) reads comes first, and lies on two or three lines of a
-/// cache.
+/// The order in memory matters: the fields that stat(2) reads come first, on two or three cache
+/// lines.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Inode {
-    /// What opening and closing write, side by side.
+    /// The fields that opening and closing write, side by side.
     counts: Counts,
     /// Its number.
     pub ino: InodeNr,
@@ -103,8 +103,8 @@ pub struct Inode {
     pub ftype: FileType,
     /// The root of the extent tree was verified since it was read.
     pub root_verified: AtomicBool,
-    /// It has no name, and the inode table does not have it. Changed under `rw`, but by who makes
-    /// it.
+    /// It has no name, and the inode cache does not have it. Changed under `rw`, except by its
+    /// creator.
     pub unlisted: AtomicBool,
     /// It was made without a name and never had one: a link may give it its first. Changed under
     /// `rw`, but by its maker.
@@ -118,7 +118,7 @@ pub struct Inode {
     pub map: Lazy<RwLock<MapCache>>,
     /// Where the pointer blocks of its map belong.
     pub pointer_places: Lazy<PointerPlaces>,
-    /// What a file with a hash tree is verified by.
+    /// The verification state of a file with a hash tree.
     pub verity: Lazy<Verity>,
     /// Caches of a directory.
     pub dir: Lazy<DirCaches>,
@@ -133,7 +133,7 @@ pub struct Inode {
     made_at: AtomicU32,
     /// The mounting that it belongs to: see [`extant_blocks::MountedDevice::id`].
     pub mounting: u32,
-    /// For guesses of what is asked for next.
+    /// Hints for guesses of the next requests.
     pub hints: Hints,
     /// Last transaction that an fsync must wait for.
     pub sync_tid: AtomicU64,
@@ -186,15 +186,15 @@ impl Make for RwLock<MapCache> {
 }
 
 impl Inode {
-    /// What an inode in memory costs that has neither pages nor attributes: itself, its lock's
-    /// allocation, its place in the table and on a list, and what the allocator adds to each.
+    /// The bytes of an inode in memory without pages and attributes: itself, its lock's allocation,
+    /// its entries in the cache and on a list, and the allocator's overhead for each.
     pub const BYTES: u64 = {
         let own = size_of::<Inode>() + 16 + 16;
         let lock = size_of::<RwLock<()>>() + 16 + 16;
         (own + lock + 64 + 16 + 8 + 12) as u64
     };
 
-    /// What stat(2) needs of the body, without its lock.
+    /// Returns the fields of the body that stat(2) needs, without its lock.
     #[inline(always)]
     pub fn vitals(&self) -> StatSnapshot {
         self.published.read().unwrap_or_else(|| StatSnapshot::from(&*self.body()))
@@ -274,8 +274,8 @@ impl Inode {
         }
     }
 
-    /// Locks the content for reading. ESTALE if the inode is being freed or was: who frees it locks
-    /// it afterwards, so that nothing is freed under this lock.
+    /// Locks the content for reading. ESTALE if the inode is being freed or was: the freeing thread
+    /// takes the lock after its mark, so that nothing is freed under this lock.
     pub fn read_lock(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let guard = self.rw.read();
         self.check_not_freed()?;
@@ -320,9 +320,9 @@ impl Inode {
         self.counts.life.drop_holds();
     }
 
-    /// Begins to free the inode if nobody holds it; true for exactly one caller. Who takes its last
-    /// name away does that afterwards: then either nobody holds it, or its last holder sees that
-    /// the name is gone.
+    /// Begins to free the inode if it has no holder. Returns true for exactly one caller. A thread
+    /// that removes the last name calls this afterwards: either the inode then has no holder, or
+    /// its last holder sees that the name is gone.
     pub fn begin_free(&self) -> bool {
         self.counts.life.begin_end()
     }
@@ -332,8 +332,8 @@ impl Inode {
         self.counts.life.cancel_end();
     }
 
-    /// The inode has been freed: whoever still refers to it cannot change it any more. The caller
-    /// holds `rw` for writing.
+    /// Marks the inode as freed: remaining references cannot change it any more. The caller must
+    /// hold `rw` for writing.
     pub fn end_free(&self) {
         self.counts.life.end();
     }
@@ -348,7 +348,7 @@ impl Inode {
         self.counts.life.holds()
     }
 
-    /// Whether somebody holds the inode.
+    /// Returns whether the inode has a holder.
     pub fn held(&self) -> bool {
         self.counts.life.held()
     }
@@ -371,7 +371,7 @@ impl Inode {
 mod tests {
     use super::*;
 
-    /// What a look at an inode reads lies at its beginning.
+    /// The fields that stat(2) reads are at the beginning of an inode.
     #[test]
     fn what_stat_reads_lies_together() {
         let end = std::mem::offset_of!(Inode, pages) + Pages::LOOKED_AT;

@@ -1,8 +1,8 @@
-//! Where an inode's orphan record is, in one word.
+//! The position of an inode's orphan record, in one word.
 //!
 //! # Locking
-//! None: whoever changes it holds the inode's `rw` lock for writing, or is the only one that knows
-//! the inode.
+//! None: a thread that changes it must hold the inode's `rw` lock for writing, or have the only
+//! reference to the inode.
 
 use extant_sync::atomic::{AtomicU32, Ordering};
 

@@ -1,9 +1,10 @@
-//! What stat(2) needs of a body, published so that it is read without the body's lock.
+//! The fields of a body that stat(2) needs, published so that they are read without the body's
+//! lock.
 //!
 //! # Invariants
-//! Each change of a body ends with a publication, before the body's lock is given back. So whoever
-//! reads the vitals sees what a body was at some moment, and no older one than it was when the last
-//! change ended.
+//! Each change of a body ends with a publication, before the body's lock is released. A reader of
+//! the published fields therefore sees the body of one moment, which is not older than the end of
+//! the last change.
 
 use super::Body;
 use extant_format::inode::InodeFlags;
@@ -150,7 +151,7 @@ impl StatSnapshot {
 }
 
 impl Published {
-    /// Of a body that nobody else has yet.
+    /// Makes the fields of a body that no other thread knows yet.
     pub fn new(body: &Body) -> Self {
         Published(SeqCell::new(StatSnapshot::from(body).words()))
     }
@@ -180,7 +181,7 @@ impl Published {
         of_kind(self.0.first())
     }
 
-    /// Publishes what the body is now. The caller has it locked.
+    /// Publishes the present body, whose lock the caller must hold.
     pub fn publish(&self, body: &Body) {
         self.0.write(StatSnapshot::from(body).words());
     }

@@ -15,7 +15,7 @@ pub struct InodeTable {
     pub vol: Arc<Volume>,
     /// Superblock, descriptors, counts.
     pub groups: Arc<Groups>,
-    /// Inodes whose slot is older than memory.
+    /// Inodes with slots older than their state in memory.
     pub dirty: DirtyInodes,
 }
 

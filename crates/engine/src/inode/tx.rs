@@ -7,9 +7,9 @@
 //! in another transaction ([`Tx::restart`]).
 //!
 //! # Invariants
-//! - A step that fails after its first change aborts the journal, whatever the error is: half a
-//!   step never becomes durable. A lack of space is no exception. Space, nodes of maps, quota
-//!   records and the blocks that a step reads must therefore be obtained before its first change.
+//! - A step that fails after its first change aborts the journal, for every error: half a step
+//!   never becomes durable. A lack of space is no exception. Space, nodes of maps, quota records
+//!   and the blocks that a step reads must therefore be obtained before its first change.
 //! - A panic within a step aborts the journal when it drops the handle.
 //! - A step is not interrupted: signals for the caller are seen between steps.
 

@@ -1,9 +1,9 @@
-//! What is remembered of a file with a hash tree: its descriptor, and the tree's blocks that were
-//! verified last.
+//! The cached state of a file with a hash tree: its descriptor, and the last verified blocks of the
+//! tree.
 //!
 //! # Invariants
-//! A block is kept only after its hash was found to be the one that its parent, or the descriptor,
-//! names.
+//! A block is cached only after its hash was found equal to the one in its parent, or in the
+//! descriptor.
 
 use extant_format::verity::{Descriptor, MAX_LEVELS, Tree};
 use extant_sync::{Level, Mutex};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The last verified block of a level, with its number there.
 type Last = Option<(u64, Arc<[u8]>)>;
 
-/// What a file is verified by. Its content never changes.
+/// The verification state of a file, whose content never changes.
 #[derive(Debug)]
 pub struct Verity {
     /// How it is hashed.
@@ -21,7 +21,7 @@ pub struct Verity {
     pub tree: Tree,
     /// Byte of the file that the tree begins at.
     pub start: u64,
-    /// One block of each level: who reads a file in order verifies each block of the tree once.
+    /// One block of each level: a sequential reader verifies each block of the tree once.
     last: Mutex<[Last; MAX_LEVELS]>,
 }
 

@@ -59,11 +59,11 @@ pub(super) struct States {
     pub dirty: u64,
     /// Those that a writeback has a snapshot of.
     pub writing: u64,
-    /// Those whose blocks have places on the device.
+    /// Pages with mapped blocks.
     pub mapped: u64,
     /// Those that are counted in the inode's reservation.
     pub reserved: u64,
-    /// Those whose writing changes the file's map.
+    /// Pages with a writeback that changes the file's map.
     pub remapped: u64,
 }
 
@@ -132,7 +132,7 @@ impl Chunk {
         *self.used.get_mut() |= bit;
     }
 
-    /// Drops pages, whatever their states.
+    /// Drops pages in any state.
     pub fn drop_pages(&mut self, gone: u64) {
         let (going, staying) = (self.states.present & gone, self.states.present & !gone);
         let lowest = going & going.wrapping_neg();

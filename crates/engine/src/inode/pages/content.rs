@@ -10,8 +10,8 @@ const MOST: usize = 1 << 16;
 
 static ZEROES: [u8; MOST] = [0; MOST];
 
-/// A block's bytes; what is not stored is zero. What [`share`](Self::share) gives keeps the bytes
-/// that there were: a change leaves them as they are.
+/// A block's bytes; bytes that are not stored are zero. The result of [`share`](Self::share) is not
+/// affected by later changes.
 #[derive(Debug)]
 pub struct Content {
     stored: Stored,
@@ -23,11 +23,11 @@ pub struct Content {
 
 #[derive(Debug)]
 enum Stored {
-    /// A part, or what was read.
+    /// A part of a block, or a block as read.
     Bytes(Arc<[u8]>),
-    /// All of a block, which nobody shares.
+    /// A whole block that is not shared.
     Own(Frame),
-    /// All of a block, which somebody may share.
+    /// A whole block that may be shared.
     Shared(Arc<Frame>),
 }
 
@@ -41,7 +41,7 @@ impl Stored {
         }
     }
 
-    /// The bytes, for who changes them; `None` if they are shared.
+    /// Returns the bytes for a change, or `None` if they are shared.
     #[inline]
     fn alone(&mut self) -> Option<&mut [u8]> {
         match self {
@@ -73,7 +73,7 @@ impl Content {
         }
     }
 
-    /// The same bytes, for somebody who only looks at them.
+    /// Returns the same bytes for a reader.
     pub fn share(&mut self) -> Content {
         let stored = match std::mem::replace(&mut self.stored, Stored::Bytes(Arc::default())) {
             Stored::Own(frame) => Stored::Shared(Arc::new(frame)),
@@ -88,8 +88,8 @@ impl Content {
         Content { stored: shared, ..*self }
     }
 
-    /// Looks at what dropping it will change. Counts are changed one after the other, each waiting
-    /// for its memory; whoever has looked at several before has waited for all of them at once.
+    /// Reads the count that a drop will change. Drops wait for the memory of their counts one after
+    /// the other; reading several counts before waits for all of them at once.
     #[inline]
     pub fn look(&self) -> usize {
         match &self.stored {
@@ -103,12 +103,12 @@ impl Content {
         self.at as usize..self.at as usize + self.stored.bytes().len()
     }
 
-    /// What is stored and where; the bytes before and behind are zero.
+    /// Returns the stored bytes and their offset; the bytes before and behind are zero.
     pub fn stored(&self) -> (usize, &[u8]) {
         (self.at as usize, self.stored.bytes())
     }
 
-    /// Zeroes for what lies before the stored bytes, and behind them.
+    /// Returns zeroes for the bytes before the stored ones, and for those behind.
     pub fn around(&self) -> (&'static [u8], &'static [u8]) {
         let zeroes = |len: usize| ZEROES.get(..len).unwrap_or(&ZEROES);
         (
@@ -149,7 +149,7 @@ impl Content {
         self.stored.bytes().get(both).is_none_or(|bytes| bytes.iter().all(|byte| *byte == 0))
     }
 
-    /// Overwrites bytes; what would go over the end of the block is left out.
+    /// Overwrites bytes. Bytes beyond the end of the block are ignored.
     pub fn write(&mut self, frames: &SlabPages, from: usize, part: &[u8]) {
         let len = self.size().saturating_sub(from).min(part.len());
         let Some(part) = part.get(..len) else { return };

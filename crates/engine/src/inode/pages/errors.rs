@@ -1,8 +1,8 @@
-//! Errors of writeback: told once to every open file.
+//! Errors of writeback, reported once to every open file.
 //!
-//! One word: a counter, a mark that somebody has seen the current error, and the error. An open
-//! file keeps the word that it last saw; a different word means a new error. An error that nobody
-//! has seen is told to files opened after it, too.
+//! One word has a counter, a mark that an open file has seen the current error, and the error. An
+//! open file keeps the word that it last saw; a different word means a new error. An unseen error
+//! is also reported to files opened after it.
 
 use crate::error::Result;
 use extant_sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ const SEEN: u64 = 1 << 31;
 const ERRNO: u64 = SEEN - 1;
 const ONE: u64 = 1 << 32;
 
-/// What an open file remembers of its inode's errors.
+/// The word of its inode's errors that an open file last saw.
 pub type ErrorCursor = u64;
 
 /// The errors of one inode.

@@ -1,18 +1,18 @@
 //! The cached pages of one file: one page is one block of the file system.
 //!
 //! # Invariants
-//! - A page that waits for being written is `dirty`. One that is being written is not, unless it
-//!   was changed again.
-//! - A page that waits is *covered*: its block is mapped, or being mapped by the writeback that has
-//!   it, or space is set aside for it. (After an error of the device it may not be; then its
-//!   writeback takes space as it comes.)
-//! - With clusters of several blocks, space is set aside once for a cluster, however many of its
-//!   pages wait: `delayed` counts them.
+//! - A page that waits for writeback is `dirty`. A page under writeback is not, unless it was
+//!   changed again.
+//! - A dirty page is *covered*: its block is mapped, or being mapped by a writeback, or space is
+//!   reserved for it. (After an error of the device it may not be; its writeback then takes any
+//!   free space.)
+//! - With clusters of several blocks, space is reserved once for a cluster with any number of dirty
+//!   pages: `delayed` counts them.
 //! - `pinned` pages are not evicted.
-//! - A page is *remapped* from when it becomes dirty over a block that the map does not call
-//!   written, until it is written or given up. `share` covers the blocks that the map may need for
-//!   all such pages, less those that it took already: it grows before they come, while they are
-//!   pinned, and shrinks to what [`Remapped`] needs when some went.
+//! - A page is *remapped* from the moment that it becomes dirty over a block that is not written in
+//!   the map, until it is written or dropped. `share` covers the blocks that the map may need for
+//!   all such pages, less those that it took already: it grows before the pages are added, while
+//!   they are pinned, and shrinks to the need by [`Remapped`] when some are gone.
 //! - `totals` are the sums over all chunks, and no chunk is empty.
 
 #[cfg(test)]
@@ -50,7 +50,7 @@ pub enum Place {
     Reserved,
 }
 
-/// Pages whose writing changes the file's map.
+/// Pages with a writeback that changes the file's map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remapped {
     /// How many there are.
@@ -70,10 +70,10 @@ pub struct Taken {
     pub content: Content,
 }
 
-/// What went away with removed pages.
+/// The reservations of removed pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Blocks of reservation that nobody needs any more.
+    /// Blocks of the reservation that are no longer needed.
     pub reserved: u32,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Totals {
     pub writing: usize,
     /// Pages that are counted in the inode's reservation.
     reserved: usize,
-    /// Pages whose writing changes the map, and leaves that they may need.
+    /// Pages with a writeback that changes the map, and leaves that they may need.
     remapped: usize,
     leaves: usize,
 }
@@ -141,7 +141,7 @@ impl PageMap {
             .map(move |(key, chunk)| (*key, &**chunk, chunk::mask(*key, &range)))
     }
 
-    /// The first page of `range` with a bit in what `which` gives of its chunk.
+    /// Returns the first page of `range` with a bit in the result of `which` for its chunk.
     fn find(&self, range: Range<u32>, which: impl Fn(&States) -> u64) -> Option<u32> {
         self.within(range).find_map(|(key, chunk, mask)| {
             let found = which(&chunk.states) & mask;
@@ -215,7 +215,7 @@ impl PageMap {
         self.find(lblk..lblk.saturating_add(1), |states| states.present).is_some()
     }
 
-    /// Whether a good part of what lies around `lblk` is cached: its blocks will be written whole.
+    /// Returns whether many neighbors of `lblk` are cached: their blocks will be written whole.
     pub fn is_crowded(&self, lblk: u32) -> bool {
         let chunk = self.chunks.get(&chunk::place(lblk).0);
         chunk.is_some_and(|chunk| chunk.states.present.count_ones() >= CROWD)
@@ -271,7 +271,7 @@ impl PageMap {
         self.pinned = range;
     }
 
-    /// Adds what was read from the device, unless the page is cached or content has changed since
+    /// Adds a block read from the device, unless the page is cached or content has changed since
     /// `generation`.
     pub fn add_read(&mut self, lblk: u32, bytes: Arc<[u8]>, generation: u64) {
         if generation == self.generation {
@@ -302,8 +302,7 @@ impl PageMap {
         });
     }
 
-    /// Pages whose writing changes the map, with those that are pinned as if they all were such
-    /// pages.
+    /// Returns the pages with a writeback that changes the map. All pinned pages count as such.
     fn remapped(&self) -> Remapped {
         Remapped {
             pages: (self.totals.remapped + self.pinned.len()) as u64,
@@ -379,8 +378,9 @@ impl PageMap {
         changed.flatten().is_some()
     }
 
-    /// Changes a cached page to what the device has, or gets with the page if that waits: it waits
-    /// for nothing on this account. Snapshots keep the old bytes.
+    /// Changes a cached page to the content of the device, or, for a dirty page, to the content
+    /// that its writeback gives the device. Does not make the page dirty. Snapshots keep the old
+    /// bytes.
     pub fn amend(&mut self, lblk: u32, change: impl FnOnce(&mut Content)) {
         self.edit(lblk, |chunk, bit| chunk.edit(bit, change));
     }
@@ -451,8 +451,8 @@ impl PageMap {
         }
     }
 
-    /// The pages could not be written. What was not changed again meanwhile is dropped, so that
-    /// readers see what the device has.
+    /// Handles a failed write of pages. Pages that were not changed again are dropped, so that
+    /// readers see the content of the device.
     pub fn failed(&mut self, lblks: impl IntoIterator<Item = u32>) {
         let pinned = self.pinned.clone();
         for lblk in lblks {

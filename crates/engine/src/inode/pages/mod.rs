@@ -1,15 +1,15 @@
-//! What memory keeps of one regular file's content: pages, the size as its users see it, errors of
-//! writeback. Plain data and their rules; `file` fills them, writes them back and gives them up.
+//! The cached content of one regular file: pages, the size that users see, errors of writeback.
+//! Plain data and their rules; `file` fills them, writes them back and drops them.
 //!
 //! # Invariants
 //! - [`Pages::size`] is the size that users see. The body's size is what the next commit writes; it
 //!   is smaller while data behind it have no blocks yet, and grows only in the handle that maps
 //!   them.
 //! - Bytes of a cached page behind the visible size are zero.
-//! - Whoever adds or removes mappings of the file's data holds [`Pages::work`].
+//! - A thread that adds or removes mappings of the file's data must hold [`Pages::work`].
 //! - While a page is being written, and only then, the inode is on the pool's list of those under
-//!   writeback. It is taken off when the last such page is done, under the same lock of the page
-//!   map. Pages that are given up have none.
+//!   writeback. It is removed when the last such page is done, under the same lock of the page map.
+//!   A file whose pages are dropped has no page under writeback.
 //!
 //! # Locking
 //! `rw` > [`Pages::ranges`] (InodeRange) > [`Pages::work`] (PageWriteback) > handle > map > ... >
@@ -44,8 +44,8 @@ use std::sync::Arc;
 /// The file's preallocations, if it has, or may have, some.
 pub type Work = Option<Arc<Prealloc>>;
 
-/// Cached content of one file. In this order in memory, since the inode begins with what stat(2)
-/// reads.
+/// The cached content of one file. The order in memory matters, since the inode begins with the
+/// fields that stat(2) reads.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Pages {
@@ -67,7 +67,7 @@ pub struct Pages {
     written: AtomicU64,
     /// How many have the file open for writing.
     writers: AtomicU32,
-    /// Whether the map is changed for pages now, whose share it may use. Changes under
+    /// Whether the map is being changed for pages, and may use their share. Changes under
     /// [`Pages::work`].
     uses_share: AtomicBool,
     /// On the pool's queue of inodes with pages.
@@ -132,17 +132,17 @@ impl Pages {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// Whether somebody has the file open for writing. A hint: nothing else depends on it.
+    /// Returns whether the file is open for writing. A hint: no result depends on it.
     pub fn has_writers(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
     }
 
-    /// Somebody opens the file for writing.
+    /// Counts an open for writing.
     pub fn open_writer(&self) {
         self.writers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Somebody who had the file open for writing has closed it; true if nobody has any more.
+    /// Counts a close of a file open for writing. Returns true for the last one.
     pub fn close_writer(&self) -> bool {
         let left =
             self.writers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
@@ -154,7 +154,7 @@ impl Pages {
         self.map.read()
     }
 
-    /// The pages for changing what is not counted by the pool.
+    /// Locks the pages for changes that the pool does not count.
     pub fn write(&self) -> RwLockWriteGuard<'_, PageMap> {
         self.map.write()
     }
@@ -174,11 +174,11 @@ impl Pages {
     /// Tells, under [`Pages::work`], whether the map is changed for pages from now on, or
     /// otherwise.
     pub fn set_uses_share(&self, uses: bool) {
-        // Relaxed: whoever changes the map holds `work`.
+        // Relaxed: threads that change the map hold `work`.
         self.uses_share.store(uses, Ordering::Relaxed);
     }
 
-    /// Takes a block for the map from what was set aside with pages, if it is changed for them.
+    /// Takes a block for the map from the reservation of pages, if the map is changed for them.
     pub fn take_from_share(&self) -> bool {
         self.uses_share.load(Ordering::Relaxed) && {
             let mut map = self.map.write();
@@ -187,13 +187,13 @@ impl Pages {
         }
     }
 
-    /// Adds blocks for the map to what is set aside with pages.
+    /// Adds blocks for the map to the reservation of pages.
     pub fn add_to_share(&self, blocks: u32) {
         *self.map.write().share() += blocks;
     }
 
-    /// Gives up the pages and what is claimed ahead: the inode leaves memory, and nobody uses it
-    /// any more. Waits for no lock.
+    /// Drops the pages and preallocations when the inode leaves memory, without any other user.
+    /// Waits for no lock.
     pub fn let_go(&self) {
         let claims =
             self.work.get().and_then(|work| work.try_lock()).and_then(|mut work| work.take());
@@ -205,8 +205,8 @@ impl Pages {
         counts.moved(before, map::Totals::default());
     }
 
-    /// Whether a page may wait for being written or be under writeback, from the lists alone: what
-    /// an operation has left waiting is on them when it ends.
+    /// Returns whether a page may be dirty or under writeback, from the lists alone: the dirty
+    /// pages of an operation are on them when it ends.
     #[inline]
     pub fn maybe_busy(&self) -> bool {
         self.dirty_link.is_linked() || self.writeback_link.is_linked()
@@ -238,7 +238,7 @@ impl Pages {
         self.written.fetch_max(stamp.0, Ordering::AcqRel);
     }
 
-    /// What an fsync has to flush.
+    /// Returns the writes that an fsync must flush.
     pub fn written(&self) -> WriteStamp {
         WriteStamp(self.written.load(Ordering::Acquire))
     }

@@ -128,7 +128,7 @@ mod tests {
             };
             ask(0..100);
             asked_for(2);
-            // It overlaps what waits, and nothing that is in use.
+            // It overlaps a waiting range, and none in use.
             ask(50..51);
             asked_for(3);
             drop(first);

@@ -53,7 +53,7 @@ impl SetAside {
         let first = shards.next().map(RwLock::write);
         // In their order, which is the same for each thread that takes more than one.
         let shards = first.into_iter().chain(shards.map(RwLock::write_nested)).collect();
-        // Relaxed, here and below: the locks order it for all who hold one.
+        // Relaxed, here and below: the locks order it for all threads that hold one.
         self.alone.store(true, Ordering::Relaxed);
         Alone { of: self, _shards: shards }
     }

@@ -1,4 +1,4 @@
-//! Pages and what becomes of them.
+//! Pages and their states.
 
 use super::*;
 
