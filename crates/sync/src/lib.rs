@@ -43,6 +43,8 @@ mod revocable;
 mod rounds;
 #[cfg(not(loom))]
 mod rwlock;
+#[cfg(not(loom))]
+pub mod scheduler;
 pub mod seqcell;
 mod sharded;
 mod slots;
