@@ -104,7 +104,9 @@ pub use extant_format::types::{FileType, Timestamp};
 pub use extant_mkfs as mkfs;
 pub use extent::{ExtentState, Run};
 pub use file::{Extent, ExtentFlags, Falloc};
-pub use fs::{Frozen, Fs, FsStats, Health, OpenOptions, Recovery};
+pub use fs::{
+    Frozen, Fs, FsStats, Health, OpenOptions, Recovery, Runtime, RuntimeBuilder, RuntimeStats,
+};
 #[doc(hidden)]
 pub use inode::PlugPolicy;
 pub use inode::PoolStats;

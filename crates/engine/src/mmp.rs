@@ -1,6 +1,6 @@
 //! Multiple mount protection: a block that says whether another host uses the file system.
 //!
-//! The block bypasses all caches and is not journalled. While the file system is open a thread
+//! The block bypasses all caches and is not journalled. While the file system is open a task
 //! renews its sequence; another host that wants to open it waits for long enough to see that.
 //!
 //! # Invariants
@@ -12,10 +12,10 @@ use extant_blocks::{BlockDevice, MountedDevice};
 use extant_format::Geometry;
 use extant_format::mmp as disk;
 use extant_format::superblock::Superblock;
-use extant_sync::{Condvar, Level, Mutex, OnceLock};
+use extant_sync::scheduler::{Lane, NextRun, Task, TaskOwner};
+use extant_sync::{Level, Mutex, OnceLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often a wait looks whether it is to end.
@@ -38,9 +38,8 @@ type WhenLost = OnceLock<Box<dyn Fn() + Send + Sync>>;
 /// A claimed file system.
 pub struct Mmp {
     block: Arc<Mutex<Block>>,
-    stop: Arc<(Mutex<bool>, Condvar)>,
     when_lost: Arc<WhenLost>,
-    thread: Option<JoinHandle<()>>,
+    task: Task,
 }
 
 impl std::fmt::Debug for Mmp {
@@ -129,6 +128,7 @@ impl Mmp {
         sb: &Superblock,
         geo: &Geometry,
         interrupt: Option<&AtomicBool>,
+        tasks: &TaskOwner,
     ) -> Result<Mmp> {
         let mut block = Block::open(dev, sb, geo)?;
         let mut seen = block.read()?;
@@ -162,32 +162,34 @@ impl Mmp {
         if again.seq != seen.seq {
             return Err(in_use(&again));
         }
-        Self::keep(block, u64::from(sb.mmp_update_interval().max(1)))
+        let every = Duration::from_secs(u64::from(sb.mmp_update_interval().max(1)));
+        Ok(Self::keep(block, every, tasks))
     }
 
     /// Renews the block until released.
-    fn keep(block: Block, every: u64) -> Result<Mmp> {
+    fn keep(block: Block, every: Duration, tasks: &TaskOwner) -> Mmp {
+        let dev = block.dev.clone();
         let block = Arc::new(Mutex::new(Level::Buffer, block));
-        let stop = Arc::new((Mutex::new(Level::FsState, false), Condvar::new()));
         let when_lost = Arc::new(WhenLost::new());
-        let (own, end, lost) = (block.clone(), stop.clone(), when_lost.clone());
-        let dev = block.lock().dev.clone();
-        let body = move || {
-            while sleep(&end, Duration::from_secs(every)) {
-                // Another host may take the file system meanwhile: the block is read after that.
-                dev.wait_for_thaw();
-                let renewed = renew(&mut own.lock());
-                match renewed {
-                    Err(e) if e.is(Errno::Busy) => {
-                        return lost.get().into_iter().for_each(|act| act());
-                    }
-                    Err(e) => tracing::error!("the MMP block cannot be renewed: {e}"),
-                    Ok(()) => {}
-                }
+        let (own, lost) = (block.clone(), when_lost.clone());
+        let task = tasks.task(Lane::Device, "mmp", move || {
+            // Another host may take the file system meanwhile: the block is read after that.
+            if dev.is_frozen() {
+                return NextRun::After(LOOK);
             }
-        };
-        let thread = Builder::new().name("extant-mmp".into()).spawn(body)?;
-        Ok(Mmp { block, stop, when_lost, thread: Some(thread) })
+            let renewed = renew(&mut own.lock());
+            match renewed {
+                Err(e) if e.is(Errno::Busy) => {
+                    lost.get().into_iter().for_each(|act| act());
+                    return NextRun::Never;
+                }
+                Err(e) => tracing::error!("the MMP block cannot be renewed: {e}"),
+                Ok(()) => {}
+            }
+            NextRun::After(every)
+        });
+        task.wake_after(every);
+        Mmp { block, when_lost, task }
     }
 
     /// Names what is done, once, if another host is found to have taken the file system. It must
@@ -203,40 +205,14 @@ impl Mmp {
     }
 
     /// Leaves the block clean. EBUSY, and nothing is written, if it is another host's.
-    pub fn release(mut self) -> Result<()> {
-        self.end();
+    pub fn release(self) -> Result<()> {
+        self.task.stop();
         let mut block = self.block.lock();
         let mut mmp = block.read_own()?;
         mmp.seq = disk::MMP_SEQ_CLEAN;
         mmp.time = now().as_secs();
         block.write(&mmp)
     }
-
-    fn end(&mut self) {
-        *self.stop.0.lock() = true;
-        self.stop.1.notify_all();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that renews the MMP block had panicked");
-        }
-    }
-}
-
-impl Drop for Mmp {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// Sleeps; false if it was woken to stop.
-fn sleep(stop: &(Mutex<bool>, Condvar), how_long: Duration) -> bool {
-    let (asked, wake) = stop;
-    let mut asked = asked.lock();
-    if !*asked {
-        wake.wait_for(&mut asked, how_long);
-    }
-    !*asked
 }
 
 fn renew(block: &mut Block) -> Result<()> {

@@ -9,8 +9,10 @@
 //! 2. `live` counts the entries of `pending` by transaction.
 //! 3. The log's tail is never past the oldest transaction in `live`, nor past the oldest that is
 //!    not durable.
-//! 4. A block in `in_flight` may be written home at any moment; other blocks are not.
-//! 5. `pending` has at most twice `max_pending` entries, plus those of one transaction.
+//! 4. A block in `in_flight` may be written at any moment; all others are not.
+//! 5. One thread at a time makes a pass: the one that `passing` names. Callers that wait for a pass
+//!    make it themselves if none is made, so no wait depends on a thread of the scheduler.
+//! 6. `pending` has at most twice `max_pending` entries and those of one transaction more.
 //!
 //! # Locking
 //! One mutex (`JournalList`), not held over I/O.
@@ -22,9 +24,12 @@ use crate::stats::count;
 use crate::tid::Tid;
 use extant_blocks::Plug;
 use extant_sync::atomic::Ordering::SeqCst;
-use extant_sync::{Arc, Condvar, Level, Mutex};
+use extant_sync::scheduler::{NextRun, Task};
+use extant_sync::{Arc, Condvar, Level, Mutex, OnceLock};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 /// Blocks written home at a time. A commit that frees blocks may have to wait for one such batch.
@@ -42,8 +47,8 @@ pub(crate) struct FrozenBlock {
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     state: Mutex<State>,
-    /// For the checkpoint thread.
-    work: Condvar,
+    /// Makes the passes that no caller waits for.
+    task: OnceLock<Task>,
     /// For threads that wait for a pass or a batch.
     done: Condvar,
     /// More entries than this start a pass.
@@ -65,6 +70,8 @@ struct State {
     ended: u64,
     /// The time at which the next pass begins without a request.
     deadline: Option<Instant>,
+    /// The thread that makes a pass.
+    passing: Option<ThreadId>,
     stopped: bool,
 }
 
@@ -82,6 +89,25 @@ impl State {
         Some(entry)
     }
 
+    /// When a pass is wanted: `NextRun::Again` stands for now.
+    fn next(&self, now: Instant) -> NextRun {
+        match self.deadline {
+            _ if self.stopped => NextRun::Never,
+            _ if self.asked > self.begun => NextRun::Again,
+            Some(deadline) if deadline <= now => NextRun::Again,
+            Some(deadline) => NextRun::At(deadline),
+            None => NextRun::WhenWoken,
+        }
+    }
+
+    /// Begins a pass. Tells whether it is to leave an empty log.
+    fn begin(&mut self) -> bool {
+        self.deadline = None;
+        self.begun += 1;
+        self.passing = Some(thread::current().id());
+        self.asked_empty >= self.begun
+    }
+
     fn forget_live(&mut self, tid: Tid) {
         if let Some(count) = self.live.get_mut(&tid) {
             *count -= 1;
@@ -96,7 +122,7 @@ impl Checkpoint {
     pub fn new(max_pending: usize, interval: Duration) -> Checkpoint {
         Checkpoint {
             state: Mutex::new(Level::JournalList, State::default()),
-            work: Condvar::new(),
+            task: OnceLock::new(),
             done: Condvar::new(),
             max_pending,
             interval,
@@ -127,24 +153,30 @@ impl Checkpoint {
         });
         if state.deadline.is_none() && !state.pending.is_empty() {
             state.deadline = Instant::now().checked_add(self.interval);
-            self.work.notify_one();
+            if let (Some(at), Some(task)) = (state.deadline, self.task.get()) {
+                task.wake_at(at);
+            }
         }
         state.pending.len() > self.max_pending
     }
 
-    /// Waits until few enough copies are kept to add those of another transaction. Returns whether
-    /// it had to wait. The caller must hold nothing that the checkpointer needs.
-    pub fn wait_for_room(&self) -> bool {
-        let mut state = self.state.lock();
-        let full = |state: &mut State| {
-            !state.stopped && state.pending.len() > self.max_pending.saturating_mul(2)
-        };
-        let waits = full(&mut state);
-        while full(&mut state) {
-            state.asked = state.begun + 1;
-            self.work.notify_one();
-            self.done.wait(&mut state);
-        }
+    /// Names the task, whose job is [`run`].
+    pub fn set_task(&self, task: Task) {
+        let first = self.task.set(task).is_ok();
+        debug_assert!(first, "a journal has one checkpoint task");
+    }
+
+    /// The checkpoint task.
+    pub fn task(&self) -> Option<&Task> {
+        self.task.get()
+    }
+
+    /// Waits until few enough copies are kept for another transaction's to be added; true if it had
+    /// to. The caller must hold nothing that a pass needs.
+    pub fn wait_for_room(&self, core: &Core) -> bool {
+        let full = |state: &State| state.pending.len() > self.max_pending.saturating_mul(2);
+        let waits = full(&self.state.lock());
+        self.lead_while(core, |state| full(state));
         waits
     }
 
@@ -153,61 +185,105 @@ impl Checkpoint {
         self.state.lock().live.first_key_value().map(|(tid, _)| *tid)
     }
 
-    /// Requests a pass.
-    pub fn ask(&self) {
+    /// Asks for a pass. False if no thread is free for it.
+    pub fn ask(&self) -> bool {
         let mut state = self.state.lock();
         state.asked = state.begun + 1;
-        self.work.notify_one();
+        drop(state);
+        self.wake_task()
     }
 
-    /// Requests a pass and waits for its end, or for the end of the thread.
-    pub fn wait_for_pass(&self) {
-        let mut state = self.state.lock();
-        let pass = state.begun + 1;
-        state.asked = pass;
-        self.work.notify_one();
-        self.done.wait_while(&mut state, |state| state.ended < pass && !state.stopped);
+    fn wake_task(&self) -> bool {
+        self.task.get().is_some_and(Task::wake)
     }
 
-    /// Waits until all copies that are durable now are home, and until the log is marked empty if
-    /// it is. Returns false if that will not happen.
-    pub fn wait_for_all(&self) -> bool {
+    /// Makes a pass unless another thread is at one.
+    pub fn try_lead(&self, core: &Core) {
         let mut state = self.state.lock();
-        let pass = state.begun + 1;
-        (state.asked, state.asked_empty) = (pass, pass);
-        self.work.notify_one();
-        self.done.wait_while(&mut state, |state| state.ended < pass && !state.stopped);
-        state.ended >= pass
+        if state.passing.is_none() && !state.stopped {
+            let empty = state.begin();
+            drop(state);
+            self.make_pass(core, empty);
+        }
     }
 
-    /// Waits until a pass is needed. Returns whether it must leave an empty log; `None` if the
-    /// thread must end.
-    fn next_pass(&self) -> Option<bool> {
+    /// Has a pass made that begins after this call, and waits for its end, or for the end of all.
+    pub fn wait_for_pass(&self, core: &Core) {
+        let pass = {
+            let mut state = self.state.lock();
+            state.asked = state.begun + 1;
+            state.asked
+        };
+        self.lead_while(core, |state| state.ended < pass);
+    }
+
+    /// Waits until everything is home that is durable now, and for the log to be marked empty if it
+    /// is. False if that will not happen.
+    pub fn wait_for_all(&self, core: &Core) -> bool {
+        let pass = {
+            let mut state = self.state.lock();
+            let pass = state.begun + 1;
+            (state.asked, state.asked_empty) = (pass, pass);
+            pass
+        };
+        self.lead_while(core, |state| state.ended < pass);
+        self.state.lock().ended >= pass
+    }
+
+    /// Makes passes, or waits for those of another thread, while `wanted` says so.
+    fn lead_while(&self, core: &Core, wanted: impl Fn(&State) -> bool) {
         let mut state = self.state.lock();
-        loop {
-            let due = state.deadline.is_some_and(|deadline| deadline <= Instant::now());
-            match state.deadline {
-                _ if state.stopped => return None,
-                _ if due || state.asked > state.begun => break,
-                Some(deadline) => drop(self.work.wait_until(&mut state, deadline)),
-                None => self.work.wait(&mut state),
+        while !state.stopped && wanted(&state) {
+            if state.passing.is_some() {
+                self.done.wait(&mut state);
+            } else {
+                let empty = state.begin();
+                drop(state);
+                self.make_pass(core, empty);
+                state = self.state.lock();
             }
         }
-        state.deadline = None;
-        state.begun += 1;
-        Some(state.asked_empty >= state.begun)
     }
 
-    fn end_pass(&self) {
+    /// Makes the pass that was begun, on whatever thread. A failure aborts the journal, and so does
+    /// a panic.
+    fn make_pass(&self, core: &Core, empty: bool) {
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let _guard = AbortOnPanic(core);
+            core.logged.as_ref().map_or(Ok(()), |logged| pass(core, logged, empty))
+        }));
+        let made = match made {
+            Ok(Err(error)) => {
+                core.abort(error);
+                false
+            }
+            // The guard has aborted the journal after a panic.
+            made => made.is_ok(),
+        };
         let mut state = self.state.lock();
-        state.ended = state.begun;
+        state.passing = None;
+        if made {
+            state.ended = state.begun;
+        }
         self.done.notify_all();
+        // A request that came meanwhile; a deadline has a timer of its own.
+        let next = state.next(Instant::now());
+        drop(state);
+        if next == NextRun::Again {
+            self.wake_task();
+        }
     }
 
-    /// Ends the thread and all waits.
+    /// Waits until no other thread makes a pass.
+    pub fn wait_idle(&self) {
+        let mut state = self.state.lock();
+        let me = thread::current().id();
+        self.done.wait_while(&mut state, |state| state.passing.is_some_and(|by| by != me));
+    }
+
+    /// Ends passes and all waits.
     pub fn stop(&self) {
         self.state.lock().stopped = true;
-        self.work.notify_all();
         self.done.notify_all();
     }
 
@@ -248,17 +324,21 @@ impl Checkpoint {
     }
 }
 
-/// Runs the checkpoint thread.
-pub(crate) fn run(core: &Core) {
-    let _guard = AbortOnPanic(core);
-    let Some(logged) = &core.logged else { return };
-    while let Some(empty) = logged.checkpoint.next_pass() {
-        if let Err(error) = pass(core, logged, empty) {
-            core.abort(error);
-            return;
-        }
-        logged.checkpoint.end_pass();
+/// A run of the checkpoint task.
+pub(crate) fn run(core: &Core) -> NextRun {
+    let Some(logged) = &core.logged else { return NextRun::Never };
+    let checkpoint = &logged.checkpoint;
+    let mut state = checkpoint.state.lock();
+    // The end of the pass that is made wakes the task for later requests.
+    let next =
+        if state.passing.is_some() { NextRun::WhenWoken } else { state.next(Instant::now()) };
+    if next != NextRun::Again {
+        return next;
     }
+    let empty = state.begin();
+    drop(state);
+    checkpoint.make_pass(core, empty);
+    checkpoint.state.lock().next(Instant::now())
 }
 
 /// Writes all durable copies home, and moves the tail of the log.

@@ -25,6 +25,7 @@ use crate::stats::count;
 use crate::tid::Tid;
 use extant_blocks::{Piece, Plug};
 use extant_format::types::Timestamp;
+use extant_sync::scheduler::NextRun;
 use extant_sync::{Arc, Weak};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -38,10 +39,14 @@ struct Frozen {
     start: u32,
 }
 
-/// Runs the commit thread.
-pub(crate) fn run(core: &Core) {
-    while let Some(begun) = core.control.next_attempt(|| core.running(), core.commit_interval) {
-        attempt(core, begun);
+/// A run of the commit task.
+pub(crate) fn run(core: &Core) -> NextRun {
+    match core.control.next_attempt(|| core.running()) {
+        Ok(begun) => {
+            attempt(core, begun);
+            NextRun::Again
+        }
+        Err(next) => next,
     }
 }
 
@@ -86,9 +91,9 @@ fn announce(core: &Core, tid: Tid) {
 
 /// Commits the running transaction. Returns `None` if it was empty.
 fn commit(core: &Core) -> Result<Option<Tid>> {
-    // Must precede the stop of the gate, so that handles do not wait as well. It keeps the copies
-    // in memory below the length of the log.
-    if core.logged.as_ref().is_some_and(|logged| logged.checkpoint.wait_for_room()) {
+    // Before handles have to wait: the copies of a log are not to take as much memory as the log is
+    // long.
+    if core.logged.as_ref().is_some_and(|logged| logged.checkpoint.wait_for_room(core)) {
         count(&core.counters.local().room_waits, 1);
     }
     core.gate.stop();
@@ -179,8 +184,9 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     let much = logged.checkpoint.add(tid, blocks, &revoked);
     if much || logged.space.is_crowded() {
         match core.deterministic {
-            true => logged.checkpoint.wait_for_pass(),
-            false => logged.checkpoint.ask(),
+            true => logged.checkpoint.wait_for_pass(core),
+            // In time or not: a handle that needs the space sees to it itself.
+            false => drop(logged.checkpoint.ask()),
         }
     }
     Ok(())

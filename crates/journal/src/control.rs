@@ -1,8 +1,9 @@
 //! The choice of the committing thread, and the wait for commits.
 //!
 //! A transaction is committed by one of the threads that wait for it, if any: a switch to another
-//! thread and back would take longer than a small commit. The commit thread commits transactions
-//! without waiting threads.
+//! thread and back would take longer than a small commit. The commit task commits transactions
+//! without waiting threads: a request wakes it, or a timer that the first change of a transaction
+//! arms.
 //!
 //! For example, threads A and B wait for transaction 7. A commits it and B sleeps. When 7 is
 //! durable, B returns, and one of the threads that wait for transaction 8 commits that.
@@ -16,22 +17,22 @@
 //! 4. Threads that wait for a transaction sleep by the parity of its number: while one transaction
 //!    is being committed, other threads wait for it and for its successor. The end of a commit
 //!    wakes all threads that wait for its transaction, and one of the others, which commits next.
+//! 5. While a deadline is set, the task's timer is armed for it or for an earlier time, or a commit
+//!    runs, and its end wakes the task.
 
 use crate::tid::Tid;
 use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};
-use extant_sync::{Condvar, Level, Mutex, MutexGuard};
+use extant_sync::scheduler::{NextRun, Task};
+use extant_sync::{Condvar, Level, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
-
-/// The shortest interval at which the commit thread looks for work without a request.
-const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(crate) struct Control {
     state: Mutex<State>,
     durable: AtomicU64,
-    /// For the commit thread.
-    work: Condvar,
+    /// Commits transactions without waiting threads.
+    task: OnceLock<Task>,
     /// For threads that wait for a commit, by [`side`] of their transaction.
     done: [Condvar; 2],
     /// For threads that wait until no commit is in progress.
@@ -48,9 +49,11 @@ struct State {
     empty_at: u64,
     /// The time at which the running transaction is committed without a request.
     deadline: Option<Instant>,
+    /// For when the task's timer is armed at the latest.
+    timer: Option<Instant>,
     /// The committing thread.
     committing: Option<ThreadId>,
-    /// The commit thread must end.
+    /// Nothing is committed any more.
     stopped: bool,
 }
 
@@ -92,13 +95,14 @@ impl Control {
             attempts: 0,
             empty_at: 0,
             deadline: None,
+            timer: None,
             committing: None,
             stopped: false,
         };
         Control {
             state: Mutex::new(Level::JournalState, state),
             durable: AtomicU64::new(durable.0),
-            work: Condvar::new(),
+            task: OnceLock::new(),
             done: Default::default(),
             idle: Condvar::new(),
         }
@@ -108,22 +112,51 @@ impl Control {
         Tid(self.durable.load(SeqCst))
     }
 
-    /// Requests a commit from the commit thread.
-    pub fn ask(&self, tid: Tid) {
+    /// Names the task, whose job is to run attempts as [`Control::next_attempt`] tells.
+    pub fn set_task(&self, task: Task) {
+        let first = self.task.set(task).is_ok();
+        debug_assert!(first, "a journal has one commit task");
+    }
+
+    /// The commit task.
+    pub fn task(&self) -> Option<&Task> {
+        self.task.get()
+    }
+
+    /// Requests a commit from the commit task. Returns false if no thread is free for it: a caller that needs
+    /// the commit must see to it itself.
+    pub fn ask(&self, tid: Tid) -> bool {
         let mut state = self.state.lock();
-        if state.asked < tid {
-            state.asked = tid;
-            self.work.notify_one();
+        let new = state.asked < tid;
+        state.asked = state.asked.max(tid);
+        drop(state);
+        !new || self.wake_task()
+    }
+
+    fn wake_task(&self) -> bool {
+        self.task.get().is_some_and(Task::wake)
+    }
+
+    /// The running transaction got its first block: it is committed before long. Most transactions
+    /// are committed earlier, so the timer of one serves for many: the task arms it again for a
+    /// deadline that it finds to be later.
+    pub fn arm(&self, interval: Duration) {
+        let mut state = self.state.lock();
+        if state.deadline.is_some() {
+            return;
+        }
+        state.deadline = Instant::now().checked_add(interval);
+        if let Some(at) = state.deadline.filter(|at| state.timer.is_none_or(|timer| *at < timer)) {
+            state.timer = Some(at);
+            self.task.get().into_iter().for_each(|task| task.wake_at(at));
         }
     }
 
-    /// Sets the time of the commit after the first change of the running transaction. The commit
-    /// thread looks often enough to see it in time.
-    pub fn arm(&self, interval: Duration) {
+    /// Begins an attempt for a caller that waits for the running transaction to end, unless another
+    /// thread is at one.
+    pub fn try_lead(&self) -> Option<Attempt> {
         let mut state = self.state.lock();
-        if state.deadline.is_none() {
-            state.deadline = Instant::now().checked_add(interval);
-        }
+        (state.committing.is_none() && !state.stopped).then(|| state.begin())
     }
 
     /// Requests `tid` and waits until it is durable, or until the caller must commit it. Also
@@ -148,26 +181,20 @@ impl Control {
         }
     }
 
-    /// Waits for a request for the running transaction, looking again after `interval` at the
-    /// latest. Returns `None` if the commit thread must end.
-    pub fn next_attempt(&self, running: impl Fn() -> Tid, interval: Duration) -> Option<Attempt> {
-        let interval = interval.max(LEAST_INTERVAL);
+    /// Begins an attempt for the commit task if one is due. Otherwise tells when the task must look
+    /// again.
+    pub fn next_attempt(&self, running: impl Fn() -> Tid) -> Result<Attempt, NextRun> {
         let mut state = self.state.lock();
-        loop {
-            if state.stopped {
-                return None;
-            }
-            let now = Instant::now();
-            let due = state.deadline.is_some_and(|deadline| deadline <= now);
-            if state.committing.is_none() && (due || state.asked >= running()) {
-                return Some(state.begin());
-            }
-            let deadline = state.deadline.filter(|_| !due).or_else(|| now.checked_add(interval));
-            match deadline {
-                Some(deadline) => drop(self.work.wait_until(&mut state, deadline)),
-                None => self.work.wait(&mut state),
-            }
+        if state.stopped {
+            return Err(NextRun::Never);
         }
+        let due = state.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if state.committing.is_none() && (due || state.asked >= running()) {
+            return Ok(state.begin());
+        }
+        // The end of the attempt that runs wakes the task if it is late.
+        state.timer = state.deadline.filter(|_| !due);
+        Err(state.timer.map_or(NextRun::WhenWoken, NextRun::At))
     }
 
     /// Ends an attempt whose transaction is durable.
@@ -199,12 +226,13 @@ impl Control {
         self.done.iter().for_each(Condvar::notify_all);
     }
 
-    /// Ends the commit. The commit thread then checks for requests.
+    /// No thread commits any more: the commit task looks whether it was asked, or is late.
     fn end(&self, state: &mut MutexGuard<'_, State>) {
         state.committing = None;
         self.idle.notify_all();
-        if state.asked > self.durable() {
-            self.work.notify_one();
+        let late = state.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if state.asked > self.durable() || late {
+            self.wake_task();
         }
     }
 
@@ -215,10 +243,9 @@ impl Control {
         self.idle.wait_while(&mut state, |state| state.committing.is_some_and(|by| by != me));
     }
 
-    /// Ends the commit thread and all waits.
+    /// Ends attempts and all waits.
     pub fn stop(&self) {
         self.state.lock().stopped = true;
-        self.work.notify_all();
         self.wake_all();
     }
 }
@@ -246,9 +273,8 @@ mod tests {
     #[test]
     fn an_empty_transaction_releases_waiting_threads() {
         let control = Control::new(Tid(4));
-        control.ask(RUNNING);
-        let begun =
-            control.next_attempt(|| RUNNING, Duration::from_secs(60)).expect("it was asked for");
+        assert!(!control.ask(RUNNING), "there is no task");
+        let begun = control.next_attempt(|| RUNNING).expect("it was asked for");
         std::thread::scope(|scope| {
             let other = scope.spawn(|| control.wait(RUNNING, || RUNNING));
             control.found_empty(begun, RUNNING);
@@ -259,12 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn the_commit_thread_looks_in_time() {
-        let (control, interval) = (Control::new(Tid(4)), Duration::from_millis(20));
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| control.next_attempt(|| RUNNING, interval));
-            control.arm(interval);
-            assert!(thread.join().expect("no panic").is_some());
-        });
+    fn the_task_runs_in_time() {
+        let control = Control::new(Tid(4));
+        assert_eq!(control.next_attempt(|| RUNNING), Err(NextRun::WhenWoken));
+        control.arm(Duration::from_secs(60));
+        assert!(matches!(control.next_attempt(|| RUNNING), Err(NextRun::At(_))));
+        let control = Control::new(Tid(4));
+        control.arm(Duration::ZERO);
+        assert!(control.next_attempt(|| RUNNING).is_ok());
+        assert_eq!(control.try_lead(), None, "another thread is at it");
     }
 }

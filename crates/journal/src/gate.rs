@@ -84,13 +84,15 @@ impl Gate {
     /// sense: the state has changed since `epoch`, which the caller must have read before the
     /// failed attempt. A handle that leaves notifies no one, so the wait is short: otherwise
     /// credits that were taken and returned meanwhile might leave no thread to end it.
-    pub fn wait_to_enter(&self, credits: u32, epoch: u64) {
+    /// Returns true if the time was up.
+    pub fn wait_to_enter(&self, credits: u32, epoch: u64) -> bool {
         let mut stops = self.stops.lock();
         while self.epoch() == epoch && !self.may_enter(*stops, credits) {
             if self.opened.wait_for(&mut stops, LOOK_AGAIN).timed_out() {
-                return;
+                return true;
             }
         }
+        false
     }
 
     fn may_enter(&self, stops: u32, credits: u32) -> bool {

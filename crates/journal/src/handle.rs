@@ -225,7 +225,8 @@ impl<'a> Handle<'a> {
         }
         self.core.gate.leave(self.shard, std::mem::take(&mut self.credits));
         if self.sync {
-            self.core.ask_commit(self.tid);
+            // Nothing waits for it here.
+            let _ = self.core.ask_commit(self.tid);
         }
     }
 }
@@ -267,6 +268,7 @@ fn enter_where(
     if credits > core.max_credits {
         return Err(Error::NoCredits { wanted: credits, available: core.max_credits });
     }
+    let mut late = false;
     loop {
         // The epoch must be read before the attempt, so that a change after the attempt ends the
         // wait.
@@ -276,10 +278,10 @@ fn enter_where(
             Err(Refused::Closed) => return Err(core.closed_error()),
             Err(_) if !may_wait() => return Ok(None),
             Err(Refused::Stopped) => {}
-            Err(Refused::NoRoom) => core.make_room(),
+            Err(Refused::NoRoom) => core.make_room(late),
         }
         count(&core.counters.local().start_waits, 1);
-        core.gate.wait_to_enter(credits, epoch);
+        late = core.gate.wait_to_enter(credits, epoch);
     }
 }
 

@@ -18,7 +18,8 @@ use crate::tid::Tid;
 use extant_blocks::Cache;
 use extant_sync::atomic::Ordering::SeqCst;
 use extant_sync::levels::{self, Level};
-use extant_sync::{Arc, Mutex, Weak, thread};
+use extant_sync::scheduler::{Lane, Lanes, NextRun, Scheduler, Task, TaskOwner};
+use extant_sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The most blocks of a transaction without a log.
@@ -45,6 +46,9 @@ pub struct Config {
     /// The log's bytes depend only on the client's calls: a caller that needs a commit or a
     /// checkpoint waits for it, and none begins without a request, whatever the intervals are.
     pub deterministic: bool,
+    /// The owner of the commit task and the checkpoint task; `None` for threads of the journal's
+    /// own.
+    pub tasks: Option<TaskOwner>,
 }
 
 impl Config {
@@ -55,7 +59,7 @@ impl Config {
         let features = LogFeatures::default();
         let commit_interval = Duration::from_secs(5);
         let checkpoint_interval = Duration::from_secs(30);
-        let (max_credits, deterministic) = (None, false);
+        let (max_credits, deterministic, tasks) = (None, false, None);
         Config {
             cache,
             log,
@@ -65,18 +69,18 @@ impl Config {
             max_credits,
             max_pending_blocks,
             deterministic,
+            tasks,
         }
     }
 }
 
 /// A journal of the blocks of one cache.
 ///
-/// Dropping it without [`Journal::shutdown`] stops its threads and loses uncommitted changes, as a
+/// Dropping it without [`Journal::shutdown`] stops its tasks and loses uncommitted changes, as a
 /// crash would.
 #[derive(Debug)]
 pub struct Journal {
     core: Arc<Core>,
-    threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
 /// A lock that keeps handles from being open. See [`Journal::lock_updates`].
@@ -87,7 +91,7 @@ pub struct UpdatesLock<'a> {
 }
 
 impl Journal {
-    /// Opens a journal and starts its threads.
+    /// Opens a journal and registers its tasks.
     ///
     /// # Errors
     /// [`Error::NeedsRecovery`] if the log is not empty, [`Error::Unsupported`] if it is too short,
@@ -124,23 +128,25 @@ impl Journal {
             counters,
         );
         core.deterministic = config.deterministic;
-        Journal::run(Arc::new(core))
+        let tasks = match config.tasks {
+            Some(tasks) => tasks,
+            None => own_threads()?,
+        };
+        Ok(Journal::run(Arc::new(core), &tasks))
     }
 
-    fn run(core: Arc<Core>) -> Result<Arc<Journal>> {
-        let journal = Journal { threads: Mutex::new(Level::JournalState, Vec::new()), core };
-        journal.spawn("extant-commit", commit::run)?;
-        if journal.core.logged.is_some() {
-            journal.spawn("extant-checkpoint", checkpoint::run)?;
+    fn run(core: Arc<Core>, tasks: &TaskOwner) -> Arc<Journal> {
+        let job = |run: fn(&Core) -> NextRun| {
+            // The core has its tasks: the jobs must not keep it.
+            let core = Arc::downgrade(&core);
+            move || core.upgrade().map_or(NextRun::Never, |core| run(&core))
+        };
+        core.control.set_task(tasks.task(Lane::Device, "commit", job(commit::run)));
+        if let Some(logged) = &core.logged {
+            let task = tasks.task(Lane::Device, "checkpoint", job(checkpoint::run));
+            logged.checkpoint.set_task(task);
         }
-        Ok(Arc::new(journal))
-    }
-
-    fn spawn(&self, name: &str, run: fn(&Core)) -> Result<()> {
-        let core = Arc::clone(&self.core);
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || run(&core))?;
-        self.threads.lock().push(thread);
-        Ok(())
+        Arc::new(Journal { core })
     }
 
     /// Sets the client. Must be called once, before the first handle starts. A journal without a
@@ -186,7 +192,8 @@ impl Journal {
 
     /// Requests a commit of `tid` without waiting.
     pub fn commit(&self, tid: Tid) {
-        self.core.ask_commit(tid);
+        // The end of its wait, if there is one, commits where no thread is free.
+        let _ = self.core.ask_commit(tid);
     }
 
     /// Requests a commit of `tid` and waits until it is durable. Several waiting threads share one
@@ -262,7 +269,7 @@ impl Journal {
         self.sync()?;
         match &self.core.logged {
             None => Ok(()),
-            Some(logged) => match logged.checkpoint.wait_for_all() {
+            Some(logged) => match logged.checkpoint.wait_for_all(&self.core) {
                 true => Ok(()),
                 false => Err(self.core.closed_error()),
             },
@@ -279,7 +286,7 @@ impl Journal {
         UpdatesLock { core: &self.core }
     }
 
-    /// Commits, writes all copies home, marks the log empty and ends the threads. Handles cannot
+    /// Commits, writes everything home, marks the log empty and ends the tasks. Handles cannot
     /// start any more.
     ///
     /// # Errors
@@ -288,7 +295,7 @@ impl Journal {
     pub fn shutdown(&self) -> Result<()> {
         let updates = self.lock_updates();
         let result = self.checkpoint_all();
-        self.stop_threads();
+        self.stop_tasks();
         drop(updates);
         result
     }
@@ -323,31 +330,36 @@ impl Journal {
         self.core.counters.read()
     }
 
-    /// Simulates a power failure: the threads end without writing another block, except for a write
-    /// in progress.
+    /// As if the power failed: tasks end without writing another block (a write in progress is
+    /// finished).
     pub fn crash(&self) {
         self.core.crashed.store(true, SeqCst);
-        self.stop_threads();
+        self.stop_tasks();
     }
 
-    fn stop_threads(&self) {
+    /// Ends the tasks, and waits for attempts and passes of other threads. The client's last
+    /// reference may be dropped by one of the jobs, which cannot wait for itself.
+    fn stop_tasks(&self) {
         self.core.stop();
-        let threads = std::mem::take(&mut *self.threads.lock());
-        let me = thread::current().id();
-        // The client's last reference may be dropped on one of the journal's own threads, which
-        // cannot wait for itself.
-        for thread in threads.into_iter().filter(|thread| thread.thread().id() != me) {
-            if thread.join().is_err() {
-                tracing::error!("a journal thread panicked");
-            }
-        }
+        self.core.control.task().into_iter().for_each(Task::stop);
         self.core.control.wait_idle();
+        if let Some(logged) = &self.core.logged {
+            logged.checkpoint.task().into_iter().for_each(Task::stop);
+            logged.checkpoint.wait_idle();
+        }
     }
+}
+
+/// Threads for the tasks of one journal.
+fn own_threads() -> Result<TaskOwner> {
+    let scheduler = Scheduler::new(Lanes::for_one_owner(1, || ()));
+    scheduler.start()?;
+    Ok(scheduler.owner())
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        self.stop_threads();
+        self.stop_tasks();
     }
 }
 

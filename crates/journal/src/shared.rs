@@ -118,25 +118,31 @@ impl Core {
         self.logged.as_ref().map(|logged| logged.space.format().revokes_per_block() as u32)
     }
 
-    pub fn ask_commit(&self, tid: Tid) {
-        self.control.ask(tid.min(self.running()));
+    /// Asks for a commit. False if no thread is free for it.
+    pub fn ask_commit(&self, tid: Tid) -> bool {
+        self.control.ask(tid.min(self.running()))
     }
 
-    /// Requests the commit or checkpoint that will let a waiting handle start. A checkpoint pass
-    /// may begin too early for the transaction that is being committed; the pass that its commit
-    /// requests then follows.
-    pub fn make_room(&self) {
+    /// Asks for whatever lets a handle start that has no room. A pass of the checkpointer that
+    /// comes too early for the transaction that is being committed is made up for by the one that
+    /// its commit asks for. Where no thread is free for them, or none has come to it since the last
+    /// attempt (`late`), the caller commits and checkpoints itself.
+    pub fn make_room(&self, late: bool) {
         if self.deterministic {
             return self.make_room_now();
         }
         let (reserved, limit) = self.gate.room();
-        if reserved > 0 {
-            self.ask_commit(self.running());
+        if reserved > 0 && (!self.ask_commit(self.running()) || late) {
+            // Without a wait for one that another thread is at: its beginning makes room.
+            if let Some(begun) = self.control.try_lead() {
+                commit::attempt(self, begun);
+            }
         }
         if let Some(logged) = &self.logged
             && limit < self.max_credits
+            && (!logged.checkpoint.ask() || late)
         {
-            logged.checkpoint.ask();
+            logged.checkpoint.try_lead(self);
         }
     }
 
@@ -150,7 +156,7 @@ impl Core {
         if let Some(logged) = &self.logged
             && self.gate.room().1 < self.max_credits
         {
-            logged.checkpoint.wait_for_pass();
+            logged.checkpoint.wait_for_pass(self);
         }
     }
 

@@ -31,6 +31,7 @@ use crate::error::{Error, Result};
 use extant_format::types::{BlockNr, GroupNr};
 use extant_space::Run;
 use extant_sync::atomic::{AtomicBool, Ordering};
+use extant_sync::scheduler::Bell;
 use extant_sync::{Condvar, Level, Mutex};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -50,6 +51,8 @@ pub(super) struct Discards {
     on: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
+    /// Rung for what comes into the queue.
+    bell: Bell,
 }
 
 #[derive(Debug, Default)]
@@ -60,8 +63,8 @@ struct State {
     lacking: u32,
     /// Trees with queued runs.
     trees: VecDeque<u32>,
-    /// Whether a thread discards the queue.
-    has_thread: bool,
+    /// Whether a task discards the queue.
+    has_task: bool,
 }
 
 /// A slice in flight, or the right to hold one.
@@ -90,6 +93,7 @@ impl Discards {
             on: AtomicBool::new(false),
             state: Mutex::new(Level::Leaf, State::default()),
             changed: Condvar::new(),
+            bell: Bell::default(),
         }
     }
 
@@ -102,7 +106,7 @@ impl Discards {
     /// Adds a tree to the queue. The caller holds the lock of its lists.
     pub fn add_tree(&self, tree: u32) {
         self.state.lock().trees.push_back(tree);
-        self.changed.notify_all();
+        self.bell.ring();
     }
 
     /// Removes a tree from the queue. The caller holds the lock of its lists.
@@ -119,16 +123,8 @@ impl Discards {
         Some((tree, SliceScope(self)))
     }
 
-    /// Waits for a tree in the queue. False once the thread has to end.
-    fn wait_for_work(&self) -> bool {
-        let mut state = self.state.lock();
-        self.changed.wait_while(&mut state, |state| state.has_thread && state.trees.is_empty());
-        state.has_thread
-    }
-
-    fn set_thread(&self, runs: bool) {
-        self.state.lock().has_thread = runs;
-        self.changed.notify_all();
+    fn set_task(&self, runs: bool) {
+        self.state.lock().has_task = runs;
     }
 
     /// Begins a slice, as soon as no thread lacks space.
@@ -161,24 +157,28 @@ impl Alloc {
         self.blocks.discards.on.store(on, Ordering::Relaxed);
     }
 
-    /// Begins the use of a thread, which must call [`Alloc::discard_next`] until that returns
-    /// false.
-    pub fn begin_discard_thread(&self) {
-        self.blocks.discards.set_thread(true);
+    /// Begins the use of a task, which must call [`Alloc::discard_next`] after each ring of
+    /// [`Alloc::discard_bell`] until that returns false.
+    pub fn begin_discard_task(&self) {
+        self.blocks.discards.set_task(true);
     }
 
-    /// Ends the thread after the slice in flight. What is queued stays queued.
-    pub fn end_discard_thread(&self) {
-        self.blocks.discards.set_thread(false);
+    /// Rung when freed space is queued.
+    pub fn discard_bell(&self) -> &Bell {
+        &self.blocks.discards.bell
     }
 
-    /// Waits for freed space and discards a slice of it. False once the thread has to end.
+    /// Ends the use of the task. Queued space stays queued.
+    pub fn end_discard_task(&self) {
+        self.blocks.discards.set_task(false);
+    }
+
+    /// Discards a slice of the freed space that is queued. False if there is none, or once the use
+    /// of the task has ended.
     pub fn discard_next(&self) -> bool {
-        let goes_on = self.blocks.discards.wait_for_work();
-        if goes_on {
-            self.blocks.discard_queued();
-        }
-        goes_on
+        self.blocks.discards.bell.begin();
+        let goes_on = self.blocks.discards.state.lock().has_task;
+        goes_on && self.blocks.discard_queued()
     }
 
     /// Discards everything that is queued, unless the caller is interrupted, and waits for the
@@ -286,7 +286,7 @@ impl Blocks {
 
     /// Discards the runs that a commit queued: by the thread, or here if none runs.
     pub(super) fn discard_committed(&self) {
-        if !self.discards.state.lock().has_thread {
+        if !self.discards.state.lock().has_task {
             self.finish_discards();
         }
     }

@@ -29,6 +29,8 @@ impl Client for StoreClient {
     fn committed(&self, tid: Tid) {
         self.0.alloc.committed(tid);
         self.0.dirty.committed();
+        // Bytes were written: their count may have to be recorded.
+        self.0.pool.writeback_bell.ring();
     }
 
     fn aborted(&self, why: &Error) {

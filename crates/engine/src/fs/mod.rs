@@ -5,17 +5,19 @@ mod client;
 mod fast_commit;
 mod features;
 mod freeze;
+mod jobs;
 mod memory;
 mod open;
 mod options;
 mod report;
+mod runtime;
 mod shutdown;
 mod sync;
-mod threads;
 
 pub use freeze::Frozen;
 pub use options::{OpenOptions, image_spec};
 pub use report::{FsStats, Health, Recovery};
+pub use runtime::{Runtime, RuntimeBuilder, RuntimeStats};
 
 use crate::error::{Errno, Error, Result};
 #[cfg(feature = "mkfs")]
@@ -27,10 +29,10 @@ use extant_format::jbd2::JournalSuperblock;
 use extant_format::superblock::{State, Superblock};
 use extant_format::types::FileType;
 use extant_sync::atomic::Ordering;
+use jobs::Jobs;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
-use threads::{LooksAhead, Threads};
 
 /// An open file system. All operations come from [`Operations`], to which it dereferences; any
 /// number of threads may call them at once.
@@ -41,8 +43,7 @@ pub struct Fs {
     ops: Arc<Operations>,
     /// What open files count, by shard.
     _anchors: Vec<Arc<Anchor>>,
-    threads: Option<Threads>,
-    ahead: Option<LooksAhead>,
+    jobs: Option<Jobs>,
     recovery: Recovery,
     /// The journal refers to it weakly.
     _client: Arc<client::StoreClient>,
@@ -143,7 +144,7 @@ impl Fs {
     #[doc(hidden)]
     pub fn crash(mut self) {
         self.refuse_operations();
-        self.stop_threads();
+        self.stop_jobs();
         self.ops.st().read_only.store(true, Ordering::Release);
         self.ops.st().journal.crash();
         self.mmp = None;
@@ -155,9 +156,9 @@ impl Fs {
         !self.ops.st().closed.swap(true, Ordering::AcqRel)
     }
 
-    fn stop_threads(&mut self) -> bool {
-        self.ahead = None;
-        self.threads.take().map(Threads::stop).is_some()
+    fn stop_jobs(&mut self) -> bool {
+        self.ops.vfs.ahead.bell().stop();
+        self.jobs.take().map(Jobs::stop).is_some()
     }
 
     /// The file system's device, and the journal's.
@@ -175,7 +176,7 @@ impl Fs {
             return Ok(());
         }
         self.ops.wait_for_writers();
-        let closed = if self.stop_threads() {
+        let closed = if self.stop_jobs() {
             self.finish()
         } else {
             self.ops.st().journal.crash();

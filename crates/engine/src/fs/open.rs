@@ -1,8 +1,8 @@
-//! The steps of opening, in order: superblock, journal, superblock again, rooms, orphans, threads.
+//! The steps of opening, in order: superblock, journal, superblock again, rooms, orphans, jobs.
 
 use super::client::StoreClient;
 use super::features::{self, Access};
-use super::threads::{LooksAhead, Threads};
+use super::jobs::{self, Jobs};
 use super::{Fs, OpenOptions, Recovery, boot, fast_commit};
 use crate::alloc::Alloc;
 use crate::bounds::Remarks;
@@ -53,7 +53,7 @@ const UNSIGNED_CHARS: bool = c_char::MAX as i32 == 255;
 pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
     let exclusive = !options.read_only && !dev.read_only();
     let mounted = MountedDevice::claimed(dev, exclusive)?;
-    open_mounted(&mounted, options).inspect_err(|_| mounted.revoke())
+    open_mounted(&mounted, &options.with_tasks()).inspect_err(|_| mounted.revoke())
 }
 
 fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<Fs> {
@@ -64,7 +64,9 @@ fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<F
     if !write || !sb.incompat().contains(Incompat::MMP) {
         return open_claimed(mounted, geo, &sb, options, write, recovery);
     }
-    let mmp = Mmp::claim(mounted.clone(), &sb, &geo, options.interrupt.as_deref())?;
+    // An owner of its own: the renewal must not wait for other jobs of the file system.
+    let renewal = options.tasks().scheduler().owner();
+    let mmp = Mmp::claim(mounted.clone(), &sb, &geo, options.interrupt.as_deref(), &renewal)?;
     match open_claimed(mounted, geo, &sb, options, write, recovery) {
         Ok(mut fs) => {
             let store = Arc::downgrade(&fs.ops.vfs.st);
@@ -162,12 +164,13 @@ fn assemble(
         looks_ahead,
     )));
     let anchors = ops.moor();
-    let ahead = if looks_ahead { Some(LooksAhead::start(&ops)?) } else { None };
+    if looks_ahead {
+        jobs::look_ahead(&ops, &options.tasks())?;
+    }
     Ok(Fs {
         ops,
         _anchors: anchors,
-        threads: None,
-        ahead,
+        jobs: None,
         recovery,
         _client: client,
         clean_state: before.state(),
@@ -176,7 +179,7 @@ fn assemble(
     })
 }
 
-/// The first changes: what a crash left is finished, and the threads begin.
+/// The first changes: what a crash left is finished, and the jobs begin.
 fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     fs.recovery.orphans = fs.ops.process_orphans()?;
     if fs.is_read_only() {
@@ -186,19 +189,13 @@ fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     if options.is_deterministic() {
         return start_deterministic(fs, options);
     }
-    let mut threads = Threads::start(&fs.ops, options.commit_interval)?;
-    let scanning = threads.start_scanning(&fs.ops);
-    let zeroing = if options.zero_tables { threads.start_zeroing(&fs.ops) } else { Ok(()) };
-    let discarding =
-        if options.discard { threads.start_discarding(&fs.ops.st().alloc) } else { Ok(()) };
-    fs.threads = Some(threads);
-    scanning.and(zeroing).and(discarding)?;
+    fs.jobs = Some(Jobs::start(&fs.ops, &options.tasks(), options)?);
     Ok(())
 }
 
 /// As the end of [`start`], without a thread whose progress would show in the bytes of the image.
 fn start_deterministic(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
-    fs.threads = Some(Threads::none(&fs.ops));
+    fs.jobs = Some(Jobs::none(&fs.ops));
     let zero_next = || fs.ops.st().alloc.zero_next_table();
     while options.zero_tables && !fs.is_read_only() {
         match zero_next() {
@@ -455,7 +452,7 @@ pub(super) fn build(
     let log_blocks = log.as_ref().map(Log::own_blocks).unwrap_or_default();
     let mut config = Config::new(cache.clone(), log);
     config.commit_interval = options.commit_interval;
-    config.deterministic = options.is_deterministic();
+    (config.deterministic, config.tasks) = (options.is_deterministic(), Some(options.tasks()));
     let most = (options.shared_memory() / JOURNAL_SHARE) as usize / geo.block_size as usize;
     config.max_pending_blocks = config.max_pending_blocks.min(most);
     config.max_credits = Some(u32::try_from(most).unwrap_or(u32::MAX).max(LEAST_CREDITS));

@@ -1,6 +1,8 @@
 //! How a file system is opened.
 
+use super::Runtime;
 use super::memory::{MIN_MEMORY, default_memory};
+use super::runtime::task_owner;
 use crate::alloc::MAX_AGGRESSION;
 use crate::error::{Error, Result};
 use crate::inode::PlugPolicy;
@@ -8,6 +10,7 @@ use crate::orphan::OrphanDesign;
 use crate::volume::{Clock, SystemClock};
 use extant_blocks::{BlockDevice, GuardedDevice, ImageSpec, Place, parse_image_spec};
 use extant_format::superblock::ErrorPolicy;
+use extant_sync::scheduler::TaskOwner;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -46,6 +49,9 @@ pub struct OpenOptions {
     pub(crate) orphans: Option<OrphanDesign>,
     pub(crate) plug: PlugPolicy,
     pub(crate) tunables: Vec<(&'static str, u64)>,
+    pub(crate) runtime: Option<Runtime>,
+    /// Set when a file system is opened.
+    pub(super) tasks: Option<TaskOwner>,
     journal: Option<Journal>,
 }
 
@@ -82,6 +88,8 @@ impl Default for OpenOptions {
             orphans: None,
             plug: PlugPolicy::default(),
             tunables: Vec::new(),
+            runtime: None,
+            tasks: None,
             journal: None,
         }
     }
@@ -279,6 +287,13 @@ impl OpenOptions {
         self
     }
 
+    /// The threads that do the work which no caller waits for, shared with other file systems. Each
+    /// file system has threads of its own by default.
+    pub fn runtime(mut self, runtime: &Runtime) -> Self {
+        self.runtime = Some(runtime.clone());
+        self
+    }
+
     /// The image file or block device of an external journal.
     pub fn journal(self, path: impl Into<PathBuf>) -> Self {
         self.journal_image(ImageSpec { path: path.into(), place: Place::Whole })
@@ -303,6 +318,16 @@ impl OpenOptions {
             Some(Journal::Device(device)) => Ok(Some(device.clone())),
             Some(Journal::Image(image)) => self.open_device(image, read_only, false).map(Some),
         }
+    }
+
+    /// These options, with an owner for the tasks of a file system.
+    pub(super) fn with_tasks(&self) -> OpenOptions {
+        OpenOptions { tasks: Some(task_owner(self)), ..self.clone() }
+    }
+
+    /// The owner of the file system's tasks.
+    pub(super) fn tasks(&self) -> TaskOwner {
+        self.tasks.clone().unwrap_or_else(|| task_owner(self))
     }
 
     /// Whether the bytes of the image depend on the calls only.

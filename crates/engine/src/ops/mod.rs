@@ -30,7 +30,7 @@ pub use attr::{Attr, SetAttr, TimeSet};
 pub use create::{Caller, New};
 pub use handle::{File, OpenFlags};
 pub use orphans::OrphanReport;
-pub(crate) use orphans::{Bell, ToReap};
+pub(crate) use orphans::ToReap;
 pub use readdir::DirEntry;
 pub use rename::RenameFlags;
 
@@ -46,6 +46,7 @@ use extant_format::features::Incompat;
 use extant_format::types::InodeNr;
 use extant_journal::Tid;
 use extant_sync::epoch::pin;
+use extant_sync::scheduler::Bell;
 use extant_sync::{ArcWriteGuard, Coalescer, Level, Mutex, RwLockWriteGuard, write_all_arc};
 use orphans::Reaper;
 use std::sync::Arc;
@@ -87,6 +88,8 @@ pub struct Operations {
     pub(crate) freezing: Mutex<()>,
     /// Syncs, shared by all who ask at the same time.
     pub(crate) syncs: Coalescer<Result<(), Arc<Error>>>,
+    /// Wakes the task that scans bitmaps, which sleeps while that is switched off.
+    pub(crate) scan_bell: Bell,
 }
 
 impl Operations {
@@ -97,6 +100,7 @@ impl Operations {
             anchors: Anchors::default(),
             freezing: Mutex::new(Level::FsState, ()),
             syncs: Coalescer::new(Level::Leaf),
+            scan_bell: Bell::default(),
         }
     }
 
@@ -278,7 +282,9 @@ impl Operations {
     /// # Errors
     /// ENOENT if there is no such tunable, EINVAL if it cannot have the value.
     pub fn set_tunable(&self, name: &str, value: u64) -> Result<u64> {
-        self.st().alloc.set(name, value)
+        let now = self.st().alloc.set(name, value);
+        self.scan_bell.ring();
+        now
     }
 
     /// Whether there may be directories whose names are equal if they differ in case only.

@@ -16,7 +16,8 @@ use crate::{file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::types::{InodeNr, Timestamp};
 use extant_journal::Tid;
-use extant_sync::{Condvar, Level, Mutex, Sharded};
+use extant_sync::scheduler::Bell;
+use extant_sync::{Level, Mutex, Sharded};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,55 +49,10 @@ impl Default for Queue {
 /// Freed inodes of transactions, those of older ones first in each list.
 type FreedInodes = Sharded<Mutex<VecDeque<(Tid, Arc<Inode>)>>>;
 
-/// Wakes the reaper's thread, which sleeps while nothing waits for it.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    /// Whether it was rung since the thread went to sleep.
-    rung: Mutex<bool>,
-    wake: Condvar,
-    /// The thread sleeps, or is about to.
-    sleeping: AtomicBool,
-}
-
-impl Bell {
-    fn new() -> Bell {
-        Bell {
-            rung: Mutex::new(Level::Leaf, false),
-            wake: Condvar::new(),
-            sleeping: AtomicBool::new(false),
-        }
-    }
-
-    /// To be called after something was queued. The lock of its list carries to it what a thread
-    /// said that had found the list empty, or carries what was queued to that thread.
-    fn ring(&self) {
-        if self.sleeping.load(Ordering::Acquire) {
-            self.end_sleep();
-        }
-    }
-
-    /// Wakes the thread, if only for it to see that it has to end.
-    pub(crate) fn end_sleep(&self) {
-        *self.rung.lock() = true;
-        self.wake.notify_all();
-    }
-
-    /// Sleeps until something is queued, unless `is_busy` says that something is already.
-    pub(crate) fn sleep(&self, is_busy: impl FnOnce() -> bool) {
-        self.sleeping.store(true, Ordering::Release);
-        if !is_busy() {
-            let mut rung = self.rung.lock();
-            self.wake.wait_while(&mut rung, |rung| !*rung);
-            *rung = false;
-        }
-        self.sleeping.store(false, Ordering::Release);
-    }
-}
-
 /// Inodes that wait to be freed.
 #[derive(Debug)]
 pub(super) struct Reaper {
-    bell: Arc<Bell>,
+    bell: Bell,
     /// Held while what is queued is freed, so that who needs the space waits for it.
     turn: Mutex<()>,
     /// Whether somebody has taken what was queued and may not have freed all of it.
@@ -113,7 +69,7 @@ impl Default for Reaper {
     fn default() -> Self {
         let departed = Sharded::new(|_| Mutex::new(Level::Leaf, VecDeque::new()));
         Reaper {
-            bell: Arc::new(Bell::new()),
+            bell: Bell::default(),
             turn: Mutex::new(Level::Reaper, ()),
             at_work: AtomicBool::new(false),
             queue: Queue::default(),
@@ -151,7 +107,7 @@ impl Reaper {
     }
 }
 
-/// What waits for the reaper's thread.
+/// The work that waits for the reaper's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ToReap {
     /// Inodes to be freed, or freed ones that a commit retires.
@@ -219,12 +175,12 @@ impl Operations {
         Ok(())
     }
 
-    /// What wakes the reaper's thread.
-    pub(crate) fn reaper_bell(&self) -> Arc<Bell> {
-        self.reaper.bell.clone()
+    /// Wakes the reaper's task.
+    pub(crate) fn reaper_bell(&self) -> &Bell {
+        &self.reaper.bell
     }
 
-    /// What waits for the reaper's thread.
+    /// The work that waits for the reaper's task.
     pub(crate) fn to_reap(&self) -> ToReap {
         let reaper = &self.reaper;
         if !reaper.queue.is_empty() || reaper.departed.iter().any(|list| !list.lock().is_empty()) {
@@ -519,14 +475,16 @@ mod tests {
     use extant_testkit::FeatureSet;
     use std::time::{Duration, Instant};
 
-    /// The thread must stop polling: once at first, and again after it freed an inode.
+    /// The job must stop polling: once at first, and again after it freed an inode.
     #[test]
     fn the_reaper_of_an_idle_file_system_sleeps() {
         let image = FeatureSet::named("default").make();
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let wait_for_sleep = || {
             let end = Instant::now() + Duration::from_secs(60);
-            while !fs.operations().reaper_bell().sleeping.load(Ordering::Acquire) {
+            // A run that has begun, and whose bell is not rung yet, still has something to do.
+            let ops = fs.operations();
+            while ops.reaper_bell().is_rung() || ops.to_reap() != ToReap::Nothing {
                 assert!(Instant::now() < end, "the reaper polls");
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -537,29 +495,10 @@ mod tests {
         fs.unlink(&root, b"file").unwrap();
         fs.sync().unwrap();
         wait_for_sleep();
-        assert_eq!(fs.operations().to_reap(), ToReap::Nothing);
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!fs.operations().reaper_bell().is_rung(), "the reaper polls");
         drop(root);
         fs.unmount().unwrap();
         image.assert_clean();
-    }
-
-    #[test]
-    fn the_reaper_sleeps_until_something_is_queued() {
-        let (bell, queued, woken) = (Bell::new(), AtomicBool::new(false), AtomicBool::new(false));
-        bell.sleep(|| true);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                bell.sleep(|| queued.load(Ordering::Acquire));
-                assert!(queued.load(Ordering::Acquire), "nothing was queued");
-                woken.store(true, Ordering::Release);
-            });
-            while !bell.sleeping.load(Ordering::Acquire) {
-                std::thread::yield_now();
-            }
-            queued.store(true, Ordering::Release);
-            // One ring is enough, whether the thread sleeps by now or not.
-            bell.ring();
-        });
-        assert!(woken.load(Ordering::Acquire));
     }
 }

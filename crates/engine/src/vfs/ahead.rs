@@ -1,9 +1,9 @@
-//! Prefetch of inodes: while a client walks a tree that is not in memory, a thread loads the inodes
+//! Prefetch of inodes: while a client walks a tree that is not in memory, a job loads the inodes
 //! that the client is likely to ask for next.
 //!
 //! A client that waits for each answer leaves a processor idle. Its earlier requests suggest the
 //! next ones: the other names of a directory, and the directories among them. For example, a client
-//! that asks for two names of directory 12 probably asks for the other 30, too; the thread loads
+//! that asks for two names of directory 12 probably asks for the other 30, too; the job loads
 //! their inodes meanwhile.
 //!
 //! # Invariants
@@ -25,7 +25,8 @@ use crate::dir;
 use crate::error::Result;
 use crate::inode::{Hint, Inode};
 use extant_format::types::InodeNr;
-use extant_sync::{Condvar, Level, Mutex, MutexGuard, ShardedCounter};
+use extant_sync::scheduler::Bell;
+use extant_sync::{Level, Mutex, MutexGuard, ShardedCounter};
 use std::collections::VecDeque;
 
 /// Inodes that may be loaded when a client begins to use a directory.
@@ -70,9 +71,6 @@ struct State {
     waiting: VecDeque<Step>,
     /// Number of inodes that may still be loaded.
     budget: u32,
-    /// Whether the thread waits for work.
-    idle: bool,
-    ended: bool,
 }
 
 /// The queue of directories to prefetch, with the budget.
@@ -80,7 +78,7 @@ struct State {
 pub struct Ahead {
     on: bool,
     state: Mutex<State>,
-    wake: Condvar,
+    bell: Bell,
     loaded: ShardedCounter,
     used: ShardedCounter,
 }
@@ -91,13 +89,18 @@ impl Ahead {
         Ahead {
             on,
             state: Mutex::new(Level::Leaf, State::default()),
-            wake: Condvar::new(),
+            bell: Bell::default(),
             loaded: ShardedCounter::default(),
             used: ShardedCounter::default(),
         }
     }
 
-    /// Returns whether a thread prefetches.
+    /// Returns the bell that wakes the prefetching task.
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Returns whether a task prefetches.
     pub fn is_on(&self) -> bool {
         self.on
     }
@@ -108,28 +111,11 @@ impl Ahead {
         (count(&self.loaded), count(&self.used))
     }
 
-    /// Waits for the next step. Returns `None` after [`Ahead::end`].
+    /// Returns the next step, or `None` if there is none to be made.
     pub fn next(&self) -> Option<Step> {
+        self.bell.begin();
         let mut state = self.state.lock();
-        loop {
-            if state.ended {
-                return None;
-            }
-            if state.budget > 0
-                && let Some(step) = state.waiting.pop_front()
-            {
-                state.idle = false;
-                return Some(step);
-            }
-            state.idle = true;
-            self.wake.wait(&mut state);
-        }
-    }
-
-    /// Ends the thread's work at unmount.
-    pub fn end(&self) {
-        self.state.lock().ended = true;
-        self.wake.notify_all();
+        if state.budget > 0 { state.waiting.pop_front() } else { None }
     }
 
     /// Records a lookup in `dir` whose inode was not in memory.
@@ -175,14 +161,11 @@ impl Ahead {
         self.go_on(state);
     }
 
-    fn go_on(&self, mut state: MutexGuard<'_, State>) {
-        let wake = state.idle && !state.waiting.is_empty();
-        if wake {
-            state.idle = false;
-        }
+    fn go_on(&self, state: MutexGuard<'_, State>) {
+        let waits = !state.waiting.is_empty();
         drop(state);
-        if wake {
-            self.wake.notify_one();
+        if waits {
+            self.bell.ring();
         }
     }
 

@@ -102,7 +102,9 @@ fn many_tasks_share_few_threads() {
             })
         })
         .collect();
-    tasks.iter().for_each(|task| drop(task.wake()));
+    tasks.iter().for_each(|task| {
+        let _ = task.wake();
+    });
     let deadline = Instant::now() + LONG;
     while count.load(SeqCst) < 900 && Instant::now() < deadline {
         std::thread::yield_now();

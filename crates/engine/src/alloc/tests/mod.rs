@@ -424,7 +424,7 @@ fn freed_space_is_held_until_it_is_discarded_or_needed() {
         let house = House::named("default");
         let total = house.groups.free_clusters();
         house.alloc.set_discard(true);
-        house.alloc.begin_discard_thread();
+        house.alloc.begin_discard_task();
         let freed = take(&house, &want(6000, 64, 64)).unwrap();
         fill_blocks(&house, freed);
         give(&house, freed).unwrap();
@@ -449,7 +449,7 @@ fn freed_space_is_held_until_it_is_discarded_or_needed() {
             assert!(!is_filled(&house, freed.0.0) && !is_filled(&house, freed.0.0 + 63));
         }
         assert_eq!(house.alloc.pending(), 0);
-        house.alloc.end_discard_thread();
+        house.alloc.end_discard_task();
         assert!(!house.alloc.discard_next());
         house.close().assert_clean();
     }

@@ -19,6 +19,7 @@ use crate::error::Result;
 use crate::inode::Inode;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use extant_sync::scheduler::Bell;
 use extant_sync::{Level, Link, Mutex, Sharded, ShardedCounter, ShardedList, SlabPages, Walk};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -118,6 +119,8 @@ pub struct PagePool {
     pub submitting: AtomicUsize,
     /// Writers that set space aside for pages, and the one that lacks it.
     pub set_aside: SetAside,
+    /// Wakes the task that writes pages back: rung by the first inode that gets waiting pages.
+    pub writeback_bell: Bell,
 }
 
 impl PagePool {
@@ -137,6 +140,7 @@ impl PagePool {
             frames: SlabPages::new(page_size as usize),
             submitting: AtomicUsize::new(0),
             set_aside: SetAside::new(),
+            writeback_bell: Bell::default(),
         }
     }
 
@@ -168,8 +172,8 @@ impl PagePool {
 
     /// Notes that the inode has pages, and waiting ones if `dirty`.
     pub fn note(&self, inode: &Arc<Inode>, dirty: bool) {
-        if dirty {
-            self.dirty.add(&inode.pages.dirty_link, || inode.clone());
+        if dirty && self.dirty.add(&inode.pages.dirty_link, || inode.clone()) {
+            self.writeback_bell.ring();
         }
         if !inode.pages.queued.load(Ordering::Relaxed)
             && !inode.pages.queued.swap(true, Ordering::AcqRel)
