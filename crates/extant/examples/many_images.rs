@@ -2,7 +2,7 @@
 //!
 //! `cargo run --features mkfs --example many_images SOURCE TARGET DISK.img..`
 
-use extant::{BlockDevice, Fs};
+use extant::{BlockDevice, Fs, Runtime};
 use std::sync::Arc;
 use std::thread;
 
@@ -17,9 +17,11 @@ pub fn distribute(
     content: &[u8],
 ) -> Vec<extant::Result<()>> {
     let lot = devices.len().div_ceil(4).max(1);
+    // Commits and writeback of all file systems share four threads.
+    let runtime = Runtime::builder().threads(4).build().expect("threads of the runtime");
     thread::scope(|scope| {
         let write_lot = |lot: &[Arc<dyn BlockDevice>]| -> Vec<extant::Result<()>> {
-            lot.iter().map(|device| write(device, path, content)).collect()
+            lot.iter().map(|device| write(device, &runtime, path, content)).collect()
         };
         let threads: Vec<_> =
             devices.chunks(lot).map(|lot| scope.spawn(move || write_lot(lot))).collect();
@@ -27,8 +29,13 @@ pub fn distribute(
     })
 }
 
-fn write(device: &Arc<dyn BlockDevice>, path: &str, content: &[u8]) -> extant::Result<()> {
-    let fs = Fs::options().memory(MEMORY / 4).open_on(device.clone())?;
+fn write(
+    device: &Arc<dyn BlockDevice>,
+    runtime: &Runtime,
+    path: &str,
+    content: &[u8],
+) -> extant::Result<()> {
+    let fs = Fs::options().memory(MEMORY / 4).runtime(runtime).open_on(device.clone())?;
     fs.write(path, content)?;
     fs.unmount()
 }

@@ -58,7 +58,10 @@ pub use extant_engine::mkfs;
 
 pub use device::BlockDevice;
 pub use error::{Error, ErrorKind, Result};
-pub use extant_engine::{Clock, Falloc, FileType, SystemClock, Timestamp, Usage, XattrMode};
+pub use extant_engine::{
+    Clock, Falloc, FileType, Runtime, RuntimeBuilder, RuntimeStats, SystemClock, Timestamp, Usage,
+    XattrMode,
+};
 pub use extant_format::error::Corrupt;
 pub use extant_format::types::{BlockNr, GroupNr, InodeNr};
 pub use fs::{Frozen, Fs, OpenOptions};

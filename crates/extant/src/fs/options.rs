@@ -71,6 +71,22 @@ impl OpenOptions {
         self.with(|options| options.commit_interval(interval))
     }
 
+    /// Runs commits, writeback and other jobs on the threads of `runtime`, which any number of file
+    /// systems may share. By default each file system has threads of its own.
+    ///
+    /// ```
+    /// # use extant::*;
+    /// # let device = std::sync::Arc::new(device::MemDevice::new(16 << 20));
+    /// # Fs::options().create_on(device.clone(), &mkfs::Options::default())?.unmount()?;
+    /// let runtime = Runtime::builder().threads(4).build().expect("threads");
+    /// let fs = Fs::options().runtime(&runtime).open_on(device)?;
+    /// # fs.unmount()?; Ok::<(), Error>(())
+    /// ```
+    #[must_use]
+    pub fn runtime(self, runtime: &engine::Runtime) -> Self {
+        self.with(|options| options.runtime(runtime))
+    }
+
     /// Bypasses the page cache of the host for the image file.
     #[must_use]
     pub fn direct_io(self) -> Self {
