@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How often a wait looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Where the block is, and what is on it.
+/// The block's position and content.
 #[derive(Debug)]
 struct Block {
     dev: Arc<MountedDevice>,
@@ -32,7 +32,7 @@ struct Block {
     seq: u32,
 }
 
-/// What is done when another host took the file system.
+/// The action when another host has taken the file system.
 type WhenLost = OnceLock<Box<dyn Fn() + Send + Sync>>;
 
 /// A claimed file system.
@@ -133,7 +133,7 @@ impl Mmp {
         let mut block = Block::open(dev, sb, geo)?;
         let mut seen = block.read()?;
         let interval = sb.mmp_update_interval().max(seen.check_interval);
-        // No writer of the format keeps others waiting for longer, whatever the image says.
+        // No writer of the format makes others wait longer; an image may have any value.
         let interval = interval.clamp(disk::MMP_MIN_CHECK_INTERVAL, disk::MMP_MAX_CHECK_INTERVAL);
         if seen.seq == disk::MMP_SEQ_FSCK {
             return Err(in_use(&seen));
@@ -192,8 +192,8 @@ impl Mmp {
         Mmp { block, when_lost, task }
     }
 
-    /// Names what is done, once, if another host is found to have taken the file system. It must
-    /// stop all writing.
+    /// Sets the action for the case that another host has taken the file system. It runs once, and
+    /// must stop all writing.
     pub fn when_lost(&self, act: impl Fn() + Send + Sync + 'static) {
         let first = self.when_lost.set(Box::new(act)).is_ok();
         debug_assert!(first, "there is one thing to be done");

@@ -123,8 +123,8 @@ impl Control {
         self.task.get()
     }
 
-    /// Requests a commit from the commit task. Returns false if no thread is free for it: a caller that needs
-    /// the commit must see to it itself.
+    /// Requests a commit from the commit task. Returns false if no thread is free for it: a caller
+    /// that needs the commit must see to it itself.
     pub fn ask(&self, tid: Tid) -> bool {
         let mut state = self.state.lock();
         let new = state.asked < tid;

@@ -34,8 +34,8 @@ use extant_space::{Held, Run};
 use extant_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_sync::{Level, Mutex, MutexGuard};
 
-/// The least number of listed runs of a tree, beyond the number of its own, that makes a thread
-/// settle them.
+/// The number of listed runs of a tree beyond which a thread settles them, unless the tree has more
+/// runs itself.
 const MOST: usize = if cfg!(test) { 24 } else { 4096 };
 
 /// Runs of a tree that may be queued to be discarded. More are released at once.

@@ -23,7 +23,7 @@ use extant_sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use tracing::{trace, trace_span};
 
-/// The target of what is traced.
+/// The target of traced events.
 pub(super) const TRACED: &str = "extant::frsp";
 
 /// Consultations of the order for a run of the whole length.
@@ -185,9 +185,10 @@ impl Blocks {
         found
     }
 
-    /// Exactly at the goal if a good part is there, else at full length in the goal's group. A file
-    /// that grows by much and finds its place taken goes where it has room, since whoever took the
-    /// place grows there too. One that begins where little is left fills a hole, if it fits.
+    /// Searches exactly at the goal if a large part of the request is free there, else for the full
+    /// length in the goal's group. A file that grows by much moves to a long run if its goal is
+    /// taken, since the owner of these blocks probably grows there, too. A new file in a tree with
+    /// little free space fills a run of its exact length.
     fn at_goal(&self, wish: &SearchGoal) -> Found {
         // Where to start is not worth waiting for.
         let mut tree = self.with_group(wish.group, wish.grows)?;
@@ -204,9 +205,8 @@ impl Blocks {
         self.take(self.shape.tree_of(wish.group), &mut tree, run)
     }
 
-    /// A free run of exactly the wanted length, if little of the tree is free. What fits leaves
-    /// nothing behind, and long runs stay whole; where much is free, it is better to be among
-    /// neighbours.
+    /// Returns a free run of exactly the wanted length, if little of the tree is free. An exact fit
+    /// leaves no remainder, and long runs stay whole. If much is free, neighbors matter more.
     fn hole(&self, wish: &SearchGoal, tree: &Tree) -> Option<Run> {
         if !tree.is_scarce(self.shape.group_len()) {
             return None;
@@ -215,8 +215,8 @@ impl Blocks {
         tree.free.best_fit(wish.want, near, 0).filter(|run| run.len == wish.want)
     }
 
-    /// From the middle of one of the longest runs of the goal's group, if half of it has room: what
-    /// grows from there is not soon in the way of what grows elsewhere.
+    /// Returns space from the middle of one of the longest runs of the goal's group, if half of the
+    /// run suffices: files that grow from there do not soon meet files that grow elsewhere.
     fn apart(&self, wish: &SearchGoal, tree: &Tree) -> Option<Run> {
         let (units, room) = (self.shape.units(wish.group), wish.want.saturating_mul(ROOM));
         let long = tree.free.by_length().take(LONG_RUNS).take_while(|run| run.len / 2 >= room);

@@ -1,5 +1,5 @@
-//! What must be read before there is a journal: superblock, the journal's inode, where its blocks
-//! are.
+//! Reads before the journal is open: the superblock, the journal's inode and the positions of its
+//! blocks.
 
 use crate::error::{Error, Result};
 use crate::extent::raw;
@@ -44,8 +44,8 @@ pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
     }
 }
 
-/// The error of a superblock with another magic number, which names what else the device holds, if
-/// that is known.
+/// Returns the error of a superblock with another magic number. It names the known format of the
+/// device's contents.
 fn name_foreign(dev: &dyn BlockDevice, error: Corrupt) -> Error {
     let is_magic = error.field_name() == Some(MAGIC_FIELD);
     is_magic.then(|| foreign(dev)).flatten().unwrap_or_else(|| error.into())
@@ -190,7 +190,7 @@ fn hidden_file(
     Ok((body, blocks))
 }
 
-/// More blocks than any tool makes; bounds what a hostile image makes us read.
+/// More blocks than any tool makes; bounds the reads of a hostile image.
 const MAX_ORPHAN_BLOCKS: usize = 1 << 16;
 
 /// Blocks of a quota file that is believed: those of some ten million owners with small blocks.

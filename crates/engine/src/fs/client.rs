@@ -1,4 +1,4 @@
-//! What the journal calls: freeze, durable, aborted.
+//! The journal's calls of the file system: freeze, durable, aborted.
 
 use crate::store::Store;
 use extant_format::types::Timestamp;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 pub struct StoreClient(pub Arc<Store>);
 
 impl Client for StoreClient {
-    /// Orphan records first, then what owners use, then inodes, then frees of blocks and bitmaps of
-    /// inodes, then descriptors with the checksums of bitmaps, then the superblock: each may change
-    /// those behind it.
+    /// Freezes orphan records first, then the usage of owners, then inodes, then frees of blocks
+    /// and bitmaps of inodes, then descriptors with the checksums of bitmaps, then the superblock:
+    /// each may change the following ones.
     fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<(), Error> {
         let st = &*self.0;
         let frozen = st

@@ -38,7 +38,7 @@ pub(super) fn in_memory(
     let client: Arc<dyn extant_journal::Client> = Arc::new(StoreClient(store.clone()));
     store.journal.set_client(Arc::downgrade(&client));
     let ops = Operations::new(Vfs::new(store.clone(), options.memory / 4, options.names, false));
-    // What is replayed was allowed when it was done.
+    // The changes were allowed when they were made.
     ops.without_limits(|| ops.replay_fast_commits(fast.iter()))?;
     store.journal.shutdown()?;
     Ok(overlay)

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use extant_format::features::{Features, Incompat, RoCompat};
 
-/// What may be done with a file system.
+/// The access that a file system's features allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Everything.

@@ -14,7 +14,7 @@ pub(super) const MIN_MEMORY: u64 = 64 << 20;
 /// Share of the memory that is taken.
 const SHARE: u64 = 4;
 
-/// The share of what this process may have, at least [`MIN_MEMORY`].
+/// Returns the share of the memory that this process may have, at least [`MIN_MEMORY`].
 pub(super) fn default_memory() -> u64 {
     let available = [machine(Path::new("/")), limit(Path::new("/"))].into_iter().flatten().min();
     (available.unwrap_or(0) / SHARE).max(MIN_MEMORY)
@@ -69,8 +69,8 @@ fn directory(mount: &str, kind: &str, group: &str) -> Option<Found> {
         return None;
     }
     filesystem.next();
-    // A group outside of what is mounted, as a container may see it, is bound by the groups that
-    // are mounted at least.
+    // A group outside the mounted hierarchy, as a container may see it, has at least the limits of
+    // the mounted groups.
     let below = Path::new(group).strip_prefix(mounted_root).unwrap_or(Path::new(""));
     let inside = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     let below = if inside { below.into() } else { PathBuf::new() };

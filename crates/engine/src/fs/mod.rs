@@ -41,13 +41,13 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Fs {
     ops: Arc<Operations>,
-    /// What open files count, by shard.
+    /// The anchors of open files, by shard.
     _anchors: Vec<Arc<Anchor>>,
     jobs: Option<Jobs>,
     recovery: Recovery,
     /// The journal refers to it weakly.
     _client: Arc<client::StoreClient>,
-    /// The superblock's state when nobody has it mounted.
+    /// The superblock's state of the unmounted file system.
     clean_state: State,
     mmp: Option<Mmp>,
     /// The journal's device, if that is not the file system's own.
@@ -62,7 +62,7 @@ impl Deref for Fs {
 }
 
 impl Fs {
-    /// Opens an image file or block device. The path is taken as it is, whatever characters it has.
+    /// Opens an image file or block device. No character of the path has a special meaning.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Fs> {
         Self::open_device(options.device(path.as_ref())?, options)
     }
@@ -72,7 +72,7 @@ impl Fs {
         Self::open_device(options.device_of(image)?, options)
     }
 
-    /// Opens whatever is on a device. A panic of the device counts as an I/O error.
+    /// Opens the file system on a device. A panic of the device counts as an I/O error.
     pub fn open_device(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
         open::open(Arc::new(GuardedDevice::new(dev)), options)
     }
@@ -88,7 +88,7 @@ impl Fs {
         Self::open_device(dev, options)
     }
 
-    /// What opening had to mend.
+    /// Returns the repairs of the opening.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
@@ -111,7 +111,7 @@ impl Fs {
         Ok(log.map(|log| log.superblock().clone()))
     }
 
-    /// The operations, for those who must share them (open files do).
+    /// Returns the operations, for callers that must share them, such as open files.
     pub fn operations(&self) -> &Arc<Operations> {
         &self.ops
     }
@@ -119,7 +119,8 @@ impl Fs {
     /// Whether nothing can be changed: asked for, or after an error.
     pub fn is_read_only(&self) -> bool {
         let st = self.ops.st();
-        // Whoever was told that the log has failed may be here before the file system was.
+        // A thread that got the error of a failed log may be here before the file system is
+        // informed.
         st.read_only.load(Ordering::Acquire) || st.journal.is_aborted()
     }
 
@@ -134,8 +135,8 @@ impl Fs {
     }
 
     /// Writes everything, marks the file system clean and closes it. Handles that outlive this get
-    /// ESTALE, and neither write to the device nor keep it open. What other threads write meanwhile
-    /// is either kept or refused.
+    /// ESTALE, and neither write to the device nor keep it open. Concurrent writes of other threads
+    /// are either kept or refused.
     pub fn unmount(mut self) -> Result<()> {
         self.close()
     }
@@ -197,15 +198,15 @@ impl Fs {
                 st.journal.crash();
                 return Err(e);
             }
-            // What cannot be read now is told by the release.
+            // The release reports an error of reading.
             _ => {}
         }
         let closed = match self.is_read_only() {
             false => self.close_clean(),
-            // What was done until then is for the next recovery; there is nothing to be told.
+            // The next recovery finds the changes until then; there is no error.
             true if st.is_shut_down() => Ok(()),
             true => {
-                // An error stopped all changes; what is in the journal is for the next recovery.
+                // An error stopped all changes; the next recovery replays the journal.
                 st.journal.crash();
                 open::mark_error(st).and(Err(Error::Aborted(format!(
                     "an earlier error stopped all changes: {}",
@@ -216,8 +217,8 @@ impl Fs {
         closed.and(self.mmp.take().map_or(Ok(()), Mmp::release))
     }
 
-    /// Writes everything and marks the file system clean. What could not be written before, and
-    /// nobody was told of, is an error of the closing.
+    /// Writes everything and marks the file system clean. Unreported losses of data are errors of
+    /// the close.
     fn close_clean(&self) -> Result<()> {
         let st = self.ops.st();
         let synced = self.ops.drain();

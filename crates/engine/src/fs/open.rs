@@ -42,14 +42,14 @@ const PAGE_SHARE: u64 = 2;
 /// Share of the memory for a transaction's blocks, and again for copies that are not home.
 const JOURNAL_SHARE: u64 = 16;
 
-/// What operations can rely on however little memory there is, as far as the log has it: about what
-/// the smallest logs give.
+/// The credits of an operation with any bound on memory, as far as the log has them: about those of
+/// the smallest logs.
 const LEAST_CREDITS: u32 = 1024;
 
 /// Whether this machine's C counts bytes above 127 as positive, as the kernel that runs on it does.
 const UNSIGNED_CHARS: bool = c_char::MAX as i32 == 255;
 
-/// Opens whatever is on `dev`.
+/// Opens the file system on `dev`.
 pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
     let exclusive = !options.read_only && !dev.read_only();
     let mounted = MountedDevice::claimed(dev, exclusive)?;
@@ -140,7 +140,7 @@ fn assemble(
     options: &OpenOptions,
     recovery: Recovery,
 ) -> Result<Fs> {
-    // What marking decided belongs to the facts.
+    // The geometry must include the decisions of marking.
     let geo = Geometry::new(&sb)?;
     let how = Use {
         write: log.is_some(),
@@ -179,7 +179,7 @@ fn assemble(
     })
 }
 
-/// The first changes: what a crash left is finished, and the jobs begin.
+/// Makes the first changes: processes the orphans of a crash, and starts the jobs.
 fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     fs.recovery.orphans = fs.ops.process_orphans()?;
     if fs.is_read_only() {
@@ -193,7 +193,7 @@ fn start(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     Ok(())
 }
 
-/// As the end of [`start`], without a thread whose progress would show in the bytes of the image.
+/// As the end of [`start`], without threads, since their progress would show in the image's bytes.
 fn start_deterministic(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     fs.jobs = Some(Jobs::none(&fs.ops));
     let zero_next = || fs.ops.st().alloc.zero_next_table();
@@ -210,8 +210,8 @@ fn start_deterministic(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
     Ok(())
 }
 
-/// Opening failed before anything else was changed: takes the mark back. What cannot be written is
-/// told by the mark.
+/// Removes the mark of a mounted file system after an opening that failed before any other change.
+/// If that cannot be written, the mark stays.
 fn unmark(dev: &dyn BlockDevice, mut sb: Superblock) {
     if let Err(e) = boot::write_superblock(dev, &mut sb) {
         tracing::error!("the superblock could not be written back: {e}");
@@ -334,9 +334,8 @@ fn device_blocks(dev: &dyn BlockDevice, geo: &Geometry) -> u64 {
     dev.len() / u64::from(geo.block_size)
 }
 
-/// The superblock says that everything is home, so what the log holds is from before somebody took
-/// care of it without the log: it would undo that. It is emptied, as a kernel does that mounts the
-/// image.
+/// Empties a log that the superblock does not require. Its content is older than changes that were
+/// made without it, which a replay would undo. The kernel empties it at mount, too.
 fn empty_log(
     dev: Arc<dyn BlockDevice>,
     external_log: Option<&Arc<dyn BlockDevice>>,
@@ -387,7 +386,7 @@ fn mark_mounted(
     }
     sb.set_features(features);
     if sb.unsigned_hash().is_none() {
-        // Whoever writes first decides how bytes above 127 are hashed in names.
+        // The first writer decides how bytes above 127 are hashed in names.
         sb.set_flags(
             sb.flags()
                 | if UNSIGNED_CHARS { SuperFlags::UNSIGNED_HASH } else { SuperFlags::SIGNED_HASH },
@@ -428,7 +427,7 @@ pub fn mark_error(st: &Store) -> Result<()> {
     boot::write_superblock(&*st.dev, &mut sb)
 }
 
-/// What is to be done with a file system.
+/// The kind of access of an opening.
 #[derive(Clone, Copy)]
 pub(super) struct Use {
     pub write: bool,
@@ -525,7 +524,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    /// A device whose writes panic, and a clock that does, while the switch is on.
+    /// A device with panicking writes, and a panicking clock, while the switch is on.
     /// [`Fs::open_device`] would make an error of the device's panic, as of no other panic.
     #[derive(Debug)]
     struct Brittle(Memory, Arc<AtomicBool>);

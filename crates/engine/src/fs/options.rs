@@ -167,33 +167,32 @@ impl OpenOptions {
         self
     }
 
-    /// What follows when something is wrong in the file system's own structures, instead of what
-    /// the superblock says: changes go on, or there are no more of them (a library does not panic
-    /// the machine: that policy ends changes, too).
+    /// Sets the reaction to damage in the file system's own structures, in place of the
+    /// superblock's: changes continue, or end. The policy of a panic ends changes, too, since a
+    /// library does not panic the machine.
     pub fn errors(mut self, policy: ErrorPolicy) -> Self {
         self.errors = Some(policy);
         self
     }
 
-    /// Bound on all caches together, in bytes. The engine works with 64 MiB at least, which any
-    /// smaller number stands for. The default is a quarter of the memory that this process may
-    /// have: the machine's, or what its control groups allow.
+    /// Bounds all caches together, in bytes. Values below 64 MiB count as 64 MiB. The default is a
+    /// quarter of the memory that this process may have: the machine's, or the limit of its control
+    /// groups.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes.max(MIN_MEMORY);
         self
     }
 
-    /// Whether names that were looked up are remembered; they are by default. Not worth its memory
-    /// where somebody above remembers them, as the kernel does for a FUSE mount, and asks for each
-    /// only once.
+    /// Sets whether names are cached after a lookup, as by default. Not useful if the caller caches
+    /// them, as the kernel does for a FUSE mount, and looks up each only once.
     pub fn remember_names(mut self, yes: bool) -> Self {
         self.names = yes;
         self
     }
 
-    /// Whether a thread loads what somebody who walks a tree will ask for next; not by default.
-    /// Worth a thread where whoever asks waits for each answer, as the clients of a FUSE mount do,
-    /// and names are not remembered here ([`Self::remember_names`]).
+    /// Sets whether inodes are prefetched for clients that walk a tree; not by default. Useful if
+    /// clients wait for each answer, as those of a FUSE mount do, and names are not cached here
+    /// ([`Self::remember_names`]).
     pub fn look_ahead(mut self, yes: bool) -> Self {
         self.look_ahead = yes;
         self
@@ -207,11 +206,10 @@ impl OpenOptions {
 
     /// Seed of generations, for reproducible images: the same calls from one thread give the same
     /// bytes, on each machine and at each load, if [`Self::clock`] and the image give the same,
-    /// too. Nothing is done in the background then: a change stays in memory until a sync, or until
-    /// there is no room for more, whatever [`Self::commit_interval`] is; tables are zeroed by the
-    /// opening; a walk is not looked ahead of. Caches whose size shows in the bytes work with 64
-    /// MiB, whatever [`Self::memory`] is. Multiple mount protection writes times and names of the
-    /// machine all the same.
+    /// too. No work is done in the background then: a change stays in memory until a sync, or until
+    /// memory is full, with any [`Self::commit_interval`]; the opening zeroes tables; walks have no
+    /// prefetch. Caches with a size that affects the bytes have 64 MiB, with any [`Self::memory`].
+    /// Multiple mount protection still writes times and names of the machine.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -223,7 +221,7 @@ impl OpenOptions {
         self
     }
 
-    /// Zero what was never used of inode tables, in the background (`init_itable`).
+    /// Sets whether unused parts of inode tables are zeroed in the background (`init_itable`).
     pub fn zero_tables(mut self, yes: bool) -> Self {
         self.zero_tables = yes;
         self
@@ -242,9 +240,8 @@ impl OpenOptions {
         self
     }
 
-    /// Bytes that free-space trees may take, 0 for any number; at least what the worst tree takes.
-    /// The default is what two blocks for each group take, and no more than a part of
-    /// [`Self::memory`].
+    /// Bounds the bytes of free-space trees, 0 for any number; at least the bytes of the largest
+    /// tree. The default is two blocks for each group, and no more than a part of [`Self::memory`].
     pub fn mb_frsp_max_mem(self, bytes: u64) -> Self {
         self.tunable("mb_frsp_max_mem", bytes)
     }
@@ -267,14 +264,14 @@ impl OpenOptions {
         self
     }
 
-    /// How device writes of writeback are collected: for measurements of what that is worth.
+    /// Sets the scope over which device writes of writeback are collected, for measurements.
     #[doc(hidden)]
     pub fn plug(mut self, policy: PlugPolicy) -> Self {
         self.plug = policy;
         self
     }
 
-    /// What the superblock shall name as the last place where it was mounted.
+    /// Sets the last mount point in the superblock.
     pub fn mount_point(mut self, path: impl Into<String>) -> Self {
         self.mount_point = Some(path.into());
         self
@@ -335,7 +332,8 @@ impl OpenOptions {
         self.seed.is_some()
     }
 
-    /// Bytes that are shared out among caches whose size shows in the bytes of the image.
+    /// Returns the bytes that are divided among caches with a size that affects the bytes of the
+    /// image.
     pub(crate) fn shared_memory(&self) -> u64 {
         if self.is_deterministic() { MIN_MEMORY } else { self.memory }
     }

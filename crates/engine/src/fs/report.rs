@@ -1,4 +1,4 @@
-//! What opening found, and counters of a live file system.
+//! The results of an opening, and counters of an open file system.
 
 use crate::alloc::{PreallocStats, SpaceStats, Usage};
 use crate::inode::PoolStats;
@@ -10,10 +10,10 @@ use extant_journal::Stats as JournalStats;
 use extant_journal::recovery::Outcome;
 use extant_sync::atomic::Ordering;
 
-/// What opening had to mend.
+/// The repairs of an opening.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
-    /// What was replayed; None if the journal was empty or there is none.
+    /// The result of the replay; `None` if the journal was empty or there is none.
     pub journal: Option<Outcome>,
     /// Whether the journal held something though the superblock said that nothing had to be
     /// recovered: it was emptied.
@@ -26,7 +26,7 @@ pub struct Recovery {
     pub log_skipped: Option<String>,
     /// Whether the replay went into memory only.
     pub in_memory: bool,
-    /// What was done with orphan records.
+    /// The results for orphan records.
     pub orphans: OrphanReport,
     /// Why the file system can be read only, if it was not asked to be.
     pub read_only: Option<String>,
@@ -78,9 +78,9 @@ pub struct FsStats {
     pub space: SpaceStats,
     /// Inodes in memory that can be looked up by number.
     pub inodes_cached: usize,
-    /// Inodes in memory that have no name and that nobody looks up by number.
+    /// Inodes in memory without a name that cannot be looked up by number.
     pub inodes_nameless: usize,
-    /// Of those that can be looked up, inodes that nobody uses, about.
+    /// The approximate number of unused inodes among those that can be looked up.
     pub inodes_unused: usize,
     /// Inodes that are held, by a FUSE kernel for example, without being in memory.
     pub inodes_parked: usize,
@@ -88,7 +88,7 @@ pub struct FsStats {
     pub inodes_evicted: u64,
     /// Inodes that were loaded before anybody asked for them.
     pub inodes_ahead: u64,
-    /// Of these, inodes that somebody asked for then.
+    /// Prefetched inodes that were asked for.
     pub inodes_ahead_used: u64,
     /// Names in memory.
     pub names_cached: usize,

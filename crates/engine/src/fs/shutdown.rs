@@ -1,5 +1,5 @@
-//! Stopping a file system in use as a power cut would (FS_IOC_SHUTDOWN), for those who test what
-//! outlives one.
+//! A stop of a file system in use that acts as a power cut (FS_IOC_SHUTDOWN), for tests of
+//! recovery.
 
 use crate::error::{Errno, Error, Result};
 use crate::ops::Operations;
@@ -12,8 +12,8 @@ impl Operations {
         self.st().give_up(&Error::Io(std::io::Error::other(why.to_owned())));
     }
 
-    /// Commits what was done so far, then stops: nothing more reaches the device, not even by the
-    /// unmount, and the next opening recovers. From then on changes and syncs fail with EIO.
+    /// Commits all changes so far, then stops: no later write reaches the device, not even that of
+    /// the unmount, and the next opening recovers. From then on changes and syncs fail with EIO.
     /// Content that is only in pages is lost. Does nothing if nothing may be changed anyway.
     ///
     /// # Errors
@@ -26,16 +26,14 @@ impl Operations {
         }
         let committed = st.journal.sync();
         tracing::warn!("the file system is shut down: nothing more is written");
-        // In this order, so that nobody is told that the file system is read-only for another
-        // reason.
+        // In this order, so that no caller sees the file system read-only for another reason.
         st.shut_down.store(true, Ordering::Release);
         st.read_only.store(true, Ordering::Release);
         st.journal.crash();
         Ok(committed?)
     }
 
-    /// Fails with EIO if the file system was shut down: what was not committed by then will never
-    /// be.
+    /// Fails with EIO if the file system was shut down: uncommitted changes are lost.
     pub(crate) fn may_sync(&self) -> Result<()> {
         match self.st().is_shut_down() {
             true => Err(Errno::Io.into()),

@@ -1,12 +1,12 @@
-//! Making everything durable.
+//! Sync: makes all changes durable.
 //!
-//! A sync walks the inodes with dirty pages, waits for those under writeback, and commits: it
-//! visits no clean inode. Who asks while one runs shares the next one with all others who do; after
-//! one of many, that waits a moment for as many. Where nothing has to be done, a look at a few
-//! words says so: the data that an operation left behind waits on the first list, then on the
-//! second, then in the running transaction or for a flush, and each is looked at before the next.
-//! Before all of them come files without a name whose last holder has let go: what they own is free
-//! when a sync returns.
+//! A sync walks the inodes with dirty pages, waits for those under writeback, and commits; it
+//! visits no clean inode. Callers that arrive while a sync runs share the next one; after a sync
+//! with many callers, the next one waits a moment for as many. Whether there is work is decided by
+//! a few words: changes are first on the list of dirty inodes, then on the list of those under
+//! writeback, then in the running transaction or waiting for a flush, and the words are read in
+//! this order. Files without a name and holders come first: their space is free when a sync
+//! returns.
 
 use crate::error::{Result, lost};
 use crate::ops::Operations;
@@ -17,18 +17,18 @@ use std::sync::Arc;
 const UNRECORDED_KBYTES: u64 = 16 << 10;
 
 impl Operations {
-    /// Everything done so far is durable when this returns.
+    /// Makes all changes so far durable.
     ///
     /// # Errors
-    /// Those of this writing, and losses of data that nobody was told of; all who share a sync are
-    /// told.
+    /// Those of this writeback and commit, and unreported losses of data. All callers that share a
+    /// sync get its error.
     pub fn sync(&self) -> Result<()> {
         self.alive()?;
         self.may_sync()?;
         if self.is_durable() {
             return Ok(());
         }
-        // Whoever does the work takes locks of files, and all wait for him.
+        // The thread that does the work takes locks of files, and all callers wait for it.
         levels::assert_may_take(Level::Directory);
         let shared = self.syncs.share(|| self.write_and_commit().map_err(Arc::new));
         shared.map_err(|e| Arc::try_unwrap(e).unwrap_or_else(|e| e.to_another()))
@@ -40,8 +40,8 @@ impl Operations {
         self.is_all_freed() && st.pool.is_clean() && st.journal.is_clean()
     }
 
-    /// Frees what nobody holds, writes all dirty pages back and commits, whatever could not be
-    /// written. Errors are this writing's and those that nobody was told of.
+    /// Frees inodes without holders, writes back all dirty pages and commits, also after errors.
+    /// Returns the errors of this writeback and unreported ones.
     fn write_and_commit(&self) -> Result<()> {
         self.reap();
         let written = self.write_back_all();
@@ -65,7 +65,7 @@ impl Operations {
         st.begin(1)?.step(|step| st.groups.join_superblock(step.handle()))
     }
 
-    /// Frees what waits for it and writes everything, until nothing is left to do.
+    /// Frees queued inodes and writes back all pages, until nothing is left to do.
     pub(super) fn drain(&self) -> Result<()> {
         let written = self.write_and_commit();
         self.free_nameless();

@@ -72,7 +72,7 @@ impl Node {
         self.0.hold(n)
     }
 
-    /// What stat(2) says.
+    /// Returns the attributes of stat(2).
     pub fn attr(&self) -> Attr {
         Attr::of(&self.0)
     }
@@ -86,7 +86,7 @@ pub struct Operations {
     anchors: Anchors,
     /// One freezes at a time.
     pub(crate) freezing: Mutex<()>,
-    /// Syncs, shared by all who ask at the same time.
+    /// Syncs, shared by concurrent callers.
     pub(crate) syncs: Coalescer<Result<(), Arc<Error>>>,
     /// Wakes the task that scans bitmaps, which sleeps while that is switched off.
     pub(crate) scan_bell: Bell,
@@ -124,8 +124,8 @@ impl Operations {
     }
 
     /// Waits for changes of content that began before the file system was closed; no other begins.
-    /// Each holds its file's lock, and looks under it whether the file system is closed. So whoever
-    /// has had the lock of a file since then, or loaded it, has nothing to fear.
+    /// Each holds its file's lock, and checks under it whether the file system is closed. No change
+    /// of a file is therefore in progress once its lock was taken, or the file loaded, since then.
     pub(crate) fn wait_for_writers(&self) {
         self.vfs.inodes.each_file(|file| drop(file.rw.read()));
     }
@@ -177,8 +177,8 @@ impl Operations {
         self.resolve_by(None, path.as_ref(), follow)
     }
 
-    /// What stat(2) says of a path. Where memory knows all of it, this takes no lock and writes
-    /// nothing that is shared.
+    /// Returns the attributes of stat(2) for a path. If the whole path is cached, this takes no
+    /// lock and writes no shared memory.
     pub fn stat(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Attr> {
         self.stat_by(None, path.as_ref(), follow)
     }
@@ -246,7 +246,8 @@ impl Operations {
         self.record_corruption(parent.and_then(|ino| self.vfs.node(ino))).map(Node)
     }
 
-    /// Target of a symlink; of an encrypted one, what the kernel shows without its key.
+    /// Returns the target of a symlink; of an encrypted one, its form without the key, as in the
+    /// kernel.
     pub fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
         self.own(node)?;
         if node.0.ftype != extant_format::types::FileType::Symlink {
@@ -287,7 +288,7 @@ impl Operations {
         now
     }
 
-    /// Whether there may be directories whose names are equal if they differ in case only.
+    /// Returns whether there may be directories with case-insensitive names.
     pub fn folds_names(&self) -> bool {
         self.st().geo.incompat(Incompat::CASEFOLD)
     }
@@ -298,10 +299,10 @@ impl Operations {
     }
 
     /// Runs `op`. As long as it fails for lack of space while freed space waits for its commit,
-    /// commits and runs it again: other threads may take what became free and free more. If none
-    /// does and blocks are scarce, writes all pages, which need less than was set aside for them,
-    /// and runs it again. If it fails at the limit of an owner, frees inodes without holders,
-    /// which its owners are charged for until then, and runs it once more.
+    /// commits and runs it again: other threads may take the freed space and free more. If no freed
+    /// space waits and blocks are scarce, writes back all pages, which need less than their
+    /// reservations, and runs it again. If it fails at the limit of an owner, frees inodes without
+    /// holders, for which their owners are charged until then, and runs it once more.
     fn with_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         if self.st().policy.deterministic && self.to_reap() != ToReap::Nothing {
             // No thread does it.
@@ -346,14 +347,15 @@ impl Operations {
         done
     }
 
-    /// What changes when transactions freeze and become durable: only words that commits write.
+    /// Returns words that change when transactions freeze and become durable, and that only commits
+    /// write.
     fn commits(&self) -> (Tid, Tid) {
         let journal = &self.st().journal;
         (journal.running_tid(), journal.durable())
     }
 
-    /// Whether what was pending may have become free since, too late for somebody who looked then;
-    /// waits for a commit that is under way.
+    /// Returns whether pending frees may have completed since `before`, too late for the caller's
+    /// attempt. Waits for a commit in progress.
     fn became_free(&self, before: (Tid, Tid)) -> bool {
         let (running, durable) = self.commits();
         let frozen = running.previous();
@@ -361,7 +363,7 @@ impl Operations {
         waited || (running, durable) != before
     }
 
-    /// Whether blocks or numbers were freed that nobody gets before the next commit.
+    /// Returns whether freed blocks or numbers wait for the next commit.
     fn pending(&self) -> bool {
         self.st().alloc.pending() > 0 || self.st().alloc.inodes_pending()
     }

@@ -53,15 +53,15 @@ type FreedInodes = Sharded<Mutex<VecDeque<(Tid, Arc<Inode>)>>>;
 #[derive(Debug)]
 pub(super) struct Reaper {
     bell: Bell,
-    /// Held while what is queued is freed, so that who needs the space waits for it.
+    /// Held while queued inodes are freed, so that threads that need the space wait for it.
     turn: Mutex<()>,
-    /// Whether somebody has taken what was queued and may not have freed all of it.
+    /// Whether a thread has taken queued inodes and may not have freed all of them.
     at_work: AtomicBool,
     queue: Queue,
     /// Freed inodes that the inode table still knows, since their slots do not say so before their
     /// transactions are durable.
     departed: FreedInodes,
-    /// Freed inodes that the inode table still knows, since somebody else does.
+    /// Freed inodes that the inode cache still has, because they have other users.
     lingering: Queue,
 }
 
@@ -80,11 +80,11 @@ impl Default for Reaper {
 }
 
 impl Reaper {
-    /// Whether all that was queued before this call has been freed.
+    /// Returns whether all inodes queued before this call have been freed.
     ///
-    /// Whoever takes a list has said before that he is at work, and the list's lock carries that to
-    /// whoever finds it empty: so it is enough to look at the lists first. That the work is done is
-    /// published by a release and read by an acquire.
+    /// A thread sets `at_work` before it takes a list, and the list's lock publishes that to a
+    /// thread that finds the list empty. It is therefore enough to examine the lists first. The end
+    /// of the work is published by a release and read by an acquire.
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.at_work.load(Ordering::Acquire)
     }
@@ -100,7 +100,7 @@ impl Reaper {
         self.bell.ring();
     }
 
-    /// Keeps a freed inode until nobody knows it any more.
+    /// Keeps a freed inode until it has no other user.
     fn linger(&self, inode: Arc<Inode>) {
         self.lingering.push(inode);
         self.bell.ring();
@@ -117,7 +117,7 @@ pub(crate) enum ToReap {
     Nothing,
 }
 
-/// What opening found on the orphan records.
+/// The orphan records found at open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrphanReport {
     /// Inodes freed.
@@ -137,8 +137,8 @@ impl Operations {
         self.reaper.queue(inode.clone());
     }
 
-    /// Frees an inode whose last name is gone, if nobody holds it; else its last holder will. No
-    /// lock may be held.
+    /// Frees an inode without a name if it has no holder; otherwise its last holder will. No lock
+    /// may be held.
     pub(super) fn bury_or_free(&self, inode: &Arc<Inode>) {
         if inode.begin_free()
             && let Err(e) = self.record_corruption(self.free(inode))
@@ -150,8 +150,8 @@ impl Operations {
         }
     }
 
-    /// A holder lets go `n` times; queues the inode if nothing keeps it. Ignores a node of another
-    /// file system, whose inode must not be freed here.
+    /// Releases `n` holds; queues the inode if nothing keeps it. Ignores a node of another file
+    /// system, since its inode must not be freed here.
     pub fn release(&self, node: &super::Node, n: u64) {
         let inode = &node.0;
         if self.is_own(node) && inode.release(n) && inode.vitals().links == 0 {
@@ -159,8 +159,8 @@ impl Operations {
         }
     }
 
-    /// As [`Operations::release`], by number: an inode that has left memory is not loaded for it.
-    /// ESTALE if nobody holds it.
+    /// As [`Operations::release`], by number, without loading an inode that has left memory. ESTALE
+    /// if the inode has no holder.
     pub fn forget(&self, ino: u64, n: u64) -> Result<()> {
         self.alive()?;
         let ino = u32::try_from(ino).map(InodeNr).map_err(|_| Errno::Stale)?;
@@ -189,12 +189,12 @@ impl Operations {
         if reaper.lingering.is_empty() { ToReap::Nothing } else { ToReap::Later }
     }
 
-    /// Whether nothing that somebody let go before this call still has to be freed.
+    /// Returns whether all inodes released before this call have been freed.
     pub(crate) fn is_all_freed(&self) -> bool {
         self.reaper.is_idle()
     }
 
-    /// Frees what is queued, after what another thread frees; returns how many inodes.
+    /// Frees the queued inodes, after another thread that does so. Returns their number.
     pub(crate) fn reap(&self) -> usize {
         let _turn = self.reaper.turn.lock();
         // Relaxed: the locks of the lists publish it.
@@ -223,7 +223,7 @@ impl Operations {
         departed.into_iter().for_each(|inode| self.retire(inode));
     }
 
-    /// Takes a freed inode out of the table, now or when nobody knows it any more.
+    /// Removes a freed inode from the cache, now or when it has no other user.
     fn retire(&self, inode: Arc<Inode>) {
         if let Some(busy) = self.vfs.inodes.retire(inode) {
             self.reaper.linger(busy);
@@ -236,8 +236,8 @@ impl Operations {
         self.retire(inode);
     }
 
-    /// Frees every inode without a name, whoever held it: the last act before the file system is
-    /// closed.
+    /// Frees every inode without a name, in spite of holders: the last change before the file
+    /// system is closed.
     pub(crate) fn free_nameless(&self) {
         for inode in self.vfs.inodes.unlinked() {
             inode.drop_holds();
@@ -295,8 +295,8 @@ impl Operations {
             body.size = 0;
             body.dtime = u32::try_from(now.sec).unwrap_or(u32::MAX).max(1);
         }
-        // Before the number is free: whoever still refers to this inode must not write over the
-        // next one's slot.
+        // Before the number is free: a remaining reference to this inode must not write to the slot
+        // of the next one.
         inode.end_free();
         let unmade = st.dirty.forget_new(step, inode);
         if !unmade && self.vfs.inodes.knows(inode) {
@@ -327,10 +327,10 @@ impl Operations {
         )
     }
 
-    /// Processes what a crash left: frees inodes without links, cuts the others to their size. Runs
-    /// before anybody else uses the file system. A record whose inode needs a structure that cannot
-    /// be read stays, and so do all others once the error policy stops changes: the next recovery
-    /// finds them.
+    /// Processes the orphan records of a crash: frees inodes without links, cuts the others to
+    /// their size. Must run before any other use of the file system. A record stays if its inode
+    /// needs a structure that cannot be read, and so do all others once the error policy stops
+    /// changes: the next recovery finds them.
     ///
     /// # Errors
     /// Those of reading the orphan file.
@@ -352,9 +352,9 @@ impl Operations {
 
     fn process_list(&self, report: &mut OrphanReport) {
         let st = self.st();
-        // Each pass reads one inode more. None is recorded twice, and what is not valid cuts the
-        // list; so it ends. It also ends at an inode that cannot be read, since the rest of the
-        // list is known from there only.
+        // Each pass reads one further inode. None is recorded twice, and an invalid one cuts the
+        // list, so the loop ends. It also ends at an unreadable inode, the only reference to the
+        // rest of the list.
         while let Some(ino) = st.orphans.unread() {
             self.process(ino, None, report);
             if st.orphans.unread() == Some(ino) {
@@ -448,7 +448,7 @@ impl Operations {
     }
 }
 
-/// What became of an orphan record.
+/// The result of processing an orphan record.
 enum Finished {
     /// It named nothing valid.
     Dropped,
@@ -465,7 +465,7 @@ const MAX_WARNINGS: u64 = 20;
 /// owners.
 const FREE_CREDITS: u32 = 24 + 6;
 
-/// Of these, what is needed when the attributes are gone.
+/// The part of these that is needed when the attributes are gone.
 const LAST_CREDITS: u32 = Orphans::CREDITS + 1 + Alloc::INODE_CREDITS + 3;
 
 #[cfg(test)]

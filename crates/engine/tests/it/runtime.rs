@@ -247,7 +247,8 @@ fn cost_of_idle_file_systems() {
     let (start, woken) = (ticks(), runtime.stats().wakeups);
     std::thread::sleep(Duration::from_secs(SECONDS));
     println!(
-        "{MANY} file systems, shared {shared}: {} threads, {} KiB each, {} ticks and {} wakeups in {SECONDS} s",
+        "{MANY} file systems, shared {shared}: {} threads, {} KiB each, {} ticks and {} wakeups \
+         in {SECONDS} s",
         threads(),
         (resident() - before) / MANY as u64 / 1024,
         ticks() - start,

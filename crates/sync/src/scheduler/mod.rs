@@ -17,9 +17,9 @@
 //!    deadline, or one of those that run jobs looks at timers before it sleeps. For that the
 //!    foreground runs at most one job fewer than it has threads.
 //! 3. Without a timer and a waiting task no thread wakes up, but for the end of idle threads.
-//! 4. A job that has run for [`Lanes::stuck_after`] does not count for the bounds of its lane: a spare thread
-//!    takes its place, up to [`Lanes::spares`]. It still counts for the bound of its owner. So a
-//!    device that hangs keeps jobs of its own owner from running, and no others.
+//! 4. A job that has run for [`Lanes::stuck_after`] does not count for the bounds of its lane: a
+//!    spare thread takes its place, up to [`Lanes::spares`]. It still counts for the bound of its
+//!    owner. So a device that hangs keeps jobs of its own owner from running, and no others.
 //! 5. Callers must not depend on a job that has not begun: the number of spare threads is bounded,
 //!    and the system may refuse a thread. [`Task::wake`] tells whether a thread is free.
 //!

@@ -1,9 +1,9 @@
 //! One group's inode bitmap in memory, changed without a lock, in lots of neighboring numbers.
 //!
-//! A lot is the inodes of one block of the inode table, up to a word of bits. Each thread takes
-//! numbers from a lot of its own while it has any, so that threads share neither a word of the
-//! bitmap nor a block of the table. For example, with 16 inodes in a block, thread 1 takes numbers
-//! 17 to 32 while thread 2 takes 33 to 48.
+//! A lot is the inodes of [`BLOCKS`] blocks of the inode table, up to a word of bits. Each thread
+//! takes numbers from a lot of its own while it has any, so that threads share neither a word of
+//! the bitmap nor a block of the table. For example, with 16 inodes in a block, thread 1 takes
+//! numbers 1 to 32 while thread 2 takes 33 to 64.
 //!
 //! # Invariants
 //! - A bit of `used` is set from the moment that its number is taken until the number may be taken

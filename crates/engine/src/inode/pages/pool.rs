@@ -1,11 +1,10 @@
 //! The bound on all pages of a file system, and the inodes that have some.
 //!
 //! # Invariants
-//! - An inode whose pages wait for being written is in `dirty` (from shortly after they do, and
-//!   before the writer's operation ends), which keeps it in memory. It leaves when none waits;
-//!   those that are being written then are in `Counts::writeback` already. So whoever looks at
-//!   `dirty` first and at those under writeback afterwards misses nothing that waited when he
-//!   began.
+//! - An inode with dirty pages is in `dirty` (from shortly after they become dirty, and before the
+//!   writer's operation ends), which keeps it in memory. It leaves when it has none; pages under
+//!   writeback are in `Counts::writeback` by then. A thread that examines `dirty` first and the
+//!   pages under writeback afterwards therefore misses no page that was dirty when it began.
 //! - An inode with pages is on `queue` once, as long as it lives.
 //!
 //! # Locking
@@ -27,7 +26,7 @@ use std::sync::{Arc, Weak};
 /// Pages dropped from one inode before the next one's turn.
 const EVICT_BATCH: usize = 256;
 
-/// Pages in the page cache, and the inodes whose pages are being written.
+/// Pages in the page cache, and the inodes with pages under writeback.
 #[derive(Debug)]
 pub(super) struct Counts {
     pages: ShardedCounter,
@@ -73,7 +72,7 @@ fn shift(counter: &ShardedCounter, before: usize, after: usize) {
     }
 }
 
-/// What the page cache holds.
+/// The contents of the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Bytes of all pages.
@@ -88,7 +87,7 @@ pub struct PoolStats {
     pub limit: u64,
 }
 
-/// Over what the device writes of writeback are collected.
+/// The scope over which the device writes of writeback are collected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlugPolicy {
     /// Many files: adjacent blocks of different files become one write.
@@ -144,7 +143,7 @@ impl PagePool {
         }
     }
 
-    /// What is held.
+    /// Returns the contents.
     pub fn stats(&self) -> PoolStats {
         let bytes = |pages: i64| u64::try_from(pages).unwrap_or(0) * self.page_size;
         PoolStats {
@@ -202,26 +201,26 @@ impl PagePool {
         self.dirty.walk()
     }
 
-    /// Waits until the pages are written, mapped or given up that are being written now, whatever
-    /// is begun meanwhile.
+    /// Waits until the pages now under writeback are written and mapped, or dropped. Later
+    /// writebacks are not waited for.
     pub fn wait_for_writeback(&self) {
         self.counts.writeback.wait_gone(&self.counts.writeback.arrived());
     }
 
-    /// Whether nothing waits for being written, nothing is being written, and nobody has to be told
-    /// of a loss. Looks at one word of each list's shards, and at no inode.
+    /// Returns whether no page is dirty or under writeback, and no loss is unreported. Reads one
+    /// word of each list's shards, and no inode.
     pub fn is_clean(&self) -> bool {
         self.is_written() && !self.any_failed.load(Ordering::Acquire)
     }
 
     /// Whether nothing waits for being written and nothing is being written.
     pub fn is_written(&self) -> bool {
-        // In this order: what is being written has left the first list, or is about to.
+        // In this order: an inode under writeback has left the first list, or is about to.
         self.dirty.is_empty() && self.counts.writeback.is_empty()
     }
 
-    /// Notes that data of the inode are lost: open files are told, or else who syncs or closes the
-    /// file system.
+    /// Records that data of the inode are lost. Open files report the loss, or else a sync or the
+    /// close of the file system.
     pub fn note_failed(&self, inode: &Arc<Inode>, errno: i32) {
         inode.pages.note_error(errno);
         let mut failed = self.failed.lock();
@@ -229,7 +228,7 @@ impl PagePool {
         failed.entry((inode.ino, inode.generation)).or_insert_with(|| inode.clone());
     }
 
-    /// The first loss of data that nobody was told of; all of them count as told then.
+    /// Returns the first unreported loss of data. All losses count as reported then.
     pub fn untold_loss(&self) -> Result<()> {
         let failed = {
             let mut failed = self.failed.lock();
