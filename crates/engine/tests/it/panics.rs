@@ -2,7 +2,7 @@
 //! change becomes durable.
 
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op, forward_device};
-use extant_engine::{Caller, Clock, Fs, New, OpenFlags, OpenOptions, Timestamp};
+use extant_engine::{Caller, Clock, Follow, Fs, New, OpenFlags, OpenOptions, Timestamp};
 use extant_testkit::e2fsck;
 use extant_testkit::image::{FeatureSet, Image};
 use std::collections::BTreeSet;
@@ -171,19 +171,20 @@ fn a_panic_inside_a_change_makes_nothing_durable() {
     });
 }
 
-/// A subscriber of the engine's traces on this thread that panics there, in the middle of the
-/// module that traces.
-#[derive(Debug, Clone)]
-struct Tripwire {
-    left: Arc<AtomicU64>,
-    modules: Arc<Mutex<BTreeSet<&'static str>>>,
-}
+/// A subscriber of the engine's traces on all threads that panics in the middle of the module that
+/// traces.
+struct Tripwire;
+
+/// The number of traces until the panic; none comes at 0.
+static LEFT: AtomicU64 = AtomicU64::new(0);
+
+/// The modules that panicked so far.
+static MODULES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 impl Tripwire {
     fn touch(&self, place: &Metadata<'_>) {
-        let left = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let left =
+            LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         if left == Ok(1) {
             let modules = [
                 "file", "alloc", "extent", "ops", "dir", "inode", "volume", "fs", "journal",
@@ -193,9 +194,9 @@ impl Tripwire {
             let module = modules
                 .into_iter()
                 .find(|module| path.split("::").any(|part| part.ends_with(module)));
-            self.modules
+            MODULES
                 .lock()
-                .expect("nobody panics while it is locked")
+                .expect("no panic while it is locked")
                 .insert(module.unwrap_or("another"));
             panic!("planted in {path}");
         }
@@ -219,74 +220,107 @@ impl Subscriber for Tripwire {
     fn exit(&self, _: &Id) {}
 }
 
-/// Uses a file system while the `nth` trace of this thread panics, and, if requested, its device
-/// fails from a write on. Returns whether it panicked.
-fn trip(
-    image: &Image,
-    nth: u64,
-    failing: Option<u64>,
-    modules: &Arc<Mutex<BTreeSet<&'static str>>>,
-) -> bool {
-    let what = format!("trace {nth}, writes fail from {failing:?} on");
+/// Uses a file system while the `nth` trace panics, and, if requested, its device fails from a write
+/// on. Returns whether it panicked.
+fn trip(image: &Image, nth: u64, failing: Option<u64>) -> bool {
+    let place = format!("trace {nth}, writes fail from {failing:?} on");
     let inner = options().device(image.path()).expect("a device");
     let device = Arc::new(FaultDevice::new(inner));
     let fs = Fs::open_device(device.clone(), &options()).expect("open");
     if let Some(from) = failing {
         device.inject(Fault::new(Op::Write, from).from_then_on());
     }
-    let syncing = AtomicBool::new(false);
-    let wire = Tripwire { left: Arc::new(AtomicU64::new(nth)), modules: modules.clone() };
-    let used = tracing::subscriber::with_default(wire, || {
-        catch_unwind(AssertUnwindSafe(|| use_all(&fs, &syncing)))
-    });
+    LEFT.store(nth, Ordering::Relaxed);
+    let synced = catch_unwind(AssertUnwindSafe(|| use_all(&fs)));
+    let panicked = LEFT.swap(0, Ordering::Relaxed) == 0;
+    assert!(panicked || synced.is_ok(), "{place}: a panic that was not planted");
     device.heal();
-    let panicked = used.is_err();
     // Waiting operations and lost changes: none of these hangs.
-    let told = [fs.sync().is_err(), fs.sync().is_err(), fs.unmount().is_err()];
-    // A panic in a write comes before the write is accepted, and loses nothing.
-    let loses = panicked && syncing.into_inner() || device.failed() > 0;
-    assert!(!loses || told.contains(&true), "{what}: a loss is told");
+    let accepted = [fs.sync().is_ok(), fs.sync().is_ok(), fs.unmount().is_ok()];
     e2fsck::recover(image.path()).assert_clean();
+    let synced = matches!(synced, Ok(Ok(())));
+    // Without a panic in the caller and without an error, nothing is lost.
+    drop(device);
+    if synced {
+        read_all(image, &place);
+    }
+    assert!(synced || panicked || accepted.contains(&false), "{place}: a loss is told");
     panicked
 }
 
+/// The contents of a file that [`use_all`] makes.
+fn pieces(n: u8) -> impl Iterator<Item = (u64, Vec<u8>)> {
+    (0..4).map(move |piece| (piece * 100_000, vec![n; 9000]))
+}
+
 /// Everything is in memory until it is synced.
-fn use_all(fs: &Fs, syncing: &AtomicBool) -> extant_engine::Result<()> {
+fn use_all(fs: &Fs) -> extant_engine::Result<()> {
     let root = fs.root()?;
     for n in 0..4 {
         let node = fs.create(&WHO, &root, format!("file{n}").as_bytes(), 0o644, New::File)?;
         let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
-        for piece in 0..4 {
-            file.write_at(piece * 100_000, &vec![n as u8; 9000])?;
+        for (offset, data) in pieces(n) {
+            file.write_at(offset, &data)?;
         }
     }
-    syncing.store(true, Ordering::Relaxed);
     fs.sync()
 }
 
+/// Asserts that the image has all that [`use_all`] writes.
+fn read_all(image: &Image, place: &str) {
+    let fs = Fs::open(image.path(), &options().read_only(true)).expect("open");
+    for n in 0..4 {
+        let node = fs.resolve(format!("/file{n}"), Follow::Yes).expect("a file that was synced");
+        let file = fs.open_file(&node, OpenFlags::default()).expect("open");
+        for (offset, data) in pieces(n) {
+            let mut read = vec![0; data.len()];
+            let length = file.read_at(offset, &mut read).expect("read");
+            assert!(length == data.len() && read == data, "{place}: file{n} at {offset}");
+        }
+    }
+}
+
 /// Panics of the engine itself, while pages are being written and wherever else something is
-/// traced, on a device that works and on one that fails.
+/// traced, on a device that works and on one that fails. The traces of all threads of a process
+/// count, so it has a process to itself.
 #[test]
 fn a_panic_of_the_engine_hangs_no_caller() {
-    in_time(|| {
-        let modules = Arc::default();
-        let original = FeatureSet::named("default").make_sized(32 << 20);
+    const ALONE: &str = "EXTANT_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return in_time(trip_everywhere);
+    }
+    let name = "panics::a_panic_of_the_engine_hangs_no_caller";
+    let output = std::process::Command::new(std::env::current_exe().expect("a program"))
+        .args([name, "--exact", "--nocapture"])
+        .env(ALONE, "")
+        .output()
+        .expect("start");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && told.contains("1 passed"),
+        "{told}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn trip_everywhere() {
+    tracing::subscriber::set_global_default(Tripwire).expect("the first subscriber");
+    let original = FeatureSet::named("default").make_sized(32 << 20);
+    let mut nth = 1;
+    while trip(&original.copy(), nth, None) {
+        // Each at first, then with gaps.
+        nth += 1 + nth / 8;
+    }
+    assert!(nth > 10, "{nth} places");
+    for failing in [0, 3] {
         let mut nth = 1;
-        while trip(&original.copy(), nth, None, &modules) {
-            // Each at first, then with gaps.
-            nth += 1 + nth / 8;
+        while trip(&original.copy(), nth, Some(failing)) {
+            nth += 1;
         }
-        assert!(nth > 10, "{nth} places");
-        for failing in [0, 3] {
-            let mut nth = 1;
-            while trip(&original.copy(), nth, Some(failing), &modules) {
-                nth += 1;
-            }
-        }
-        let modules = modules.lock().expect("nobody panicked while it was locked");
-        assert!(
-            ["alloc", "file", "journal"].iter().all(|module| modules.contains(module)),
-            "{modules:?}"
-        );
-    });
+    }
+    let modules = MODULES.lock().expect("no panic while it was locked");
+    assert!(
+        ["alloc", "file", "journal"].iter().all(|module| modules.contains(module)),
+        "{modules:?}"
+    );
 }
