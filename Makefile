@@ -181,7 +181,7 @@ publishable:
 
 # Stores numbers that fell in crates/testkit/tidy.toml, and prints sizes of each crate.
 tidy:
-	$(CARGO) run -q -p extant-testkit --example tidy -- store
+	$(CARGO) test -q -p extant-testkit --test it -- --ignored --nocapture tidy::store
 
 # The engine for Windows, macOS and WebAssembly: that it compiles there.
 portable:

@@ -220,8 +220,8 @@ impl Subscriber for Tripwire {
     fn exit(&self, _: &Id) {}
 }
 
-/// Uses a file system while the `nth` trace panics, and, if requested, its device fails from a write
-/// on. Returns whether it panicked.
+/// Uses a file system while the `nth` trace panics, and, if requested, its device fails from a
+/// write on. Returns whether it panicked.
 fn trip(image: &Image, nth: u64, failing: Option<u64>) -> bool {
     let place = format!("trace {nth}, writes fail from {failing:?} on");
     let inner = options().device(image.path()).expect("a device");
