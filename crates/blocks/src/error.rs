@@ -77,6 +77,27 @@ pub fn raw_os_error(error: &io::Error) -> Option<i32> {
     })
 }
 
+/// The cause of a transfer that was requested after the unmount; the value is the device's name.
+#[derive(Debug)]
+pub(crate) struct Revoked(pub String);
+
+impl fmt::Display for Revoked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: the file system is unmounted", self.0)
+    }
+}
+
+impl std::error::Error for Revoked {}
+
+/// Whether a [`MountedDevice`](crate::MountedDevice) refused a transfer after the unmount. An ESTALE
+/// of the device itself is another error.
+pub fn is_revoked(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|cause| match cause.downcast_ref::<DeviceError>() {
+        Some(inner) => is_revoked(&inner.cause),
+        None => cause.is::<Revoked>(),
+    })
+}
+
 /// Checks that a range lies within a device of `device_len` bytes.
 pub(crate) fn check_range(
     op: Op,

@@ -29,7 +29,7 @@ pub use aligned::AlignedDevice;
 pub use cache::{Buffer, BufferRead, BufferWrite, Cache, CacheStats};
 pub use claim::Claim;
 pub use device::BlockDevice;
-pub use error::{DeviceError, Op, raw_os_error};
+pub use error::{DeviceError, Op, is_revoked, raw_os_error};
 pub use fault::{Failure, Fault, FaultDevice};
 #[cfg(all(feature = "file-device", target_os = "linux"))]
 pub use file::{FileDevice, OpenOptions, is_write_protected};

@@ -14,6 +14,7 @@
 //! caller. [`MountedDevice::thaw`] takes none of these.
 
 use crate::device::total_len;
+use crate::error::Revoked;
 use crate::{AlignedDevice, BlockDevice, Claim};
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_sync::{Condvar, Level, Mutex, Revocable, Sharded};
@@ -164,8 +165,7 @@ impl MountedDevice {
     }
 
     fn revoked(&self) -> io::Error {
-        let text = format!("{}: the file system is unmounted", self.name);
-        io::Error::new(io::ErrorKind::StaleNetworkFileHandle, text)
+        io::Error::new(io::ErrorKind::StaleNetworkFileHandle, Revoked(self.name.clone()))
     }
 }
 

@@ -24,6 +24,8 @@ pub enum Error {
     Invalid(String),
     /// The journal was aborted after an earlier error; nothing can be changed any more.
     Aborted(String),
+    /// The file system was unmounted, and the handle with it.
+    Unmounted,
     /// The operation is not possible, for the reason that POSIX gives this number.
     Posix(Errno),
 }
@@ -91,6 +93,7 @@ impl Error {
             Error::Foreign(_) => Errno::Inval as i32,
             Error::Aborted(_) => Errno::RoFs as i32,
             Error::Invalid(_) => Errno::Inval as i32,
+            Error::Unmounted => Errno::Stale as i32,
             Error::Posix(e) => *e as i32,
         }
     }
@@ -108,6 +111,7 @@ impl Error {
             Error::Foreign(found) => Error::Foreign(*found),
             Error::Invalid(why) => Error::Invalid(why.clone()),
             Error::Aborted(why) => Error::Aborted(why.clone()),
+            Error::Unmounted => Error::Unmounted,
             Error::Posix(e) => Error::Posix(*e),
         }
     }
@@ -142,6 +146,7 @@ impl fmt::Display for Error {
             Error::Foreign(found) => write!(f, "holds {}, not an ext4 file system", found.name),
             Error::Invalid(why) => f.write_str(why),
             Error::Aborted(why) => write!(f, "journal aborted: {why}"),
+            Error::Unmounted => f.write_str("the file system was unmounted"),
             Error::Posix(e) => f.write_str(e.message()),
         }
     }
@@ -151,7 +156,10 @@ impl std::error::Error for Error {}
 
 impl From<io::Error> for Error {
     fn from(e: io::Error) -> Self {
-        Error::Io(e)
+        match extant_blocks::is_revoked(&e) {
+            true => Error::Unmounted,
+            false => Error::Io(e),
+        }
     }
 }
 
@@ -184,6 +192,7 @@ impl From<extant_journal::Error> for Error {
     fn from(e: extant_journal::Error) -> Self {
         use extant_journal::Error as J;
         match e {
+            J::Io(e) if extant_blocks::is_revoked(&e) => Error::Unmounted,
             J::Io(e) => Error::Io(copy_io(&e)),
             J::Corrupt(c) => Error::Corrupt(c),
             J::Unsupported(what) => Error::Unsupported(what.into()),
@@ -216,9 +225,13 @@ mod tests {
     use extant_testkit::Memory;
 
     #[test]
-    fn a_transfer_that_an_unmount_overtakes_fails_with_estale() {
+    fn a_transfer_after_the_unmount_is_no_error_of_the_device() {
         let device = MountedDevice::unclaimed(std::sync::Arc::new(Memory::new(4096)));
         device.revoke();
-        assert_eq!(Error::from(device.flush().unwrap_err()).errno(), Errno::Stale as i32);
+        let error = Error::from(device.flush().unwrap_err());
+        assert!(matches!(error, Error::Unmounted), "{error}");
+        assert_eq!(error.errno(), Errno::Stale as i32);
+        let own = io::Error::from(io::ErrorKind::StaleNetworkFileHandle);
+        assert!(matches!(Error::from(own), Error::Io(_)));
     }
 }

@@ -136,11 +136,11 @@ impl Volume {
         if self.policy.deterministic { 0 } else { shard_index() }
     }
 
-    /// ESTALE if the file system is closed.
+    /// Fails if the file system is closed.
     #[inline]
     pub fn alive(&self) -> Result<()> {
         match self.closed.load(Ordering::Acquire) {
-            true => Err(Errno::Stale.into()),
+            true => Err(Error::Unmounted),
             false => Ok(()),
         }
     }

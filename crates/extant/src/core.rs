@@ -32,7 +32,7 @@ impl Core {
 
     #[cold]
     fn error(&self, error: engine::Error, op: Op, inode: u32) -> Error {
-        Error::of(error, op, inode, self.closed.load(Ordering::Acquire))
+        Error::of(error, op, inode)
     }
 
     pub fn is_closed(&self) -> bool {
@@ -74,8 +74,7 @@ impl Core {
             return Err(Error::new(ErrorKind::Unmounted, Errno::Stale, Op::Unmount));
         };
         self.closed.store(true, Ordering::Release);
-        // An ESTALE that the unmount itself meets comes from the device.
-        fs.unmount().map_err(|error| Error::of(error, Op::Unmount, 0, false))
+        fs.unmount().map_err(|error| Error::of(error, Op::Unmount, 0))
     }
 }
 

@@ -139,14 +139,12 @@ impl Error {
         Error(Repr::Plain(Plain { kind, op, inode: 0, errno }))
     }
 
-    /// The engine's error of a call on an inode, 0 for none. `closed`: the file system was
-    /// unmounted.
+    /// The engine's error of a call on an inode, 0 for none.
     #[cold]
-    pub(crate) fn of(error: engine::Error, op: Op, inode: u32, closed: bool) -> Error {
-        let errno = error.errno();
+    pub(crate) fn of(error: engine::Error, op: Op, inode: u32) -> Error {
         let kind = match &error {
-            _ if closed && errno == Errno::Stale as i32 => ErrorKind::Unmounted,
             engine::Error::Posix(errno) => kind_of(*errno),
+            engine::Error::Unmounted => ErrorKind::Unmounted,
             engine::Error::Io(cause) if matches!(op, Op::Open) => match cause.kind() {
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
                 io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
@@ -161,8 +159,10 @@ impl Error {
             engine::Error::Aborted(_) => ErrorKind::Aborted,
             _ => ErrorKind::Other,
         };
+        let plain = |errno| Error(Repr::Plain(Plain { kind, op, inode, errno }));
         match error {
-            engine::Error::Posix(errno) => Error(Repr::Plain(Plain { kind, op, inode, errno })),
+            engine::Error::Posix(errno) => plain(errno),
+            engine::Error::Unmounted => plain(Errno::Stale),
             cause => {
                 // The number comes from the cause.
                 let plain = Plain { kind, op, inode, errno: Errno::Io };

@@ -168,6 +168,6 @@ impl OpenOptions {
 fn finish(opened: engine::Result<engine::Fs>) -> Result<Fs> {
     match opened {
         Ok(fs) => Ok(Fs { core: Core::new(fs) }),
-        Err(error) => Err(Error::of(error, Op::Open, 0, false)),
+        Err(error) => Err(Error::of(error, Op::Open, 0)),
     }
 }
