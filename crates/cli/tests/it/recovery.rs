@@ -226,7 +226,9 @@ fn waits_of_multiple_mount_protection_are_told_and_can_be_ended() {
         (&args!["mount", image.path(), &dir], "INT"),
         (&args!["recover", image.path()], "TERM"),
     ] {
-        let mut child = Command::new(EXTANT)
+        // A shell starts its background jobs with SIGINT ignored, and the program keeps that.
+        let mut child = Command::new("env")
+            .args(["--default-signal=INT", EXTANT])
             .args(arguments)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -20,7 +20,6 @@ mod source;
 mod table;
 mod tokens;
 
-
 use std::fs;
 use std::path::Path;
 
