@@ -89,8 +89,8 @@ impl fmt::Display for Revoked {
 
 impl std::error::Error for Revoked {}
 
-/// Whether a [`MountedDevice`](crate::MountedDevice) refused a transfer after the unmount. An ESTALE
-/// of the device itself is another error.
+/// Whether a [`MountedDevice`](crate::MountedDevice) refused a transfer after the unmount. An
+/// ESTALE of the device itself is another error.
 pub fn is_revoked(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|cause| match cause.downcast_ref::<DeviceError>() {
         Some(inner) => is_revoked(&inner.cause),
