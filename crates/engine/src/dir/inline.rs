@@ -8,9 +8,9 @@
 use super::area::{self, New};
 use super::blocks::{Dir, overwrite};
 use super::{EntryPos, Kind, linear};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Result};
 use crate::extent;
-use crate::inode::{Body, Inode, Step};
+use crate::inode::{Inode, Step, Tx};
 use crate::xattr;
 use crate::xattr::AttrEnv;
 use extant_format::dir::{
@@ -212,44 +212,17 @@ fn extend_second(
     Ok(true)
 }
 
-/// Moves the entries to a block of their own. Without space for the block the directory stays as it
-/// was.
-pub(super) fn convert(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>) -> Result<()> {
+/// Moves the entries to a block of their own. The block is claimed before the first change.
+pub(super) fn convert(d: &mut Dir<'_>, tx: &mut Tx<'_>, owner: &Arc<Inode>) -> Result<()> {
     let areas = Areas::read(d)?;
-    let parent = parent(owner);
-    let image = areas.as_first_block(d, parent)?;
-    let before = owner.body().clone();
-    match move_out(d, step, owner) {
-        Ok(buf) => overwrite(step, &buf, d.leaf_seal(), &image),
-        Err(e) => {
-            restore(d, step, owner, before)?;
-            Err(e)
-        }
-    }
-}
-
-fn move_out(
-    d: &mut Dir<'_>,
-    step: &mut Step<'_>,
-    owner: &Arc<Inode>,
-) -> Result<Arc<extant_blocks::Buffer>, Error> {
-    xattr::inline_set(d.env, step, owner, None)?;
-    {
-        let mut body = step.edit(owner)?;
-        body.flags.remove(InodeFlags::INLINE_DATA);
-        body.size = 0;
-    }
-    extent::init(d.env, step, owner)?;
-    d.kind = Kind::Linear;
-    Ok(d.grow(step, owner)?.1)
-}
-
-fn restore(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>, before: Body) -> Result<()> {
-    let mut body = step.edit(owner)?;
-    body.i_block = before.i_block;
-    body.flags = before.flags;
-    body.size = before.size;
-    body.tail = before.tail;
-    d.kind = Kind::Inline;
-    Ok(())
+    let image = areas.as_first_block(d, parent(owner))?;
+    let first = extent::claim_first(d.env, owner)?;
+    tx.step(|step| {
+        xattr::inline_set(d.env, step, owner, None)?;
+        extent::init(d.env, step, owner)?;
+        let place = extent::map_first(d.env, step, owner, first)?;
+        step.edit(owner)?.size = d.format.block_size.into();
+        d.kind = Kind::Linear;
+        overwrite(step, &d.env.cache.fresh(place.0), d.leaf_seal(), &image)
+    })
 }

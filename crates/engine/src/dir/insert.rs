@@ -5,27 +5,50 @@ use super::blocks::{Dir, overwrite};
 use super::hash::Hasher;
 use super::{Kind, inline, linear, split};
 use crate::error::{Error, Result};
-use crate::inode::{Inode, Step};
+use crate::inode::{Inode, Step, Tx};
+use crate::xattr::AttrEnv;
+use extant_format::error::Corrupt;
 use extant_format::htree::{NodeMut, RootInfo};
 use extant_format::inode::InodeFlags;
 use std::sync::Arc;
 
-/// Inserts `new`, and converts the directory if its kind has no space left.
+/// How often an insertion is tried: a directory may leave its inode, get an index, and get space in
+/// its tree.
+pub(super) const MAX_PASSES: u32 = 4;
+
+/// Inserts `new` within a step. Returns false, with nothing changed, if that takes more than a
+/// change of one leaf: [`make_space`] comes first then. Only the first change may lack space.
 pub(super) fn insert(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
     new: &New<'_>,
-) -> Result<()> {
-    if d.kind == Kind::Inline {
-        if inline::insert(d, step, owner, new)? {
-            return Ok(());
-        }
-        inline::convert(d, step, owner)?;
-    }
+) -> Result<bool> {
     match d.kind {
+        Kind::Inline => inline::insert(d, step, owner, new),
+        Kind::Linear => insert_linear(d, step, owner, new),
         Kind::Indexed => insert_indexed(d, step, owner, new),
-        _ => insert_linear(d, step, owner, new),
+    }
+}
+
+/// Changes the form of a directory, or the nodes of its hash tree, so that one more leaf or none
+/// holds `new`. Each change is a step.
+pub(super) fn make_space(
+    env: &AttrEnv,
+    tx: &mut Tx<'_>,
+    owner: &Arc<Inode>,
+    new: &New<'_>,
+) -> Result<()> {
+    let mut d = Dir::open_for_change(env, owner)?;
+    match d.kind {
+        Kind::Inline => inline::convert(&mut d, tx, owner),
+        Kind::Linear => tx.step(|step| index(&mut d, step, owner)),
+        Kind::Indexed => match split::make_space(&mut d, tx, owner, new) {
+            Err(Error::Corrupt(e)) if !d.format.metadata_csum => {
+                tx.step(|step| drop_index(step, owner, &e))
+            }
+            done => done,
+        },
     }
 }
 
@@ -34,21 +57,21 @@ fn insert_linear(
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
     new: &New<'_>,
-) -> Result<()> {
+) -> Result<bool> {
+    if d.count == 1 && d.hashed() {
+        let buf = d.load(0)?;
+        let inserted = linear::insert_at(d, step, &buf, Room::Unknown, new)?;
+        if inserted {
+            linear::note_gap(d, 0, &buf);
+        }
+        return Ok(inserted);
+    }
+    linear::insert(d, step, owner, new)?;
     if owner.flags().contains(InodeFlags::INDEX) {
         // The index misses the new name: readers must ignore it.
         step.edit(owner)?.flags.remove(InodeFlags::INDEX);
     }
-    if d.count == 1 && d.hashed() {
-        let buf = d.load(0)?;
-        if linear::insert_at(d, step, &buf, Room::Unknown, new)? {
-            linear::note_gap(d, 0, &buf);
-            return Ok(());
-        }
-        index(d, step, owner)?;
-        return insert_indexed(d, step, owner, new);
-    }
-    linear::insert(d, step, owner, new)
+    Ok(true)
 }
 
 /// Inserts into the hash tree. If the tree is damaged and no checksum protects the index, the
@@ -58,16 +81,21 @@ fn insert_indexed(
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
     new: &New<'_>,
-) -> Result<()> {
+) -> Result<bool> {
     match split::insert(d, step, owner, new) {
         Err(Error::Corrupt(e)) if !d.format.metadata_csum => {
-            tracing::warn!(%e, "hash tree is corrupt, removing the index; e2fsck -D rebuilds it");
-            step.edit(owner)?.flags.remove(InodeFlags::INDEX);
             d.kind = Kind::Linear;
-            linear::insert(d, step, owner, new)
+            linear::insert(d, step, owner, new)?;
+            drop_index(step, owner, &e).map(|()| true)
         }
         other => other,
     }
+}
+
+fn drop_index(step: &mut Step<'_>, owner: &Arc<Inode>, why: &Corrupt) -> Result<()> {
+    tracing::warn!(%why, "hash tree is corrupt, removing the index; e2fsck -D rebuilds it");
+    step.edit(owner)?.flags.remove(InodeFlags::INDEX);
+    Ok(())
 }
 
 /// Converts a full directory of one block to an indexed one: the names move to a new leaf, and

@@ -32,7 +32,7 @@ mod window;
 use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::extent;
-use crate::inode::{Inode, Step};
+use crate::inode::{Inode, Step, Tx};
 use crate::xattr::AttrEnv;
 use area::{Hit, New, Room};
 use blocks::Dir;
@@ -199,52 +199,75 @@ fn look_in_tree(d: &Dir<'_>, name: &[u8]) -> Result<Result<EntryPos, InsertSlot>
     }
 }
 
-/// Inserts a name as [`insert`] does. [`lookup_seat`] must not have found the name under the same
-/// lock.
-///
-/// # Errors
-/// As [`insert`].
-pub fn insert_seated(
-    env: &AttrEnv,
-    step: &mut Step<'_>,
-    dir: &Arc<Inode>,
-    seat: &InsertSlot,
-    name: &[u8],
-    (ino, ftype): (InodeNr, FileType),
-) -> Result<()> {
-    check_name(name)?;
-    check_key(dir)?;
-    let mut d = Dir::open_for_change(env, dir)?;
-    if d.folds && env.geo.strict_names && fold::fold(name).is_none() {
-        return Err(Errno::Inval.into());
-    }
-    let new = New { name, ino, ftype };
-    // A known slot with enough space saves a second search.
-    if let Some((leaf, room)) = &seat.0
-        && (d.kind == Kind::Indexed || d.is_one_leaf())
-        && linear::insert_at(&d, step, leaf, *room, &new)?
-    {
-        linear::note_gap(&d, 0, leaf);
-        return Ok(());
-    }
-    insert::insert(&mut d, step, dir, &new)
+/// A name to be added.
+#[derive(Clone, Copy, Debug)]
+pub struct NewName<'a> {
+    /// The name, which must be absent.
+    pub name: &'a [u8],
+    /// The inode that it leads to.
+    pub ino: InodeNr,
+    /// The type of that inode.
+    pub ftype: FileType,
+    /// The place that [`lookup_seat`] returned for the name under the same lock.
+    pub seat: Option<&'a InsertSlot>,
 }
 
-/// Adds a name, which must be absent. Splits blocks, builds the index and grows the directory as
-/// needed (updates size and blocks; not times or links).
+/// Adds a name, and calls `rest` in the same step. Splits blocks, builds the index and grows the
+/// directory as needed (updates size and blocks; not times or links). Forms and nodes without space
+/// are changed in steps of their own before, of which each leaves a valid directory.
 ///
 /// # Errors
 /// `Corrupt`, `Io`, ENOSPC (no space, or the directory has its maximum size), ENAMETOOLONG, EINVAL
-/// for invalid names.
-pub fn insert(
+/// for invalid names; those of `rest`.
+pub fn insert<'a, R>(
+    env: &AttrEnv,
+    tx: &mut Tx<'a>,
+    dir: &Arc<Inode>,
+    new: NewName<'_>,
+    rest: impl FnOnce(&mut Step<'a>) -> Result<R>,
+) -> Result<R> {
+    check_name(new.name)?;
+    check_key(dir)?;
+    let NewName { name, ino, ftype, mut seat } = new;
+    let new = New { name, ino, ftype };
+    let mut rest = Some(rest);
+    for _ in 0..insert::MAX_PASSES {
+        // Only the first pass finds the directory as the lookup left it.
+        let seat = seat.take();
+        let done = tx.step(|step| match insert_once(env, step, dir, seat, &new)? {
+            true => rest.take().map(|rest| rest(step)).transpose(),
+            false => Ok(None),
+        })?;
+        match done {
+            Some(done) => return Ok(done),
+            None => insert::make_space(env, tx, dir, &new)?,
+        }
+    }
+    Err(Corrupt::new("directory").field("space for a name").at_inode(dir.ino).into())
+}
+
+/// Adds a name within a step. Only its first change may lack space. Returns false, with nothing
+/// changed, if the directory needs [`insert::make_space`] first.
+fn insert_once(
     env: &AttrEnv,
     step: &mut Step<'_>,
     dir: &Arc<Inode>,
-    name: &[u8],
-    ino: InodeNr,
-    ftype: FileType,
-) -> Result<()> {
-    insert_seated(env, step, dir, &InsertSlot::default(), name, (ino, ftype))
+    seat: Option<&InsertSlot>,
+    new: &New<'_>,
+) -> Result<bool> {
+    let mut d = Dir::open_for_change(env, dir)?;
+    if d.folds && env.geo.strict_names && fold::fold(new.name).is_none() {
+        return Err(Errno::Inval.into());
+    }
+    // A known slot with enough space saves a second search.
+    if let Some(InsertSlot(Some((leaf, room)))) = seat
+        && (d.kind == Kind::Indexed || d.is_one_leaf())
+        && linear::insert_at(&d, step, leaf, *room, new)?
+    {
+        linear::note_gap(&d, 0, leaf);
+        return Ok(true);
+    }
+    insert::insert(&mut d, step, dir, new)
 }
 
 /// Removes a name.
@@ -310,8 +333,7 @@ pub fn replace(
     step: &mut Step<'_>,
     dir: &Arc<Inode>,
     name: &[u8],
-    ino: InodeNr,
-    ftype: FileType,
+    (ino, ftype): (InodeNr, FileType),
 ) -> Result<()> {
     if name == b".." {
         return set_parent(env, step, dir, ino);

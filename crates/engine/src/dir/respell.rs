@@ -1,9 +1,9 @@
 //! Change of the spelling of a name in a directory with case folding.
 
 use super::blocks::Dir;
-use super::{EntryPos, Found, fold, inline, locate, remove_from};
+use super::{EntryPos, Found, NewName, fold, inline, locate, remove_from};
 use crate::error::{Errno, Result};
-use crate::inode::{Inode, Step};
+use crate::inode::{Inode, Step, Tx};
 use crate::xattr::AttrEnv;
 use extant_format::dir::entries;
 use extant_format::error::Corrupt;
@@ -15,18 +15,18 @@ pub fn are_spellings(env: &AttrEnv, dir: &Inode, one: &[u8], other: &[u8]) -> bo
     super::folds(env, dir.vitals().flags) && fold::or_raw(one) == fold::or_raw(other)
 }
 
-/// Changes the spelling of the entry `name` to `new`, which must be a spelling of it. The new entry
-/// is inserted before the old one is removed, so that a lack of space changes nothing. Costs the
-/// credits of an insertion and a removal.
+/// Changes the spelling of the entry `name` to `new`, which must be a spelling of it, and calls
+/// `rest` in the same step. The new entry is inserted before the old one is removed, so that a lack
+/// of space changes nothing. Costs the credits of an insertion and a removal.
 ///
 /// # Errors
-/// `Corrupt`, `Io`, ENOENT, ENOSPC.
-pub fn respell(
+/// `Corrupt`, `Io`, ENOENT, ENOSPC; those of `rest`.
+pub fn respell<'a>(
     env: &AttrEnv,
-    step: &mut Step<'_>,
+    tx: &mut Tx<'a>,
     dir: &Arc<Inode>,
-    name: &[u8],
-    new: &[u8],
+    (name, new): (&[u8], &[u8]),
+    rest: impl FnOnce(&mut Step<'a>) -> Result<()>,
 ) -> Result<()> {
     super::check_key(dir)?;
     let (old, Found { ino, ftype }) = {
@@ -35,13 +35,15 @@ pub fn respell(
         (stored_name(&d, &spot)?, spot.hit.found)
     };
     if old == new {
-        return Ok(());
+        return tx.step(rest);
     }
-    // The insertion may move entries: the old one is searched for again, byte by byte.
-    super::insert(env, step, dir, new, ino, ftype)?;
-    let d = Dir { exact: true, ..Dir::open_for_change(env, dir)? };
-    let spot = locate(&d, &old)?.ok_or(Errno::NoEnt)?;
-    remove_from(&d, step, dir, &spot)
+    super::insert(env, tx, dir, NewName { name: new, ino, ftype, seat: None }, |step| {
+        // The insertion may move entries: the old one is searched for again, byte by byte.
+        let d = Dir { exact: true, ..Dir::open_for_change(env, dir)? };
+        let spot = locate(&d, &old)?.ok_or(Errno::NoEnt)?;
+        remove_from(&d, step, dir, &spot)?;
+        rest(step)
+    })
 }
 
 /// Returns the stored name of an entry.

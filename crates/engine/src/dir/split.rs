@@ -13,36 +13,52 @@ use super::hash::Hasher;
 use super::htree::{self, Frame, Path};
 use super::linear;
 use crate::error::{Errno, Result};
-use crate::inode::{Inode, Step};
+use crate::inode::{Inode, Step, Tx};
 use extant_blocks::Buffer;
 use extant_format::dir::entries;
 use extant_format::error::Corrupt;
 use extant_format::htree::NodeMut;
 use std::sync::Arc;
 
-/// Inserts `new` into the leaf of its hash, and makes space as needed.
+/// Inserts `new` into the leaf of its hash, or into one of its halves. Returns false, with nothing
+/// changed, if the nodes above have no space for another leaf: [`make_space`] comes first then.
 pub(super) fn insert(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
     new: &New<'_>,
+) -> Result<bool> {
+    let root = htree::root(d)?;
+    let path = htree::probe(d, &root, root.hasher.major(new.name))?;
+    let leaf = htree::load_leaf(d, path.leaf)?;
+    if linear::insert_at(d, step, &leaf, Room::Unknown, new)? || insert_packed(d, step, &leaf, new)?
+    {
+        return Ok(true);
+    }
+    match full_nodes(d, &path)? {
+        0 => split_leaf(d, step, owner, (&path, &root.hasher), new).map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+/// Splits the full nodes above the leaf of `new`, each in a step. When it returns, the lowest has
+/// space for another leaf.
+pub(super) fn make_space(
+    d: &mut Dir<'_>,
+    tx: &mut Tx<'_>,
+    owner: &Arc<Inode>,
+    new: &New<'_>,
 ) -> Result<()> {
-    let hash = htree::root(d)?.hasher.major(new.name);
-    // Each pass but the last makes space in one more node: first in the lowest level that has
-    // space, then in the levels below. After a level is added, the same passes may follow again.
+    // Each pass makes space in one more node: first in the lowest level that has space, then in the
+    // levels below. After a level is added, the same passes may follow again.
     for _ in 0..=2 * d.max_levels() {
         let root = htree::root(d)?;
-        let path = htree::probe(d, &root, hash)?;
-        let leaf = htree::load_leaf(d, path.leaf)?;
-        if linear::insert_at(d, step, &leaf, Room::Unknown, new)?
-            || insert_packed(d, step, &leaf, new)?
-        {
-            return Ok(());
-        }
+        let path = htree::probe(d, &root, root.hasher.major(new.name))?;
+        let nodes = path.frames.len();
         match full_nodes(d, &path)? {
-            0 => return split_leaf(d, step, owner, &path, &root.hasher, new),
-            n if n < path.frames.len() => split_node(d, step, owner, &path, path.frames.len() - n)?,
-            _ => add_level(d, step, owner, &path)?,
+            0 => return Ok(()),
+            n if n < nodes => tx.step(|step| split_node(d, step, owner, &path, nodes - n))?,
+            _ => tx.step(|step| add_level(d, step, owner, &path))?,
         }
     }
     Err(d.corrupt("hash tree", 0).into())
@@ -166,8 +182,7 @@ fn split_leaf(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
-    path: &Path,
-    hasher: &Hasher,
+    (path, hasher): (&Path, &Hasher),
     new: &New<'_>,
 ) -> Result<()> {
     let Some(node) = path.frames.last() else {

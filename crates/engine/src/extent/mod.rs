@@ -19,6 +19,7 @@
 mod budget;
 mod convert;
 mod env;
+mod first;
 mod indirect;
 mod lookup;
 mod map;
@@ -38,6 +39,7 @@ pub use crate::inode::{ExtentState, Run};
 pub use budget::credits;
 pub use convert::{has_unwritten, mark_unwritten, mark_written};
 pub use env::MapEnv;
+pub use first::{FirstBlock, claim_first, map_first};
 pub use lookup::{Around, around, check_distinct, goal, implied, lookup, pieces, unowned};
 pub use map::{allocate, insert_booked, insert_claim, insert_scattered};
 pub use owner::{charge, init, init_body, max_blocks, owns_nothing};

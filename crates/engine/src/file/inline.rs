@@ -10,16 +10,15 @@
 use super::read::copy;
 use super::times::Note;
 use super::{map, space, times};
-use crate::alloc::Claim;
 use crate::error::Result;
-use crate::extent::{self, ExtentState};
+use crate::extent::{self, FirstBlock};
 use crate::inode::{Inode, Step};
 use crate::store::Store;
 use crate::xattr;
 use extant_format::error::Corrupt;
 use extant_format::features::Incompat;
 use extant_format::inode::{I_BLOCK_SIZE, InodeFlags};
-use extant_format::types::FileType;
+use extant_format::types::{BlockNr, FileType};
 use extant_journal::Seal;
 use std::sync::Arc;
 
@@ -189,37 +188,34 @@ fn take_out(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
 }
 
 fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
-    let mut claim = space::claim_first(st, inode)?;
-    st.dev.write_all_at(block, map::at(st, claim.start.0))?;
+    let first = FirstBlock::new(st, inode, space::claim_first(st, inode)?)?;
+    st.dev.write_all_at(block, map::at(st, first.start().0))?;
     inode.pages.note_written(st.journal.note_data_write());
     let mut tx = st.begin(credits(st) + extent::credits(st, inode, 1))?;
-    move_out(st, tx.loose(), inode, &mut claim)
+    tx.touch(inode)?;
+    tx.step(|step| move_out(st, step, inode, first).map(drop))
 }
 
-/// Maps a claimed block in place of the content. If that fails, the content is where it was.
-fn move_out(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, claim: &mut Claim) -> Result<()> {
-    let before = inode.body().clone();
-    let moved = take_out(st, step, inode).and_then(|()| {
-        extent::insert_claim(st, step, inode, 0, claim, 0, 1, ExtentState::Written).1
-    });
-    if moved.is_err() {
-        let mut body = step.edit(inode)?;
-        body.i_block = before.i_block;
-        body.flags = before.flags;
-        body.tail = before.tail;
-    }
-    moved
+/// Maps a claimed block in place of the content.
+fn move_out(
+    st: &Store,
+    step: &mut Step<'_>,
+    inode: &Arc<Inode>,
+    first: FirstBlock,
+) -> Result<BlockNr> {
+    take_out(st, step, inode)?;
+    extent::map_first(st, step, inode, first)
 }
 
 fn convert_logged(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
-    // Before anything is changed.
-    let mut claim = space::claim_first(st, inode)?;
-    let first = claim.start;
+    let first = FirstBlock::new(st, inode, space::claim_first(st, inode)?)?;
     let mut tx = st.begin(credits(st) + 1 + extent::credits(st, inode, 1))?;
-    let step = tx.loose();
-    move_out(st, step, inode, &mut claim)?;
-    let buf = st.cache.fresh(first.0);
-    let mut bytes = step.write(&buf, Seal::NONE)?;
-    copy(block, &mut bytes);
-    Ok(())
+    tx.touch(inode)?;
+    tx.step(|step| {
+        let place = move_out(st, step, inode, first)?;
+        let buf = st.cache.fresh(place.0);
+        let mut bytes = step.write(&buf, Seal::NONE)?;
+        copy(block, &mut bytes);
+        Ok(())
+    })
 }

@@ -7,7 +7,7 @@ use super::{inline, map};
 use crate::dir::nokey;
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, ExtentState};
-use crate::inode::{Inode, Step};
+use crate::inode::{Inode, Tx};
 use crate::store::Store;
 use extant_format::error::Corrupt;
 use extant_format::inode::{FAST_SYMLINK_MAX, InodeFlags};
@@ -56,28 +56,27 @@ pub fn target_len(inode: &Inode) -> u64 {
 
 /// Stores the target of a new symlink: in the inode if it is shorter than 60 bytes, else in one
 /// block. ENAMETOOLONG beyond a block.
-pub fn set_link(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
+pub fn set_link(st: &Store, tx: &mut Tx<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
     if target.len() >= st.block_size() {
         return Err(Errno::NameTooLong.into());
     }
+    let put = |room: Option<&mut [u8]>| room.into_iter().for_each(|r| r.copy_from_slice(target));
     if target.len() <= FAST_SYMLINK_MAX {
-        let mut body = step.edit(inode)?;
-        body.flags.remove(InodeFlags::EXTENTS);
-        body.i_block.fill(0);
-        if let Some(room) = body.i_block.get_mut(..target.len()) {
-            room.copy_from_slice(target);
-        }
-        body.size = target.len() as u64;
-        return Ok(());
+        return tx.step(|step| {
+            let mut body = step.edit(inode)?;
+            body.flags.remove(InodeFlags::EXTENTS);
+            body.i_block.fill(0);
+            put(body.i_block.get_mut(..target.len()));
+            body.size = target.len() as u64;
+            Ok(())
+        });
     }
-    extent::init(st, step, inode)?;
-    let run = extent::allocate(st, step, inode, 0, 1, ExtentState::Written)?;
-    let buf = st.cache.fresh(run.pblk.0);
-    let mut block = step.write(&buf, Seal::NONE)?;
-    if let Some(room) = block.get_mut(..target.len()) {
-        room.copy_from_slice(target);
-    }
-    drop(block);
-    step.edit(inode)?.size = target.len() as u64;
-    Ok(())
+    tx.step(|step| extent::init(st, step, inode))?;
+    tx.step(|step| {
+        let run = extent::allocate(st, step, inode, 0, 1, ExtentState::Written)?;
+        let buf = st.cache.fresh(run.pblk.0);
+        put(step.write(&buf, Seal::NONE)?.get_mut(..target.len()));
+        step.edit(inode)?.size = target.len() as u64;
+        Ok(())
+    })
 }

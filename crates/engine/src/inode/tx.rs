@@ -15,7 +15,7 @@
 
 use super::{BodyMut, Inode, InodeTable};
 use crate::bounds::uninterrupted;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use extant_blocks::{Buffer, BufferWrite};
 use extant_journal::{Handle, Seal, Tid};
 use std::sync::Arc;
@@ -73,10 +73,13 @@ impl<'a> Tx<'a> {
         self.step.end(before, done)
     }
 
-    /// The writer without the rule of steps, for changes that obtain space on their way or take
-    /// back their changes.
-    pub fn loose(&mut self) -> &mut Step<'a> {
-        &mut self.step
+    /// Obtains something of the modules below before a step: an inode number, the records of
+    /// owners. Blocks may join the transaction. An error must mean that nothing was obtained.
+    ///
+    /// # Errors
+    /// Those of `obtain`.
+    pub fn obtain<R>(&mut self, obtain: impl FnOnce(&mut Handle<'a>) -> Result<R>) -> Result<R> {
+        obtain(&mut self.step.handle)
     }
 
     /// Reads the slot of an inode that the next step edits, and makes it part of the transaction.
@@ -86,6 +89,20 @@ impl<'a> Tx<'a> {
     /// ESTALE if the inode has been freed; `Corrupt`, `Io`.
     pub fn touch(&mut self, inode: &Arc<Inode>) -> Result<()> {
         self.step.touch(inode)
+    }
+
+    /// As [`Tx::touch`], an inode that is being made and that no other thread knows yet.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`; the slot is as it was then.
+    pub fn touch_new(&mut self, inode: &Arc<Inode>) -> Result<()> {
+        let Step { table, handle } = &mut self.step;
+        table.dirty.mark_new(table, handle, inode)
+    }
+
+    /// As [`Inode::note_datasync`], for a new inode.
+    pub fn note_datasync(&self, inode: &Inode) {
+        inode.note_datasync(&self.step);
     }
 
     /// How many more blocks may be changed.
@@ -142,12 +159,20 @@ impl<'a> Step<'a> {
         self.table.dirty.mark(self.table, &mut self.handle, inode)
     }
 
-    /// As [`Step::touch`], an inode that was made in this step and that no other thread knows yet.
+    /// Changes the body of an inode that was touched before. An error of `change` must mean that it
+    /// has changed nothing.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`.
-    pub fn touch_new(&mut self, inode: &Arc<Inode>) -> Result<()> {
-        self.table.dirty.mark_new(self.table, &mut self.handle, inode)
+    /// As [`Step::edit`], and those of `change`.
+    pub fn try_edit<R>(
+        &mut self,
+        inode: &Arc<Inode>,
+        change: impl FnOnce(&mut BodyMut<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.touch(inode)?;
+        let done = change(&mut inode.body_mut())?;
+        self.handle.note_change();
+        Ok(done)
     }
 
     /// Exclusive access to the bytes of a block. `seal` is applied when the transaction freezes;
@@ -202,20 +227,6 @@ impl<'a> Step<'a> {
         let before = self.changes();
         let done = uninterrupted(|| change(self));
         self.end(before, done)
-    }
-
-    /// Runs a change that obtains space on its way. Each part of it that needs space looks for it
-    /// first, so that a lack of space is harmless; any other error after the first change aborts
-    /// the journal.
-    ///
-    /// # Errors
-    /// Those of the change.
-    pub fn whole<R>(&mut self, change: impl FnOnce(&mut Step<'a>) -> Result<R>) -> Result<R> {
-        let before = self.changes();
-        match uninterrupted(|| change(self)) {
-            Err(e @ (Error::Io(_) | Error::Corrupt(_))) => self.end(before, Err(e)),
-            done => done,
-        }
     }
 
     /// Ends a step that began when the handle counted `before` changes.

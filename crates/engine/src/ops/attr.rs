@@ -232,17 +232,12 @@ impl Operations {
             .transpose()?;
         let mut tx =
             st.begin(INODE_CREDITS + xattr::credits(st, acl.as_ref().map_or(0, Vec::len)))?;
-        tx.loose().whole(|step| {
-            if let Some(acl) = &acl {
-                xattr::set(
-                    st,
-                    step,
-                    inode,
-                    b"system.posix_acl_access",
-                    Some(acl),
-                    xattr::Mode::Any,
-                )?;
-            }
+        tx.touch(inode)?;
+        if let Some(acl) = &acl {
+            let access = (b"system.posix_acl_access".as_slice(), Some(acl.as_slice()));
+            xattr::set(st, &mut tx, inode, access, xattr::Mode::Any)?;
+        }
+        tx.step(|step| {
             let mut body = step.edit(inode)?;
             set.apply(&mut body, now);
             Ok(())

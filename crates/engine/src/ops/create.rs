@@ -1,11 +1,12 @@
 //! create, mknod, mkdir, symlink, O_TMPFILE.
 
 use super::{Node, Operations};
+use crate::dir::{self, NewName};
 use crate::error::{Errno, Result};
-use crate::inode::{Inode, Step};
+use crate::inode::{Inode, Step, Tx};
 use crate::quota::{Change, Owners};
 use crate::vfs::{Target, check_name};
-use crate::{dir, extent, file, xattr};
+use crate::{extent, file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags, can_store_rdev};
 use extant_format::types::{FileType, InodeNr, Timestamp};
@@ -131,14 +132,17 @@ impl Operations {
             let plan = self.plan(who, dir, mode, FileType::Regular)?;
             plan.owners(self)?;
             let mut tx = st.begin(self.new_credits(&plan))?;
-            let step = tx.loose();
-            let inode = self.new_inode(step, dir, &plan, &New::File)?;
-            self.fill_or_undo(step, &inode, dir.ino, &plan, &New::File)?;
-            if let Err(e) = st.orphans.add(step, &inode) {
-                self.drop_new(step, &inode);
+            let inode = self.new_inode(&mut tx, dir, &plan, &New::File)?;
+            self.fill_or_undo(&mut tx, &inode, dir.ino, &plan, &New::File)?;
+            let listed = tx.step(|step| {
+                st.orphans.add(step, &inode)?;
+                step.edit(&inode)?.links = 0;
+                Ok(())
+            });
+            if let Err(e) = listed {
+                self.drop_new(&mut tx, &inode);
                 return Err(e);
             }
-            step.edit(&inode)?.links = 0;
             inode.linkable.store(true, Ordering::Release);
             inode.hold(1)?;
             Ok(Node(self.vfs.inodes.insert_nameless(inode)))
@@ -201,20 +205,15 @@ impl Operations {
             self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);
         let mut tx = st.begin(credits)?;
         tx.touch(dir)?;
-        let step = tx.loose();
-        let inode = self.new_inode(step, dir, &plan, what)?;
-        self.fill_or_undo(step, &inode, dir.ino, &plan, what)?;
-        let named = step.whole(|step| {
-            dir::insert_seated(st, step, dir, &seat, name, (inode.ino, ftype))?;
-            self.touch_dir_at(
-                step,
-                dir,
-                i32::from(ftype == FileType::Directory),
-                inode.vitals().ctime,
-            )
+        let inode = self.new_inode(&mut tx, dir, &plan, what)?;
+        self.fill_or_undo(&mut tx, &inode, dir.ino, &plan, what)?;
+        let new = NewName { name, ino: inode.ino, ftype, seat: Some(&seat) };
+        let more = i32::from(ftype == FileType::Directory);
+        let named = dir::insert(st, &mut tx, dir, new, |step| {
+            self.touch_dir_at(step, dir, more, inode.vitals().ctime)
         });
         if let Err(e) = named {
-            self.drop_new(step, &inode);
+            self.drop_new(&mut tx, &inode);
             return Err(e);
         }
         let node = Node(self.vfs.inodes.insert(inode));
@@ -278,9 +277,11 @@ impl Operations {
             + st.owner_credits()
     }
 
+    /// Takes a number, and makes the inode in memory. It is consistent when it has a name or is
+    /// recorded as an orphan: the handle must not be restarted before.
     fn new_inode(
         &self,
-        step: &mut Step<'_>,
+        tx: &mut Tx<'_>,
         dir: &Arc<Inode>,
         plan: &Plan,
         what: &New<'_>,
@@ -289,10 +290,10 @@ impl Operations {
         // Before anything is changed: limits may forbid it.
         let owners = Owners::new(&st.quota, plan.ids());
         let one = Change { inodes: 1, ..Change::default() };
-        st.quota.charge_within(step.handle(), owners, one, true)?;
-        let made = self.make_inode(step, dir, plan, what);
+        tx.obtain(|h| st.quota.charge_within(h, owners, one, true))?;
+        let made = self.make_inode(tx, dir, plan, what);
         if made.is_err()
-            && let Err(e) = st.quota.charge_within(step.handle(), owners, one.reversed(), false)
+            && let Err(e) = tx.obtain(|h| st.quota.charge_within(h, owners, one.reversed(), false))
         {
             st.give_up(&e);
         }
@@ -301,13 +302,13 @@ impl Operations {
 
     fn make_inode(
         &self,
-        step: &mut Step<'_>,
+        tx: &mut Tx<'_>,
         dir: &Arc<Inode>,
         plan: &Plan,
         what: &New<'_>,
     ) -> Result<Arc<Inode>> {
         let (st, ftype) = (self.st(), what.ftype());
-        let ino = st.alloc.new_inode(step.handle(), dir.near(), ftype)?;
+        let ino = tx.obtain(|h| st.alloc.new_inode(h, dir.near(), ftype))?;
         if self.vfs.inodes.peek(ino).is_some_and(|known| !known.freeing()) {
             // The number stays marked as in use, which it is.
             return Err(Corrupt::new("inode bitmap")
@@ -329,15 +330,15 @@ impl Operations {
             New::Dir | New::Symlink(_) | New::Special(..) => {}
         }
         let inode = Inode::fresh(st, ino, body);
-        if let Err(e) = step.touch_new(&inode) {
+        if let Err(e) = tx.touch_new(&inode) {
             // Nothing knows of the inode yet: only its number is to be given back.
-            if let Err(why) = st.alloc.free_inode(step.handle(), ino, ftype, true) {
+            if let Err(why) = tx.obtain(|h| st.alloc.free_inode(h, ino, ftype, true)) {
                 st.give_up(&why);
             }
             return Err(e);
         }
         // There is nothing to read without the inode.
-        inode.note_datasync(step);
+        tx.note_datasync(&inode);
         Ok(inode)
     }
 
@@ -359,35 +360,35 @@ impl Operations {
     /// Makes the inode that hides a name from lower layers: a character device 0:0.
     pub(super) fn new_whiteout(
         &self,
-        step: &mut Step<'_>,
+        tx: &mut Tx<'_>,
         dir: &Arc<Inode>,
         plan: &Plan,
     ) -> Result<Arc<Inode>> {
         let what = New::Special(FileType::CharDevice, (0, 0));
-        let inode = self.new_inode(step, dir, plan, &what)?;
-        self.fill_or_undo(step, &inode, dir.ino, plan, &what)?;
+        let inode = self.new_inode(tx, dir, plan, &what)?;
+        self.fill_or_undo(tx, &inode, dir.ino, plan, &what)?;
         self.vfs.inodes.insert(inode.clone());
         Ok(inode)
     }
 
     fn fill_or_undo(
         &self,
-        step: &mut Step<'_>,
+        tx: &mut Tx<'_>,
         inode: &Arc<Inode>,
         parent: InodeNr,
         plan: &Plan,
         what: &New<'_>,
     ) -> Result<()> {
-        let filled = self.fill(step, inode, parent, plan, what);
+        let filled = self.fill(tx, inode, parent, plan, what);
         if filled.is_err() {
-            self.drop_new(step, inode);
+            self.drop_new(tx, inode);
         }
         filled
     }
 
     fn fill(
         &self,
-        step: &mut Step<'_>,
+        tx: &mut Tx<'_>,
         inode: &Arc<Inode>,
         parent: InodeNr,
         plan: &Plan,
@@ -397,22 +398,24 @@ impl Operations {
         match what {
             New::File | New::Special(..) => {}
             New::Dir => {
-                extent::init(st, step, inode)?;
-                dir::init(st, step, inode, parent)?;
+                tx.step(|step| extent::init(st, step, inode))?;
+                tx.step(|step| dir::init(st, step, inode, parent))?;
             }
-            New::Symlink(target) => file::set_link(st, step, inode, target)?,
+            New::Symlink(target) => file::set_link(st, tx, inode, target)?,
         }
         for (name, value) in &plan.acl {
-            step.whole(|step| xattr::set(st, step, inode, name, Some(value), xattr::Mode::Any))?;
+            xattr::set(st, tx, inode, (name, Some(value)), xattr::Mode::Any)?;
         }
         Ok(())
     }
 
     /// Takes back a new inode after an error: it becomes an orphan, which the reaper frees.
-    pub(super) fn drop_new(&self, step: &mut Step<'_>, inode: &Arc<Inode>) {
+    pub(super) fn drop_new(&self, tx: &mut Tx<'_>, inode: &Arc<Inode>) {
         let st = self.st();
-        let dropped =
-            step.edit(inode).map(|mut b| b.links = 0).and_then(|()| st.orphans.add(step, inode));
+        let dropped = tx.step(|step| {
+            step.edit(inode)?.links = 0;
+            st.orphans.add(step, inode)
+        });
         if let Err(e) = dropped {
             return st.give_up(&e);
         }

@@ -2,7 +2,7 @@
 
 use super::create::{check_dir, check_dir_writable};
 use super::{Node, Operations, lock_inodes};
-use crate::dir;
+use crate::dir::{self, NewName};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::orphan::Orphans;
@@ -48,8 +48,8 @@ impl Operations {
             // Before its slot can say that it has a link: then it could be loaded a second time.
             self.vfs.inodes.enter(&node.0);
         }
-        tx.loose().whole(|step| {
-            dir::insert(st, step, dir, name, inode.ino, inode.ftype)?;
+        let new = NewName { name, ino: inode.ino, ftype: inode.ftype, seat: None };
+        dir::insert(st, &mut tx, dir, new, |step| {
             if nameless {
                 st.orphans.remove(step, inode)?;
             }

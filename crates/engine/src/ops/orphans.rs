@@ -258,7 +258,7 @@ impl Operations {
         }
         file::free_blocks(st, inode, 0)?;
         let mut tx = st.begin(FREE_CREDITS)?;
-        while !xattr::release(st, tx.loose(), inode)? {
+        while !xattr::release(st, &mut tx, inode)? {
             tx.restart(FREE_CREDITS)?;
         }
         tx.with_credits(LAST_CREDITS)?;

@@ -162,25 +162,41 @@ impl Operations {
         };
         self.know(new)?;
         let mut tx = st.begin(1 + 2 * st.owner_credits())?;
-        let step = tx.loose();
-        loop {
+        tx.touch(inode)?;
+        // Once more if the owners left this thread's shard meanwhile.
+        while tx.step(|step| self.hand_over(step, inode, new, (ids, inodes)))? == Outcome::Absent {
+            let old = st.quota.owners(inode.ino, &inode.body());
+            tx.obtain(|h| st.quota.load(Some(h), old))?;
+            tx.obtain(|h| st.quota.load(Some(h), new))?;
+        }
+        Ok(())
+    }
+
+    /// Changes the owners of an inode with `inodes` inodes, and moves its usage to them. Changes
+    /// nothing if an owner must be read first.
+    fn hand_over(
+        &self,
+        step: &mut Step<'_>,
+        inode: &Arc<Inode>,
+        new: Owners,
+        (ids, inodes): ((u32, u32, u32), i64),
+    ) -> Result<Outcome> {
+        let (st, tid) = (self.st(), step.tid().0);
+        step.try_edit(inode, |body| {
             let now = st.now();
-            let mut body = step.edit(inode)?;
-            let old = st.quota.owners(inode.ino, &body);
+            let old = st.quota.owners(inode.ino, body);
             let sectors = i64::try_from(body.blocks / u64::from(st.geo.sectors_per_block()))
                 .unwrap_or(i64::MAX);
             let promised = i64::try_from(inode.promised.load(Ordering::Relaxed)).unwrap_or(0);
             let (space, promised) = (st.quota.bytes(sectors), st.quota.bytes(promised));
             let change = Change { space, inodes, promised };
-            if st.quota.transfer(Some(step.tid().0), old, new, change, true)? == Outcome::Done {
+            let done = st.quota.transfer(Some(tid), old, new, change, true)?;
+            if done == Outcome::Done {
                 (body.uid, body.gid, body.projid) = ids;
                 body.ctime = now;
-                return Ok(());
             }
-            drop(body);
-            st.quota.load(Some(step.handle()), old)?;
-            st.quota.load(Some(step.handle()), new)?;
-        }
+            Ok(done)
+        })
     }
 
     /// Gives owners records where they have none: before a handle is open in which they are

@@ -4,11 +4,14 @@ use super::create::{Caller, MAX_DIR_LINKS, check_dir, check_dir_writable};
 use super::unlink::{Left, check_removable, check_removable_name};
 use super::{Node, Operations, lock_dirs, lock_inodes};
 use crate::error::{Errno, Result};
-use crate::inode::{Inode, Step};
+use crate::inode::{Inode, Step, Tx};
 use crate::orphan::Orphans;
 use crate::store::Store;
 use crate::vfs::Target;
-use crate::{alloc::Alloc, dir};
+use crate::{
+    alloc::Alloc,
+    dir::{self, NewName},
+};
 use bitflags::bitflags;
 use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, InodeNr};
@@ -31,6 +34,15 @@ bitflags! {
 struct Side<'a> {
     dir: &'a Arc<Inode>,
     name: &'a [u8],
+}
+
+/// A rename that gives an inode another name, and may replace an inode there.
+#[derive(Clone, Copy)]
+struct Move<'a> {
+    from: &'a Side<'a>,
+    to: &'a Side<'a>,
+    moved: &'a Arc<Inode>,
+    target: Option<&'a Arc<Inode>>,
 }
 
 /// Directories between a directory and the root at most, before the tree counts as a loop.
@@ -213,12 +225,10 @@ impl Operations {
             .into_iter()
             .chain(target)
             .try_for_each(|inode| tx.touch(inode))?;
-        let step = tx.loose();
-        let whiteout = plan.map(|plan| self.new_whiteout(step, from.dir, &plan)).transpose()?;
-        let done =
-            step.whole(|step| self.move_name(step, from, to, moved, target, whiteout.as_ref()));
+        let whiteout = plan.map(|plan| self.new_whiteout(&mut tx, from.dir, &plan)).transpose()?;
+        let done = self.move_name(&mut tx, &Move { from, to, moved, target }, whiteout.as_ref());
         if let (Err(_), Some(whiteout)) = (&done, &whiteout) {
-            self.drop_new(step, whiteout);
+            self.drop_new(&mut tx, whiteout);
         }
         done
     }
@@ -239,8 +249,7 @@ impl Operations {
         }
         let mut tx = st.begin(self.rename_credits(to))?;
         [to.dir, moved].into_iter().try_for_each(|inode| tx.touch(inode))?;
-        tx.loose().whole(|step| {
-            dir::respell(st, step, to.dir, from.name, to.name)?;
+        dir::respell(st, &mut tx, to.dir, (from.name, to.name), |step| {
             self.touch_dir(step, to.dir, 0)?;
             self.touch_moved(step, moved)
         })
@@ -256,25 +265,47 @@ impl Operations {
             + st.owner_credits()
     }
 
+    /// Gives the inode its new name and takes the old one, in one step. Only the new name may lack
+    /// space, and it comes first. Returns true if the replaced inode has no name left.
     fn move_name(
         &self,
-        step: &mut Step<'_>,
-        from: &Side<'_>,
-        to: &Side<'_>,
-        moved: &Arc<Inode>,
-        target: Option<&Arc<Inode>>,
+        tx: &mut Tx<'_>,
+        change: &Move<'_>,
         whiteout: Option<&Arc<Inode>>,
     ) -> Result<bool> {
-        let st = self.st();
+        let (st, Move { to, moved, target, .. }) = (self.st(), *change);
+        let (ino, ftype) = (moved.ino, moved.ftype);
+        match target {
+            Some(target) => tx.step(|step| {
+                dir::replace(st, step, to.dir, to.name, (ino, ftype))?;
+                let left = self.drop_link(step, target)?;
+                self.leave_name(step, change, whiteout)?;
+                Ok(left == Left::Orphan)
+            }),
+            None => {
+                let new = NewName { name: to.name, ino, ftype, seat: None };
+                let leave = |step: &mut Step<'_>| self.leave_name(step, change, whiteout);
+                dir::insert(st, tx, to.dir, new, leave).map(|()| false)
+            }
+        }
+    }
+
+    /// Takes the old name of an inode that has its new one.
+    fn leave_name(
+        &self,
+        step: &mut Step<'_>,
+        change: &Move<'_>,
+        whiteout: Option<&Arc<Inode>>,
+    ) -> Result<()> {
+        let (st, Move { from, to, moved, target }) = (self.st(), *change);
         let is_dir = moved.is_dir();
         let cross = from.dir.ino != to.dir.ino;
-        let freed = self.place(step, to, moved, target)?;
         match whiteout {
-            Some(inode) => dir::replace(st, step, from.dir, from.name, inode.ino, inode.ftype)?,
+            Some(inode) => dir::replace(st, step, from.dir, from.name, (inode.ino, inode.ftype))?,
             None => dir::remove(st, step, from.dir, from.name).map(|_| ())?,
         }
         if is_dir && cross {
-            dir::replace(st, step, moved, b"..", to.dir.ino, FileType::Directory)?;
+            dir::replace(st, step, moved, b"..", (to.dir.ino, FileType::Directory))?;
         }
         let gained = i32::from(is_dir && cross) - i32::from(target.is_some_and(|t| t.is_dir()));
         self.touch_dir(step, to.dir, gained)?;
@@ -283,27 +314,7 @@ impl Operations {
         }
         self.touch_moved(step, moved)?;
         self.remember_both((to, Some(moved)), (from, whiteout));
-        Ok(freed)
-    }
-
-    /// Gives `moved` its new name: the only part that may lack space. Returns true if the replaced
-    /// inode has no name left.
-    fn place(
-        &self,
-        step: &mut Step<'_>,
-        to: &Side<'_>,
-        moved: &Inode,
-        target: Option<&Arc<Inode>>,
-    ) -> Result<bool> {
-        match target {
-            Some(target) => {
-                dir::replace(self.st(), step, to.dir, to.name, moved.ino, moved.ftype)?;
-                Ok(self.drop_link(step, target)? == Left::Orphan)
-            }
-            None => {
-                dir::insert(self.st(), step, to.dir, to.name, moved.ino, moved.ftype).map(|_| false)
-            }
-        }
+        Ok(())
     }
 
     fn exchange(
@@ -340,12 +351,12 @@ impl Operations {
         target: &Arc<Inode>,
     ) -> Result<()> {
         let st = self.st();
-        dir::replace(st, step, to.dir, to.name, moved.ino, moved.ftype)?;
-        dir::replace(st, step, from.dir, from.name, target.ino, target.ftype)?;
+        dir::replace(st, step, to.dir, to.name, (moved.ino, moved.ftype))?;
+        dir::replace(st, step, from.dir, from.name, (target.ino, target.ftype))?;
         if from.dir.ino != to.dir.ino {
             for (inode, parent) in [(moved, to.dir), (target, from.dir)] {
                 if inode.is_dir() {
-                    dir::replace(st, step, inode, b"..", parent.ino, FileType::Directory)?;
+                    dir::replace(st, step, inode, b"..", (parent.ino, FileType::Directory))?;
                 }
             }
             let shift = i32::from(moved.is_dir()) - i32::from(target.is_dir());

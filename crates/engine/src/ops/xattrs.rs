@@ -71,12 +71,13 @@ impl Operations {
         };
         let mut tx = st.begin(xattr::credits(st, value.map_or(0, <[u8]>::len)) + 1)?;
         let stored = if acl.is_some_and(|a| a.minimal) { None } else { value };
-        tx.loose().whole(|step| {
-            match xattr::set(st, step, inode, name, stored, mode) {
-                // An ACL that the mode replaces need not have been there.
-                Err(e) if e.is(Errno::NoData) && value.is_some() && stored.is_none() => {}
-                other => other?,
-            }
+        tx.touch(inode)?;
+        match xattr::set(st, &mut tx, inode, (name, stored), mode) {
+            // An ACL that the mode replaces need not have been there.
+            Err(e) if e.is(Errno::NoData) && value.is_some() && stored.is_none() => {}
+            other => other?,
+        }
+        tx.step(|step| {
             let mut body = step.edit(inode)?;
             if let Some(acl) = acl {
                 body.mode = (body.mode & !0o777) | acl.mode;

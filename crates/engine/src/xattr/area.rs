@@ -3,9 +3,10 @@
 use super::AttrEnv;
 use super::block::{self, Block};
 use super::names::Key;
-use super::value::Values;
+use super::value::{self, Values};
 use crate::error::Result;
 use crate::inode::{Inode, Step, Tail};
+use extant_format::types::BlockNr;
 use extant_format::xattr::{Entry, decode_inode_area, encode_inode_area};
 use std::sync::Arc;
 
@@ -33,13 +34,18 @@ impl Places {
         Ok(Places { here, block, values: Values::default() })
     }
 
-    /// Reads both places as [`Places::read`] does, and opens the values whose reference counts may
-    /// change when `key` is changed or the block is dropped. The values of a shared block all
-    /// count: it may be copied, or, if the other inodes drop it meanwhile, freed.
+    /// Reads both places as [`Places::read`] does, verifies that the block is in use, and opens the
+    /// values whose reference counts may change when `key` is changed or the block is dropped. The
+    /// values of a shared block all count: it may be copied, or, if the other inodes drop it
+    /// meanwhile, freed.
     ///
     /// Errors: `Corrupt`, `Io`.
     pub fn read_to_change(env: &AttrEnv, inode: &Inode, key: Option<&Key<'_>>) -> Result<Places> {
         let mut places = Places::read(env, inode)?;
+        if let Some(block) = &places.block {
+            let nr = BlockNr(block.buf.nr());
+            value::check_used(env, ("attribute block", inode.ino), nr, 1)?;
+        }
         let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1);
         let is_key = |attr: &&Entry| key.is_some_and(|key| is(attr, key));
         let in_block = places.in_block().iter().filter(|attr| shared || is_key(attr));

@@ -17,12 +17,13 @@
 //! The buffer's lock is never held across a call of another module. `sharing` is held while a block
 //! is freed.
 
-use super::AttrEnv;
 use super::area::Places;
 use super::value::{self, Values};
-use crate::alloc::{Purpose, Request};
+use super::{AttrEnv, Change};
+use crate::alloc::{Claim, Purpose, Request};
 use crate::error::{Error, Result};
 use crate::extent;
+use crate::groups;
 use crate::inode::{Inode, Step};
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
@@ -78,23 +79,23 @@ pub(super) fn encode(env: &AttrEnv, attrs: &[Entry]) -> Option<Vec<u8>> {
 }
 
 /// Makes `image`, the encoded `attrs`, the inode's attribute block, in place of the block in
-/// `places`. Shares a known block with equal entries, rewrites the old block, or writes a new one.
-/// Releases the values that only the old block names.
+/// `places`. Shares a known block with equal entries, rewrites the old block, or writes `spare`.
+/// Releases the values that only the old block names. Returns false, with nothing changed, if it
+/// needs a spare block and there is none.
 pub(super) fn store(
-    env: &AttrEnv,
+    change: &Change<'_>,
     step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    places: &Places,
-    attrs: &[Entry],
-    image: &[u8],
-) -> Result<()> {
+    (attrs, image): (&[Entry], &[u8]),
+    spare: &mut Option<Claim>,
+) -> Result<bool> {
+    let Change { env, inode, places, .. } = *change;
     let old = places.block.as_ref();
     let (header, new) = decode_block(image)?;
     let hash = header.hash;
     // Only blocks without values in attribute inodes are shared here. The kernel shares others too.
     let shareable = hash != 0 && values(attrs).next().is_none();
     if shareable && let Some(nr) = share(env, step, old, hash, &new)? {
-        return point(env, step, inode, places, nr);
+        return point(env, step, inode, places, nr).map(|()| true);
     }
     // Without other users the old block is rewritten. If another inode took a reference since
     // `places` was read, `rewrite` changes nothing and a new block follows.
@@ -104,9 +105,11 @@ pub(super) fn store(
     {
         remember(env, hash, old.buf.nr(), shareable);
         let mut gone = values(&old.attrs).filter(|ino| !values(attrs).any(|kept| kept == *ino));
-        return gone.try_for_each(|ino| places.values.release(env, step, ino));
+        gone.try_for_each(|ino| places.values.release(env, step, ino))?;
+        return Ok(true);
     }
-    let nr = create(env, step, inode, image)?;
+    let Some(claim) = spare.take() else { return Ok(false) };
+    let nr = create(env, step, claim, image)?;
     remember(env, hash, nr, shareable);
     if let Some(old) = old {
         // The old block keeps its own references to the values that both blocks name.
@@ -114,7 +117,7 @@ pub(super) fn store(
             places.values.retain(step, ino)?;
         }
     }
-    point(env, step, inode, places, nr)
+    point(env, step, inode, places, nr).map(|()| true)
 }
 
 /// Drops the inode's attribute block, if it has one.
@@ -223,8 +226,11 @@ fn unref(env: &AttrEnv, step: &mut Step<'_>, old: &Block, opened: &Values) -> Re
     values(&old.attrs).try_for_each(|ino| opened.release(env, step, ino))
 }
 
-/// Allocates a block for this inode alone and writes `image` into it. Returns its number.
-fn create(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>, image: &[u8]) -> Result<u64> {
+/// Claims a block for this inode alone, and reads what its booking needs.
+///
+/// # Errors
+/// ENOSPC, EDQUOT, `Corrupt`, `Io`.
+pub(super) fn claim(env: &AttrEnv, inode: &Inode) -> Result<Claim> {
     let want = Request {
         goal: env.alloc.inode_goal(inode.ino),
         len: 1,
@@ -239,7 +245,16 @@ fn create(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>, image: &[u8]) 
     let more = if inode.body().file_acl == 0 { env.geo.cluster_ratio() } else { 0 };
     env.quota.promise(inode, more)?;
     env.quota.release_reservation(inode, more.into());
-    let mut claim = env.alloc.claim(&want)?;
+    let claim = env.alloc.claim(&want)?;
+    if let Some(g) = env.geo.group_of_block(claim.start) {
+        env.groups.bitmap(g, groups::Kind::Blocks)?;
+        env.groups.desc_block(g)?;
+    }
+    Ok(claim)
+}
+
+/// Books a claimed block and writes `image` into it. Returns its number.
+fn create(env: &AttrEnv, step: &mut Step<'_>, mut claim: Claim, image: &[u8]) -> Result<u64> {
     let len = claim.len;
     let nr = env.alloc.book(step.handle(), &mut claim, len)?.0;
     let buf = env.cache.fresh(nr);

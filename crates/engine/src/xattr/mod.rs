@@ -8,7 +8,8 @@
 //!   fits there, else in the block. Else, with `ea_inode`, its value goes into an attribute inode,
 //!   and the entry into the first of both places with enough space. A move takes place within one
 //!   handle.
-//! - Steps that may run out of space precede the first change.
+//! - Space is claimed before the step that needs it; values in attribute inodes are written by
+//!   steps of their own before the entry that names them.
 //!
 //! # Locking
 //! The caller must hold the inode's `rw` lock (for reading in [`get`] and [`list`]).
@@ -26,8 +27,9 @@ pub use env::AttrEnv;
 
 pub use acl::{Inherited, acl_after_chmod, check_acl, inherit_acl, keep_access_acl};
 
+use crate::alloc::Claim;
 use crate::error::{Errno, Result};
-use crate::inode::{Inode, Step};
+use crate::inode::{Inode, Step, Tx};
 use area::{Places, encode_here, is, store_here, with};
 use extant_format::features::{Compat, Incompat};
 use extant_format::xattr::{Entry, Value, decode_inode_area, inode_area_space};
@@ -74,7 +76,9 @@ pub fn has_none(inode: &Inode) -> bool {
     !inode.vitals().has_attributes
 }
 
-/// Sets an attribute, or removes it if `value` is `None`. Does not change ctime or the mode.
+/// Sets an attribute, or removes it if `value` is `None`. Does not change ctime or the mode. The
+/// inode must have been touched. Each step leaves valid attributes; the attribute is set with the
+/// last one, or not at all.
 ///
 /// # Errors
 /// EEXIST and ENODATA by `mode`, ENODATA on removal of an absent attribute, EOPNOTSUPP for unknown
@@ -82,10 +86,9 @@ pub fn has_none(inode: &Inode) -> bool {
 /// without space in the inode and its block; `Corrupt`, `Io`.
 pub fn set(
     env: &AttrEnv,
-    step: &mut Step<'_>,
+    tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
-    name: &[u8],
-    value: Option<&[u8]>,
+    (name, value): (&[u8], Option<&[u8]>),
     mode: Mode,
 ) -> Result<()> {
     let key = names::parse(name)?;
@@ -105,151 +108,172 @@ pub fn set(
     // abort the step.
     let places = Places::read_to_change(env, inode, Some(&key))?;
     value::check_count(env, inode, &places, &key)?;
-    match (places.find(&key).is_some(), mode, &value) {
+    let change = Change { env, inode, places: &places, key };
+    match (places.find(&change.key).is_some(), mode, value) {
         (true, Mode::Create, _) => Err(Errno::Exist.into()),
         (false, Mode::Replace, _) | (false, _, None) => Err(Errno::NoData.into()),
-        (_, _, None) => drop_attr(env, step, inode, &places, &key),
-        (_, _, Some(_)) => {
-            announce(env, step)?;
-            put(env, step, inode, &places, &key, &value.unwrap_or_default())
+        (_, _, None) => change.remove(tx),
+        (_, _, Some(value)) => {
+            tx.step(|step| announce(env, step))?;
+            change.put(tx, &value)
         }
     }
 }
 
-/// Stores a value in the first place with enough space.
-fn put(
-    env: &AttrEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    places: &Places,
-    key: &Key<'_>,
-    value: &[u8],
-) -> Result<()> {
-    let inline = Entry::new(key.index, key.suffix, value);
-    if try_put(env, step, inode, places, key, &inline)? {
-        return value::charge(env, step, inode, places, key, None, 0);
-    }
-    // Checks that an entry without a value fits, before the value is stored.
-    let entry = Entry::in_inode(key.index, key.suffix, u32::MAX, value.len() as u32, 0);
-    if !env.geo.incompat(Incompat::EA_INODE) || !fits(env, inode, places, key, &entry) {
-        return Err(Errno::NoSpc.into());
-    }
-    // Limits are checked, and the inode is charged, before the value is written. If the value
-    // cannot be stored, the charge is returned.
-    value::check_limits(env, inode, value.len())?;
-    let paid = value::charge_inode(env, step, inode, places, key)?;
-    let stored = put_in_inode(env, step, inode, places, key, value);
-    if stored.is_err() {
-        value::charge_inodes(env, step, inode, -paid, false)?;
-    }
-    value::charge(env, step, inode, places, key, Some(&stored?), paid)
+/// A change of one attribute of an inode.
+struct Change<'a> {
+    env: &'a AttrEnv,
+    inode: &'a Arc<Inode>,
+    places: &'a Places,
+    key: Key<'a>,
 }
 
-/// Stores a value in an attribute inode and returns the entry that names it. On failure the
-/// attribute inode is freed again.
-fn put_in_inode(
-    env: &AttrEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    places: &Places,
-    key: &Key<'_>,
-    value: &[u8],
-) -> Result<Entry> {
-    let entry = value::create(env, step, inode, key, value)?;
-    match try_put(env, step, inode, places, key, &entry) {
-        Ok(true) => Ok(entry),
-        failed => {
-            value::take_back(env, step, &entry)?;
-            Err(failed.err().unwrap_or_else(|| Errno::NoSpc.into()))
+/// Where an attribute is to be stored, and the new content of that place.
+enum Target {
+    /// The inode's area.
+    Area(Box<[u8]>),
+    /// The attribute block, and the inode's area if the attribute was there before.
+    Block { attrs: Vec<Entry>, image: Vec<u8>, area: Option<Box<[u8]>> },
+}
+
+impl Change<'_> {
+    /// Stores a value in the first place with enough space.
+    fn put(&self, tx: &mut Tx<'_>, value: &[u8]) -> Result<()> {
+        let inline = Entry::new(self.key.index, self.key.suffix, value);
+        if let Some(target) = self.target(&inline) {
+            return self.store(tx, &target, None, 0);
+        }
+        // Checks that an entry without a value fits, before the value is stored.
+        let (index, suffix, len) = (self.key.index, self.key.suffix, value.len());
+        let entry = Entry::in_inode(index, suffix, u32::MAX, len as u32, 0);
+        if !self.env.geo.incompat(Incompat::EA_INODE) || self.target(&entry).is_none() {
+            return Err(Errno::NoSpc.into());
+        }
+        // Limits are checked, and the inode is charged, before the value is written. If the value
+        // cannot be stored, the charge is returned.
+        value::check_limits(self.env, self.inode, len)?;
+        let paid = value::charge_inode(self, tx)?;
+        let stored = self.put_in_inode(tx, value, paid);
+        if stored.is_err() {
+            tx.obtain(|h| value::charge_inodes(self.env, h, self.inode, -paid, false))?;
+        }
+        stored
+    }
+
+    /// Stores a value in an attribute inode, for which the owners have paid, and then the entry
+    /// that names it. On failure the attribute inode is freed again.
+    fn put_in_inode(&self, tx: &mut Tx<'_>, value: &[u8], paid: i64) -> Result<()> {
+        let entry = value::create(self.env, tx, self.inode, &self.key, value)?;
+        let stored = match self.target(&entry) {
+            Some(target) => self.store(tx, &target, Some(&entry), paid),
+            None => Err(Errno::NoSpc.into()),
+        };
+        if stored.is_err() {
+            tx.step(|step| value::take_back(self.env, step, &entry))?;
+        }
+        stored
+    }
+
+    /// Returns where the attribute fits, `None` if it fits nowhere.
+    fn target(&self, attr: &Entry) -> Option<Target> {
+        let (places, key) = (self.places, &self.key);
+        if let Some(tail) = encode_here(self.inode, &with(&places.here, key, Some(attr))) {
+            return Some(Target::Area(tail));
+        }
+        let attrs = with(places.in_block(), key, Some(attr));
+        let image = block::encode(self.env, &attrs)?;
+        let without =
+            places.here.iter().any(|attr| is(attr, key)).then(|| with(&places.here, key, None));
+        let area = without.and_then(|here| encode_here(self.inode, &here));
+        Some(Target::Block { attrs, image, area })
+    }
+
+    /// Stores the attribute at `target`, and charges the owners for the value that the entry `new`
+    /// names, in one step. `paid` is the number of inodes that they are charged for already.
+    fn store(
+        &self,
+        tx: &mut Tx<'_>,
+        target: &Target,
+        new: Option<&Entry>,
+        paid: i64,
+    ) -> Result<()> {
+        // The block precedes the inode's area: it may need a new block, or a copy of a shared one.
+        self.with_spare(tx, |step, spare| {
+            let (stored, area) = match target {
+                Target::Area(tail) => (self.drop_from_block(step, spare)?, Some(tail)),
+                Target::Block { attrs, image, area } => {
+                    let stored = block::store(self, step, (attrs, image), spare)?;
+                    (stored, area.as_ref())
+                }
+            };
+            if stored {
+                area.map_or(Ok(()), |tail| self.put_here(step, tail))?;
+                value::charge(self, step, new, paid)?;
+            }
+            Ok(stored)
+        })
+    }
+
+    /// Removes the attribute.
+    fn remove(&self, tx: &mut Tx<'_>) -> Result<()> {
+        let here = &self.places.here;
+        let found = here.iter().any(|attr| is(attr, &self.key));
+        let tail = match found {
+            true => {
+                let left = with(here, &self.key, None);
+                Some(encode_here(self.inode, &left).ok_or(Errno::NoSpc)?)
+            }
+            false => None,
+        };
+        self.with_spare(tx, |step, spare| {
+            let dropped = self.drop_from_block(step, spare)?;
+            if dropped {
+                tail.as_ref().map_or(Ok(()), |tail| self.put_here(step, tail))?;
+                value::charge(self, step, None, 0)?;
+            }
+            Ok(dropped)
+        })
+    }
+
+    /// Runs a step that returns false, with nothing changed, if it needs a new block: then it runs
+    /// again with one.
+    fn with_spare(
+        &self,
+        tx: &mut Tx<'_>,
+        mut change: impl FnMut(&mut Step<'_>, &mut Option<Claim>) -> Result<bool>,
+    ) -> Result<()> {
+        let mut spare = None;
+        while !tx.step(|step| change(step, &mut spare))? {
+            spare = Some(block::claim(self.env, self.inode)?);
+        }
+        Ok(())
+    }
+
+    /// Stores the inode's area and releases the value that the attribute had in it.
+    fn put_here(&self, step: &mut Step<'_>, tail: &[u8]) -> Result<()> {
+        store_here(step, self.inode, tail)?;
+        let old = self.places.here.iter().find(|attr| is(attr, &self.key));
+        match old.and_then(value::inode_of) {
+            Some(ino) => self.places.values.release(self.env, step, ino),
+            None => Ok(()),
         }
     }
-}
 
-fn fits(env: &AttrEnv, inode: &Inode, places: &Places, key: &Key<'_>, entry: &Entry) -> bool {
-    encode_here(inode, &with(&places.here, key, Some(entry))).is_some()
-        || block::encode(env, &with(places.in_block(), key, Some(entry))).is_some()
-}
-
-/// Stores the attribute in the inode's area or its block. Returns false, with nothing changed, if
-/// it fits in neither.
-fn try_put(
-    env: &AttrEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    places: &Places,
-    key: &Key<'_>,
-    attr: &Entry,
-) -> Result<bool> {
-    if let Some(tail) = encode_here(inode, &with(&places.here, key, Some(attr))) {
-        // The block precedes the inode's area: the removal of the entry from a shared block needs
-        // space for a copy, and may fail.
-        drop_from_block(env, step, inode, places, key)?;
-        put_here(env, step, inode, places, key, tail)?;
-        return Ok(true);
+    /// Removes the attribute from the block. Returns false, with nothing changed, if the others
+    /// need a new block.
+    fn drop_from_block(&self, step: &mut Step<'_>, spare: &mut Option<Claim>) -> Result<bool> {
+        let Some(old) =
+            self.places.block.as_ref().filter(|b| b.attrs.iter().any(|attr| is(attr, &self.key)))
+        else {
+            return Ok(true);
+        };
+        let left = with(&old.attrs, &self.key, None);
+        if left.is_empty() {
+            return block::remove(self.env, step, self.inode, self.places).map(|()| true);
+        }
+        let image = block::encode(self.env, &left).ok_or(Errno::NoSpc)?;
+        block::store(self, step, (&left, &image), spare)
     }
-    let attrs = with(places.in_block(), key, Some(attr));
-    let Some(image) = block::encode(env, &attrs) else { return Ok(false) };
-    let without =
-        places.here.iter().any(|attr| is(attr, key)).then(|| with(&places.here, key, None));
-    // The block precedes the inode's area here, too: it may need a new block, the area only
-    // shrinks.
-    block::store(env, step, inode, places, &attrs, &image)?;
-    if let Some(tail) = without.and_then(|here| encode_here(inode, &here)) {
-        put_here(env, step, inode, places, key, tail)?;
-    }
-    Ok(true)
-}
-
-/// Stores the inode's area and releases the value that `key` had in it.
-fn put_here(
-    env: &AttrEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    places: &Places,
-    key: &Key<'_>,
-    tail: Box<[u8]>,
-) -> Result<()> {
-    store_here(step, inode, &tail)?;
-    match places.here.iter().find(|attr| is(attr, key)).and_then(value::inode_of) {
-        Some(ino) => places.values.release(env, step, ino),
-        None => Ok(()),
-    }
-}
-
-fn drop_attr(
-    env: &AttrEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    places: &Places,
-    key: &Key<'_>,
-) -> Result<()> {
-    value::charge(env, step, inode, places, key, None, 0)?;
-    drop_from_block(env, step, inode, places, key)?;
-    if places.here.iter().any(|attr| is(attr, key)) {
-        let tail = encode_here(inode, &with(&places.here, key, None)).ok_or(Errno::NoSpc)?;
-        put_here(env, step, inode, places, key, tail)?;
-    }
-    Ok(())
-}
-
-fn drop_from_block(
-    env: &AttrEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    places: &Places,
-    key: &Key<'_>,
-) -> Result<()> {
-    let Some(old) =
-        places.block.as_ref().filter(|block| block.attrs.iter().any(|attr| is(attr, key)))
-    else {
-        return Ok(());
-    };
-    let left = with(&old.attrs, key, None);
-    if left.is_empty() {
-        return block::remove(env, step, inode, places);
-    }
-    let image = block::encode(env, &left).ok_or(Errno::NoSpc)?;
-    block::store(env, step, inode, places, &left, &image)
 }
 
 /// Sets the feature `ext_attr` in the superblock with the first attribute.
@@ -290,12 +314,12 @@ pub fn credits(env: &AttrEnv, value_len: usize) -> u32 {
     base + value::create_credits(env, value_len) + value::release_credits(env)
 }
 
-/// Drops the attribute block and the attribute inodes of an inode that is being freed. Returns
-/// false if the handle must be restarted first.
+/// Drops the attribute block and the attribute inodes of an inode that is being freed, each value
+/// in a step. Returns false if the handle must be restarted first.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn release(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<bool> {
+pub fn release(env: &AttrEnv, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<bool> {
     loop {
         if has_none(inode) {
             return Ok(true);
@@ -304,34 +328,36 @@ pub fn release(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result
         // again, so that a pass in a later handle continues with the remaining values.
         let places = Places::read(env, inode)?;
         let next = places.all().find(|attr| value::inode_of(attr).is_some());
-        let Some(attr) = next else { return release_rest(env, step, inode) };
+        let Some(attr) = next else { return release_rest(env, tx, inode) };
         let shared = places.block.as_ref().is_some_and(|block| block.refcount > 1)
             && !places.here.contains(attr);
         if shared {
             // The values belong to the other users of the block.
-            return release_rest(env, step, inode);
+            return release_rest(env, tx, inode);
         }
         let key = Key { index: attr.index, suffix: &attr.name };
         let places = Places::read_to_change(env, inode, Some(&key))?;
         value::check_count(env, inode, &places, &key)?;
-        if !afford(step, places.values.credits(env, attr) + credits(env, 0))? {
+        if !afford(tx, places.values.credits(env, attr) + credits(env, 0))? {
             return Ok(false);
         }
-        drop_attr(env, step, inode, &places, &key)?;
+        Change { env, inode, places: &places, key }.remove(tx)?;
     }
 }
 
-fn release_rest(env: &AttrEnv, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<bool> {
+fn release_rest(env: &AttrEnv, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<bool> {
     // The other users of a shared block keep its values, unless they have dropped the block
     // meanwhile.
     let places = Places::read_to_change(env, inode, None)?;
-    if places.block.is_some() && !afford(step, 3 + 2 * env.alloc.credits(1) + env.owner_credits())?
-    {
+    if places.block.is_some() && !afford(tx, 3 + 2 * env.alloc.credits(1) + env.owner_credits())? {
         return Ok(false);
     }
     let values: i64 = places.in_block().iter().map(value::inodes_of).sum();
-    value::charge_inodes(env, step, inode, -values, false)?;
-    block::remove(env, step, inode, &places)?;
+    tx.touch(inode)?;
+    tx.step(|step| {
+        block::remove(env, step, inode, &places)?;
+        value::charge_inodes(env, step.handle(), inode, -values, false)
+    })?;
     Ok(true)
 }
 
@@ -347,9 +373,9 @@ pub fn inode_usage(env: &AttrEnv, inode: &Inode) -> Result<i64> {
     }
 }
 
-fn afford(step: &mut Step<'_>, need: u32) -> Result<bool> {
-    let left = step.credits_left();
-    Ok(left >= need || step.extend(need - left)?)
+fn afford(tx: &mut Tx<'_>, need: u32) -> Result<bool> {
+    let left = tx.credits_left();
+    Ok(left >= need || tx.extend(need - left)?)
 }
 
 /// Returns the second part of inline data (`system.data`), empty if there is none.

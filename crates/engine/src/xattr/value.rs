@@ -11,17 +11,16 @@
 //!   ([`Values`]). Damage is thus found before the first change: a damaged value loses its entry
 //!   and keeps its inode, which a checker frees.
 
-use super::AttrEnv;
-use super::SIZE_MAX;
 use super::area::Places;
 use super::names::Key;
+use super::{AttrEnv, Change, SIZE_MAX};
 use crate::alloc::Alloc;
 use crate::bounds::Remark;
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, ExtentState};
 use crate::groups;
-use crate::inode::{Inode, Step};
-use crate::quota::Change;
+use crate::inode::{Inode, Step, Tx};
+use crate::quota;
 use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags};
 use extant_format::types::{BlockNr, FileType, GroupNr, InodeNr};
@@ -29,7 +28,7 @@ use extant_format::{
     bitmap,
     xattr::{Entry, Value, value_crc},
 };
-use extant_journal::Seal;
+use extant_journal::{Handle, Seal};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -146,17 +145,21 @@ fn open(env: &AttrEnv, ino: u32) -> Result<Arc<Inode>> {
 /// value cannot be written.
 pub(super) fn create(
     env: &AttrEnv,
-    step: &mut Step<'_>,
+    tx: &mut Tx<'_>,
     owner: &Arc<Inode>,
     key: &Key<'_>,
     value: &[u8],
 ) -> Result<Entry> {
-    let ino = env.alloc.new_inode(step.handle(), owner.near(), FileType::Regular)?;
+    let near = owner.near();
+    let ino = tx.obtain(|h| env.alloc.new_inode(h, near, FileType::Regular))?;
     let ea = Inode::fresh(env, ino, new_body(env, owner, value));
-    step.touch(&ea)?;
+    if let Err(e) = tx.touch_new(&ea) {
+        tx.obtain(|h| env.alloc.free_inode(h, ino, FileType::Regular, true))?;
+        return Err(e);
+    }
     env.attrs.inodes.lock().insert(ino, ea.clone());
-    if let Err(e) = write_content(env, step, &ea, value) {
-        destroy(env, step, &ea)?;
+    if let Err(e) = write_content(env, tx, &ea, value) {
+        tx.step(|step| destroy(env, step, &ea))?;
         return Err(e);
     }
     let crc = value_crc(env.geo.csum_seed, value);
@@ -178,42 +181,43 @@ fn new_body(env: &AttrEnv, owner: &Inode, value: &[u8]) -> disk::Inode {
     body
 }
 
-fn write_content(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>, value: &[u8]) -> Result<()> {
-    extent::init(env, step, ea)?;
+/// Writes a value into a new inode, each run of its blocks in a step.
+fn write_content(env: &AttrEnv, tx: &mut Tx<'_>, ea: &Arc<Inode>, value: &[u8]) -> Result<()> {
+    tx.step(|step| extent::init(env, step, ea))?;
     let size = env.block_size();
     let count = value.len().div_ceil(size) as u32;
     let mut lblk = 0;
     while lblk < count {
-        let run = extent::allocate(env, step, ea, lblk, count - lblk, ExtentState::Written)?;
-        for i in 0..run.len.min(count - lblk) {
-            let at = (lblk + i) as usize * size;
-            let chunk = &value[at..value.len().min(at + size)];
-            let buf = env.cache.fresh(run.pblk.0 + u64::from(i));
-            step.write(&buf, Seal::NONE)?[..chunk.len()].copy_from_slice(chunk);
-        }
-        lblk += run.len.max(1);
+        lblk += tx.step(|step| {
+            let run = extent::allocate(env, step, ea, lblk, count - lblk, ExtentState::Written)?;
+            for i in 0..run.len.min(count - lblk) {
+                let at = (lblk + i) as usize * size;
+                let chunk = &value[at..value.len().min(at + size)];
+                let buf = env.cache.fresh(run.pblk.0 + u64::from(i));
+                step.write(&buf, Seal::NONE)?[..chunk.len()].copy_from_slice(chunk);
+            }
+            Ok(run.len.max(1))
+        })?;
     }
     Ok(())
 }
 
-/// Updates the owner's block count and the inode usage when its attribute `key` is replaced by
-/// `new`. The block count includes the clusters of values in attribute inodes, except for those of
-/// the old form. `paid` is the number of inodes that its owners are charged for already.
+/// Updates the owner's block count and the inode usage when its attribute is replaced by `new`. The
+/// block count includes the clusters of values in attribute inodes, except for those of the old
+/// form. `paid` is the number of inodes that its owners are charged for already.
 pub(super) fn charge(
-    env: &AttrEnv,
+    change: &Change<'_>,
     step: &mut Step<'_>,
-    owner: &Arc<Inode>,
-    places: &Places,
-    key: &Key<'_>,
     new: Option<&Entry>,
     paid: i64,
 ) -> Result<()> {
+    let Change { env, inode: owner, places, ref key } = *change;
     let old: Vec<&Entry> = places.all().filter(|entry| entry.is(key.index, key.suffix)).collect();
     let inodes = new.map_or(0, inodes_of) - old.iter().map(|entry| inodes_of(entry)).sum::<i64>();
     let counted = old.iter().filter(|entry| !places.values.is_old_form(entry));
     let blocks = new.map_or(0, |entry| blocks_of(env, entry))
         - counted.map(|entry| blocks_of(env, entry)).sum::<i64>();
-    charge_inodes(env, step, owner, inodes - paid, false)?;
+    charge_inodes(env, step.handle(), owner, inodes - paid, false)?;
     if blocks == 0 { Ok(()) } else { extent::charge(env, step, owner, blocks) }
 }
 
@@ -245,22 +249,17 @@ pub(super) fn check_count(
     }
 }
 
-/// Charges the owners for the inode of a new value of `key`, unless they are charged for the inode
-/// of an old one. Returns the number of inodes charged.
+/// Charges the owners for the inode of a new value, unless they are charged for the inode of an old
+/// one. Returns the number of inodes charged.
 ///
 /// # Errors
 /// EDQUOT; nothing is changed then.
-pub(super) fn charge_inode(
-    env: &AttrEnv,
-    step: &mut Step<'_>,
-    owner: &Inode,
-    places: &Places,
-    key: &Key<'_>,
-) -> Result<i64> {
+pub(super) fn charge_inode(change: &Change<'_>, tx: &mut Tx<'_>) -> Result<i64> {
+    let Change { env, inode: owner, places, ref key } = *change;
     let old =
         places.all().filter(|entry| entry.is(key.index, key.suffix)).map(inodes_of).sum::<i64>();
     let more = (1 - old).max(0);
-    charge_inodes(env, step, owner, more, true)?;
+    tx.obtain(|h| charge_inodes(env, h, owner, more, true))?;
     Ok(more)
 }
 
@@ -270,7 +269,7 @@ pub(super) fn charge_inode(
 /// EDQUOT if `bound`; nothing is changed then.
 pub(super) fn charge_inodes(
     env: &AttrEnv,
-    step: &mut Step<'_>,
+    h: &mut Handle<'_>,
     owner: &Inode,
     inodes: i64,
     bound: bool,
@@ -280,7 +279,7 @@ pub(super) fn charge_inodes(
     }
     // No thread changes the owners meanwhile: that requires the inode's lock.
     let owners = env.quota.owners(owner.ino, &owner.body());
-    env.quota.charge_within(step.handle(), owners, Change { inodes, ..Change::default() }, bound)
+    env.quota.charge_within(h, owners, quota::Change { inodes, ..Default::default() }, bound)
 }
 
 /// Returns the number of inodes that the owners are charged for the value of an attribute.
@@ -409,18 +408,21 @@ impl Opened {
             return Err(wrong("freed inode is free").into());
         }
         for run in extent::pieces(env, &ea, 0, block_count(env, &ea) as usize + 1)? {
-            check_used(env, &ea, run.pblk, run.len)?;
+            check_used(env, ("attribute inode", ea.ino), run.pblk, run.len)?;
         }
         Ok(Opened { ea, old_form })
     }
 }
 
-/// Verifies that the blocks of a value exist and are in use, so that freeing them cannot fail
-/// halfway.
-fn check_used(env: &AttrEnv, ea: &Inode, start: BlockNr, len: u32) -> Result<()> {
-    let wrong = |at: BlockNr| {
-        Corrupt::new("attribute inode").field("block").at_inode(ea.ino).at_block(at.0)
-    };
+/// Verifies that the blocks of a value, or an attribute block, exist and are in use, so that
+/// freeing them cannot fail halfway.
+pub(super) fn check_used(
+    env: &AttrEnv,
+    (what, ino): (&'static str, InodeNr),
+    start: BlockNr,
+    len: u32,
+) -> Result<()> {
+    let wrong = |at: BlockNr| Corrupt::new(what).field("block").at_inode(ino).at_block(at.0);
     if !env.geo.data_range_valid(start, len.into()) {
         return Err(wrong(start).found(start.0).into());
     }

@@ -71,22 +71,20 @@ impl Operations {
         let (ftype, is_dir) = (new.file_type(), new.is_dir());
         let owners = self.new_owners((new.uid, new.gid, new.projid))?;
         let mut tx = st.begin(st.alloc.take_inode_credits(ino) + 2 + st.owner_credits())?;
-        let step = tx.loose();
-        st.alloc.take_inode(step.handle(), ino, ftype)?;
-        st.quota.charge_within(
-            step.handle(),
-            owners,
-            Change { inodes: 1, ..Change::default() },
-            false,
-        )?;
-        let inode = Inode::fresh(st, ino, new);
-        if is_dir || kept == Content::Extents {
-            extent::init(st, step, &inode)?;
-        }
-        if let (Some(tail), false) = (tail, is_dir) {
-            step.edit(&inode)?.tail = tail.into();
-        }
-        step.touch(&inode)?;
+        let one = Change { inodes: 1, ..Change::default() };
+        let inode = tx.step(|step| {
+            st.alloc.take_inode(step.handle(), ino, ftype)?;
+            st.quota.charge_within(step.handle(), owners, one, false)?;
+            let inode = Inode::fresh(st, ino, new);
+            if is_dir || kept == Content::Extents {
+                extent::init(st, step, &inode)?;
+            }
+            if let (Some(tail), false) = (tail, is_dir) {
+                step.edit(&inode)?.tail = tail.into();
+            }
+            step.touch(&inode)?;
+            Ok(inode)
+        })?;
         self.vfs.inodes.insert(inode);
         Ok(())
     }
@@ -103,14 +101,15 @@ impl Operations {
             self.change_owner(inode, to)?;
         }
         let mut tx = st.begin(Orphans::CREDITS + 1)?;
-        let step = tx.loose();
-        if new.links > 0 && inode.links() == 0 {
-            st.orphans.remove(step, inode)?;
-        }
-        let mut body = step.edit(inode)?;
-        let merged = merged(&body, new, tail)?;
-        *body = merged;
-        Ok(())
+        let merged = merged(&inode.body(), new, tail)?;
+        tx.touch(inode)?;
+        tx.step(|step| {
+            if merged.links > 0 && inode.links() == 0 {
+                st.orphans.remove(step, inode)?;
+            }
+            *step.edit(inode)? = merged;
+            Ok(())
+        })
     }
 
     /// Frees an inode without a name, with all that it has.

@@ -19,9 +19,9 @@ mod inodes;
 mod ranges;
 
 use super::Operations;
-use crate::dir;
+use crate::dir::{self, NewName};
 use crate::error::{Error, Result};
-use crate::inode::OrphanAt;
+use crate::inode::{OrphanAt, Step};
 use crate::orphan::Orphans;
 use crate::vfs::InodeRef;
 use extant_format::error::Corrupt;
@@ -161,20 +161,25 @@ impl Operations {
         let inode = self.replayed(ino)?.ok_or_else(|| bad("named inode", ino))?;
         let mut tx =
             st.begin(dir::insert_credits(st, &dir) + dir::insert_credits(st, &inode) + 2)?;
-        let step = tx.loose();
         if added == Added::Created && inode.is_dir() && inode.size() == 0 {
-            dir::init(st, step, &inode, parent)?;
+            tx.step(|step| dir::init(st, step, &inode, parent))?;
         }
+        let named = |step: &mut Step<'_>| {
+            if added == Added::Linked {
+                let mut body = step.edit(&inode)?;
+                body.links = body.links.saturating_add(1);
+            }
+            self.touch_dir(step, &dir, i32::from(inode.is_dir()))
+        };
+        let ftype = inode.ftype;
         match dir::lookup(st, &dir, name)? {
-            Some(found) if found.ino == ino => return Ok(()),
-            Some(_) => dir::replace(st, step, &dir, name, ino, inode.ftype)?,
-            None => dir::insert(st, step, &dir, name, ino, inode.ftype)?,
+            Some(found) if found.ino == ino => Ok(()),
+            Some(_) => tx.step(|step| {
+                dir::replace(st, step, &dir, name, (ino, ftype))?;
+                named(step)
+            }),
+            None => dir::insert(st, &mut tx, &dir, NewName { name, ino, ftype, seat: None }, named),
         }
-        if added == Added::Linked {
-            let mut body = step.edit(&inode)?;
-            body.links = body.links.saturating_add(1);
-        }
-        self.touch_dir(step, &dir, i32::from(inode.is_dir()))
     }
 
     fn replay_removed_name(&self, parent: InodeNr, ino: InodeNr, name: &[u8]) -> Result<()> {
@@ -184,14 +189,16 @@ impl Operations {
             return Ok(());
         }
         let mut tx = st.begin(dir::CHANGE_CREDITS + 2)?;
-        let step = tx.loose();
-        dir::remove(st, step, &dir, name)?;
-        let Some(inode) = self.replayed(ino)? else { return self.touch_dir(step, &dir, 0) };
-        {
-            let mut body = step.edit(&inode)?;
-            body.links = if inode.is_dir() { 0 } else { body.links.saturating_sub(1) };
-        }
-        self.touch_dir(step, &dir, -i32::from(inode.is_dir()))
+        let inode = self.replayed(ino)?;
+        tx.step(|step| {
+            dir::remove(st, step, &dir, name)?;
+            let Some(inode) = inode else { return self.touch_dir(step, &dir, 0) };
+            {
+                let mut body = step.edit(&inode)?;
+                body.links = if inode.is_dir() { 0 } else { body.links.saturating_sub(1) };
+            }
+            self.touch_dir(step, &dir, -i32::from(inode.is_dir()))
+        })
     }
 
     /// Frees inodes without a name, books the blocks of all other touched inodes, and frees blocks
