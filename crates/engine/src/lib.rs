@@ -116,5 +116,5 @@ pub use ops::{
 };
 pub use orphan::OrphanStats;
 pub use vfs::{Follow, Identity};
-pub use volume::{Clock, SystemClock};
+pub use volume::{Clock, SpaceRights, SystemClock};
 pub use xattr::Mode as XattrMode;

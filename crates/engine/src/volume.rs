@@ -10,7 +10,6 @@ use extant_format::{Geometry, types::Timestamp};
 use extant_journal::{Handle, Journal};
 use extant_sync::atomic::{AtomicBool, Ordering};
 use extant_sync::{OnceLock, SharedRng, shard_index};
-use std::cell::Cell;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -40,29 +39,13 @@ impl Clock for SystemClock {
     }
 }
 
-thread_local! {
-    /// Whether the thread's present operation may use the blocks that are reserved for root.
-    static RESERVE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Restores a thread's right to use the reserve on drop.
-struct ReserveScope(bool);
-
-impl Drop for ReserveScope {
-    fn drop(&mut self) {
-        RESERVE.set(self.0);
-    }
-}
-
-/// Runs `f`, in which this thread's file content may use the reserved blocks.
-pub fn with_reserve<T>(f: impl FnOnce() -> T) -> T {
-    let _scope = ReserveScope(RESERVE.replace(true));
-    f()
-}
-
-/// Whether this thread runs within [`with_reserve`].
-fn uses_reserve() -> bool {
-    RESERVE.get()
+/// Rights of a caller to space that other callers are denied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceRights {
+    /// File content may use the blocks that are reserved for root.
+    pub use_reserve: bool,
+    /// Quota limits do not apply.
+    pub ignore_limits: bool,
 }
 
 /// Decisions of a mount that hold for all its files.
@@ -79,10 +62,10 @@ pub struct MountPolicy {
 }
 
 impl MountPolicy {
-    /// Whether content that this thread writes may use root's reserve. Relaxed: a switch that
+    /// Whether content of a caller with these rights may use root's reserve. Relaxed: a switch that
     /// guards nothing.
-    pub fn may_use_reserve(&self) -> bool {
-        self.use_reserve.load(Ordering::Relaxed) || uses_reserve()
+    pub fn may_use_reserve(&self, rights: SpaceRights) -> bool {
+        rights.use_reserve || self.use_reserve.load(Ordering::Relaxed)
     }
 }
 

@@ -216,7 +216,7 @@ fn extend_second(
 pub(super) fn convert(d: &mut Dir<'_>, tx: &mut Tx<'_>, owner: &Arc<Inode>) -> Result<()> {
     let areas = Areas::read(d)?;
     let image = areas.as_first_block(d, parent(owner))?;
-    let first = extent::claim_first(d.env, owner)?;
+    let first = extent::claim_first(d.env, owner, tx.rights())?;
     tx.step(|step| {
         xattr::inline_set(d.env, step, owner, None)?;
         extent::init(d.env, step, owner)?;

@@ -2,7 +2,7 @@
 //! their inode.
 //!
 //! The block is claimed, and all that mapping it reads is brought into memory, before the step that
-//! takes the content out of the inode: a lack of space or an unreadable bitmap changes nothing then.
+//! takes the content out of the inode. A lack of space or an unreadable bitmap changes nothing.
 
 use super::MapEnv;
 use super::map::insert_claim;
@@ -11,13 +11,15 @@ use crate::alloc::{Claim, Request, Small};
 use crate::error::Result;
 use crate::groups::{Bitmap, Kind as Bits};
 use crate::inode::{ExtentState, Inode, Step};
+use crate::volume::SpaceRights;
 use extant_blocks::Buffer;
 use extant_format::features::Incompat;
 use extant_format::types::BlockNr;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A claimed cluster for the first block, with what mapping it needs. Dropped, it is free again.
+/// A claimed cluster for the first block, with the blocks that mapping it reads. It is free again
+/// when this is dropped.
 #[derive(Debug)]
 pub struct FirstBlock {
     claim: Claim,
@@ -52,7 +54,7 @@ impl FirstBlock {
 ///
 /// # Errors
 /// ENOSPC, EDQUOT, `Corrupt`, `Io`.
-pub fn claim_first(env: &MapEnv, inode: &Inode) -> Result<FirstBlock> {
+pub fn claim_first(env: &MapEnv, inode: &Inode, rights: SpaceRights) -> Result<FirstBlock> {
     let ratio = env.geo.cluster_ratio();
     let request = Request {
         goal: env.alloc.inode_goal(inode.ino),
@@ -63,7 +65,7 @@ pub fn claim_first(env: &MapEnv, inode: &Inode) -> Result<FirstBlock> {
         reserved: false,
         low: !env.geo.incompat(Incompat::EXTENTS),
     };
-    env.quota.promise(inode, ratio)?;
+    env.quota.promise(inode, ratio, !rights.ignore_limits)?;
     let small = env.alloc.claim_small(Small::Directory, &request);
     let claimed = small.map_or_else(|| env.alloc.claim(&request), Ok);
     claimed

@@ -10,6 +10,7 @@ use super::tree;
 use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Result};
 use crate::inode::{ExtentState, Inode, MapCache, Run, Step};
+use crate::volume::SpaceRights;
 use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
 use extant_format::types::{BlockNr, FileType};
@@ -44,7 +45,8 @@ pub fn allocate(
     let len = unowned_locked(env, inode, &map, lblk, len)?.max(1);
     let offset = lblk % env.geo.cluster_ratio();
     let wanted = (offset + len).next_multiple_of(env.geo.cluster_ratio());
-    env.quota.promise(inode, wanted)?;
+    let rights = step.rights();
+    env.quota.promise(inode, wanted, !rights.ignore_limits)?;
     let mapped = allocate_at(env, step, inode, &mut map, Hole { lblk, offset, len, state });
     let booked = mapped
         .as_ref()
@@ -54,6 +56,7 @@ pub fn allocate(
 }
 
 /// A hole to be mapped; it begins `offset` blocks into its first cluster.
+#[derive(Clone, Copy)]
 struct Hole {
     lblk: u32,
     offset: u32,
@@ -69,7 +72,7 @@ fn allocate_at(
     hole: Hole,
 ) -> Result<Run> {
     let Hole { lblk, offset, len, state } = hole;
-    let mut claim = claim(env, inode, lblk, offset, len)?;
+    let mut claim = claim(env, inode, &hole, step.rights())?;
     let len = len.min(claim.len.saturating_sub(offset));
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), state };
     let (mapped, result) =
@@ -94,8 +97,8 @@ fn to_cluster_end(env: &MapEnv, lblk: u32) -> u32 {
 }
 
 /// Claims blocks for `lblk`; blocks of a directory near those of the thread's other directories.
-fn claim(env: &MapEnv, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<Claim> {
-    let want = wish(env, inode, lblk, offset, len)?;
+fn claim(env: &MapEnv, inode: &Inode, hole: &Hole, rights: SpaceRights) -> Result<Claim> {
+    let want = wish(env, inode, hole, rights)?;
     let small = match inode.ftype {
         FileType::Directory => {
             let len = want.len.next_multiple_of(env.geo.cluster_ratio());
@@ -106,13 +109,14 @@ fn claim(env: &MapEnv, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Resul
     small.map_or_else(|| env.alloc.claim(&want), Ok)
 }
 
-fn wish(env: &MapEnv, inode: &Inode, lblk: u32, offset: u32, len: u32) -> Result<Request> {
+fn wish(env: &MapEnv, inode: &Inode, hole: &Hole, rights: SpaceRights) -> Result<Request> {
+    let Hole { lblk, offset, len, .. } = *hole;
     let goal = goal_locked(env, inode, lblk)?;
     let low = Kind::of(inode) == Kind::Indirect;
     let min = offset + 1;
     let len = len.saturating_add(offset);
     let purpose = purpose(env, inode);
-    let privileged = purpose == Purpose::Data && env.policy.may_use_reserve();
+    let privileged = purpose == Purpose::Data && env.policy.may_use_reserve(rights);
     Ok(Request { goal, len, min, purpose, privileged, reserved: false, low })
 }
 

@@ -24,6 +24,7 @@ use crate::error::Result;
 use crate::extent::{self, Around};
 use crate::inode::{Inode, Work};
 use crate::store::Store;
+use crate::volume::SpaceRights;
 use extant_format::types::BlockNr;
 use extant_space::prealloc::{Ask, place};
 use std::ops::Range;
@@ -217,7 +218,10 @@ impl ScatteredAlloc {
             let want = request(self.goal, self.left.max(blocks), self.low);
             let claim = st
                 .alloc
-                .claim(&Request { privileged: st.policy.may_use_reserve(), ..want })
+                .claim(&Request {
+                    privileged: st.policy.may_use_reserve(SpaceRights::default()),
+                    ..want
+                })
                 .ok()?;
             self.goal = BlockNr(claim.start.0 + u64::from(claim.len));
             self.claim = Some(claim);

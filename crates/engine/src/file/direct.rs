@@ -15,7 +15,7 @@ use super::{inline, limits, logged, map, read, space, times, write, writeback};
 use crate::error::{Error, Result};
 use crate::extent::ExtentState;
 use crate::inode::Inode;
-use crate::store::Store;
+use crate::store::{CallerStore, Store};
 use extant_blocks::Plug;
 use extant_format::features::Incompat;
 use std::ops::Range;
@@ -62,7 +62,7 @@ pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) 
 /// where others may write too. Returns bytes written, fewer than asked for if space ends; ENOSPC,
 /// EFBIG if none.
 pub fn write_direct(
-    st: &Store,
+    st: &CallerStore<'_>,
     inode: &Arc<Inode>,
     offset: u64,
     data: &[u8],
@@ -95,7 +95,7 @@ fn shares(st: &Store, inode: &Inode, offset: u64) -> bool {
 }
 
 fn in_blocks(
-    st: &Store,
+    st: &CallerStore<'_>,
     inode: &Arc<Inode>,
     offset: u64,
     data: &[u8],
@@ -104,7 +104,13 @@ fn in_blocks(
     write::in_chunks(st, offset, data, CHUNK, |at, part| chunk(st, inode, at, part, note))
 }
 
-fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
+fn chunk(
+    st: &CallerStore<'_>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+    note: Note,
+) -> Result<usize> {
     let end = offset + data.len() as u64;
     let blocks = map::blocks(st, offset, end);
     let guarded = map::clusters(st, blocks.clone());
@@ -126,7 +132,7 @@ fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -
                 growth,
                 pack: None,
                 patient: true,
-                bound: true,
+                rights: Some(st.rights),
             },
         )
     })?;

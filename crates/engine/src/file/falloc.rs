@@ -5,7 +5,7 @@ use super::{ahead, inline, limits, map, shift, space, tail, times, truncate, wri
 use crate::error::{Errno, Result};
 use crate::extent::{self, ExtentState};
 use crate::inode::{Inode, Work};
-use crate::store::Store;
+use crate::store::{CallerStore, Store};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,7 +44,13 @@ impl Falloc {
 /// fallocate(2). The caller holds `rw` for writing. EOPNOTSUPP where the map knows no unwritten
 /// blocks, but for punching. EINVAL for an empty range, or one that is not a multiple of the
 /// cluster where that is needed.
-pub fn fallocate(st: &Store, inode: &Arc<Inode>, how: Falloc, offset: u64, len: u64) -> Result<()> {
+pub fn fallocate(
+    st: &CallerStore<'_>,
+    inode: &Arc<Inode>,
+    how: Falloc,
+    offset: u64,
+    len: u64,
+) -> Result<()> {
     st.writable()?;
     let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::Inval)?;
     if how != Falloc::Punch && how != Falloc::Collapse && end > limits::max_size(st, inode) {
@@ -67,7 +73,13 @@ pub fn fallocate(st: &Store, inode: &Arc<Inode>, how: Falloc, offset: u64, len: 
     done
 }
 
-fn allocate(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool) -> Result<()> {
+fn allocate(
+    st: &CallerStore<'_>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    end: u64,
+    grow: bool,
+) -> Result<()> {
     writeback::writeback(st, inode, offset, end)?;
     let mut work = inode.pages.work.lock();
     ahead::discard(&mut work);
@@ -102,7 +114,12 @@ fn finish(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
 
 /// Allocates unwritten blocks in the holes of a range; where the file grows to `size`, so does its
 /// size on disk.
-fn fill_holes(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>, size: Option<u64>) -> Result<()> {
+fn fill_holes(
+    st: &CallerStore<'_>,
+    inode: &Arc<Inode>,
+    blocks: Range<u32>,
+    size: Option<u64>,
+) -> Result<()> {
     let (mut lblk, most) = (blocks.start, extent::most_at_once(st, inode));
     while lblk < blocks.end {
         let run = map::lookup(st, inode, lblk..blocks.end)?;
@@ -117,7 +134,13 @@ fn fill_holes(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>, size: Option<u
     Ok(())
 }
 
-fn fill(st: &Store, inode: &Arc<Inode>, lblk: u32, len: u32, size: Option<u64>) -> Result<u32> {
+fn fill(
+    st: &CallerStore<'_>,
+    inode: &Arc<Inode>,
+    lblk: u32,
+    len: u32,
+    size: Option<u64>,
+) -> Result<u32> {
     st.begin(times::CREDITS + extent::credits(st, inode, len))?.step(|step| {
         let run = extent::allocate(st, step, inode, lblk, len, ExtentState::Unwritten)?;
         if let Some(size) = size {
@@ -208,7 +231,13 @@ fn punch_blocks(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()
     Ok(())
 }
 
-fn zero_range(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64, grow: bool) -> Result<()> {
+fn zero_range(
+    st: &CallerStore<'_>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    end: u64,
+    grow: bool,
+) -> Result<()> {
     writeback::writeback(st, inode, offset, end)?;
     let mut work = inode.pages.work.lock();
     ahead::discard(&mut work);

@@ -13,7 +13,7 @@ use super::{map, space, times};
 use crate::error::Result;
 use crate::extent::{self, FirstBlock};
 use crate::inode::{Inode, Step};
-use crate::store::Store;
+use crate::store::{CallerStore, Store};
 use crate::xattr;
 use extant_format::error::Corrupt;
 use extant_format::features::Incompat;
@@ -83,7 +83,7 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
 /// Writes into the inode if the file is, or may become, inline and the result fits. `None`: the
 /// file has a map of blocks now, and the caller goes on. The caller holds `rw` for writing.
 pub(super) fn write(
-    st: &Store,
+    st: &CallerStore<'_>,
     inode: &Arc<Inode>,
     offset: u64,
     data: &[u8],
@@ -140,7 +140,7 @@ fn put(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> 
 }
 
 /// Changes the size of an inline file; false if it has a map of blocks now, or had one.
-pub(super) fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+pub(super) fn truncate(st: &CallerStore<'_>, inode: &Arc<Inode>, size: u64) -> Result<bool> {
     if !map::is_inline(inode) {
         return Ok(false);
     }
@@ -159,7 +159,7 @@ pub(super) fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<bool
 }
 
 /// Moves the content out of the inode into a block. The caller holds `rw` for writing.
-pub(super) fn convert(st: &Store, inode: &Arc<Inode>) -> Result<()> {
+pub(super) fn convert(st: &CallerStore<'_>, inode: &Arc<Inode>) -> Result<()> {
     if !map::is_inline(inode) {
         return Ok(());
     }
@@ -187,7 +187,7 @@ fn take_out(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
     Ok(())
 }
 
-fn convert_ordered(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
+fn convert_ordered(st: &CallerStore<'_>, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
     let first = FirstBlock::new(st, inode, space::claim_first(st, inode)?)?;
     st.dev.write_all_at(block, map::at(st, first.start().0))?;
     inode.pages.note_written(st.journal.note_data_write());
@@ -207,7 +207,7 @@ fn move_out(
     extent::map_first(st, step, inode, first)
 }
 
-fn convert_logged(st: &Store, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
+fn convert_logged(st: &CallerStore<'_>, inode: &Arc<Inode>, block: &[u8]) -> Result<()> {
     let first = FirstBlock::new(st, inode, space::claim_first(st, inode)?)?;
     let mut tx = st.begin(credits(st) + 1 + extent::credits(st, inode, 1))?;
     tx.touch(inode)?;

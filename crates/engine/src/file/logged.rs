@@ -10,7 +10,7 @@ use super::{map, space, times, writeback};
 use crate::error::{Error, Result};
 use crate::extent::{self, ExtentState, Run};
 use crate::inode::{Inode, Step};
-use crate::store::Store;
+use crate::store::{CallerStore, Store};
 use extant_blocks::Buffer;
 use extant_format::inode::InodeFlags;
 use extant_journal::Seal;
@@ -54,7 +54,7 @@ pub(super) fn read(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Re
 /// Writes within handles: blocks, map, size and times of each part in one. The caller holds `rw`
 /// for writing.
 pub(super) fn write(
-    st: &Store,
+    st: &CallerStore<'_>,
     inode: &Arc<Inode>,
     offset: u64,
     data: &[u8],
@@ -73,7 +73,13 @@ fn block_credits(st: &Store, inode: &Inode) -> u32 {
 }
 
 /// Writes as much as there is space for; ENOSPC if that is nothing.
-fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], note: Note) -> Result<usize> {
+fn chunk(
+    st: &CallerStore<'_>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+    note: Note,
+) -> Result<usize> {
     let _work = inode.pages.work.lock();
     let end = offset + data.len() as u64;
     let blocks = map::blocks(st, offset, end);

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::extent::{self, ExtentState, Run};
 use crate::inode::{Inode, Step, Tx, Work};
 use crate::store::Store;
+use crate::volume::SpaceRights;
 use extant_format::error::Corrupt;
 use extant_format::types::BlockNr;
 use std::collections::VecDeque;
@@ -72,8 +73,9 @@ pub(super) struct PlanRequest<'a> {
     pub pack: Option<&'a mut ScatteredAlloc>,
     /// May wait for freed space to become usable.
     pub patient: bool,
-    /// The owners' limits apply. Reserved blocks count as promised already.
-    pub bound: bool,
+    /// Rights of the caller whose content it is: quota limits apply by them. `None` for content
+    /// whose space was promised.
+    pub rights: Option<SpaceRights>,
 }
 
 /// Finds places for blocks. If that fails after a part, the part is the plan: it covers the blocks
@@ -176,9 +178,10 @@ fn hole(
             claim
         }
         None => {
-            let want = AllocRequest { lblk: first, need: blocks, patient: need.patient };
-            let promised = if need.bound { blocks } else { 0 };
-            let claim = space::promised(st, inode, promised, || {
+            let rights = need.rights.unwrap_or_default();
+            let want = AllocRequest { lblk: first, need: blocks, patient: need.patient, rights };
+            let promised = if need.rights.is_some() { blocks } else { 0 };
+            let claim = space::promised(st, inode, (promised, rights), || {
                 space::claim(st, inode, work, want, need.growth, need.reserved)
             })?;
             st.quota.release_reservation(inode, promised.saturating_sub(claim.len).into());

@@ -6,7 +6,8 @@ use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, MapShape};
 use crate::inode::{Alone, Inode, PageMap, Work};
-use crate::store::Store;
+use crate::store::{CallerStore, Store};
+use crate::volume::SpaceRights;
 use extant_format::features::Incompat;
 use extant_sync::{Level, levels};
 
@@ -71,17 +72,15 @@ fn make_room(st: &Store) -> bool {
 
 /// Reserves `blocks` for delayed allocation, and the blocks that the map may need for the pinned
 /// pages. The caller must hold `set_aside`, shared or exclusive.
-pub(super) fn reserve(st: &Store, inode: &Inode, blocks: u32) -> Result<()> {
+pub(super) fn reserve(st: &CallerStore<'_>, inode: &Inode, blocks: u32) -> Result<()> {
     levels::assert_held(Level::SetAside);
     let shape = MapShape::of(st, inode);
     let share = share_missing(inode, shape);
     if blocks > 0 || share > 0 {
         // All writers wait for the one that is alone.
         let waits = if st.pool.set_aside.is_alone() { 1 } else { MAX_WAITS_FOR_SPACE };
-        promised(st, inode, blocks, || {
-            with_room_after(st, waits, || {
-                st.alloc.reserve(blocks, share, st.policy.may_use_reserve())
-            })
+        promised(st, inode, (blocks, st.rights), || {
+            with_room_after(st, waits, || st.alloc.reserve(blocks, share, st.may_use_reserve()))
         })?;
     }
     if share > 0 {
@@ -137,14 +136,15 @@ pub(super) fn unreserve(st: &Store, inode: &Inode, blocks: u32) {
     }
 }
 
-/// Runs `f`, which finds space for `blocks` blocks, if the owners' limits allow them.
+/// Runs `f`, which finds space for `blocks` blocks, if the owners' limits allow them to a caller
+/// with these rights.
 pub(super) fn promised<R>(
     st: &Store,
     inode: &Inode,
-    blocks: u32,
+    (blocks, rights): (u32, SpaceRights),
     f: impl FnOnce() -> Result<R>,
 ) -> Result<R> {
-    st.quota.promise(inode, blocks)?;
+    st.quota.promise(inode, blocks, !rights.ignore_limits)?;
     f().inspect_err(|_| st.quota.release_reservation(inode, blocks.into()))
 }
 
@@ -157,21 +157,23 @@ pub(super) struct AllocRequest {
     pub need: u32,
     /// May wait for freed space to become usable.
     pub patient: bool,
+    /// Rights of the caller whose content it is.
+    pub rights: SpaceRights,
 }
 
 /// Claims a cluster for the first block of an inode that has no map yet.
-pub(super) fn claim_first(st: &Store, inode: &Inode) -> Result<Claim> {
+pub(super) fn claim_first(st: &CallerStore<'_>, inode: &Inode) -> Result<Claim> {
     let ratio = st.geo.cluster_ratio();
     let request = Request {
         goal: st.alloc.inode_goal(inode.ino),
         len: ratio,
         min: ratio,
         purpose: Purpose::Data,
-        privileged: st.policy.may_use_reserve(),
+        privileged: st.may_use_reserve(),
         reserved: false,
         low: !st.geo.incompat(Incompat::EXTENTS),
     };
-    promised(st, inode, ratio, || match st.alloc.claim_small(Small::File, &request) {
+    promised(st, inode, (ratio, st.rights), || match st.alloc.claim_small(Small::File, &request) {
         Some(claim) => Ok(claim),
         None => with_room(st, || st.alloc.claim(&request)),
     })
@@ -220,7 +222,7 @@ fn exactly(st: &Store, inode: &Inode, want: AllocRequest, reserved: &mut u32) ->
         len: len.max(min),
         min,
         purpose: Purpose::Data,
-        privileged: st.policy.may_use_reserve(),
+        privileged: st.policy.may_use_reserve(want.rights),
         reserved,
         low,
     };
@@ -256,7 +258,7 @@ mod tests {
         inode.pages.change(&st.pool, |pages| pages.pin(100_000..100_001));
         {
             let _share = st.pool.set_aside.share();
-            reserve(st, inode, 1).unwrap();
+            reserve(&st.on_behalf(SpaceRights::default()), inode, 1).unwrap();
         }
         assert_eq!(*inode.pages.write().share(), 3, "a pointer block of each level");
         {

@@ -14,6 +14,7 @@ use crate::extent;
 use crate::inode::{Inode, OrphanAt, Step, Tx, Work};
 use crate::orphan::Orphans;
 use crate::store::Store;
+use crate::volume::SpaceRights;
 use extant_format::types::FileType;
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
     if size > limits::max_size(st, inode) {
         return Err(Errno::FBig.into());
     }
-    if inline::truncate(st, inode, size)? {
+    if inline::truncate(&st.on_behalf(SpaceRights::default()), inode, size)? {
         return Ok(());
     }
     if size == 0 && inode.pages.size() == 0 && super::has_no_content(inode) {

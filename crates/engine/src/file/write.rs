@@ -11,7 +11,7 @@ use super::{batch, inline, limits, logged, map, space, times, zero};
 use crate::error::{Errno, Result};
 use crate::extent::{self, ExtentState};
 use crate::inode::{Content, Cover, Inode, Place};
-use crate::store::Store;
+use crate::store::{CallerStore, Store};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const CHUNK: usize = 1 << 20;
 /// set-group-ID if `note` says so. The caller holds `rw` for writing. Returns bytes written, fewer
 /// than asked for if space ends; ENOSPC, EFBIG if none.
 pub fn write(
-    st: &Store,
+    st: &CallerStore<'_>,
     inode: &Arc<Inode>,
     offset: u64,
     data: &[u8],
@@ -56,7 +56,12 @@ pub fn write(
 }
 
 /// Writes a chunk while other threads write theirs.
-fn beside_others(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
+fn beside_others(
+    st: &CallerStore<'_>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+) -> Result<usize> {
     let _share = st.pool.set_aside.share();
     chunk(st, inode, offset, data)
 }
@@ -64,7 +69,7 @@ fn beside_others(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Re
 /// Writes as much of a chunk as there is space for. Maps of pages that wait need less than was set
 /// aside for them, and written pages need nothing: first those are written that no thread works on,
 /// and if that gives too little, all.
-fn scarce(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
+fn scarce(st: &CallerStore<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
     batch::clean(st);
     match beside_others(st, inode, offset, data) {
         Err(e) if space::no_space(&e) => {}
@@ -76,7 +81,7 @@ fn scarce(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<us
 
 /// Writes as much as there is space for: all of it, or the first half, and so on. The caller must
 /// hold `set_aside`, shared or alone.
-fn fitting(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
+fn fitting(st: &CallerStore<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
     let blocks = map::blocks(st, offset, offset + data.len() as u64);
     let half = blocks.start + (blocks.end - blocks.start) / 2;
     let fits = map::byte(st, half).saturating_sub(offset) as usize;
@@ -133,7 +138,7 @@ struct Missing {
     place: Place,
 }
 
-fn chunk(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
+fn chunk(st: &CallerStore<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
     let blocks = map::blocks(st, offset, offset + data.len() as u64);
     if blocks.end - blocks.start == 1
         && st.geo.cluster_bits == 0
@@ -184,7 +189,13 @@ fn overwrite(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8]
 }
 
 /// Writes into a block that is not cached, in one page; false if it is.
-fn add_page(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8]) -> Result<bool> {
+fn add_page(
+    st: &CallerStore<'_>,
+    inode: &Arc<Inode>,
+    lblk: u32,
+    offset: u64,
+    data: &[u8],
+) -> Result<bool> {
     let crowded = {
         let mut pages = inode.pages.write();
         if pages.has(lblk) {
@@ -203,7 +214,7 @@ fn add_page(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8])
 
 /// Adds a page that is pinned and not cached.
 fn add_pinned(
-    st: &Store,
+    st: &CallerStore<'_>,
     inode: &Arc<Inode>,
     lblk: u32,
     offset: u64,
@@ -242,7 +253,7 @@ fn place_in(state: ExtentState) -> Place {
 
 /// Reads pages that are not cached, and reserves space for blocks without any.
 fn prepare(
-    st: &Store,
+    st: &CallerStore<'_>,
     inode: &Arc<Inode>,
     offset: u64,
     data: &[u8],
@@ -302,7 +313,7 @@ fn old_bytes(st: &Store, inode: &Inode, lblk: u32, pblk: u64) -> Result<Option<A
 
 /// Reserves space for the map and for the clusters of `holes`, except those that the file owns.
 fn reserve_holes(
-    st: &Store,
+    st: &CallerStore<'_>,
     inode: &Arc<Inode>,
     holes: &[u32],
     missing: &mut [Missing],

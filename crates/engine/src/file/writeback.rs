@@ -270,7 +270,7 @@ pub(super) fn place(
                 growth,
                 pack: pack.as_mut(),
                 patient,
-                bound: false,
+                rights: None,
             };
             let part = match plan::make(st, inode, work, need) {
                 Ok(part) => part,

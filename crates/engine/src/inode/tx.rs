@@ -16,6 +16,7 @@
 use super::{BodyMut, Inode, InodeTable};
 use crate::bounds::uninterrupted;
 use crate::error::Result;
+use crate::volume::SpaceRights;
 use extant_blocks::{Buffer, BufferWrite};
 use extant_journal::{Handle, Seal, Tid};
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct Tx<'a> {
 pub struct Step<'a> {
     table: &'a InodeTable,
     handle: Handle<'a>,
+    /// Rights of the caller to space.
+    rights: SpaceRights,
 }
 
 impl InodeTable {
@@ -40,7 +43,7 @@ impl InodeTable {
     /// # Errors
     /// EROFS, EIO after a shutdown, and those of the journal.
     pub fn begin(&self, credits: u32) -> Result<Tx<'_>> {
-        Ok(Tx { step: Step { table: self, handle: self.vol.start(credits)? } })
+        Ok(Tx::new(self, self.vol.start(credits)?))
     }
 
     /// As [`InodeTable::begin`]; nothing where a frozen file system would have to be waited for.
@@ -49,11 +52,26 @@ impl InodeTable {
     /// As [`InodeTable::begin`].
     pub fn begin_unless_locked(&self, credits: u32) -> Result<Option<Tx<'_>>> {
         let handle = self.vol.journal.start_unless_locked(credits)?;
-        Ok(handle.map(|handle| Tx { step: Step { table: self, handle } }))
+        Ok(handle.map(|handle| Tx::new(self, handle)))
     }
 }
 
 impl<'a> Tx<'a> {
+    fn new(table: &'a InodeTable, handle: Handle<'a>) -> Tx<'a> {
+        Tx { step: Step { table, handle, rights: SpaceRights::default() } }
+    }
+
+    /// Changes on behalf of a caller with these rights.
+    pub fn with_rights(mut self, rights: SpaceRights) -> Tx<'a> {
+        self.step.rights = rights;
+        self
+    }
+
+    /// The caller's rights to space.
+    pub fn rights(&self) -> SpaceRights {
+        self.step.rights
+    }
+
     /// Runs a step. An error after its first change aborts the journal.
     ///
     /// # Errors
@@ -96,7 +114,7 @@ impl<'a> Tx<'a> {
     /// # Errors
     /// `Corrupt`, `Io`; the slot is as it was then.
     pub fn touch_new(&mut self, inode: &Arc<Inode>) -> Result<()> {
-        let Step { table, handle } = &mut self.step;
+        let Step { table, handle, .. } = &mut self.step;
         table.dirty.mark_new(table, handle, inode)
     }
 
@@ -188,6 +206,11 @@ impl<'a> Step<'a> {
     /// The handle, for modules below the inode: space, groups, quota.
     pub fn handle(&mut self) -> &mut Handle<'a> {
         &mut self.handle
+    }
+
+    /// The caller's rights to space.
+    pub fn rights(&self) -> SpaceRights {
+        self.rights
     }
 
     /// The slots of inodes.

@@ -6,10 +6,11 @@ use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step, Tx};
 use crate::quota::{Change, Owners};
 use crate::vfs::{Target, check_name};
+use crate::volume::SpaceRights;
 use crate::{extent, file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags, can_store_rdev};
-use extant_format::types::{FileType, InodeNr, Timestamp};
+use extant_format::types::{FileType, Timestamp};
 use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -28,6 +29,11 @@ impl Caller {
     /// Whether the caller may make programs that run with the rights of a group: root, or a member.
     fn may_act_for(&self, gid: u32) -> bool {
         self.uid == 0 || self.gid == gid
+    }
+
+    /// Rights to space of a new inode's creator: quota limits do not apply to root.
+    pub(super) fn rights(&self) -> SpaceRights {
+        SpaceRights { ignore_limits: self.uid == 0, use_reserve: false }
     }
 }
 
@@ -73,6 +79,9 @@ const INHERITED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::DAX)
     .union(InodeFlags::PROJINHERIT);
 
+/// The inode that hides a name from lower layers: a character device 0:0.
+const WHITEOUT: New<'_> = New::Special(FileType::CharDevice, (0, 0));
+
 /// The mode bit of a directory that hands its group down.
 const SETGID: u16 = 0o2000;
 
@@ -112,7 +121,7 @@ impl Operations {
         self.own(dir)?;
         check_name(name)?;
         self.check_new(&what)?;
-        self.for_caller(who, || self.create_once(who, &dir.0, name, mode, &what))
+        self.with_space(|| self.create_once(who, &dir.0, name, mode, &what))
     }
 
     /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder
@@ -121,7 +130,7 @@ impl Operations {
     /// to.
     pub fn create_nameless(&self, who: &Caller, dir: &Node, mode: u16) -> Result<Node> {
         self.own(dir)?;
-        self.for_caller(who, || {
+        self.with_space(|| {
             let dir = &dir.0;
             check_dir(dir)?;
             dir::check_key(dir)?;
@@ -129,11 +138,11 @@ impl Operations {
             dir.check_live()?;
             check_dir_writable(dir)?;
             let st = self.st();
-            let plan = self.plan(who, dir, mode, FileType::Regular)?;
+            let plan = self.plan(who, dir, mode, &New::File)?;
             plan.owners(self)?;
-            let mut tx = st.begin(self.new_credits(&plan))?;
-            let inode = self.new_inode(&mut tx, dir, &plan, &New::File)?;
-            self.fill_or_undo(&mut tx, &inode, dir.ino, &plan, &New::File)?;
+            let mut tx = st.begin(self.new_credits(&plan))?.with_rights(who.rights());
+            let inode = self.new_inode(&mut tx, &plan)?;
+            self.fill_or_undo(&mut tx, &inode, &plan)?;
             let listed = tx.step(|step| {
                 st.orphans.add(step, &inode)?;
                 step.edit(&inode)?.links = 0;
@@ -156,14 +165,6 @@ impl Operations {
         let _own = node.0.read_lock()?;
         self.vfs.inodes.enter(&node.0);
         Ok(())
-    }
-
-    /// As [`Operations::with_space`], on behalf of a caller: quota limits do not apply to root.
-    fn for_caller<T>(&self, who: &Caller, make: impl FnMut() -> Result<T>) -> Result<T> {
-        match who.uid {
-            0 => self.without_limits(|| self.with_space(make)),
-            _ => self.with_space(make),
-        }
     }
 
     fn check_new(&self, what: &New<'_>) -> Result<()> {
@@ -199,14 +200,14 @@ impl Operations {
         let ftype = what.ftype();
         let _lock = dir.write_lock()?;
         let seat = self.free_seat(dir, name, ftype)?;
-        let plan = self.plan(who, dir, mode, ftype)?;
+        let plan = self.plan(who, dir, mode, what)?;
         plan.owners(self)?;
         let credits =
             self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);
-        let mut tx = st.begin(credits)?;
+        let mut tx = st.begin(credits)?.with_rights(who.rights());
         tx.touch(dir)?;
-        let inode = self.new_inode(&mut tx, dir, &plan, what)?;
-        self.fill_or_undo(&mut tx, &inode, dir.ino, &plan, what)?;
+        let inode = self.new_inode(&mut tx, &plan)?;
+        self.fill_or_undo(&mut tx, &inode, &plan)?;
         let new = NewName { name, ino: inode.ino, ftype, seat: Some(&seat) };
         let more = i32::from(ftype == FileType::Directory);
         let named = dir::insert(st, &mut tx, dir, new, |step| {
@@ -238,8 +239,14 @@ impl Operations {
     }
 
     /// Returns the attributes that the new inode gets from its directory and its creator.
-    fn plan(&self, who: &Caller, dir: &Inode, asked: u16, ftype: FileType) -> Result<Plan> {
-        let st = self.st();
+    fn plan<'a>(
+        &self,
+        who: &Caller,
+        dir: &'a Arc<Inode>,
+        asked: u16,
+        what: &'a New<'a>,
+    ) -> Result<Plan<'a>> {
+        let (st, ftype) = (self.st(), what.ftype());
         let (dir_mode, dir_gid, dir_flags, projid) = {
             let body = dir.body();
             (body.mode, body.gid, body.flags, inherited_project(&body))
@@ -258,6 +265,8 @@ impl Operations {
         }
         let flags = inherited(dir_flags, ftype);
         Ok(Plan {
+            dir,
+            what,
             mode,
             uid: who.uid,
             gid: if setgid { dir_gid } else { who.gid },
@@ -267,7 +276,7 @@ impl Operations {
         })
     }
 
-    fn new_credits(&self, plan: &Plan) -> u32 {
+    fn new_credits(&self, plan: &Plan<'_>) -> u32 {
         let st = self.st();
         let acl: u32 = plan.acl.iter().map(|(_, v)| xattr::credits(st, v.len())).sum();
         crate::alloc::Alloc::INODE_CREDITS
@@ -279,19 +288,14 @@ impl Operations {
 
     /// Takes a number, and makes the inode in memory. It is consistent when it has a name or is
     /// recorded as an orphan: the handle must not be restarted before.
-    fn new_inode(
-        &self,
-        tx: &mut Tx<'_>,
-        dir: &Arc<Inode>,
-        plan: &Plan,
-        what: &New<'_>,
-    ) -> Result<Arc<Inode>> {
+    fn new_inode(&self, tx: &mut Tx<'_>, plan: &Plan<'_>) -> Result<Arc<Inode>> {
         let st = self.st();
         // Before anything is changed: limits may forbid it.
         let owners = Owners::new(&st.quota, plan.ids());
         let one = Change { inodes: 1, ..Change::default() };
-        tx.obtain(|h| st.quota.charge_within(h, owners, one, true))?;
-        let made = self.make_inode(tx, dir, plan, what);
+        let bound = !tx.rights().ignore_limits;
+        tx.obtain(|h| st.quota.charge_within(h, owners, one, bound))?;
+        let made = self.make_inode(tx, plan);
         if made.is_err()
             && let Err(e) = tx.obtain(|h| st.quota.charge_within(h, owners, one.reversed(), false))
         {
@@ -300,14 +304,9 @@ impl Operations {
         made
     }
 
-    fn make_inode(
-        &self,
-        tx: &mut Tx<'_>,
-        dir: &Arc<Inode>,
-        plan: &Plan,
-        what: &New<'_>,
-    ) -> Result<Arc<Inode>> {
-        let (st, ftype) = (self.st(), what.ftype());
+    fn make_inode(&self, tx: &mut Tx<'_>, plan: &Plan<'_>) -> Result<Arc<Inode>> {
+        let (st, Plan { dir, what, .. }) = (self.st(), plan);
+        let ftype = what.ftype();
         let ino = tx.obtain(|h| st.alloc.new_inode(h, dir.near(), ftype))?;
         if self.vfs.inodes.peek(ino).is_some_and(|known| !known.freeing()) {
             // The number stays marked as in use, which it is.
@@ -345,9 +344,11 @@ impl Operations {
     /// Attributes of a new whiteout: it belongs to the caller; group, flags and project come from
     /// its directory, as with the kernel. A default ACL is not inherited, since a whiteout has no
     /// permissions.
-    pub(super) fn plan_whiteout(&self, who: &Caller, dir: &Inode) -> Plan {
+    pub(super) fn plan_whiteout<'a>(&self, who: &Caller, dir: &'a Arc<Inode>) -> Plan<'a> {
         let body = dir.body();
         Plan {
+            dir,
+            what: &WHITEOUT,
             mode: FileType::CharDevice.to_mode(),
             uid: who.uid,
             gid: if body.mode & SETGID != 0 { body.gid } else { who.gid },
@@ -357,49 +358,29 @@ impl Operations {
         }
     }
 
-    /// Makes the inode that hides a name from lower layers: a character device 0:0.
-    pub(super) fn new_whiteout(
-        &self,
-        tx: &mut Tx<'_>,
-        dir: &Arc<Inode>,
-        plan: &Plan,
-    ) -> Result<Arc<Inode>> {
-        let what = New::Special(FileType::CharDevice, (0, 0));
-        let inode = self.new_inode(tx, dir, plan, &what)?;
-        self.fill_or_undo(tx, &inode, dir.ino, plan, &what)?;
+    /// Makes the inode that hides a name from lower layers.
+    pub(super) fn new_whiteout(&self, tx: &mut Tx<'_>, plan: &Plan<'_>) -> Result<Arc<Inode>> {
+        let inode = self.new_inode(tx, plan)?;
+        self.fill_or_undo(tx, &inode, plan)?;
         self.vfs.inodes.insert(inode.clone());
         Ok(inode)
     }
 
-    fn fill_or_undo(
-        &self,
-        tx: &mut Tx<'_>,
-        inode: &Arc<Inode>,
-        parent: InodeNr,
-        plan: &Plan,
-        what: &New<'_>,
-    ) -> Result<()> {
-        let filled = self.fill(tx, inode, parent, plan, what);
+    fn fill_or_undo(&self, tx: &mut Tx<'_>, inode: &Arc<Inode>, plan: &Plan<'_>) -> Result<()> {
+        let filled = self.fill(tx, inode, plan);
         if filled.is_err() {
             self.drop_new(tx, inode);
         }
         filled
     }
 
-    fn fill(
-        &self,
-        tx: &mut Tx<'_>,
-        inode: &Arc<Inode>,
-        parent: InodeNr,
-        plan: &Plan,
-        what: &New<'_>,
-    ) -> Result<()> {
+    fn fill(&self, tx: &mut Tx<'_>, inode: &Arc<Inode>, plan: &Plan<'_>) -> Result<()> {
         let st = self.st();
-        match what {
+        match plan.what {
             New::File | New::Special(..) => {}
             New::Dir => {
                 tx.step(|step| extent::init(st, step, inode))?;
-                tx.step(|step| dir::init(st, step, inode, parent))?;
+                tx.step(|step| dir::init(st, step, inode, plan.dir.ino))?;
             }
             New::Symlink(target) => file::set_link(st, tx, inode, target)?,
         }
@@ -460,7 +441,11 @@ fn dir_links(now: u16, by: i32) -> u16 {
     }
 }
 
-pub(super) struct Plan {
+/// A new inode.
+pub(super) struct Plan<'a> {
+    /// The directory in which it is made.
+    dir: &'a Arc<Inode>,
+    what: &'a New<'a>,
     mode: u16,
     uid: u32,
     gid: u32,
@@ -469,7 +454,7 @@ pub(super) struct Plan {
     acl: Vec<(&'static [u8], Vec<u8>)>,
 }
 
-impl Plan {
+impl Plan<'_> {
     fn ids(&self) -> (u32, u32, u32) {
         (self.uid, self.gid, self.projid)
     }

@@ -5,6 +5,7 @@ use crate::error::{Errno, Error, Result};
 use crate::file::{self, Extent, Falloc, Note};
 use crate::inode::ErrorCursor;
 use crate::vfs::Follow;
+use crate::volume::SpaceRights;
 use extant_format::inode::InodeFlags;
 use extant_format::types::FileType;
 use extant_sync::{Level, Mutex};
@@ -29,6 +30,8 @@ pub struct File {
     ops: Arc<Anchor>,
     node: Node,
     flags: OpenFlags,
+    /// Rights of the program that has it open.
+    rights: SpaceRights,
     /// Writeback errors seen so far.
     errors: Mutex<ErrorCursor>,
 }
@@ -76,7 +79,8 @@ impl Operations {
             file::open_writer(&node.0);
         }
         let errors = Mutex::new(Level::Leaf, node.0.pages.error_seq());
-        let file = File { ops: self.anchor(), node, flags, errors };
+        let rights = SpaceRights::default();
+        let file = File { ops: self.anchor(), node, flags, rights, errors };
         if flags.truncate {
             file.resize(0)?;
         }
@@ -135,33 +139,6 @@ impl Operations {
         node.0.flags().contains(InodeFlags::APPEND)
     }
 
-    /// Writes past the page cache; the data are on the device (not flushed) when this returns.
-    /// `strip` takes set-user-id and set-group-id away. Does not ask [`Operations::check_write`].
-    pub fn write_direct(
-        &self,
-        node: &Node,
-        offset: u64,
-        data: &[u8],
-        strip: bool,
-    ) -> Result<usize> {
-        self.write_past(node, offset, data, Note { strip, times: true })
-    }
-
-    /// As [`Operations::write_direct`], of content from a cache that keeps the file's times itself:
-    /// those that are here stay.
-    pub fn write_kept(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
-        self.write_past(node, offset, data, Note { strip, times: false })
-    }
-
-    fn write_past(&self, node: &Node, offset: u64, data: &[u8], note: Note) -> Result<usize> {
-        self.own(node)?;
-        self.st().writable()?;
-        check_key(node)?;
-        // Before the inode is locked: others may read it while the file system is frozen.
-        self.st().mounted.wait_for_thaw();
-        self.with_space(|| file::write_direct(self.st(), &node.0, offset, data, note))
-    }
-
     /// Makes content and attributes of one inode durable; with `datasync` only the attributes that
     /// are needed to read the content.
     pub fn sync_node(&self, node: &Node, datasync: bool) -> Result<()> {
@@ -210,30 +187,17 @@ impl Operations {
     pub fn open_hint(&self, node: &Node) {
         file::open_writer(&node.0);
     }
-
-    /// fallocate(2).
-    pub fn allocate(&self, node: &Node, how: Falloc, offset: u64, len: u64) -> Result<()> {
-        self.own(node)?;
-        self.st().writable()?;
-        let inode = &node.0;
-        check_key(node)?;
-        let own = inode.flags();
-        let keeps = matches!(how, Falloc::Allocate | Falloc::KeepSize);
-        let fixed = InodeFlags::IMMUTABLE | InodeFlags::VERITY;
-        if own.intersects(fixed) || own.contains(InodeFlags::APPEND) && !keeps {
-            return Err(Errno::Perm.into());
-        }
-        self.with_space(|| {
-            let _lock = self.lock_content(inode)?;
-            file::fallocate(self.st(), inode, how, offset, len)
-        })
-    }
 }
 
 impl File {
     /// The inode.
     pub fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// Sets the rights to space of the program that has the file open; none at first.
+    pub fn set_rights(&mut self, rights: SpaceRights) {
+        self.rights = rights;
     }
 
     /// Reads at `offset`; fewer bytes than asked for at the end of the file.
@@ -261,7 +225,7 @@ impl File {
 
     fn write_once(&self, offset: u64, data: &[u8]) -> Result<usize> {
         let inode = &self.node.0;
-        let st = self.ops.st();
+        let st = &self.ops.st().on_behalf(self.rights);
         if self.flags.direct && !self.flags.append {
             return file::write_direct(st, inode, offset, data, Note::TIMES);
         }
@@ -294,7 +258,7 @@ impl File {
     /// fallocate(2).
     pub fn allocate(&self, how: Falloc, offset: u64, len: u64) -> Result<()> {
         self.check_mode()?;
-        self.ops.allocate(&self.node, how, offset, len)
+        self.ops.with_rights(self.rights).allocate(&self.node, how, offset, len)
     }
 
     /// The next byte with data at or behind `offset` (SEEK_DATA). ENXIO if there is none.

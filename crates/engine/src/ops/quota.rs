@@ -23,11 +23,6 @@ pub(super) struct Ownership {
 }
 
 impl Operations {
-    /// Runs `f` without quota limits, on behalf of a caller with CAP_SYS_RESOURCE.
-    pub fn without_limits<R>(&self, f: impl FnOnce() -> R) -> R {
-        quota::unlimited(f)
-    }
-
     /// Returns the usage and limits of an owner, all zero if it has no record. Uncommitted changes
     /// count.
     ///

@@ -8,6 +8,7 @@ use crate::inode::{Inode, Step, Tx};
 use crate::orphan::Orphans;
 use crate::store::Store;
 use crate::vfs::Target;
+use crate::volume::SpaceRights;
 use crate::{
     alloc::Alloc,
     dir::{self, NewName},
@@ -36,6 +37,13 @@ struct Side<'a> {
     name: &'a [u8],
 }
 
+/// The caller of a rename.
+#[derive(Clone, Copy)]
+struct By<'a> {
+    who: &'a Caller,
+    rights: SpaceRights,
+}
+
 /// A rename that gives an inode another name, and may replace an inode there.
 #[derive(Clone, Copy)]
 struct Move<'a> {
@@ -58,7 +66,8 @@ impl Operations {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        self.rename_by(&Caller::default(), (dir, name), (new_dir, new_name), flags)
+        let by = By { who: &Caller::default(), rights: SpaceRights::default() };
+        self.rename_by(by, (dir, name), (new_dir, new_name), flags)
     }
 
     /// As [`Operations::rename`]. A whiteout belongs to the caller; quota limits do not apply to
@@ -70,15 +79,12 @@ impl Operations {
         to: (&Node, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        match who.uid {
-            0 => self.without_limits(|| self.rename_by(who, from, to, flags)),
-            _ => self.rename_by(who, from, to, flags),
-        }
+        self.rename_by(By { who, rights: who.rights() }, from, to, flags)
     }
 
     fn rename_by(
         &self,
-        who: &Caller,
+        by: By<'_>,
         (dir, name): (&Node, &[u8]),
         (new_dir, new_name): (&Node, &[u8]),
         flags: RenameFlags,
@@ -96,12 +102,12 @@ impl Operations {
         }
         let from = Side { dir: &dir.0, name };
         let to = Side { dir: &new_dir.0, name: new_name };
-        self.with_space(|| self.rename_once(who, &from, &to, flags))
+        self.with_space(|| self.rename_once(by, &from, &to, flags))
     }
 
     fn rename_once(
         &self,
-        who: &Caller,
+        by: By<'_>,
         from: &Side<'_>,
         to: &Side<'_>,
         flags: RenameFlags,
@@ -114,8 +120,9 @@ impl Operations {
             let moves_dir =
                 cross && (moved.is_dir() || target.as_ref().is_some_and(|t| t.is_dir()));
             let _rename = moves_dir.then(|| self.vfs.rename.lock());
+            let change = Move { from, to, moved: &moved, target: target.as_ref() };
             if moves_dir {
-                self.check_no_loop(from, to, &moved, target.as_ref(), flags)?;
+                self.check_no_loop(change, flags)?;
             }
             let others = || std::iter::once(&moved).chain(target.as_ref());
             let _dirs = lock_dirs([from.dir, to.dir].into_iter().chain(others()));
@@ -125,7 +132,7 @@ impl Operations {
             {
                 continue;
             }
-            let freed = self.rename_locked(who, from, to, &moved, target.as_ref(), flags)?;
+            let freed = self.rename_locked(by, change, flags)?;
             drop((_dirs, _files, _rename));
             if let (true, Some(target)) = (freed, target) {
                 self.bury_or_free(&target);
@@ -143,14 +150,8 @@ impl Operations {
 
     /// A directory must not move into itself. The rename lock is held, so the way to the root
     /// stands still.
-    fn check_no_loop(
-        &self,
-        from: &Side<'_>,
-        to: &Side<'_>,
-        moved: &Arc<Inode>,
-        target: Option<&Arc<Inode>>,
-        flags: RenameFlags,
-    ) -> Result<()> {
+    fn check_no_loop(&self, change: Move<'_>, flags: RenameFlags) -> Result<()> {
+        let Move { from, to, moved, target } = change;
         if moved.is_dir() && self.is_ancestor(moved.ino, to.dir)? {
             return Err(Errno::Inval.into());
         }
@@ -187,23 +188,15 @@ impl Operations {
     }
 
     /// Everything is locked. True if the replaced inode has no name left.
-    fn rename_locked(
-        &self,
-        who: &Caller,
-        from: &Side<'_>,
-        to: &Side<'_>,
-        moved: &Arc<Inode>,
-        target: Option<&Arc<Inode>>,
-        flags: RenameFlags,
-    ) -> Result<bool> {
-        let st = self.st();
-        check_sides(from, to, moved, target, flags)?;
+    fn rename_locked(&self, by: By<'_>, change: Move<'_>, flags: RenameFlags) -> Result<bool> {
+        let (st, Move { from, to, moved, target }) = (self.st(), change);
+        check_sides(change, flags)?;
         if flags.contains(RenameFlags::EXCHANGE) {
             let target = target.ok_or(Errno::NoEnt)?;
-            return self.exchange(from, to, moved, target).map(|()| false);
+            return self.exchange(change, target).map(|()| false);
         }
         if target.is_some_and(|t| t.ino == moved.ino) {
-            return self.respell(from, to, moved, flags).map(|()| false);
+            return self.respell(by, change, flags).map(|()| false);
         }
         if let Some(target) = target {
             check_replace(moved, target)?;
@@ -218,15 +211,16 @@ impl Operations {
             // Before anything is changed: it has a `..` to be changed.
             dir::parent(st, moved)?;
         }
-        let plan = flags.contains(RenameFlags::WHITEOUT).then(|| self.plan_whiteout(who, from.dir));
+        let plan =
+            flags.contains(RenameFlags::WHITEOUT).then(|| self.plan_whiteout(by.who, from.dir));
         plan.as_ref().map_or(Ok(()), |plan| plan.owners(self))?;
-        let mut tx = st.begin(self.rename_credits(to))?;
+        let mut tx = st.begin(self.rename_credits(to))?.with_rights(by.rights);
         [from.dir, to.dir, moved]
             .into_iter()
             .chain(target)
             .try_for_each(|inode| tx.touch(inode))?;
-        let whiteout = plan.map(|plan| self.new_whiteout(&mut tx, from.dir, &plan)).transpose()?;
-        let done = self.move_name(&mut tx, &Move { from, to, moved, target }, whiteout.as_ref());
+        let whiteout = plan.map(|plan| self.new_whiteout(&mut tx, &plan)).transpose()?;
+        let done = self.move_name(&mut tx, change, whiteout.as_ref());
         if let (Err(_), Some(whiteout)) = (&done, &whiteout) {
             self.drop_new(&mut tx, whiteout);
         }
@@ -235,19 +229,13 @@ impl Operations {
 
     /// Both names lead to one inode: as links of it they stay. Where names fold, the one name of
     /// both may get another spelling.
-    fn respell(
-        &self,
-        from: &Side<'_>,
-        to: &Side<'_>,
-        moved: &Arc<Inode>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        let st = self.st();
+    fn respell(&self, by: By<'_>, change: Move<'_>, flags: RenameFlags) -> Result<()> {
+        let (st, Move { from, to, moved, .. }) = (self.st(), change);
         let one = from.dir.ino == to.dir.ino && dir::are_spellings(st, to.dir, from.name, to.name);
         if !one || flags.contains(RenameFlags::WHITEOUT) {
             return Ok(());
         }
-        let mut tx = st.begin(self.rename_credits(to))?;
+        let mut tx = st.begin(self.rename_credits(to))?.with_rights(by.rights);
         [to.dir, moved].into_iter().try_for_each(|inode| tx.touch(inode))?;
         dir::respell(st, &mut tx, to.dir, (from.name, to.name), |step| {
             self.touch_dir(step, to.dir, 0)?;
@@ -270,10 +258,10 @@ impl Operations {
     fn move_name(
         &self,
         tx: &mut Tx<'_>,
-        change: &Move<'_>,
+        change: Move<'_>,
         whiteout: Option<&Arc<Inode>>,
     ) -> Result<bool> {
-        let (st, Move { to, moved, target, .. }) = (self.st(), *change);
+        let (st, Move { to, moved, target, .. }) = (self.st(), change);
         let (ino, ftype) = (moved.ino, moved.ftype);
         match target {
             Some(target) => tx.step(|step| {
@@ -294,10 +282,10 @@ impl Operations {
     fn leave_name(
         &self,
         step: &mut Step<'_>,
-        change: &Move<'_>,
+        change: Move<'_>,
         whiteout: Option<&Arc<Inode>>,
     ) -> Result<()> {
-        let (st, Move { from, to, moved, target }) = (self.st(), *change);
+        let (st, Move { from, to, moved, target }) = (self.st(), change);
         let is_dir = moved.is_dir();
         let cross = from.dir.ino != to.dir.ino;
         match whiteout {
@@ -317,14 +305,8 @@ impl Operations {
         Ok(())
     }
 
-    fn exchange(
-        &self,
-        from: &Side<'_>,
-        to: &Side<'_>,
-        moved: &Arc<Inode>,
-        target: &Arc<Inode>,
-    ) -> Result<()> {
-        let st = self.st();
+    fn exchange(&self, change: Move<'_>, target: &Arc<Inode>) -> Result<()> {
+        let (st, Move { from, to, moved, .. }) = (self.st(), change);
         if from.dir.ino != to.dir.ino {
             match (moved.is_dir(), target.is_dir()) {
                 (true, false) => check_room_for_dir(st, to.dir)?,
@@ -339,18 +321,16 @@ impl Operations {
         }
         let mut tx = st.begin(4 * dir::CHANGE_CREDITS + 4)?;
         [from.dir, to.dir, moved, target].into_iter().try_for_each(|inode| tx.touch(inode))?;
-        tx.step(|step| self.exchange_names(step, from, to, moved, target))
+        tx.step(|step| self.exchange_names(step, change, target))
     }
 
     fn exchange_names(
         &self,
         step: &mut Step<'_>,
-        from: &Side<'_>,
-        to: &Side<'_>,
-        moved: &Arc<Inode>,
+        change: Move<'_>,
         target: &Arc<Inode>,
     ) -> Result<()> {
-        let st = self.st();
+        let (st, Move { from, to, moved, .. }) = (self.st(), change);
         dir::replace(st, step, to.dir, to.name, (moved.ino, moved.ftype))?;
         dir::replace(st, step, from.dir, from.name, (target.ino, target.ftype))?;
         if from.dir.ino != to.dir.ino {
@@ -396,13 +376,8 @@ impl Operations {
     }
 }
 
-fn check_sides(
-    from: &Side<'_>,
-    to: &Side<'_>,
-    moved: &Inode,
-    target: Option<&Arc<Inode>>,
-    flags: RenameFlags,
-) -> Result<()> {
+fn check_sides(change: Move<'_>, flags: RenameFlags) -> Result<()> {
+    let Move { from, to, moved, target } = change;
     for side in [from, to] {
         check_dir_writable(side.dir)?;
         dir::check_key(side.dir)?;

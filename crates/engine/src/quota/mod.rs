@@ -46,7 +46,6 @@ use extant_journal::{Freezer, Handle, Seal};
 use extant_sync::atomic::{AtomicBool, Ordering};
 use extant_sync::{Level, Mutex, Sharded};
 use kept::Kept;
-use std::cell::Cell;
 use std::sync::Arc;
 
 /// The owners that are charged for an inode: the id of each counted kind.
@@ -92,22 +91,6 @@ pub enum Outcome {
     Done,
     /// Nothing is changed: [`Quotas::load`], and try again.
     Absent,
-}
-
-thread_local! {
-    static UNLIMITED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `f` on behalf of a caller to whom limits do not apply.
-pub fn unlimited<R>(f: impl FnOnce() -> R) -> R {
-    struct Back(bool);
-    impl Drop for Back {
-        fn drop(&mut self) {
-            let _ = UNLIMITED.try_with(|cell| cell.set(self.0));
-        }
-    }
-    let _back = Back(UNLIMITED.try_with(|cell| cell.replace(true)).unwrap_or(false));
-    f()
 }
 
 /// Owners of the running transaction, with their kinds.
@@ -173,8 +156,7 @@ impl Quotas {
     }
 
     fn limits_bind(&self) -> bool {
-        let free = UNLIMITED.try_with(Cell::get).unwrap_or(false);
-        !free && !self.ignore_limits.load(Ordering::Relaxed)
+        !self.ignore_limits.load(Ordering::Relaxed)
     }
 
     /// The file of a kind, if it is counted.
@@ -342,11 +324,11 @@ impl Quotas {
         Ok(())
     }
 
-    /// Promises an inode space for `blocks` blocks.
+    /// Promises an inode space for `blocks` blocks. If `bound`, limits apply.
     ///
     /// # Errors
     /// EDQUOT.
-    pub fn promise(&self, inode: &Inode, blocks: u32) -> Result<()> {
+    pub fn promise(&self, inode: &Inode, blocks: u32, bound: bool) -> Result<()> {
         if !self.on || blocks == 0 {
             return Ok(());
         }
@@ -355,7 +337,7 @@ impl Quotas {
             let owners = {
                 let body = inode.body();
                 let owners = self.owners(inode.ino, &body);
-                if self.charge(None, owners, change, true)? == Outcome::Done {
+                if self.charge(None, owners, change, bound)? == Outcome::Done {
                     // Relaxed: the body is locked, as at each place that changes or reads it.
                     inode.promised.fetch_add(blocks.into(), Ordering::Relaxed);
                     return Ok(());

@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::extent;
 use crate::groups;
 use crate::inode::{Inode, Step};
+use crate::volume::SpaceRights;
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
@@ -226,11 +227,11 @@ fn unref(env: &AttrEnv, step: &mut Step<'_>, old: &Block, opened: &Values) -> Re
     values(&old.attrs).try_for_each(|ino| opened.release(env, step, ino))
 }
 
-/// Claims a block for this inode alone, and reads what its booking needs.
+/// Claims a block for this inode alone, and reads the bitmap in which it is to be booked.
 ///
 /// # Errors
 /// ENOSPC, EDQUOT, `Corrupt`, `Io`.
-pub(super) fn claim(env: &AttrEnv, inode: &Inode) -> Result<Claim> {
+pub(super) fn claim(env: &AttrEnv, inode: &Inode, rights: SpaceRights) -> Result<Claim> {
     let want = Request {
         goal: env.alloc.inode_goal(inode.ino),
         len: 1,
@@ -243,7 +244,7 @@ pub(super) fn claim(env: &AttrEnv, inode: &Inode) -> Result<Claim> {
     // Only checks the quota: the inode is charged when it gets the block, unless it replaces
     // another one.
     let more = if inode.body().file_acl == 0 { env.geo.cluster_ratio() } else { 0 };
-    env.quota.promise(inode, more)?;
+    env.quota.promise(inode, more, !rights.ignore_limits)?;
     env.quota.release_reservation(inode, more.into());
     let claim = env.alloc.claim(&want)?;
     if let Some(g) = env.geo.group_of_block(claim.start) {

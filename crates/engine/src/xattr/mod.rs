@@ -151,7 +151,7 @@ impl Change<'_> {
         }
         // Limits are checked, and the inode is charged, before the value is written. If the value
         // cannot be stored, the charge is returned.
-        value::check_limits(self.env, self.inode, len)?;
+        value::check_limits(self, tx.rights(), len)?;
         let paid = value::charge_inode(self, tx)?;
         let stored = self.put_in_inode(tx, value, paid);
         if stored.is_err() {
@@ -244,7 +244,7 @@ impl Change<'_> {
     ) -> Result<()> {
         let mut spare = None;
         while !tx.step(|step| change(step, &mut spare))? {
-            spare = Some(block::claim(self.env, self.inode)?);
+            spare = Some(block::claim(self.env, self.inode, tx.rights())?);
         }
         Ok(())
     }

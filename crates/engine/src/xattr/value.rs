@@ -21,6 +21,7 @@ use crate::extent::{self, ExtentState};
 use crate::groups;
 use crate::inode::{Inode, Step, Tx};
 use crate::quota;
+use crate::volume::SpaceRights;
 use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags};
 use extant_format::types::{BlockNr, FileType, GroupNr, InodeNr};
@@ -259,7 +260,8 @@ pub(super) fn charge_inode(change: &Change<'_>, tx: &mut Tx<'_>) -> Result<i64> 
     let old =
         places.all().filter(|entry| entry.is(key.index, key.suffix)).map(inodes_of).sum::<i64>();
     let more = (1 - old).max(0);
-    tx.obtain(|h| charge_inodes(env, h, owner, more, true))?;
+    let bound = !tx.rights().ignore_limits;
+    tx.obtain(|h| charge_inodes(env, h, owner, more, bound))?;
     Ok(more)
 }
 
@@ -288,9 +290,10 @@ pub(super) fn inodes_of(entry: &Entry) -> i64 {
 }
 
 /// Checks whether the limits allow a value of `len` bytes, without a lasting reservation.
-pub(super) fn check_limits(env: &AttrEnv, owner: &Inode, len: usize) -> Result<()> {
+pub(super) fn check_limits(change: &Change<'_>, rights: SpaceRights, len: usize) -> Result<()> {
+    let Change { env, inode: owner, .. } = *change;
     let blocks = (len.div_ceil(env.block_size()) as u32).next_multiple_of(env.geo.cluster_ratio());
-    env.quota.promise(owner, blocks)?;
+    env.quota.promise(owner, blocks, !rights.ignore_limits)?;
     env.quota.release_reservation(owner, blocks.into());
     Ok(())
 }

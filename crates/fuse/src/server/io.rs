@@ -115,21 +115,25 @@ impl Server {
         if strip {
             self.drop_privileges(credentials, node)?;
         }
-        // The writer of cached data is unknown, so quota limits apply.
-        let bound = from_cache || credentials.uid != 0;
-        let write = |offset, data| match bound {
-            // The kernel caches the times and sends them in a later request.
-            true if from_cache => self.ops.write_kept(node, offset, data, strip),
-            true => self.ops.write_direct(node, offset, data, strip),
-            false => self.ops.without_limits(|| self.ops.write_direct(node, offset, data, strip)),
-        };
-        // For the same reason the file's owner decides about the use of reserved blocks.
+        // The writer of cached data is unknown, so quota limits apply, and the file's owner decides
+        // about the use of reserved blocks.
+        let ignore_limits = !from_cache && credentials.uid == 0;
         let writer = if from_cache { owner(node) } else { credentials };
-        let mut len = self.with_reserve_for(writer, || write(offset, data))?;
+        let write = |offset, data| {
+            self.with_reserve_for(writer, |use_reserve| {
+                let ops = self.ops.with_rights(SpaceRights { use_reserve, ignore_limits });
+                match from_cache {
+                    // The kernel caches the times and sends them in a later request.
+                    true => ops.write_kept(node, offset, data, strip),
+                    false => ops.write_direct(node, offset, data, strip),
+                }
+            })
+        };
+        let mut len = write(offset, data)?;
         // The kernel ignores short counts for writes from its cache, so the rest must be written as
         // well, or the result is an error.
         while from_cache && len < data.len() {
-            match self.with_reserve_for(writer, || write(offset + len as u64, &data[len..]))? {
+            match write(offset + len as u64, &data[len..])? {
                 0 => return Err(Errno::Io.into()),
                 more => len += more,
             }
@@ -140,23 +144,21 @@ impl Server {
         Ok(len)
     }
 
-    /// Runs `f` with the right to use reserved blocks, if the superblock grants it to the caller's
-    /// ids. Supplementary groups and capabilities grant it, too, but cost reads of `/proc`: they
-    /// are checked only after `ENOSPC`, and `f` then runs again.
+    /// Runs `f` with the answer whether it may use reserved blocks: the superblock grants that to
+    /// the caller's ids. Supplementary groups and capabilities grant it, too, but cost reads of
+    /// `/proc`: they are checked only after `ENOSPC`, and `f` then runs again.
     pub(super) fn with_reserve_for<T>(
         &self,
         credentials: Credentials,
-        f: impl Fn() -> Result<T, Error>,
+        f: impl Fn(bool) -> Result<T, Error>,
     ) -> Result<T, Error> {
         if credentials.uid == 0
             || self.ops.reserve_is_for(credentials.uid, |group| group == credentials.gid)
         {
-            return self.ops.with_reserve(f);
+            return f(true);
         }
-        match f() {
-            Err(e) if e.is(Errno::NoSpc) && self.reaches_reserve(credentials) => {
-                self.ops.with_reserve(f)
-            }
+        match f(false) {
+            Err(e) if e.is(Errno::NoSpc) && self.reaches_reserve(credentials) => f(true),
             other => other,
         }
     }

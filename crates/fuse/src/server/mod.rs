@@ -30,7 +30,7 @@ use create::whiteout_owner;
 use credentials::{Capability, is_capable, told_or_looked_up};
 use extant_engine::{
     AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations,
-    RenameFlags as Rename, Timestamp, Usage, XattrMode,
+    RenameFlags as Rename, SpaceRights, Timestamp, Usage, XattrMode,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -432,7 +432,10 @@ impl Handler for Server {
             let node = self.node(ino)?;
             self.writers.blocks_unknown(ino);
             let mode = Self::falloc(mode)?;
-            self.with_reserve_for(credentials, || self.ops.allocate(&node, mode, offset, length))?;
+            self.with_reserve_for(credentials, |use_reserve| {
+                let rights = SpaceRights { use_reserve, ignore_limits: false };
+                self.ops.with_rights(rights).allocate(&node, mode, offset, length)
+            })?;
             match is_capable(credentials, Capability::FileSetId) {
                 true => Ok(()),
                 false => self.drop_privileges(credentials, &node),
