@@ -255,8 +255,9 @@ fn free_booked(nodes: &mut Writer<'_, '_, '_>, (start, len): (BlockNr, u32)) -> 
     })
 }
 
-/// Maps a run of booked blocks, and charges the file for them. The logical blocks must be holes,
-/// and a cluster must be one block. Costs [`credits`](super::credits) for the run.
+/// Maps the first part of a run of booked blocks, as much as one step can obtain everything for,
+/// and charges the file for it. Returns its length. The logical blocks must be holes, and a cluster
+/// must be one block. Costs [`credits`](super::credits) for the run.
 ///
 /// # Errors
 /// EOPNOTSUPP and EINVAL as [`insert_claim`]; `Corrupt` if a block is mapped, ENOSPC, `Io`.
@@ -265,27 +266,24 @@ pub fn insert_booked(
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     run: Run,
-) -> Result<()> {
+) -> Result<u32> {
     if env.geo.cluster_ratio() > 1 {
         return Err(Errno::OpNotSupp.into());
     }
     let mut map = inode.map.write();
-    changing(step, inode, &mut map, |step| {
+    let mapped = changing(step, inode, &mut map, |step| {
         let mut nodes = Writer::new(env, step, inode, run.pblk);
-        each_part(run, |rest| {
-            let part = Part::prepare(&mut nodes, rest)?;
-            let blocks = i64::from(part.run.len);
-            check_charge(env, inode, blocks + nodes.claimed())?;
-            nodes.in_step(|nodes| {
-                part.map(nodes)?;
-                charge_checked(env, nodes.step, inode, blocks)
-            })?;
-            Ok(part.run.len)
-        })
-        .1
+        let part = Part::prepare(&mut nodes, run)?;
+        let (mapped, blocks) = (part.run, i64::from(part.run.len));
+        check_charge(env, inode, blocks + nodes.claimed())?;
+        nodes.in_step(|nodes| {
+            part.map(nodes)?;
+            charge_checked(env, nodes.step, inode, blocks)
+        })?;
+        Ok(mapped)
     })?;
-    map.put(run);
-    Ok(())
+    map.put(mapped);
+    Ok(mapped.len)
 }
 
 /// Runs a change of the map. This is the one place that makes fsync and fdatasync wait for it: the

@@ -81,9 +81,10 @@ impl Operations {
         if found.is_mapped() {
             self.unmap(inode, u64::from(range.start)..u64::from(range.end))?;
         }
-        st.begin(extent::credits(st, inode, len))?
+        let mapped = st
+            .begin(extent::credits(st, inode, len))?
             .step(|step| extent::insert_booked(st, step, inode, Run { len, ..wanted }))?;
-        Ok(range.end)
+        Ok(range.start + mapped)
     }
 
     fn convert(&self, inode: &Arc<Inode>, mut range: Range<u32>, state: ExtentState) -> Result<()> {
