@@ -74,8 +74,7 @@ fn make_room(st: &Store) -> bool {
 /// pages. The caller must hold `set_aside`, shared or exclusive.
 pub(super) fn reserve(st: &CallerStore<'_>, inode: &Inode, blocks: u32) -> Result<()> {
     levels::assert_held(Level::SetAside);
-    let shape = MapShape::of(st, inode);
-    let share = share_missing(inode, shape);
+    let share = share_missing(inode, || MapShape::of(st, inode));
     if blocks > 0 || share > 0 {
         // All writers wait for the one that is alone.
         let waits = if st.pool.set_aside.is_alone() { 1 } else { MAX_WAITS_FOR_SPACE };
@@ -89,9 +88,17 @@ pub(super) fn reserve(st: &CallerStore<'_>, inode: &Inode, blocks: u32) -> Resul
     Ok(())
 }
 
-/// Blocks that are still to be set aside for the map.
-fn share_missing(inode: &Inode, shape: MapShape) -> u32 {
-    inode.pages.read().share_missing(|pages| shape.needs(pages, inode.pages.size()))
+/// Blocks that are still to be set aside for the map. `shape` reads the map's shape. Pages that are
+/// mapped after that, and take free entries of it, must still count.
+fn share_missing(inode: &Inode, shape: impl Fn() -> MapShape) -> u32 {
+    loop {
+        let settled = inode.pages.settled();
+        let shape = shape();
+        let pages = inode.pages.read();
+        if inode.pages.settled() == settled {
+            return pages.share_missing(|pages| shape.needs(pages, inode.pages.size()));
+        }
+    }
 }
 
 /// Returns blocks reserved for the map beyond the need of the remaining dirty pages. The caller
@@ -122,7 +129,7 @@ pub(super) fn renew_share(st: &Store, inode: &Inode) {
     if !inode.pages.busy() {
         return;
     }
-    let missing = share_missing(inode, MapShape::of(st, inode));
+    let missing = share_missing(inode, || MapShape::of(st, inode));
     if missing > 0 && st.alloc.reserve(0, missing, true).is_ok() {
         inode.pages.add_to_share(missing);
     }
@@ -241,8 +248,10 @@ fn exactly(st: &Store, inode: &Inode, want: AllocRequest, reserved: &mut u32) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Caller, Fs, New, OpenOptions};
+    use crate::file::writeback;
+    use crate::{Caller, Falloc, Fs, New, OpenFlags, OpenOptions};
     use extant_testkit::{FeatureSet, Memory};
+    use std::cell::Cell;
     use std::sync::Arc;
 
     /// A writer has set space aside for a page far behind the end of its file, which is not dirty
@@ -271,6 +280,35 @@ mod tests {
         assert_eq!(*inode.pages.write().share(), 0);
         unreserve(st, inode, 1);
         drop((root, node));
+        fs.unmount().unwrap();
+    }
+
+    /// A writeback ends while a writer computes the need of its page: it takes the free entries of
+    /// the root that the writer saw, and its own page does not count any more.
+    #[test]
+    fn a_writeback_meanwhile_takes_no_entries_from_a_pinned_page() {
+        let image = FeatureSet::named("default").make();
+        let device = Arc::new(Memory::from_bytes(&image.bytes()));
+        let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
+        let node =
+            fs.create(&Caller::default(), &fs.root().unwrap(), b"file", 0o644, New::File).unwrap();
+        let (st, inode) = (fs.operations().st(), &node.0);
+        let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
+        let size = st.block_size() as u64;
+        file.allocate(Falloc::Allocate, 0, 100 * size).unwrap();
+        file.write_at(10 * size, &vec![1; st.block_size()]).unwrap();
+        inode.pages.change(&st.pool, |pages| pages.pin(50..51));
+        let times = Cell::new(0);
+        let missing = share_missing(inode, || {
+            let shape = MapShape::of(st, inode);
+            if times.replace(times.get() + 1) == 0 {
+                writeback::writeback(st, inode, 0, u64::MAX).unwrap();
+            }
+            shape
+        });
+        assert_eq!((missing, times.get()), (1, 2));
+        inode.pages.write().pin(0..0);
+        drop((file, node));
         fs.unmount().unwrap();
     }
 }

@@ -178,7 +178,7 @@ pub(super) fn settle(
     let shape = space::has_share(inode).then(|| MapShape::of(st, inode));
     inode.pages.change(&st.pool, |pages| {
         if result.is_ok() {
-            pages.written(lblks)
+            inode.pages.settle(pages, lblks)
         } else {
             pages.failed(lblks)
         }

@@ -67,6 +67,8 @@ pub struct Pages {
     written: AtomicU64,
     /// How many have the file open for writing.
     writers: AtomicU32,
+    /// How often pages were settled; changes with the map of pages locked.
+    settled: AtomicU32,
     /// Whether the map is being changed for pages, and may use their share. Changes under
     /// [`Pages::work`].
     uses_share: AtomicBool,
@@ -111,6 +113,7 @@ impl Pages {
             dirty_link: Link::default(),
             writeback_link: Link::default(),
             writers: AtomicU32::new(0),
+            settled: AtomicU32::new(0),
             uses_share: AtomicBool::new(false),
             counts: OnceLock::new(),
         }
@@ -169,6 +172,17 @@ impl Pages {
         counts.moved(before, after);
         counts.writeback(&self.writeback_link, before, after);
         result
+    }
+
+    /// How often pages ceased to count as pages that the map must change for.
+    pub fn settled(&self) -> u32 {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// Settles pages that were written and mapped. `map` is the locked map of pages.
+    pub fn settle(&self, map: &mut PageMap, lblks: impl IntoIterator<Item = u32>) {
+        map.written(lblks);
+        self.settled.fetch_add(1, Ordering::Release);
     }
 
     /// Tells, under [`Pages::work`], whether the map is changed for pages from now on, or
