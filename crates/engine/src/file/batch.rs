@@ -267,7 +267,7 @@ impl<'a> Job<'a> {
         let mut groups = writeback::groups(st, &self.taken);
         let (Some(group), None) = (groups.next(), groups.next()) else { return };
         // Pages that were not placed are written again alone, which yields the error.
-        let how = Placing { reserved: &mut self.reserved, patient: false };
+        let how = Placing { reserved: &mut self.reserved, waits: super::space::Waits::NONE };
         if let Ok(pieces) = writeback::place(st, self.inode, &mut self.work, group, how) {
             self.stage = Stage::Placed(pieces.into());
         }

@@ -120,7 +120,7 @@ fn chunk(
     }
     let size = inode.pages.size();
     let growth = Growth { size: size.max(end), grows: end > size };
-    let pieces = space::before_others(st, || {
+    let pieces = space::before_others(st, |waits| {
         let mut work = inode.pages.work.lock();
         plan::make(
             st,
@@ -131,7 +131,7 @@ fn chunk(
                 reserved: &mut 0,
                 growth,
                 pack: None,
-                patient: true,
+                waits,
                 rights: Some(st.rights),
             },
         )

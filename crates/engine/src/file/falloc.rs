@@ -124,9 +124,9 @@ fn fill_holes(
     while lblk < blocks.end {
         let run = map::lookup(st, inode, lblk..blocks.end)?;
         let len = match run.state {
-            ExtentState::Hole => {
-                space::with_room(st, || fill(st, inode, lblk, run.len.min(most), size))?
-            }
+            ExtentState::Hole => space::with_space(st, space::Waits::MAX, || {
+                fill(st, inode, lblk, run.len.min(most), size)
+            })?,
             ExtentState::Written | ExtentState::Unwritten => run.len,
         };
         lblk = lblk.saturating_add(len.max(1));

@@ -63,7 +63,9 @@ pub(super) fn write(
     fill_gap(st, inode, offset)?;
     let most = st.block_size() * BLOCKS_PER_HANDLE;
     in_chunks(st, offset, data, most, |at, part| {
-        space::before_others(st, || space::with_room(st, || chunk(st, inode, at, part, note)))
+        space::before_others(st, |waits| {
+            space::with_space(st, waits, || chunk(st, inode, at, part, note))
+        })
     })
 }
 

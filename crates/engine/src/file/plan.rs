@@ -11,7 +11,7 @@
 //! others from its blocks (and their clusters) in between by a range lock.
 
 use super::ahead::{self, Growth, ScatteredAlloc};
-use super::space::{self, AllocRequest};
+use super::space::{self, AllocRequest, Waits};
 use super::times::Note;
 use super::{map, times};
 use crate::alloc::Claim;
@@ -72,7 +72,7 @@ pub(super) struct PlanRequest<'a> {
     /// Space for distant blocks that are written together.
     pub pack: Option<&'a mut ScatteredAlloc>,
     /// May wait for freed space to become usable.
-    pub patient: bool,
+    pub waits: Waits,
     /// Rights of the caller whose content it is: quota limits apply by them. `None` for content
     /// whose space was promised.
     pub rights: Option<SpaceRights>,
@@ -179,7 +179,7 @@ fn hole(
         }
         None => {
             let rights = need.rights.unwrap_or_default();
-            let want = AllocRequest { lblk: first, need: blocks, patient: need.patient, rights };
+            let want = AllocRequest { lblk: first, need: blocks, waits: need.waits, rights };
             let promised = if need.rights.is_some() { blocks } else { 0 };
             let claim = space::promised(st, inode, (promised, rights), || {
                 space::claim(st, inode, work, want, need.growth, need.reserved)

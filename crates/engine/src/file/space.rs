@@ -16,23 +16,35 @@ pub(super) fn no_space(error: &Error) -> bool {
     error.is(Errno::NoSpc) || error.is(Errno::DQuot)
 }
 
-/// The number of times that an operation without space waits for frees to become durable. One wait
-/// is not enough, since other threads may take the freed space. The bound ends the waits if they
+/// The number of times that an operation without space waits for frees to become durable. Other
+/// threads may take the freed space, so one wait is not enough; the bound ends the waits if they
 /// take and free space forever.
 pub const MAX_WAITS_FOR_SPACE: usize = 16;
 
-/// Runs `f`, and again as long as it lacks space that can be had. No handle is open.
-pub(super) fn with_room<R>(st: &Store, f: impl FnMut() -> Result<R>) -> Result<R> {
-    with_room_after(st, MAX_WAITS_FOR_SPACE, f)
+/// The waits that a caller can afford.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits(usize);
+
+impl Waits {
+    /// The operation can do without.
+    pub const NONE: Waits = Waits(0);
+    /// No other thread takes the freed space: all writers wait for the one that is [`alone`].
+    pub const ALONE: Waits = Waits(1);
+    /// Other threads may take the freed space.
+    pub const MAX: Waits = Waits(MAX_WAITS_FOR_SPACE);
 }
 
-/// As [`with_room`], with at most so many waits.
-fn with_room_after<R>(st: &Store, waits: usize, mut f: impl FnMut() -> Result<R>) -> Result<R> {
-    for _ in 0..waits {
+/// Runs `f`, and again as long as it lacks space that can be had. No handle is open.
+pub(super) fn with_space<R>(
+    st: &Store,
+    waits: Waits,
+    mut f: impl FnMut() -> Result<R>,
+) -> Result<R> {
+    for _ in 0..waits.0 {
         // Pending frees may have completed since, too late for `f`.
         let pending = st.alloc.pending() > 0;
         match f() {
-            Err(e) if e.is(Errno::NoSpc) && (make_room(st) || pending) => {}
+            Err(e) if e.is(Errno::NoSpc) && (await_frees(st) || pending) => {}
             done => return done,
         }
     }
@@ -54,19 +66,19 @@ pub fn release_reserved(st: &Store) {
     drop(alone(st));
 }
 
-/// Runs `f`, which claims space, and if it lacks some, runs it again [`alone`].
-pub(super) fn before_others<R>(st: &Store, mut f: impl FnMut() -> Result<R>) -> Result<R> {
-    match f() {
+/// Runs `f`, which claims space with these waits, and if it lacks some, runs it again [`alone`].
+pub(super) fn before_others<R>(st: &Store, mut f: impl FnMut(Waits) -> Result<R>) -> Result<R> {
+    match f(Waits::MAX) {
         Err(e) if e.is(Errno::NoSpc) => {
             let _alone = alone(st);
-            f()
+            f(Waits::ALONE)
         }
         done => done,
     }
 }
 
 /// Lets frees become durable. False if there is nothing to wait for.
-fn make_room(st: &Store) -> bool {
+fn await_frees(st: &Store) -> bool {
     st.alloc.pending() > 0 && st.journal.wait(st.journal.running_tid()).is_ok()
 }
 
@@ -76,10 +88,9 @@ pub(super) fn reserve(st: &CallerStore<'_>, inode: &Inode, blocks: u32) -> Resul
     levels::assert_held(Level::SetAside);
     let share = share_missing(inode, || MapShape::of(st, inode));
     if blocks > 0 || share > 0 {
-        // All writers wait for the one that is alone.
-        let waits = if st.pool.set_aside.is_alone() { 1 } else { MAX_WAITS_FOR_SPACE };
+        let waits = if st.pool.set_aside.is_alone() { Waits::ALONE } else { Waits::MAX };
         promised(st, inode, (blocks, st.rights), || {
-            with_room_after(st, waits, || st.alloc.reserve(blocks, share, st.may_use_reserve()))
+            with_space(st, waits, || st.alloc.reserve(blocks, share, st.may_use_reserve()))
         })?;
     }
     if share > 0 {
@@ -162,8 +173,7 @@ pub(super) struct AllocRequest {
     pub lblk: u32,
     /// Blocks needed, in whole clusters.
     pub need: u32,
-    /// May wait for freed space to become usable.
-    pub patient: bool,
+    pub waits: Waits,
     /// Rights of the caller whose content it is.
     pub rights: SpaceRights,
 }
@@ -182,7 +192,7 @@ pub(super) fn claim_first(st: &CallerStore<'_>, inode: &Inode) -> Result<Claim> 
     };
     promised(st, inode, (ratio, st.rights), || match st.alloc.claim_small(Small::File, &request) {
         Some(claim) => Ok(claim),
-        None => with_room(st, || st.alloc.claim(&request)),
+        None => with_space(st, Waits::MAX, || st.alloc.claim(&request)),
     })
 }
 
@@ -239,10 +249,7 @@ fn exactly(st: &Store, inode: &Inode, want: AllocRequest, reserved: &mut u32) ->
         *reserved = reserved.saturating_sub(claim.len);
         return Ok(claim);
     }
-    match want.patient {
-        true => with_room(st, || st.alloc.claim(&request(want.need, false))),
-        false => st.alloc.claim(&request(want.need, false)),
-    }
+    with_space(st, want.waits, || st.alloc.claim(&request(want.need, false)))
 }
 
 #[cfg(test)]

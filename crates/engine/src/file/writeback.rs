@@ -12,7 +12,8 @@
 use super::ahead::{self, Growth, ScatteredAlloc};
 use super::map;
 use super::plan::{self, After, MapAction, Piece, Pieces, PlanRequest};
-use super::{space, submit, tail, times};
+use super::space::{self, Waits};
+use super::{submit, tail, times};
 use crate::bounds::Remark;
 use crate::error::{Errno, Result};
 use crate::extent::MapShape;
@@ -205,7 +206,7 @@ fn write(
     reserved: &mut u32,
 ) -> Result<()> {
     groups(st, taken).try_for_each(|group| {
-        let how = Placing { reserved: &mut *reserved, patient: true };
+        let how = Placing { reserved: &mut *reserved, waits: Waits::MAX };
         let mut pieces = place(st, inode, work, group, how)?.into();
         let result = write_group(st, inode, &mut pieces, group);
         // Pages that were not written or mapped are tried again, so their space stays reserved.
@@ -222,7 +223,7 @@ fn write_group(st: &Store, inode: &Arc<Inode>, pieces: &mut Pieces, taken: &[Tak
     inode.pages.note_written(st.journal.note_data_write());
     inode.pages.set_uses_share(true);
     let mut after = After::new(size, None);
-    let mapped = space::with_room(st, || plan::apply(st, inode, pieces, &mut after));
+    let mapped = space::with_space(st, Waits::MAX, || plan::apply(st, inode, pieces, &mut after));
     inode.pages.set_uses_share(false);
     mapped
 }
@@ -245,7 +246,7 @@ pub(super) struct Placing<'a> {
     /// The number of reserved blocks; claims are subtracted.
     pub reserved: &'a mut u32,
     /// May wait for freed space.
-    pub patient: bool,
+    pub waits: Waits,
 }
 
 /// Places for the pages of a group.
@@ -256,7 +257,7 @@ pub(super) fn place(
     taken: &[Taken],
     how: Placing<'_>,
 ) -> Result<Vec<Piece>> {
-    let Placing { reserved, patient } = how;
+    let Placing { reserved, waits } = how;
     let growth = Growth { size: inode.pages.size(), grows: false };
     let mut pack = pack(st, inode, taken);
     let mut pieces: Vec<Piece> = Vec::new();
@@ -269,7 +270,7 @@ pub(super) fn place(
                 reserved,
                 growth,
                 pack: pack.as_mut(),
-                patient,
+                waits,
                 rights: None,
             };
             let part = match plan::make(st, inode, work, need) {
