@@ -2,6 +2,7 @@
 
 use crate::tool::{arg, need_root, run};
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -44,6 +45,10 @@ impl Loop {
 
     fn detach(&mut self) {
         if std::mem::take(&mut self.attached) {
+            // If another process has the device open at this moment, the kernel detaches and writes
+            // its cache back later.
+            let synced = File::open(&self.device).and_then(|device| device.sync_all());
+            synced.unwrap_or_else(|e| eprintln!("{}: {e}", self.device.display()));
             let printed = run("losetup", &["--detach".into(), arg(&self.device)]);
             if printed.code != 0 {
                 eprintln!("{printed}");

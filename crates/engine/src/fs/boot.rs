@@ -129,6 +129,7 @@ fn external_log(journal: &Arc<dyn BlockDevice>, geo: &Geometry, sb: &Superblock)
     match log.superblock().users() {
         [user] if *user == sb.uuid() => Ok(log),
         [_] => invalid("the journal is used by another file system"),
+        [] => invalid("a journal of no file system"),
         _ => invalid("a journal of more than one file system"),
     }
 }

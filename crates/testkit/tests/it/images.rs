@@ -1,8 +1,10 @@
 use extant_engine::device::BlockDevice;
 use extant_testkit::judge::{BEYOND_THE_KERNEL, Sign, beyond_the_kernel};
-use extant_testkit::kernel::{Mount, Shutdown};
+use extant_testkit::kernel::{Loop, Mount, Shutdown};
 use extant_testkit::verity::{Wanted, make};
 use extant_testkit::{FEATURE_SETS, FeatureSet, Image, Memory, debugfs, dumpe2fs, e2fsck};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
@@ -28,6 +30,18 @@ fn an_unmount_waits_for_descriptors_of_other_programs() {
     mount.unmount();
     assert!(holder.wait().unwrap().success());
     image.assert_clean();
+}
+
+#[test]
+fn an_image_has_everything_though_another_program_has_its_device_open() {
+    let image = Image::blank(1 << 20);
+    image.leave_unjudged("no file system");
+    let on = Loop::attach(image.path(), false);
+    let device = File::options().write(true).open(on.device()).unwrap();
+    device.write_all_at(b"cached", 4096).unwrap();
+    drop(on);
+    assert_eq!(&image.bytes()[4096..4102], b"cached");
+    drop(device);
 }
 
 #[test]
