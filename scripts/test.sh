@@ -3,11 +3,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
-# Many tests wait for devices and mounts: one thread more than there are processors.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}
+# Many tests wait for devices, mounts and other programs: twice as many threads as processors.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 # A tree without incremental builds compiles everything once, which is quicker without them.
 [ -d "$(scripts/target.sh)/debug/incremental" ] || export CARGO_INCREMENTAL=0
 
+# Downloads happen here, not within tests.
+cargo fetch --locked --quiet
 # One set of features for the whole workspace: scripts below find programs and examples built.
 cargo test --workspace
 cargo test -p extant-sync --features contention
