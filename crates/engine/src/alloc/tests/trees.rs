@@ -4,9 +4,10 @@ use super::*;
 use crate::alloc::Scanned;
 use extant_sync::{Level, Mutex};
 use std::fmt::Debug;
+use std::thread;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 const FEATURES: &str =
     "none,extent,flex_bg,filetype,sparse_super,large_file,dir_index,metadata_csum,64bit";
@@ -247,7 +248,12 @@ fn searches_are_traced() {
     let house = small_groups();
     fragment(&house);
     let heard = Arc::new(Mutex::new(Level::Leaf, Vec::new()));
+    // While there is only one subscriber, `tracing` takes the answer of the first thread at a place
+    // for that of all threads.
+    let _second = Dispatch::new(Listener(heard.clone()));
     tracing::subscriber::with_default(Listener(heard.clone()), || {
+        let unheard = || house.alloc.claim(&all(0, 16)).unwrap();
+        thread::scope(|scope| scope.spawn(unheard).join().unwrap());
         house.alloc.claim(&all(0, 16)).unwrap();
         house.evict();
     });
