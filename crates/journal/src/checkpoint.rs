@@ -1,4 +1,4 @@
-//! Checkpoints: committed copies are written to their home locations.
+//! The committed copies that are to be written to their home locations.
 //!
 //! For example, block 100 was committed by transactions 7 and 9. Only the copy of 9 is pending.
 //! Once it is home and flushed, and no older copy is pending, the log's tail moves past 9.
@@ -17,23 +17,14 @@
 //! # Locking
 //! One mutex (`JournalList`), not held over I/O.
 
-use crate::error::Result;
 use crate::members::Pinned;
-use crate::shared::{AbortOnPanic, Core, Logged};
-use crate::stats::count;
 use crate::tid::Tid;
-use extant_blocks::Plug;
-use extant_sync::atomic::Ordering::SeqCst;
 use extant_sync::scheduler::{NextRun, Task};
 use extant_sync::{Arc, Condvar, Level, Mutex, OnceLock};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
-
-/// Blocks written home at a time. A commit that frees blocks may have to wait for one such batch.
-const BATCH: usize = 1024;
 
 /// The frozen copy of a block.
 #[derive(Debug)]
@@ -160,7 +151,7 @@ impl Checkpoint {
         state.pending.len() > self.max_pending
     }
 
-    /// Names the task, whose job is [`run`].
+    /// Names the task, whose job is the next pass.
     pub fn set_task(&self, task: Task) {
         let first = self.task.set(task).is_ok();
         debug_assert!(first, "a journal has one checkpoint task");
@@ -171,25 +162,14 @@ impl Checkpoint {
         self.task.get()
     }
 
-    /// Waits until few enough copies are kept for another transaction's to be added; true if it had
-    /// to. The caller must hold nothing that a pass needs.
-    pub fn wait_for_room(&self, core: &Core) -> bool {
-        let full = |state: &State| state.pending.len() > self.max_pending.saturating_mul(2);
-        let waits = full(&self.state.lock());
-        self.lead_while(core, |state| full(state));
-        waits
-    }
-
     /// Returns the oldest transaction with a copy that is not home.
-    fn oldest(&self) -> Option<Tid> {
+    pub fn oldest(&self) -> Option<Tid> {
         self.state.lock().live.first_key_value().map(|(tid, _)| *tid)
     }
 
     /// Asks for a pass. False if no thread is free for it.
     pub fn ask(&self) -> bool {
-        let mut state = self.state.lock();
-        state.asked = state.begun + 1;
-        drop(state);
+        self.request(false);
         self.wake_task()
     }
 
@@ -197,69 +177,75 @@ impl Checkpoint {
         self.task.get().is_some_and(Task::wake)
     }
 
-    /// Makes a pass unless another thread is at one.
-    pub fn try_lead(&self, core: &Core) {
+    /// Begins a pass unless another thread is at one; tells whether it is to leave an empty log.
+    pub fn try_begin(&self) -> Option<bool> {
         let mut state = self.state.lock();
-        if state.passing.is_none() && !state.stopped {
-            let empty = state.begin();
-            drop(state);
-            self.make_pass(core, empty);
+        (state.passing.is_none() && !state.stopped).then(|| state.begin())
+    }
+
+    /// For a run of the task: begins the pass that is wanted now, or tells when one will be.
+    pub fn begin_wanted(&self) -> std::result::Result<bool, NextRun> {
+        let mut state = self.state.lock();
+        match state.next(Instant::now()) {
+            // The end of the pass that is made wakes the task for later requests.
+            _ if state.passing.is_some() => Err(NextRun::WhenWoken),
+            NextRun::Again => Ok(state.begin()),
+            next => Err(next),
         }
     }
 
-    /// Has a pass made that begins after this call, and waits for its end, or for the end of all.
-    pub fn wait_for_pass(&self, core: &Core) {
-        let pass = {
-            let mut state = self.state.lock();
-            state.asked = state.begun + 1;
-            state.asked
-        };
-        self.lead_while(core, |state| state.ended < pass);
+    /// The time of the task's next run.
+    pub fn next_run(&self) -> NextRun {
+        self.state.lock().next(Instant::now())
     }
 
-    /// Waits until everything is home that is durable now, and for the log to be marked empty if it
-    /// is. False if that will not happen.
-    pub fn wait_for_all(&self, core: &Core) -> bool {
-        let pass = {
-            let mut state = self.state.lock();
-            let pass = state.begun + 1;
-            (state.asked, state.asked_empty) = (pass, pass);
-            pass
-        };
-        self.lead_while(core, |state| state.ended < pass);
+    /// Requests a pass that begins after this call; with `empty`, it is to leave an empty log if
+    /// everything is durable. Returns the pass's number.
+    pub fn request(&self, empty: bool) -> u64 {
+        let mut state = self.state.lock();
+        state.asked = state.begun + 1;
+        if empty {
+            state.asked_empty = state.asked;
+        }
+        state.asked
+    }
+
+    /// Waits for the end of a pass. If no thread is at one, begins one, which the caller must make
+    /// before it calls again. `None` at the end, or once there are no more passes.
+    pub fn wait_or_begin(&self, pass: u64) -> Option<bool> {
+        self.wait_while_or_begin(|state| state.ended < pass)
+    }
+
+    /// As [`Checkpoint::wait_or_begin`], until few enough copies are kept for another
+    /// transaction's to be added.
+    pub fn wait_for_room_or_begin(&self) -> Option<bool> {
+        self.wait_while_or_begin(|state| self.full(state))
+    }
+
+    /// Returns whether too many copies are kept for another transaction's to be added.
+    pub fn is_full(&self) -> bool {
+        self.full(&self.state.lock())
+    }
+
+    fn full(&self, state: &State) -> bool {
+        state.pending.len() > self.max_pending.saturating_mul(2)
+    }
+
+    fn wait_while_or_begin(&self, wanted: impl Fn(&State) -> bool) -> Option<bool> {
+        let mut state = self.state.lock();
+        self.done.wait_while(&mut state, |state| {
+            !state.stopped && state.passing.is_some() && wanted(state)
+        });
+        (!state.stopped && wanted(&state)).then(|| state.begin())
+    }
+
+    /// Returns whether a pass has ended without a failure.
+    pub fn has_ended(&self, pass: u64) -> bool {
         self.state.lock().ended >= pass
     }
 
-    /// Makes passes, or waits for those of another thread, while `wanted` says so.
-    fn lead_while(&self, core: &Core, wanted: impl Fn(&State) -> bool) {
-        let mut state = self.state.lock();
-        while !state.stopped && wanted(&state) {
-            if state.passing.is_some() {
-                self.done.wait(&mut state);
-            } else {
-                let empty = state.begin();
-                drop(state);
-                self.make_pass(core, empty);
-                state = self.state.lock();
-            }
-        }
-    }
-
-    /// Makes the pass that was begun, on whatever thread. A failure aborts the journal, and so does
-    /// a panic.
-    fn make_pass(&self, core: &Core, empty: bool) {
-        let made = catch_unwind(AssertUnwindSafe(|| {
-            let _guard = AbortOnPanic(core);
-            core.logged.as_ref().map_or(Ok(()), |logged| pass(core, logged, empty))
-        }));
-        let made = match made {
-            Ok(Err(error)) => {
-                core.abort(error);
-                false
-            }
-            // The guard has aborted the journal after a panic.
-            made => made.is_ok(),
-        };
+    /// Ends the pass of the calling thread, which failed unless it was `made`.
+    pub fn end(&self, made: bool) {
         let mut state = self.state.lock();
         state.passing = None;
         if made {
@@ -288,14 +274,14 @@ impl Checkpoint {
     }
 
     /// Returns the blocks with pending copies in order.
-    fn blocks(&self) -> Vec<u64> {
+    pub fn blocks(&self) -> Vec<u64> {
         let mut blocks: Vec<u64> = self.state.lock().pending.keys().copied().collect();
         blocks.sort_unstable();
         blocks
     }
 
     /// Returns the pending copies of `blocks`, which then count as in flight.
-    fn begin_batch(&self, blocks: &[u64]) -> Vec<(u64, Tid, Arc<[u8]>)> {
+    pub fn begin_batch(&self, blocks: &[u64]) -> Vec<(u64, Tid, Arc<[u8]>)> {
         let mut state = self.state.lock();
         let copy = |nr: &u64| {
             state.pending.get(nr).map(|entry| (*nr, entry.tid, Arc::clone(&entry.bytes)))
@@ -305,14 +291,14 @@ impl Checkpoint {
         copies
     }
 
-    fn end_batch(&self) {
+    pub fn end_batch(&self) {
         let mut state = self.state.lock();
         state.in_flight.clear();
         self.done.notify_all();
     }
 
     /// Removes copies that are home and flushed, unless a newer copy is pending.
-    fn are_home(&self, written: &[(u64, Tid)]) {
+    pub fn are_home(&self, written: &[(u64, Tid)]) {
         let mut gone = Vec::with_capacity(written.len());
         let mut state = self.state.lock();
         for (nr, tid) in written {
@@ -321,73 +307,5 @@ impl Checkpoint {
             }
         }
         drop(state);
-    }
-}
-
-/// A run of the checkpoint task.
-pub(crate) fn run(core: &Core) -> NextRun {
-    let Some(logged) = &core.logged else { return NextRun::Never };
-    let checkpoint = &logged.checkpoint;
-    let mut state = checkpoint.state.lock();
-    // The end of the pass that is made wakes the task for later requests.
-    let next =
-        if state.passing.is_some() { NextRun::WhenWoken } else { state.next(Instant::now()) };
-    if next != NextRun::Again {
-        return next;
-    }
-    let empty = state.begin();
-    drop(state);
-    checkpoint.make_pass(core, empty);
-    checkpoint.state.lock().next(Instant::now())
-}
-
-/// Writes all durable copies home, and moves the tail of the log.
-fn pass(core: &Core, logged: &Logged, empty: bool) -> Result<()> {
-    let checkpoint = &logged.checkpoint;
-    let mut written = Vec::new();
-    for blocks in checkpoint.blocks().chunks(BATCH) {
-        let copies = checkpoint.begin_batch(blocks);
-        let result = core.write_home(copies.iter().map(|(nr, _, bytes)| (*nr, bytes)));
-        checkpoint.end_batch();
-        result?;
-        written.extend(copies.iter().map(|(nr, tid, _)| (*nr, *tid)));
-    }
-    core.flush_home()?;
-    checkpoint.are_home(&written);
-    count(&core.counters.local().checkpoints, 1);
-    count(&core.counters.local().blocks_checkpointed, written.len() as u64);
-    // In this order: copies of a transaction are pending before it counts as durable.
-    let not_durable = core.control.durable().next();
-    let tail = checkpoint.oldest().map_or(not_durable, |oldest| oldest.min(not_durable));
-    core.check_crash()?;
-    logged.space.advance_tail(tail, empty, &core.gate, core.max_credits)
-}
-
-impl Core {
-    /// Writes copies to the file system's device, sorted and merged.
-    pub fn write_home<'a>(&self, copies: impl Iterator<Item = (u64, &'a Arc<[u8]>)>) -> Result<()> {
-        self.check_crash()?;
-        let size = self.cache.block_size() as u64;
-        let mut plug = Plug::new(&**self.home.device());
-        for (nr, bytes) in copies {
-            plug.add(nr.saturating_mul(size), &bytes[..]);
-        }
-        if plug.is_empty() {
-            return Ok(());
-        }
-        plug.finish()?;
-        self.home.note_write();
-        Ok(())
-    }
-
-    /// Flushes the file system's device.
-    pub fn flush_home(&self) -> Result<()> {
-        self.check_crash()?;
-        self.home.flush()
-    }
-
-    /// Returns an error after a simulated power failure.
-    pub fn check_crash(&self) -> Result<()> {
-        if self.crashed.load(SeqCst) { Err(crate::Error::ShutDown) } else { Ok(()) }
     }
 }

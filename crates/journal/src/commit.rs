@@ -20,6 +20,7 @@ use crate::control::Attempt;
 use crate::error::{Error, Result};
 use crate::log::record::{Record, blocks_needed};
 use crate::members::{Member, Taken};
+use crate::passes;
 use crate::shared::{AbortOnPanic, Core, Logged};
 use crate::stats::count;
 use crate::tid::Tid;
@@ -93,7 +94,7 @@ fn announce(core: &Core, tid: Tid) {
 fn commit(core: &Core) -> Result<Option<Tid>> {
     // Before handles have to wait: the copies of a log are not to take as much memory as the log is
     // long.
-    if core.logged.as_ref().is_some_and(|logged| logged.checkpoint.wait_for_room(core)) {
+    if core.logged.as_ref().is_some_and(|logged| passes::wait_for_room(core, logged)) {
         count(&core.counters.local().room_waits, 1);
     }
     core.gate.stop();
@@ -183,10 +184,11 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     logged.space.flusher().flush()?;
     let much = logged.checkpoint.add(tid, blocks, &revoked);
     if much || logged.space.is_crowded() {
-        match core.deterministic {
-            true => logged.checkpoint.wait_for_pass(core),
+        if core.deterministic {
+            passes::wait_for_one(core, logged);
+        } else {
             // In time or not: a handle that needs the space sees to it itself.
-            false => drop(logged.checkpoint.ask()),
+            logged.checkpoint.ask();
         }
     }
     Ok(())

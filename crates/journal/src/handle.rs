@@ -1,9 +1,9 @@
 //! An operation's part in the running transaction.
 
-use crate::client::Seal;
 use crate::error::{Error, Result};
 use crate::gate::Refused;
 use crate::members::Members;
+use crate::seal::Seal;
 use crate::shared::Core;
 use crate::stats::count;
 use crate::tid::Tid;

@@ -5,13 +5,14 @@
 //! `JournalList`) are not held while the client is called or while a thread waits for a handle, and
 //! no thread holds two of one level at once.
 
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::Checkpoint;
 use crate::client::Client;
 use crate::commit;
 use crate::error::{Error, Result};
 use crate::flush::{Flusher, WriteStamp};
 use crate::handle::Handle;
 use crate::log::{Log, LogFeatures, space::LogSpace};
+use crate::passes;
 use crate::shared::{Core, Logged};
 use crate::stats::{Counters, Stats};
 use crate::tid::Tid;
@@ -143,7 +144,7 @@ impl Journal {
         };
         core.control.set_task(tasks.task(Lane::Device, "commit", job(commit::run)));
         if let Some(logged) = &core.logged {
-            let task = tasks.task(Lane::Device, "checkpoint", job(checkpoint::run));
+            let task = tasks.task(Lane::Device, "checkpoint", job(passes::run));
             logged.checkpoint.set_task(task);
         }
         Arc::new(Journal { core })
@@ -269,10 +270,13 @@ impl Journal {
         self.sync()?;
         match &self.core.logged {
             None => Ok(()),
-            Some(logged) => match logged.checkpoint.wait_for_all(&self.core) {
-                true => Ok(()),
-                false => Err(self.core.closed_error()),
-            },
+            Some(logged) => {
+                if passes::wait_for_all(&self.core, logged) {
+                    Ok(())
+                } else {
+                    Err(self.core.closed_error())
+                }
+            }
         }
     }
 

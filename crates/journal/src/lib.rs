@@ -21,15 +21,19 @@ mod error;
 mod flush;
 mod gate;
 mod handle;
+mod home;
 mod journal;
 mod log;
 mod members;
+mod passes;
 pub mod recovery;
+mod seal;
 mod shared;
 mod stats;
 mod tid;
+mod waits;
 
-pub use client::{Client, Freezer, Seal};
+pub use client::{Client, Freezer};
 pub use error::{Error, Result};
 pub use flush::WriteStamp;
 pub use handle::Handle;
@@ -38,6 +42,7 @@ pub use log::{
     Log, LogExtent, LogFeatures, LogPlace,
     format::{FormatLog, format_log},
 };
+pub use seal::Seal;
 pub use stats::Stats;
 pub use tid::Tid;
 

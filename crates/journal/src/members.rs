@@ -18,7 +18,7 @@
 //! Each shard has one mutex, taken by a block's first handle in a transaction and by revokes. The
 //! words that all threads read are written once per transaction.
 
-use crate::client::Seal;
+use crate::seal::Seal;
 use crate::tid::Tid;
 use extant_blocks::Buffer;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -59,9 +59,10 @@ pub(super) fn find(log: &Log, end: u32) -> Result<FastCommits> {
         }
     }
     found.blocks.truncate(needed);
-    match scan.features != 0 && !found.is_empty() {
-        true => Err(Error::Unsupported("a feature of fast commits that is not known")),
-        false => Ok(found),
+    if scan.features != 0 && !found.is_empty() {
+        Err(Error::Unsupported("a feature of fast commits that is not known"))
+    } else {
+        Ok(found)
     }
 }
 

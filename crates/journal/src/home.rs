@@ -1,0 +1,30 @@
+//! Writes to the file system's device.
+
+use crate::error::Result;
+use crate::shared::Core;
+use extant_blocks::Plug;
+use extant_sync::Arc;
+
+impl Core {
+    /// Writes copies to the file system's device, sorted and merged.
+    pub fn write_home<'a>(&self, copies: impl Iterator<Item = (u64, &'a Arc<[u8]>)>) -> Result<()> {
+        self.check_crash()?;
+        let size = self.cache.block_size() as u64;
+        let mut plug = Plug::new(&**self.home.device());
+        for (nr, bytes) in copies {
+            plug.add(nr.saturating_mul(size), &bytes[..]);
+        }
+        if plug.is_empty() {
+            return Ok(());
+        }
+        plug.finish()?;
+        self.home.note_write();
+        Ok(())
+    }
+
+    /// Flushes the file system's device.
+    pub fn flush_home(&self) -> Result<()> {
+        self.check_crash()?;
+        self.home.flush()
+    }
+}

@@ -1,0 +1,97 @@
+//! Passes of the checkpoint: durable copies are written home, and the log's tail moves.
+
+use crate::error::Result;
+use crate::shared::{AbortOnPanic, Core, Logged};
+use crate::stats::count;
+use extant_sync::scheduler::NextRun;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Blocks written home at a time. A commit that frees blocks may have to wait for one such batch.
+const BATCH: usize = 1024;
+
+/// A run of the checkpoint task.
+pub(crate) fn run(core: &Core) -> NextRun {
+    let Some(logged) = &core.logged else { return NextRun::Never };
+    match logged.checkpoint.begin_wanted() {
+        Ok(empty) => {
+            make(core, logged, empty);
+            logged.checkpoint.next_run()
+        }
+        Err(next) => next,
+    }
+}
+
+/// Makes a pass unless another thread is at one.
+pub(crate) fn try_lead(core: &Core, logged: &Logged) {
+    if let Some(empty) = logged.checkpoint.try_begin() {
+        make(core, logged, empty);
+    }
+}
+
+/// Has a pass made that begins after this call, and waits for its end, or for the end of all.
+pub(crate) fn wait_for_one(core: &Core, logged: &Logged) {
+    let pass = logged.checkpoint.request(false);
+    while let Some(empty) = logged.checkpoint.wait_or_begin(pass) {
+        make(core, logged, empty);
+    }
+}
+
+/// Waits until everything is home that is durable now, and for the log to be marked empty if it is.
+/// False if that will not happen.
+pub(crate) fn wait_for_all(core: &Core, logged: &Logged) -> bool {
+    let pass = logged.checkpoint.request(true);
+    while let Some(empty) = logged.checkpoint.wait_or_begin(pass) {
+        make(core, logged, empty);
+    }
+    logged.checkpoint.has_ended(pass)
+}
+
+/// Waits until few enough copies are kept for another transaction's to be added; true if it had
+/// to. The caller must hold nothing that a pass needs.
+pub(crate) fn wait_for_room(core: &Core, logged: &Logged) -> bool {
+    let waits = logged.checkpoint.is_full();
+    while let Some(empty) = logged.checkpoint.wait_for_room_or_begin() {
+        make(core, logged, empty);
+    }
+    waits
+}
+
+/// Makes the pass that was begun, on whatever thread. A failure aborts the journal, and so does a
+/// panic.
+fn make(core: &Core, logged: &Logged, empty: bool) {
+    let made = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = AbortOnPanic(core);
+        write_copies(core, logged, empty)
+    }));
+    let made = match made {
+        Ok(Err(error)) => {
+            core.abort(error);
+            false
+        }
+        // The guard has aborted the journal after a panic.
+        made => made.is_ok(),
+    };
+    logged.checkpoint.end(made);
+}
+
+/// Writes all durable copies home, and moves the tail of the log.
+fn write_copies(core: &Core, logged: &Logged, empty: bool) -> Result<()> {
+    let checkpoint = &logged.checkpoint;
+    let mut written = Vec::new();
+    for blocks in checkpoint.blocks().chunks(BATCH) {
+        let copies = checkpoint.begin_batch(blocks);
+        let result = core.write_home(copies.iter().map(|(nr, _, bytes)| (*nr, bytes)));
+        checkpoint.end_batch();
+        result?;
+        written.extend(copies.iter().map(|(nr, tid, _)| (*nr, *tid)));
+    }
+    core.flush_home()?;
+    checkpoint.are_home(&written);
+    count(&core.counters.local().checkpoints, 1);
+    count(&core.counters.local().blocks_checkpointed, written.len() as u64);
+    // In this order: copies of a transaction are pending before it counts as durable.
+    let not_durable = core.control.durable().next();
+    let tail = checkpoint.oldest().map_or(not_durable, |oldest| oldest.min(not_durable));
+    core.check_crash()?;
+    logged.space.advance_tail(tail, empty, &core.gate, core.max_credits)
+}
