@@ -54,10 +54,7 @@ impl<D: BlockDevice> AlignedDevice<D> {
     fn split(&self, offset: u64, len: u64) -> [Range<u64>; 3] {
         let end = offset.saturating_add(len);
         let up = offset.next_multiple_of(self.alignment).min(end);
-        let down = match end == self.inner.len() {
-            true => end,
-            false => end - end % self.alignment,
-        };
+        let down = if end == self.inner.len() { end } else { end - end % self.alignment };
         let down = down.max(up);
         [offset..up, up..down, down..end]
     }

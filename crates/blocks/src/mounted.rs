@@ -152,14 +152,13 @@ impl MountedDevice {
         loop {
             // Checked within the use: a freeze waits for the changes that found the device not
             // frozen.
-            match self.with(|device| {
+            if self.with(|device| {
                 if self.is_frozen() { Ok(false) } else { change(device).map(|()| true) }
             })? {
-                true => {
-                    self.written.local().fetch_add(bytes, Ordering::Relaxed);
-                    return Ok(());
-                }
-                false => self.wait_for_thaw(),
+                self.written.local().fetch_add(bytes, Ordering::Relaxed);
+                return Ok(());
+            } else {
+                self.wait_for_thaw()
             }
         }
     }

@@ -162,9 +162,10 @@ impl ImageArgs {
         let mut changes = Changes::new(self);
         let worked = work(&fs, &mut changes);
         let closed = self.close(fs);
-        let done = worked.and(closed).and(match changes.has_failed() {
-            true => Err(Failure::told()),
-            false => Ok(()),
+        let done = worked.and(closed).and(if changes.has_failed() {
+            Err(Failure::told())
+        } else {
+            Ok(())
         });
         match done {
             Ok(()) if context.json => context.document(&changes.document().into()),
@@ -184,9 +185,10 @@ impl ImageArgs {
         let opened = Fs::open_image(&image_spec(&self.image), &options.interrupt(interrupt.flag()));
         let interrupted = interrupt.restore_default();
         let fs = opened.map_err(|e| self.refused(&e))?;
-        match interrupted {
-            true => self.close(fs).and_then(|()| Err(self.refused(&Errno::Intr.into()))),
-            false => Ok(fs),
+        if interrupted {
+            self.close(fs).and_then(|()| Err(self.refused(&Errno::Intr.into())))
+        } else {
+            Ok(fs)
         }
     }
 
@@ -222,9 +224,10 @@ impl ImageArgs {
             Error::Io(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
                 let path = shown(image_spec(&self.image).path.as_os_str().as_bytes());
                 let end = format!("let the other program end (`fuser -v {path}` names it)");
-                match self.wait {
-                    true => format!("{text}, for an hour now; unmount it or {end}"),
-                    false => format!("{text}; unmount it, {end}, or wait for that with --wait"),
+                if self.wait {
+                    format!("{text}, for an hour now; unmount it or {end}")
+                } else {
+                    format!("{text}; unmount it, {end}, or wait for that with --wait")
                 }
             }
             Error::Posix(Errno::Busy) => {
@@ -294,10 +297,7 @@ pub fn inside(path: &OsStr) -> &[u8] {
 
 /// Returns whether to follow a symlink at the end of a path: only with a slash at the end.
 pub fn unless_slash(path: &[u8]) -> Follow {
-    match ends_with_slash(path) {
-        true => Follow::Yes,
-        false => Follow::No,
-    }
+    if ends_with_slash(path) { Follow::Yes } else { Follow::No }
 }
 
 /// Returns whether a path demands a directory, by a slash behind it.

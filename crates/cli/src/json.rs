@@ -61,9 +61,10 @@ pub fn bytes(object: &Map<String, Value>, key: &str) -> Option<Vec<u8>> {
 pub fn without_controls(json: &str) -> String {
     let escape = |c: char| ('\u{7f}'..='\u{9f}').contains(&c);
     json.chars().fold(String::with_capacity(json.len()), |mut text, c| {
-        match escape(c) {
-            true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
-            false => text.push(c),
+        if escape(c) {
+            text.push_str(&format!("\\u{:04x}", u32::from(c)))
+        } else {
+            text.push(c)
         }
         text
     })

@@ -9,10 +9,7 @@ pub fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            match c.is_control() {
-                true => text.extend(c.escape_default()),
-                false => text.push(c),
-            }
+            if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
         }
         for byte in chunk.invalid() {
             let _ = write!(text, "\\x{byte:02x}");

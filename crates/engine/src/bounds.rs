@@ -212,9 +212,10 @@ pub fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
 /// # Errors
 /// That one.
 pub fn check_interrupt() -> Result<()> {
-    match INTERRUPT.with_borrow(|asked| asked.as_ref().is_some_and(|asked| asked())) {
-        true => Err(Errno::Intr.into()),
-        false => Ok(()),
+    if INTERRUPT.with_borrow(|asked| asked.as_ref().is_some_and(|asked| asked())) {
+        Err(Errno::Intr.into())
+    } else {
+        Ok(())
     }
 }
 

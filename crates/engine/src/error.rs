@@ -156,10 +156,7 @@ impl std::error::Error for Error {}
 
 impl From<io::Error> for Error {
     fn from(e: io::Error) -> Self {
-        match extant_blocks::is_revoked(&e) {
-            true => Error::Unmounted,
-            false => Error::Io(e),
-        }
+        if extant_blocks::is_revoked(&e) { Error::Unmounted } else { Error::Io(e) }
     }
 }
 

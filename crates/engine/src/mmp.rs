@@ -76,10 +76,7 @@ impl Block {
     /// Reads the block, which must be as it was written last; EBUSY if another host has written it.
     fn read_own(&mut self) -> Result<disk::Mmp> {
         let mmp = self.read()?;
-        match mmp.seq == self.seq {
-            true => Ok(mmp),
-            false => Err(in_use(&mmp)),
-        }
+        if mmp.seq == self.seq { Ok(mmp) } else { Err(in_use(&mmp)) }
     }
 }
 

@@ -108,10 +108,7 @@ impl Volume {
     /// Current time at the file system's resolution.
     pub fn now(&self) -> Timestamp {
         let now = self.clock.now();
-        match self.geo.inode_size > OLD_INODE_BYTES {
-            true => now,
-            false => Timestamp { nsec: 0, ..now },
-        }
+        if self.geo.inode_size > OLD_INODE_BYTES { now } else { Timestamp { nsec: 0, ..now } }
     }
 
     /// The shard of this thread, where it decides on places on the device.
@@ -122,10 +119,7 @@ impl Volume {
     /// Fails if the file system is closed.
     #[inline]
     pub fn alive(&self) -> Result<()> {
-        match self.closed.load(Ordering::Acquire) {
-            true => Err(Error::Unmounted),
-            false => Ok(()),
-        }
+        if self.closed.load(Ordering::Acquire) { Err(Error::Unmounted) } else { Ok(()) }
     }
 
     /// Fails with EROFS if the file system may not be changed, with EIO if it was shut down.

@@ -89,9 +89,10 @@ fn copy_sparse(from: &mut impl Read, to: &mut extant::File) -> io::Result<()> {
             return Ok(to.set_len(len)?);
         }
         len += n as u64;
-        match buf[..n].iter().all(|&byte| byte == 0) {
-            true => drop(to.seek(io::SeekFrom::Start(len))?),
-            false => to.write_all(&buf[..n])?,
+        if buf[..n].iter().all(|&byte| byte == 0) {
+            to.seek(io::SeekFrom::Start(len))?;
+        } else {
+            to.write_all(&buf[..n])?;
         }
     }
 }

@@ -41,9 +41,10 @@ impl Core {
 
     /// Verifies that a handle belongs to this file system.
     pub fn owns(self: &Arc<Self>, other: &Arc<Core>, op: Op) -> Result<()> {
-        match Arc::ptr_eq(self, other) {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::ForeignHandle, Errno::Xdev, op)),
+        if Arc::ptr_eq(self, other) {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::ForeignHandle, Errno::Xdev, op))
         }
     }
 

@@ -222,9 +222,10 @@ impl Atlas {
         if sb.compat().contains(Compat::HAS_JOURNAL) && ino == sb.journal_inum() {
             self.journal(image, &map);
         } else if inode.is_dir() || is_orphan_file {
-            let (kind, seal): (_, SealFn) = match inode.is_dir() {
-                true => (Kind::Directory, seal_dir_block),
-                false => (Kind::OrphanBlock, seal_orphan_block),
+            let (kind, seal): (_, SealFn) = if inode.is_dir() {
+                (Kind::Directory, seal_dir_block)
+            } else {
+                (Kind::OrphanBlock, seal_orphan_block)
             };
             for nr in map.values() {
                 self.add(kind, self.block(*nr), Seal::Block(self.sealed(seal), *nr, seed));
@@ -238,9 +239,10 @@ impl Atlas {
 
     fn map(&mut self, image: &[u8], ino: InodeNr, inode: &Inode) -> BTreeMap<u32, u64> {
         let mut map = BTreeMap::new();
-        match inode.flags.contains(InodeFlags::EXTENTS) {
-            true => self.extents(image, &inode.i_block, inode.seed(&self.geo, ino), &mut map),
-            false => self.pointers(image, &inode.i_block, inode.size, &mut map),
+        if inode.flags.contains(InodeFlags::EXTENTS) {
+            self.extents(image, &inode.i_block, inode.seed(&self.geo, ino), &mut map)
+        } else {
+            self.pointers(image, &inode.i_block, inode.size, &mut map)
         }
         map
     }

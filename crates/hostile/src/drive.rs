@@ -77,10 +77,7 @@ pub fn survive(image: Vec<u8>, seed: u64, depth: Depth) -> Result<(), String> {
         Err(RecvTimeoutError::Disconnected) => Err("a lost thread".into()),
     };
     let panicked = panics_since();
-    match panicked.is_empty() {
-        true => result,
-        false => Err(panicked.join("; ")),
-    }
+    if panicked.is_empty() { result } else { Err(panicked.join("; ")) }
 }
 
 /// Reads an image, changes it, and reads it again. An error is a message about a forbidden effect.

@@ -70,9 +70,10 @@ fn record_field(bytes: &mut [u8], atlas: &Atlas, rng: &mut Rng) {
     let at = rng.below(places as u64 + 1) as usize * width;
     let mut old = [0; 8];
     old[..width].copy_from_slice(&bytes[at..at + width]);
-    let new = match rng.one_in(3) {
-        true => u64::from(*rng.pick(&atlas.inodes)),
-        false => value(atlas, u64::from_le_bytes(old), rng),
+    let new = if rng.one_in(3) {
+        u64::from(*rng.pick(&atlas.inodes))
+    } else {
+        value(atlas, u64::from_le_bytes(old), rng)
     };
     bytes[at..at + width].copy_from_slice(&new.to_le_bytes()[..width]);
 }

@@ -173,9 +173,12 @@ pub fn of_others() -> Vec<(String, Vec<u8>)> {
     let search: [OsString; 5] =
         [folder, "-type".into(), "f".into(), "-name".into(), "image*".into()];
     let found = run("find", &search).must_succeed().text();
-    let image = |path: &str| match path.ends_with(".gz") {
-        true => run("gzip", &["-dc", path]).must_succeed().stdout,
-        false => std::fs::read(path).expect("an image"),
+    let image = |path: &str| {
+        if path.ends_with(".gz") {
+            run("gzip", &["-dc", path]).must_succeed().stdout
+        } else {
+            std::fs::read(path).expect("an image")
+        }
     };
     found.lines().map(|path| (path.to_owned(), image(path))).collect()
 }

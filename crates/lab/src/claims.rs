@@ -57,17 +57,16 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if !args.no_kernel {
         claims.push(parallel(args.quick)?);
     }
-    match args.json {
-        true => println!("{}", serde_json::to_string(&claims)?),
-        false => {
-            for Claim { what, found, standing } in &claims {
-                let word = match standing {
-                    Standing::Reached => "holds",
-                    Standing::Open => "open: more runs, or a quieter machine, decide",
-                    Standing::Missed => "DOES NOT HOLD",
-                };
-                say(&format!("{what}: {found}: {word}\n"))?;
-            }
+    if args.json {
+        println!("{}", serde_json::to_string(&claims)?)
+    } else {
+        for Claim { what, found, standing } in &claims {
+            let word = match standing {
+                Standing::Reached => "holds",
+                Standing::Open => "open: more runs, or a quieter machine, decide",
+                Standing::Missed => "DOES NOT HOLD",
+            };
+            say(&format!("{what}: {found}: {word}\n"))?;
         }
     }
     Ok(!args.strict || claims.iter().all(|claim| claim.standing == Standing::Reached))

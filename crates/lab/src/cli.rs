@@ -159,9 +159,10 @@ fn bench(args: &BenchArgs) -> io::Result<bool> {
 }
 
 fn plan(args: &BenchArgs) -> io::Result<Plan> {
-    let sides = match args.sides.is_empty() {
-        true => usual(),
-        false => args.sides.iter().map(|name| side(name)).collect::<io::Result<_>>()?,
+    let sides = if args.sides.is_empty() {
+        usual()
+    } else {
+        args.sides.iter().map(|name| side(name)).collect::<io::Result<_>>()?
     };
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
     let progress = !args.json || io::stderr().is_terminal();

@@ -217,9 +217,10 @@ impl Server {
                 continue;
             };
             self.ended.store(true, Ordering::Release);
-            return match status.success() {
-                true => Ok(()),
-                false => Err(io::Error::other(format!("the server ended with {status}"))),
+            return if status.success() {
+                Ok(())
+            } else {
+                Err(io::Error::other(format!("the server ended with {status}")))
             };
         }
         Err(io::Error::other("the server does not end"))

@@ -37,11 +37,12 @@ fn missing(tool: &str) -> io::Error {
 pub fn run<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> io::Result<String> {
     let out =
         Command::new(need(tool)?).args(args).env("LC_ALL", "C").stdin(Stdio::null()).output()?;
-    match out.status.success() {
-        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
-        false => Err(io::Error::other(format!(
+    if out.status.success() {
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    } else {
+        Err(io::Error::other(format!(
             "`{tool}` failed: {}",
             String::from_utf8_lossy(&out.stderr).trim()
-        ))),
+        )))
     }
 }

@@ -335,9 +335,10 @@ impl<'a> Builder<'a> {
 
     /// Returns the end of the blocks that a file can map.
     fn end(&self) -> u64 {
-        match self.geo.incompat(Incompat::EXTENTS) {
-            true => self.geo.blocks_count,
-            false => self.geo.blocks_count.min(1 << 32),
+        if self.geo.incompat(Incompat::EXTENTS) {
+            self.geo.blocks_count
+        } else {
+            self.geo.blocks_count.min(1 << 32)
         }
     }
 
@@ -368,12 +369,11 @@ impl<'a> Builder<'a> {
         let geo = self.geo;
         let half = (geo.blocks_count - self.start()) / 2;
         let middle = geo.group_of_block(BlockNr(half)).map_or(0, |group| group.0);
-        let window = match geo.flex_bits > 0 && middle > geo.flex_size() {
-            true => {
-                let first = middle / geo.flex_size() * geo.flex_size();
-                first..(first + 2).min(geo.groups_count)
-            }
-            false => middle.saturating_sub(1)..(middle + 2).min(geo.groups_count),
+        let window = if geo.flex_bits > 0 && middle > geo.flex_size() {
+            let first = middle / geo.flex_size() * geo.flex_size();
+            first..(first + 2).min(geo.groups_count)
+        } else {
+            middle.saturating_sub(1)..(middle + 2).min(geo.groups_count)
         };
         let used = |group: u32| {
             let first = geo.first_block_of_group(GroupNr(group)).0;

@@ -24,9 +24,10 @@ pub(super) fn build(
     pieces: &[Range<u64>],
     new_node: &mut NewNode<'_>,
 ) -> Result<Map> {
-    match geo.incompat(Incompat::EXTENTS) {
-        true => extents(geo, seed, pieces, new_node),
-        false => indirect(geo, pieces, new_node),
+    if geo.incompat(Incompat::EXTENTS) {
+        extents(geo, seed, pieces, new_node)
+    } else {
+        indirect(geo, pieces, new_node)
     }
 }
 

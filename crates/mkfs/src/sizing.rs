@@ -166,12 +166,11 @@ impl Sizes {
     /// Returns an upper bound of the blocks of a group's own metadata.
     fn group_overhead(&self) -> u64 {
         let table = u64::from(self.inodes_per_group.div_ceil(self.inodes_per_block()));
-        let descriptors = match self.features.incompat.contains(Incompat::META_BG) {
-            true => 1,
-            false => {
-                u64::from(self.groups).div_ceil(self.descs_per_block())
-                    + u64::from(self.reserved_gdt_blocks)
-            }
+        let descriptors = if self.features.incompat.contains(Incompat::META_BG) {
+            1
+        } else {
+            u64::from(self.groups).div_ceil(self.descs_per_block())
+                + u64::from(self.reserved_gdt_blocks)
         };
         2 + table + 1 + descriptors
     }
@@ -324,11 +323,10 @@ fn bigalloc(features: Features) -> bool {
 }
 
 fn check_block_size(size: u32) -> Result<()> {
-    match size.is_power_of_two() && (1024..=65536).contains(&size) {
-        true => Ok(()),
-        false => {
-            Error::invalid(format!("a block size of {size}: must be a power of two, 1024 to 65536"))
-        }
+    if size.is_power_of_two() && (1024..=65536).contains(&size) {
+        Ok(())
+    } else {
+        Error::invalid(format!("a block size of {size}: must be a power of two, 1024 to 65536"))
     }
 }
 
@@ -341,11 +339,12 @@ fn cluster_ratio(options: &Options, features: Features, block_size: u32) -> Resu
     }
     let size = options.cluster_size.unwrap_or(block_size * 16);
     let most = (block_size << 15).min(1 << 29);
-    match size.is_power_of_two() && size > block_size && size <= most {
-        true => Ok(size / block_size),
-        false => Error::invalid(format!(
+    if size.is_power_of_two() && size > block_size && size <= most {
+        Ok(size / block_size)
+    } else {
+        Error::invalid(format!(
             "a cluster size of {size}: must be a power of two above the block size, to {most}"
-        )),
+        ))
     }
 }
 
@@ -370,19 +369,19 @@ fn flex_bits(options: &Options, features: Features) -> Result<u8> {
         return Ok(0);
     }
     let size = options.flex_bg_size.unwrap_or(16);
-    match size.is_power_of_two() {
-        true => Ok(size.trailing_zeros() as u8),
-        false => {
-            Error::invalid(format!("flexible groups of {size} groups: must be a power of two"))
-        }
+    if size.is_power_of_two() {
+        Ok(size.trailing_zeros() as u8)
+    } else {
+        Error::invalid(format!("flexible groups of {size} groups: must be a power of two"))
     }
 }
 
 fn reserved(options: &Options, blocks: u64) -> Result<u64> {
     let percent = options.reserved_percent;
-    match (0.0..=50.0).contains(&percent) {
-        true => Ok((blocks as f64 * percent / 100.0) as u64),
-        false => Error::invalid(format!("{percent} percent reserved: must be 0 to 50")),
+    if (0.0..=50.0).contains(&percent) {
+        Ok((blocks as f64 * percent / 100.0) as u64)
+    } else {
+        Error::invalid(format!("{percent} percent reserved: must be 0 to 50"))
     }
 }
 

@@ -100,9 +100,10 @@ pub fn judge_at_last(image: &Path) -> Verdict {
 /// Compares the trees before and after recovery. The replay of a name of a fast commit changes the
 /// directory, and thus its times.
 fn differences(image: &Path, before: Manifest, after: Manifest) -> Vec<String> {
-    match dumpe2fs::header(image).features().contains("fast_commit") {
-        true => before.without_directory_times().diff(&after.without_directory_times()),
-        false => before.diff(&after),
+    if dumpe2fs::header(image).features().contains("fast_commit") {
+        before.without_directory_times().diff(&after.without_directory_times())
+    } else {
+        before.diff(&after)
     }
 }
 

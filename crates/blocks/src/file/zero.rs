@@ -20,9 +20,10 @@ impl Deallocator {
     /// EOPNOTSUPP if the file cannot release any storage.
     pub(super) fn discard(&self, file: &File, at: u64, len: u64) -> io::Result<()> {
         let done = attempt(&self.no_punch, file, FallocateFlags::PUNCH_HOLE, at, len)?;
-        match !done && self.no_punch.load(Ordering::Relaxed) {
-            true => Err(Errno::OPNOTSUPP.into()),
-            false => Ok(()),
+        if !done && self.no_punch.load(Ordering::Relaxed) {
+            Err(Errno::OPNOTSUPP.into())
+        } else {
+            Ok(())
         }
     }
 

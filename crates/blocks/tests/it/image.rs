@@ -89,10 +89,11 @@ pub fn stored(path: &PathBuf) -> u64 {
 fn zeroing_keeps_the_storage_of_data_and_gives_holes_none() {
     const LEN: u64 = 1 << 20;
     for shared_memory in [false, true] {
-        let directory = match shared_memory {
+        let directory = if shared_memory {
             // It cannot zero a range without writing it.
-            true => tempfile::tempdir_in("/dev/shm").unwrap(),
-            false => tempfile::tempdir_in("/var/tmp").unwrap(),
+            tempfile::tempdir_in("/dev/shm").unwrap()
+        } else {
+            tempfile::tempdir_in("/var/tmp").unwrap()
         };
         let path = directory.path().join("image");
         std::fs::write(&path, vec![1; LEN as usize]).unwrap();

@@ -42,9 +42,10 @@ impl<W: Write> Out<'_, W> {
     fn write(&mut self, path: &[u8], bytes: u64) -> Result {
         match self {
             Out::Text { out, context, human } => {
-                match *human {
-                    true => write!(out, "{}\t", size(bytes))?,
-                    false => write!(out, "{bytes}\t")?,
+                if *human {
+                    write!(out, "{}\t", size(bytes))?
+                } else {
+                    write!(out, "{bytes}\t")?
                 }
                 write_bytes(out, context, path)?;
                 Ok(out.write_all(b"\n")?)
@@ -76,9 +77,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
     // For each directory on the way down, the bytes found so far.
     let mut open: Vec<u64> = Vec::new();
     let out = BufWriter::new(std::io::stdout().lock());
-    let mut out = match context.json {
-        true => Out::Json(context.array(out)),
-        false => Out::Text { out, context, human: args.human },
+    let mut out = if context.json {
+        Out::Json(context.array(out))
+    } else {
+        Out::Text { out, context, human: args.human }
     };
     let mut walk = Walk::new(&fs, node, None);
     while let Some(step) = walk.step() {
@@ -107,10 +109,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
         }
     }
     out.finish()?;
-    match failed {
-        true => Err(Failure::told()),
-        false => Ok(()),
-    }
+    if failed { Err(Failure::told()) } else { Ok(()) }
 }
 
 fn bytes_of(args: &Args, item: &Item) -> u64 {

@@ -43,30 +43,18 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut failed = false;
     let walk = Walk::new(&fs, node, args.max_depth);
-    match context.json {
-        true => {
-            let mut array = context.array(out);
-            search(
-                args,
-                top,
-                walk,
-                &mut failed,
-                |path, item| Ok(array.push(&object(path, item))?),
-            )?;
-            array.finish()?;
-        }
-        false => {
-            search(args, top, walk, &mut failed, |path, _| {
-                write_bytes(&mut out, context, path)?;
-                Ok(out.write_all(if args.print0 { b"\0" } else { b"\n" })?)
-            })?;
-            out.flush()?;
-        }
+    if context.json {
+        let mut array = context.array(out);
+        search(args, top, walk, &mut failed, |path, item| Ok(array.push(&object(path, item))?))?;
+        array.finish()?;
+    } else {
+        search(args, top, walk, &mut failed, |path, _| {
+            write_bytes(&mut out, context, path)?;
+            Ok(out.write_all(if args.print0 { b"\0" } else { b"\n" })?)
+        })?;
+        out.flush()?;
     }
-    match failed {
-        true => Err(Failure::told()),
-        false => Ok(()),
-    }
+    if failed { Err(Failure::told()) } else { Ok(()) }
 }
 
 /// Calls `each` for every entry that matches the arguments, with its path. Sets `failed` if a

@@ -68,9 +68,10 @@ fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Res
             "{place}: not a directory; without the slash it names the copy"
         )));
     }
-    let (dir, name) = match dest.is_dir() {
-        true => (dest, last_name(path)),
-        false => (parent(dest), dest.file_name().unwrap_or_default().as_bytes()),
+    let (dir, name) = if dest.is_dir() {
+        (dest, last_name(path))
+    } else {
+        (parent(dest), dest.file_name().unwrap_or_default().as_bytes())
     };
     dest::Copier::new(fs, &job, dir).at_path(dir.as_os_str().as_bytes())?.single(&node, name);
     job.finish()

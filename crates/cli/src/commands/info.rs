@@ -36,10 +36,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
         usage: fs.usage(),
         needs_recovery: needs_recovery(&fs),
     };
-    match context.json {
-        true => context.document(&document(&info)),
-        false => print(&info),
-    }
+    if context.json { context.document(&document(&info)) } else { print(&info) }
 }
 
 fn needs_recovery(fs: &Fs) -> bool {

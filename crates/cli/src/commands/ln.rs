@@ -55,10 +55,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
 
 /// Makes a link at `path`, or with `into` in this directory, and returns its path.
 fn link(args: &Args, fs: &Fs, target: &[u8], path: &[u8], into: bool) -> Result<Vec<u8>> {
-    let made = match into {
-        true => join(path, last_name(target)),
-        false => path.to_vec(),
-    };
+    let made = if into { join(path, last_name(target)) } else { path.to_vec() };
     let (dir, name) = fs.resolve_parent(&made).at_path(&made)?;
     if ends_with_slash(&made) {
         // No link is a directory: the name is taken, or not there.

@@ -44,20 +44,17 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.read(context)?;
     let path = inside(&args.path);
     let top = named(args, &fs, path).at_path(path)?;
-    let (entries, failed) = match top.file_type() == FileType::Directory && !args.directory {
-        true => list(&fs, &top, path, args.all || context.json),
-        false => (vec![Entry { name: path.to_vec(), node: top }], false),
+    let (entries, failed) = if top.file_type() == FileType::Directory && !args.directory {
+        list(&fs, &top, path, args.all || context.json)
+    } else {
+        (vec![Entry { name: path.to_vec(), node: top }], false)
     };
-    match context.json {
-        true => {
-            context.document(&Value::Array(entries.iter().map(|e| object(&fs, e)).collect()))?
-        }
-        false => print(args, context, &fs, &entries)?,
+    if context.json {
+        context.document(&Value::Array(entries.iter().map(|e| object(&fs, e)).collect()))?
+    } else {
+        print(args, context, &fs, &entries)?
     }
-    match failed {
-        true => Err(Failure::told()),
-        false => Ok(()),
-    }
+    if failed { Err(Failure::told()) } else { Ok(()) }
 }
 
 /// Returns the node to list. Follows a symlink, unless the link dangles or forms a loop, or unless
@@ -153,10 +150,7 @@ fn write_attributes(
 
 /// Writes bytes as they are, or escaped for a terminal.
 pub fn write_bytes(out: &mut impl Write, context: &Context, bytes: &[u8]) -> std::io::Result<()> {
-    match context.terminal {
-        true => out.write_all(shown(bytes).as_bytes()),
-        false => out.write_all(bytes),
-    }
+    if context.terminal { out.write_all(shown(bytes).as_bytes()) } else { out.write_all(bytes) }
 }
 
 /// As [`write_bytes`], in the colour of the type.

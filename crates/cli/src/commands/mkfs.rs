@@ -124,12 +124,11 @@ pub fn run(args: &Args, context: &Context) -> Result {
         args.restore(&device, new.as_ref(), was_there, len);
     }
     let report = made?;
-    match context.json {
-        true => context.document(&document(args, &report)),
-        false => {
-            tell(args, context, &report);
-            Ok(())
-        }
+    if context.json {
+        context.document(&document(args, &report))
+    } else {
+        tell(args, context, &report);
+        Ok(())
     }
 }
 
@@ -198,10 +197,7 @@ impl Args {
         let Some(text) = self.plain_size.as_ref().or(self.size.as_ref()) else { return Ok(None) };
         let number = parse_size(text).map_err(Failure::usage)?;
         let in_blocks = self.size_in_blocks && text.bytes().all(|b| b.is_ascii_digit());
-        let unit = match in_blocks {
-            true => number_or(&self.block_size, SIZE_BLOCK)?,
-            false => 1,
-        };
+        let unit = if in_blocks { number_or(&self.block_size, SIZE_BLOCK)? } else { 1 };
         number
             .checked_mul(unit)
             .map(Some)
@@ -245,9 +241,10 @@ impl Args {
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
             return Err(Failure::new(format_args!("{found}; -F overwrites it")));
         }
-        match confirmed(&format!("{found}. Overwrite it? (y/N) "))? {
-            true => Ok(()),
-            false => Err(Failure::new(format_args!("{}: nothing was changed", self.name()))),
+        if confirmed(&format!("{found}. Overwrite it? (y/N) "))? {
+            Ok(())
+        } else {
+            Err(Failure::new(format_args!("{}: nothing was changed", self.name())))
         }
     }
 
@@ -318,9 +315,10 @@ fn create_new(path: &Path) -> Option<File> {
 /// Removes the name of `own`, unless it leads to another file by now.
 fn remove_own(path: &Path, own: &File) -> io::Result<()> {
     let (there, own) = (std::fs::symlink_metadata(path)?, own.metadata()?);
-    match (there.dev(), there.ino()) == (own.dev(), own.ino()) {
-        true => std::fs::remove_file(path),
-        false => Err(io::Error::other("another process replaced the file")),
+    if (there.dev(), there.ino()) == (own.dev(), own.ino()) {
+        std::fs::remove_file(path)
+    } else {
+        Err(io::Error::other("another process replaced the file"))
     }
 }
 

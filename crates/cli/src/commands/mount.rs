@@ -68,19 +68,18 @@ pub fn run(args: &Args, context: &Context) -> Result {
         1 => tracing::Level::INFO,
         _ => tracing::Level::DEBUG,
     };
-    let audience = match args.announce {
-        true => {
-            // It was started as /proc/self/exe: its short name would be `exe`.
-            rustix::thread::set_name(c"extant").at("the name of the process")?;
-            // Signals of the terminal that it was started from are not meant for it.
-            rustix::process::setsid().at("cannot start a session")?;
-            // Until it is mounted, Ctrl-C there ends this one too: opening may wait for minutes.
-            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
-                .at("signals")?;
-            std::env::set_current_dir("/").at("/")?;
-            Audience::Parent
-        }
-        false => Audience::Terminal(context.clone()),
+    let audience = if args.announce {
+        // It was started as /proc/self/exe: its short name would be `exe`.
+        rustix::thread::set_name(c"extant").at("the name of the process")?;
+        // Signals of the terminal that it was started from are not meant for it.
+        rustix::process::setsid().at("cannot start a session")?;
+        // Until it is mounted, Ctrl-C there ends this one too: opening may wait for minutes.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+            .at("signals")?;
+        std::env::set_current_dir("/").at("/")?;
+        Audience::Parent
+    } else {
+        Audience::Terminal(context.clone())
     };
     serve::run(&plan, &audience, level)
 }

@@ -30,8 +30,5 @@ pub fn run(args: &Args, command: clap::Command, context: &Context) -> Result {
         context.detail(path.display());
         written.push(path.display().to_string());
     }
-    match context.json {
-        true => context.document(&json!({ "written": written })),
-        false => Ok(()),
-    }
+    if context.json { context.document(&json!({ "written": written })) } else { Ok(()) }
 }

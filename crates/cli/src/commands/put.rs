@@ -40,9 +40,10 @@ const PIECE: usize = 1 << 20;
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.write(context)?;
-    let copied = match args.source == OsStr::new("-") {
-        true => from_stdin(args, context, &fs),
-        false => copy(args, context, &fs),
+    let copied = if args.source == OsStr::new("-") {
+        from_stdin(args, context, &fs)
+    } else {
+        copy(args, context, &fs)
     };
     let closed = args.image.close(fs);
     copied.and(closed)

@@ -30,21 +30,21 @@ const TRIAL_BLOCK: usize = 4096;
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let fs = match args.dry_run {
-        true => on_trial(args)?,
-        false => args.image.open(&OpenOptions::new().count_mount(false))?,
+    let fs = if args.dry_run {
+        on_trial(args)?
+    } else {
+        args.image.open(&OpenOptions::new().count_mount(false))?
     };
     let recovered = fs.recovery().clone();
     if let Some(why) = &recovered.read_only {
         return Err(Failure::new(format_args!("{} cannot be recovered: {why}", args.image.name())));
     }
     args.image.close(fs)?;
-    match context.json {
-        true => context.document(&document(&recovered, args.dry_run)),
-        false => {
-            tell(args, context, &recovered);
-            Ok(())
-        }
+    if context.json {
+        context.document(&document(&recovered, args.dry_run))
+    } else {
+        tell(args, context, &recovered);
+        Ok(())
     }
 }
 

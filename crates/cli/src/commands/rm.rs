@@ -119,8 +119,5 @@ fn empty(context: &Context, fs: &Fs, path: &[u8], top: Node) -> Result {
             (Step::Found(_) | Step::Left(_), _) => {}
         }
     }
-    match failed {
-        true => Err(Failure::told()),
-        false => Ok(()),
-    }
+    if failed { Err(Failure::told()) } else { Ok(()) }
 }

@@ -70,9 +70,10 @@ fn find<'a>(args: &Args, fs: &Fs, path: &'a [u8]) -> Result<Found<'a>> {
         Ok((name, value))
     };
     let xattrs = names.into_iter().map(value).collect::<Result<Vec<_>>>()?;
-    let extents = match args.extents && node.file_type() == FileType::Regular {
-        true => Some(extents(fs, &node).at(format_args!("{}: extents", shown(path)))?),
-        false => None,
+    let extents = if args.extents && node.file_type() == FileType::Regular {
+        Some(extents(fs, &node).at(format_args!("{}: extents", shown(path)))?)
+    } else {
+        None
     };
     Ok(Found { path, node, target, xattrs, extents })
 }

@@ -36,27 +36,21 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let mut failed = false;
     let mut walk = Walk::new(&fs, top, args.depth);
     let out = BufWriter::new(std::io::stdout().lock());
-    match context.json {
-        true => {
-            let mut array = context.array(out);
-            while let Some(item) = next(args, path, &mut walk, &mut failed) {
-                array.push(&object(&fs, walk.path(), &item))?;
-            }
-            array.finish()?;
+    if context.json {
+        let mut array = context.array(out);
+        while let Some(item) = next(args, path, &mut walk, &mut failed) {
+            array.push(&object(&fs, walk.path(), &item))?;
         }
-        false => {
-            let mut drawing =
-                Drawing { context, fs: &fs, out, more: Vec::new(), directories: 0, others: 0 };
-            while let Some(item) = next(args, path, &mut walk, &mut failed) {
-                drawing.add(if item.depth == 0 { path } else { &item.name }, &item)?;
-            }
-            drawing.finish()?;
+        array.finish()?;
+    } else {
+        let mut drawing =
+            Drawing { context, fs: &fs, out, more: Vec::new(), directories: 0, others: 0 };
+        while let Some(item) = next(args, path, &mut walk, &mut failed) {
+            drawing.add(if item.depth == 0 { path } else { &item.name }, &item)?;
         }
+        drawing.finish()?;
     }
-    match failed {
-        true => Err(Failure::told()),
-        false => Ok(()),
-    }
+    if failed { Err(Failure::told()) } else { Ok(()) }
 }
 
 /// Returns the next shown item. Reports errors before it.

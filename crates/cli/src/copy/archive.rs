@@ -150,16 +150,14 @@ impl<W: Write> Archive<'_, W> {
         if self.job.check(|| path.to_vec(), self.job.admit(data)).is_none() {
             return Ok(false);
         }
-        let name = match map.is_empty() {
-            true => path.to_vec(),
-            false => {
-                records.push(("GNU.sparse.major".into(), b"1".to_vec()));
-                records.push(("GNU.sparse.minor".into(), b"0".to_vec()));
-                records.push(("GNU.sparse.name".into(), path.to_vec()));
-                records.push(("GNU.sparse.realsize".into(), end.to_string().into_bytes()));
-                [SPARSE_NAME.as_bytes(), path.rsplit(|b| *b == b'/').next().unwrap_or(b"file")]
-                    .concat()
-            }
+        let name = if map.is_empty() {
+            path.to_vec()
+        } else {
+            records.push(("GNU.sparse.major".into(), b"1".to_vec()));
+            records.push(("GNU.sparse.minor".into(), b"0".to_vec()));
+            records.push(("GNU.sparse.name".into(), path.to_vec()));
+            records.push(("GNU.sparse.realsize".into(), end.to_string().into_bytes()));
+            [SPARSE_NAME.as_bytes(), path.rsplit(|b| *b == b'/').next().unwrap_or(b"file")].concat()
         };
         let content = Content { file: &file, parts: &parts, at: 0, part: 0, failed: None };
         let mut data = io::Cursor::new(map).chain(content);

@@ -174,15 +174,16 @@ impl<'c> Job<'c> {
                 count(left, what)
             ));
         }
-        match self.context.json {
-            true => self.context.document(&self.object())?,
-            false => self.context.note(format_args!(
+        if self.context.json {
+            self.context.document(&self.object())?
+        } else {
+            self.context.note(format_args!(
                 "copied {} ({}), {}, {}",
                 count(number(&self.files), "file"),
                 size(number(&self.bytes)),
                 directories(number(&self.directories)),
                 count(number(&self.others), "other"),
-            )),
+            ))
         }
         match number(&self.errors) {
             0 => Ok(()),

@@ -245,9 +245,10 @@ impl<'a> Copier<'a> {
         if meta.nlink() > 1 && !self.is_first(entry, &meta) {
             return Ok(());
         }
-        let node = match meta.is_file() {
-            true => self.regular(entry, &known, placer)?,
-            false => self.special(entry, &known, &meta, placer)?,
+        let node = if meta.is_file() {
+            self.regular(entry, &known, placer)?
+        } else {
+            self.special(entry, &known, &meta, placer)?
         };
         if meta.nlink() > 1 {
             lock(&self.first).insert((meta.dev(), meta.ino()), Some(node));

@@ -230,11 +230,10 @@ fn was_in_use(sb: &Superblock) -> bool {
 
 fn claim_and_open(plan: &Plan, options: &OpenOptions) -> Result<(Fs, Option<Claim>), Error> {
     let spec = image_spec(&plan.image);
-    let claim = match plan.options.block_device && spec.path == plan.image {
-        true => {
-            Claim::of(&spec.path, &fuse_options(plan), plan.options.read_only).map_err(Error::Io)?
-        }
-        false => None,
+    let claim = if plan.options.block_device && spec.path == plan.image {
+        Claim::of(&spec.path, &fuse_options(plan), plan.options.read_only).map_err(Error::Io)?
+    } else {
+        None
     };
     let fs = Fs::open_image(&spec, &options.clone().claimed(claim.is_some()))?;
     Ok((fs, claim))

@@ -50,8 +50,9 @@ pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
 /// This program, even if its file was replaced meanwhile.
 fn program() -> PathBuf {
     let own = PathBuf::from("/proc/self/exe");
-    match own.exists() {
-        true => own,
-        false => std::env::args_os().next().unwrap_or_else(|| OsString::from("extant")).into(),
+    if own.exists() {
+        own
+    } else {
+        std::env::args_os().next().unwrap_or_else(|| OsString::from("extant")).into()
     }
 }

@@ -109,9 +109,10 @@ fn page(command: Command, more: &Roff) -> Page {
 fn ascii(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
-        match character.is_ascii() {
-            true => plain.push(character),
-            false => plain.push_str(&format!("\\[u{:04X}]", u32::from(character))),
+        if character.is_ascii() {
+            plain.push(character)
+        } else {
+            plain.push_str(&format!("\\[u{:04X}]", u32::from(character)))
         }
     }
     plain

@@ -23,12 +23,11 @@ pub fn describe(roff: &mut Roff) {
             }
             explanation.push_str(more.trim());
         }
-        match explanation.is_empty() {
-            true => roff.text([roman(names)]),
-            false => {
-                entry(roff, names, &format!("{explanation}."));
-                continue;
-            }
+        if explanation.is_empty() {
+            roff.text([roman(names)])
+        } else {
+            entry(roff, names, &format!("{explanation}."));
+            continue;
         };
     }
 }

@@ -263,9 +263,10 @@ pub(super) fn used(g: GroupNr, parts: &[Part], buffer: &Buffer) -> (Parts, Resul
     let bytes = buffer.read();
     used.retain(|part| {
         let is_used = part.run.start >= end && bitmap::all_ones(&bytes, bits(part.run));
-        match is_used {
-            true => end = part.run.end(),
-            false => _ = free.get_or_insert(part.start),
+        if is_used {
+            end = part.run.end();
+        } else {
+            free.get_or_insert(part.start);
         }
         is_used
     });

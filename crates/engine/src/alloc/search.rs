@@ -77,9 +77,10 @@ impl Blocks {
         let len = this.clusters(want.len.max(1)).min(u64::from(most));
         let min = this.clusters(want.min.max(1)).min(len);
         let unread = this.unread.load(Relaxed);
-        let budget = match want.reserved {
-            true => len,
-            false => this.budget.take_some(len, min, this.keep(want.purpose, want.privileged)),
+        let budget = if want.reserved {
+            len
+        } else {
+            this.budget.take_some(len, min, this.keep(want.purpose, want.privileged))
         };
         let found =
             if budget == 0 { None } else { this.find(&this.wish(want, budget as u32, min as u32)) };
@@ -138,11 +139,10 @@ impl Blocks {
 
     /// Why there is no place, if `unread` bitmaps could not be read before.
     fn nothing_found(&self, unread: u64) -> Error {
-        match self.unread.load(Relaxed) == unread {
-            true => Errno::NoSpc.into(),
-            false => {
-                std::io::Error::other("no space in the groups whose bitmaps can be read").into()
-            }
+        if self.unread.load(Relaxed) == unread {
+            Errno::NoSpc.into()
+        } else {
+            std::io::Error::other("no space in the groups whose bitmaps can be read").into()
         }
     }
 
@@ -394,10 +394,7 @@ impl Blocks {
         let known = groups.filter(|g| self.shape.unit(*g, 0) >= avoid);
         let known = known.filter_map(|g| Some((g, self.summaries.longest(g.0)?)));
         known.filter(|(_, longest)| *longest > 0).min_by_key(|(_, longest)| {
-            match *longest >= wish.want {
-                true => *longest,
-                false => u32::MAX - longest,
-            }
+            if *longest >= wish.want { *longest } else { u32::MAX - longest }
         })
     }
 

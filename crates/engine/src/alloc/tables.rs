@@ -104,13 +104,14 @@ impl Alloc {
         let own = if g.0 == 0 { self.vol.geo.first_ino.saturating_sub(1) } else { 0 };
         let bits = self.groups.bitmap(g, Kind::Inodes)?;
         let in_use = bits.with(|bits| bitmap::find_next_one(bits, used as usize, count as usize));
-        match in_use.is_some() || used < own {
-            true => Err(Corrupt::new("group descriptor")
+        if in_use.is_some() || used < own {
+            Err(Corrupt::new("group descriptor")
                 .field("unused inodes")
                 .found(count - used)
                 .at_group(g)
-                .into()),
-            false => Ok(()),
+                .into())
+        } else {
+            Ok(())
         }
     }
 

@@ -58,13 +58,12 @@ pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(name).ok()?;
     let mut folded: Vec<(u8, char)> = Vec::with_capacity(text.len());
     for c in text.chars() {
-        match is_in(&KNOWN, c) {
-            true => {
-                caseless::default_case_fold_str(c.encode_utf8(&mut [0; 4])).chars().for_each(|c| {
-                    decompose_canonical(c, |c| folded.push((canonical_combining_class(c), c)))
-                })
-            }
-            false => folded.push((0, c)),
+        if is_in(&KNOWN, c) {
+            caseless::default_case_fold_str(c.encode_utf8(&mut [0; 4])).chars().for_each(|c| {
+                decompose_canonical(c, |c| folded.push((canonical_combining_class(c), c)))
+            })
+        } else {
+            folded.push((0, c))
         }
     }
     // Combining marks between two letters are sorted by class. Ignored code points separate marks

@@ -234,9 +234,12 @@ pub fn insert<'a, R>(
     for _ in 0..insert::MAX_PASSES {
         // Only the first pass finds the directory as the lookup left it.
         let seat = seat.take();
-        let done = tx.step(|step| match insert_once(env, step, dir, seat, &new)? {
-            true => rest.take().map(|rest| rest(step)).transpose(),
-            false => Ok(None),
+        let done = tx.step(|step| {
+            if insert_once(env, step, dir, seat, &new)? {
+                rest.take().map(|rest| rest(step)).transpose()
+            } else {
+                Ok(None)
+            }
         })?;
         match done {
             Some(done) => return Ok(done),
@@ -444,10 +447,7 @@ fn read_shown(d: &Dir<'_>, cookie: u64, each: &mut dyn FnMut(Entry<'_>) -> bool)
 /// # Errors
 /// ENOKEY for a directory with encrypted names.
 pub fn check_key(dir: &Inode) -> Result<()> {
-    match dir.vitals().flags.contains(InodeFlags::ENCRYPT) {
-        true => Err(Errno::NoKey.into()),
-        false => Ok(()),
-    }
+    if dir.vitals().flags.contains(InodeFlags::ENCRYPT) { Err(Errno::NoKey.into()) } else { Ok(()) }
 }
 
 /// Returns the maximum credits of one [`insert`] (splits at every level, growth, conversion).

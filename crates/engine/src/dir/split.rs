@@ -161,18 +161,20 @@ fn set_entries(
     entries: &[(u32, u32)],
 ) -> Result<()> {
     let mut bytes = step.write(&frame.buf, d.index_seal())?;
-    match NodeMut::open(&mut bytes, frame.kind(), &d.format)?.set_entries(entries) {
-        true => Ok(()),
-        false => Err(d.corrupt("hash tree node", frame.lblk).into()),
+    if NodeMut::open(&mut bytes, frame.kind(), &d.format)?.set_entries(entries) {
+        Ok(())
+    } else {
+        Err(d.corrupt("hash tree node", frame.lblk).into())
     }
 }
 
 /// Inserts a block behind the entry that the path follows.
 fn insert_key(d: &Dir<'_>, step: &mut Step<'_>, frame: &Frame, key: u32, lblk: u32) -> Result<()> {
     let mut bytes = step.write(&frame.buf, d.index_seal())?;
-    match NodeMut::open(&mut bytes, frame.kind(), &d.format)?.insert(frame.at + 1, key, lblk) {
-        true => Ok(()),
-        false => Err(d.corrupt("hash tree node", frame.lblk).into()),
+    if NodeMut::open(&mut bytes, frame.kind(), &d.format)?.insert(frame.at + 1, key, lblk) {
+        Ok(())
+    } else {
+        Err(d.corrupt("hash tree node", frame.lblk).into())
     }
 }
 

@@ -420,9 +420,10 @@ impl Part {
 /// Blocks of a run that its first extent takes. Where that is not all it ends with a cluster.
 fn longest(env: &MapEnv, run: Run) -> u32 {
     let most = Leaf::max_len(run.state == ExtentState::Unwritten).into();
-    match run.len > most {
-        true => most - run.lblk.wrapping_add(most) % env.geo.cluster_ratio(),
-        false => run.len,
+    if run.len > most {
+        most - run.lblk.wrapping_add(most) % env.geo.cluster_ratio()
+    } else {
+        run.len
     }
 }
 

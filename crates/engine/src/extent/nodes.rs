@@ -173,9 +173,10 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
     }
 
     fn seal(&self) -> Seal {
-        match self.env.geo.metadata_csum {
-            true => Seal { f: seal_extent_block, seed: self.inode.seed },
-            false => Seal::NONE,
+        if self.env.geo.metadata_csum {
+            Seal { f: seal_extent_block, seed: self.inode.seed }
+        } else {
+            Seal::NONE
         }
     }
 

@@ -153,9 +153,12 @@ pub fn init_body(env: &MapEnv, body: &mut disk::Inode) {
 /// Returns whether the inode alone shows that it owns no block, neither for data nor for its map.
 pub fn owns_nothing(inode: &Inode) -> bool {
     let body = inode.body();
-    let empty = || match body.flags.contains(InodeFlags::EXTENTS) {
-        true => Node::parse(&body.i_block, Some(0)).is_ok_and(|root| root.leaves().len() == 0),
-        false => body.i_block.iter().all(|byte| *byte == 0),
+    let empty = || {
+        if body.flags.contains(InodeFlags::EXTENTS) {
+            Node::parse(&body.i_block, Some(0)).is_ok_and(|root| root.leaves().len() == 0)
+        } else {
+            body.i_block.iter().all(|byte| *byte == 0)
+        }
     };
     let mapped = matches!(inode.ftype, FileType::Regular | FileType::Directory);
     body.blocks == 0 && !body.flags.contains(InodeFlags::INLINE_DATA) && (!mapped || empty())

@@ -19,15 +19,16 @@ impl Reader<'_> {
     /// Verifies that data blocks are the device's, and none of them the file system's own.
     pub fn check_data(&self, first: u64, len: u64) -> Result<()> {
         let (env, ino) = (self.env, self.inode.ino);
-        match env.geo.data_range_valid(BlockNr(first), len)
+        if env.geo.data_range_valid(BlockNr(first), len)
             && !is_system(env.groups.zone(), ino, first, len)
         {
-            true => Ok(()),
-            false => Err(Corrupt::new("block map")
+            Ok(())
+        } else {
+            Err(Corrupt::new("block map")
                 .field("block")
                 .found(first)
                 .at_inode(self.inode.ino)
-                .into()),
+                .into())
         }
     }
 
@@ -50,13 +51,14 @@ impl Pointers for Reader<'_> {
     }
 
     fn place(&self, block: u32, first: u32, level: u8) -> Result<()> {
-        match self.inode.pointer_places.is_place(block, first, level) {
-            true => Ok(()),
-            false => Err(Corrupt::new("block map")
+        if self.inode.pointer_places.is_place(block, first, level) {
+            Ok(())
+        } else {
+            Err(Corrupt::new("block map")
                 .field("pointer block in several places")
                 .found(block)
                 .at_inode(self.inode.ino)
-                .into()),
+                .into())
         }
     }
 }

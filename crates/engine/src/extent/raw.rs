@@ -46,9 +46,10 @@ pub fn map(
     if body.flags.contains(InodeFlags::INLINE_DATA) {
         return Err(walk.corrupt("inline data", 0).into());
     }
-    match body.flags.contains(InodeFlags::EXTENTS) {
-        true => walk.tree(&body.i_block, None)?,
-        false => walk.indirect(&body.i_block, body.size)?,
+    if body.flags.contains(InodeFlags::EXTENTS) {
+        walk.tree(&body.i_block, None)?
+    } else {
+        walk.indirect(&body.i_block, body.size)?
     }
     Ok(walk.runs)
 }

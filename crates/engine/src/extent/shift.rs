@@ -50,9 +50,10 @@ pub fn shift(
     let mut map = inode.map.write();
     let left = changing(step, inode, &mut map, |step| {
         let mut nodes = Writer::new(env, step, inode, env.alloc.inode_goal(inode.ino));
-        match by < 0 {
-            true => shift_down(&mut nodes, range.clone(), by),
-            false => shift_up(&mut nodes, range.clone(), by),
+        if by < 0 {
+            shift_down(&mut nodes, range.clone(), by)
+        } else {
+            shift_up(&mut nodes, range.clone(), by)
         }
     });
     map.clear();
@@ -116,12 +117,13 @@ fn move_extent(nodes: &mut Writer<'_, '_, '_>, e: &Leaf, from: u64, by: i64) -> 
         (nodes.step.credits_left(), budget::edit(nodes.env, budget::depth(nodes.inode)));
     let moved = tree::shift(nodes, e.lblk, from.max(e.lblk.into()), by)?;
     budget::assert_used(before, nodes.step, bound);
-    match moved {
-        true => Ok(()),
-        false => Err(Corrupt::new("extent")
+    if moved {
+        Ok(())
+    } else {
+        Err(Corrupt::new("extent")
             .field("logical block")
             .found(e.lblk)
             .at_inode(nodes.inode.ino)
-            .into()),
+            .into())
     }
 }

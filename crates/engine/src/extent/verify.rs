@@ -58,9 +58,10 @@ impl Owner<'_> {
     }
 
     fn check_checksum(&self, bytes: &[u8]) -> Result<()> {
-        match !self.geo.metadata_csum || verify_extent_block(bytes, self.seed) {
-            true => Ok(()),
-            false => Err(Corrupt::new("extent block").field("checksum")),
+        if !self.geo.metadata_csum || verify_extent_block(bytes, self.seed) {
+            Ok(())
+        } else {
+            Err(Corrupt::new("extent block").field("checksum"))
         }
     }
 
@@ -88,9 +89,10 @@ impl Owner<'_> {
     fn check_place(&self, pblk: u64, len: u64) -> Result<()> {
         let is_own = self.ino != InodeNr::RESIZE && self.touches_base(pblk, len)
             || is_system(self.zone, self.ino, pblk, len);
-        match is_own {
-            false => Ok(()),
-            true => Err(Corrupt::new("extent").field("physical block").found(pblk)),
+        if !is_own {
+            Ok(())
+        } else {
+            Err(Corrupt::new("extent").field("physical block").found(pblk))
         }
     }
 
@@ -136,12 +138,13 @@ fn check_range(node: &Node<'_>, expect: Expect) -> Result<()> {
     let last = node.leaves().next_back().map(|leaf| leaf.end());
     let last =
         last.or(node.indexes().next_back().map(|index| u64::from(index.lblk) + 1)).unwrap_or(0);
-    match last <= expect.end {
-        true => Ok(()),
-        false => Err(Corrupt::new("extent block")
+    if last <= expect.end {
+        Ok(())
+    } else {
+        Err(Corrupt::new("extent block")
             .field("last logical block")
             .found(last)
-            .expected(expect.end)),
+            .expected(expect.end))
     }
 }
 

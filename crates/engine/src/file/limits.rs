@@ -10,9 +10,10 @@ use extant_format::features::RoCompat;
 pub fn max_size(st: &Store, inode: &Inode) -> u64 {
     let mapped = extent::max_blocks(st, inode).min(u64::from(u32::MAX)) << st.geo.block_bits;
     // The map's own blocks are counted too: a share of one in 128 is more than any map takes.
-    let counted = match st.geo.ro_compat(RoCompat::HUGE_FILE) {
-        true => i64::MAX as u64,
-        false => (u64::from(u32::MAX) << 9) / 128 * 127,
+    let counted = if st.geo.ro_compat(RoCompat::HUGE_FILE) {
+        i64::MAX as u64
+    } else {
+        (u64::from(u32::MAX) << 9) / 128 * 127
     };
     mapped.min(counted).min(i64::MAX as u64)
 }

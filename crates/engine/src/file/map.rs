@@ -78,9 +78,10 @@ pub(super) fn runs(
 
 /// Verifies that no block of the device stands in two places of the file. The caller holds `rw`.
 pub fn check_map(st: &Store, inode: &Inode) -> Result<()> {
-    match is_inline(inode) {
-        true => Ok(()),
-        false => extent::check_distinct(st, inode, block_up(st, visible(st, inode))),
+    if is_inline(inode) {
+        Ok(())
+    } else {
+        extent::check_distinct(st, inode, block_up(st, visible(st, inode)))
     }
 }
 

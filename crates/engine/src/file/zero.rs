@@ -70,9 +70,10 @@ impl CutTail {
     /// Zeroes them, past the pages: before the handle's transaction becomes durable, or with it.
     /// The caller holds `work`, so that no page is being written.
     pub fn clear(self, st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
-        match inode.logs_data(st) {
-            true => logged::zero_in(st, step, inode, self.pblk, self.within),
-            false => on_device(st, inode, self.pblk, self.within),
+        if inode.logs_data(st) {
+            logged::zero_in(st, step, inode, self.pblk, self.within)
+        } else {
+            on_device(st, inode, self.pblk, self.within)
         }
     }
 }

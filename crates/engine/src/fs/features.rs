@@ -50,8 +50,9 @@ pub fn access(features: &Features) -> Result<Access> {
         )));
     }
     let blocking = features.ro_compat.difference(WRITE).names();
-    Ok(match blocking.is_empty() {
-        true => Access::Full,
-        false => Access::ReadOnly(format!("feature {} can be read only", blocking.join(", "))),
+    Ok(if blocking.is_empty() {
+        Access::Full
+    } else {
+        Access::ReadOnly(format!("feature {} can be read only", blocking.join(", ")))
     })
 }

@@ -312,19 +312,20 @@ fn recover(
     let (outcome, fast) = (replay.outcome(), replay.fast_commits().clone());
     recovery.journal = Some(outcome);
     if write {
-        let log = match fast.is_empty() {
-            true => replay.finish(&*dev)?,
-            false => recovery::scan(&fast_commit::commit(replay, &dev, options)?, blocks)?
-                .finish(&*dev)?,
+        let log = if fast.is_empty() {
+            replay.finish(&*dev)?
+        } else {
+            recovery::scan(&fast_commit::commit(replay, &dev, options)?, blocks)?.finish(&*dev)?
         };
         note_errors(&*dev, sb, outcome.errno)?;
         return Ok((dev, Some(log)));
     }
     recovery.in_memory = true;
     let full = replay.overlay(dev);
-    match fast.is_empty() {
-        true => Ok((full, None)),
-        false => Ok((fast_commit::in_memory(full, &fast, options)?, None)),
+    if fast.is_empty() {
+        Ok((full, None))
+    } else {
+        Ok((fast_commit::in_memory(full, &fast, options)?, None))
     }
 }
 

@@ -35,9 +35,6 @@ impl Operations {
 
     /// Fails with EIO if the file system was shut down: uncommitted changes are lost.
     pub(crate) fn may_sync(&self) -> Result<()> {
-        match self.st().is_shut_down() {
-            true => Err(Errno::Io.into()),
-            false => Ok(()),
-        }
+        if self.st().is_shut_down() { Err(Errno::Io.into()) } else { Ok(()) }
     }
 }

@@ -52,10 +52,7 @@ impl Inode {
 
     /// ESTALE unless the inode is in use: linked, or held by an orphan record.
     pub fn check_live(&self) -> Result<()> {
-        match self.links() > 0 && !self.freeing() {
-            true => Ok(()),
-            false => Err(Errno::Stale.into()),
-        }
+        if self.links() > 0 && !self.freeing() { Ok(()) } else { Err(Errno::Stale.into()) }
     }
 
     fn assemble(table: &InodeTable, ino: InodeNr, body: Body) -> Inode {

@@ -171,10 +171,7 @@ impl MapCache {
             return;
         }
         let half = self.runs.len() / 2;
-        match newest < half {
-            true => self.runs.truncate(half),
-            false => drop(self.runs.drain(..half)),
-        }
+        if newest < half { self.runs.truncate(half) } else { drop(self.runs.drain(..half)) }
     }
 }
 

@@ -291,10 +291,7 @@ impl Inode {
 
     /// ESTALE if the inode is being freed or was.
     pub fn check_not_freed(&self) -> Result<()> {
-        match self.freeing() {
-            true => Err(Errno::Stale.into()),
-            false => Ok(()),
-        }
+        if self.freeing() { Err(Errno::Stale.into()) } else { Ok(()) }
     }
 
     /// Whether this is a directory.
@@ -304,10 +301,7 @@ impl Inode {
 
     /// Keeps the inode alive even without links; fails once its freeing has begun.
     pub fn hold(&self, n: u64) -> Result<()> {
-        match self.counts.life.hold(n) {
-            true => Ok(()),
-            false => Err(Errno::Stale.into()),
-        }
+        if self.counts.life.hold(n) { Ok(()) } else { Err(Errno::Stale.into()) }
     }
 
     /// Gives `n` holds back; true if none is left.

@@ -150,9 +150,10 @@ impl<'a> Tx<'a> {
     /// # Errors
     /// As [`Tx::restart`].
     pub fn with_credits(&mut self, credits: u32) -> Result<()> {
-        match self.credits_left() >= credits || self.extend(credits)? {
-            true => Ok(()),
-            false => self.restart(credits),
+        if self.credits_left() >= credits || self.extend(credits)? {
+            Ok(())
+        } else {
+            self.restart(credits)
         }
     }
 }

@@ -25,9 +25,10 @@ impl Tail {
 
 impl From<&[u8]> for Tail {
     fn from(bytes: &[u8]) -> Tail {
-        match bytes.iter().all(|byte| *byte == 0) {
-            true => Tail::zeros(bytes.len()),
-            false => Tail::Bytes(bytes.into()),
+        if bytes.iter().all(|byte| *byte == 0) {
+            Tail::zeros(bytes.len())
+        } else {
+            Tail::Bytes(bytes.into())
         }
     }
 }

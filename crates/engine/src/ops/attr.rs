@@ -312,16 +312,20 @@ impl Operations {
         if node.0.ftype != FileType::Regular {
             return Ok(());
         }
-        let stripped = |mode: u16, gid: u32| match mode & MODE_SETGID != 0 && !is_member(gid) {
-            true => mode & !(MODE_SETUID | MODE_SETGID),
-            false => file::strip_mode(mode),
+        let stripped = |mode: u16, gid: u32| {
+            if mode & MODE_SETGID != 0 && !is_member(gid) {
+                mode & !(MODE_SETUID | MODE_SETGID)
+            } else {
+                file::strip_mode(mode)
+            }
         };
         if node.0.mode() & (MODE_SETUID | MODE_SETGID) != 0 {
             self.change_mode(node, stripped)?;
         }
-        match self.get_xattr(node, CAPABILITY).is_ok() {
-            true => self.remove_xattr(node, CAPABILITY),
-            false => Ok(()),
+        if self.get_xattr(node, CAPABILITY).is_ok() {
+            self.remove_xattr(node, CAPABILITY)
+        } else {
+            Ok(())
         }
     }
 
@@ -366,11 +370,12 @@ fn check_changeable(inode: &Inode, set: &SetAttr) -> Result<()> {
     };
     let touched = set.atime == Some(TimeSet::Now) && set.mtime.is_some_and(is_now);
     let times = (set.atime.is_some() || set.mtime.is_some()) && !touched;
-    match flags.contains(InodeFlags::IMMUTABLE)
+    if flags.contains(InodeFlags::IMMUTABLE)
         || flags.contains(InodeFlags::APPEND) && (owner || times)
     {
-        true => Err(Errno::Perm.into()),
-        false => Ok(()),
+        Err(Errno::Perm.into())
+    } else {
+        Ok(())
     }
 }
 

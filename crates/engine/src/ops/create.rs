@@ -229,12 +229,11 @@ impl Operations {
         check_dir_writable(dir)?;
         dir::check_key(dir)?;
         let links = dir.vitals().links;
-        match ftype == FileType::Directory
-            && links >= MAX_DIR_LINKS
-            && !self.st().geo.has_dir_nlink()
+        if ftype == FileType::Directory && links >= MAX_DIR_LINKS && !self.st().geo.has_dir_nlink()
         {
-            true => Err(Errno::Mlink.into()),
-            false => Ok(seat),
+            Err(Errno::Mlink.into())
+        } else {
+            Ok(seat)
         }
     }
 
@@ -474,16 +473,10 @@ fn link_credits(st: &crate::store::Store, what: &New<'_>) -> u32 {
 }
 
 pub(super) fn check_dir(dir: &Inode) -> Result<()> {
-    match dir.is_dir() {
-        true => Ok(()),
-        false => Err(Errno::NotDir.into()),
-    }
+    if dir.is_dir() { Ok(()) } else { Err(Errno::NotDir.into()) }
 }
 
 /// EPERM for a directory to which no name may be added.
 pub(super) fn check_dir_writable(dir: &Inode) -> Result<()> {
-    match dir.flags().contains(InodeFlags::IMMUTABLE) {
-        true => Err(Errno::Perm.into()),
-        false => Ok(()),
-    }
+    if dir.flags().contains(InodeFlags::IMMUTABLE) { Err(Errno::Perm.into()) } else { Ok(()) }
 }

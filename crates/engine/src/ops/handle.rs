@@ -41,9 +41,10 @@ const EXTENTS: usize = 256;
 
 /// ENOKEY for content that is encrypted.
 pub(super) fn check_key(node: &Node) -> Result<()> {
-    match node.0.vitals().flags.contains(InodeFlags::ENCRYPT) {
-        true => Err(Errno::NoKey.into()),
-        false => Ok(()),
+    if node.0.vitals().flags.contains(InodeFlags::ENCRYPT) {
+        Err(Errno::NoKey.into())
+    } else {
+        Ok(())
     }
 }
 
@@ -95,10 +96,7 @@ impl Operations {
         let own = node.0.flags();
         let denied = own.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY)
             || own.contains(InodeFlags::APPEND) && (!flags.append || flags.truncate);
-        match denied {
-            true => Err(Errno::Perm.into()),
-            false => Ok(()),
-        }
+        if denied { Err(Errno::Perm.into()) } else { Ok(()) }
     }
 
     /// Reads past the page cache, for callers with a cache of their own. Fewer bytes than asked for
@@ -128,9 +126,10 @@ impl Operations {
     pub fn check_write(&self, node: &Node) -> Result<()> {
         self.own(node)?;
         self.st().writable()?;
-        match node.0.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
-            true => Err(Errno::Perm.into()),
-            false => Ok(()),
+        if node.0.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
+            Err(Errno::Perm.into())
+        } else {
+            Ok(())
         }
     }
 
@@ -340,10 +339,7 @@ impl File {
     }
 
     fn check_mode(&self) -> Result<()> {
-        match self.flags.write {
-            true => Ok(()),
-            false => Err(Error::Posix(Errno::BadF)),
-        }
+        if self.flags.write { Ok(()) } else { Err(Error::Posix(Errno::BadF)) }
     }
 }
 

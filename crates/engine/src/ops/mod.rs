@@ -135,10 +135,7 @@ impl Operations {
     #[inline]
     pub(crate) fn own(&self, node: &Node) -> Result<()> {
         self.alive()?;
-        match self.is_own(node) {
-            true => Ok(()),
-            false => Err(Errno::Xdev.into()),
-        }
+        if self.is_own(node) { Ok(()) } else { Err(Errno::Xdev.into()) }
     }
 
     #[inline]

@@ -411,9 +411,10 @@ impl Operations {
         if inode.links() > 0 {
             return self.finish_truncate(inode).map(|()| Finished::Truncated);
         }
-        match inode.begin_free() {
-            true => self.free(inode).map(|()| Finished::Freed),
-            false => Ok(Finished::Freed),
+        if inode.begin_free() {
+            self.free(inode).map(|()| Finished::Freed)
+        } else {
+            Ok(Finished::Freed)
         }
     }
 

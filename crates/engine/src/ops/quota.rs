@@ -151,9 +151,10 @@ impl Operations {
                 to.project.unwrap_or(body.projid),
             )
         };
-        let new = match st.quota.owners(inode.ino, &inode.body()) == Owners::default() {
-            true => Owners::default(),
-            false => Owners::new(&st.quota, ids),
+        let new = if st.quota.owners(inode.ino, &inode.body()) == Owners::default() {
+            Owners::default()
+        } else {
+            Owners::new(&st.quota, ids)
         };
         self.know(new)?;
         let mut tx = st.begin(1 + 2 * st.owner_credits())?;

@@ -399,10 +399,7 @@ fn check_sides(change: Move<'_>, flags: RenameFlags) -> Result<()> {
 /// EMLINK where a directory cannot have one more subdirectory.
 fn check_room_for_dir(st: &Store, dir: &Inode) -> Result<()> {
     let full = dir.links() >= MAX_DIR_LINKS && !st.geo.has_dir_nlink();
-    match full {
-        true => Err(Errno::Mlink.into()),
-        false => Ok(()),
-    }
+    if full { Err(Errno::Mlink.into()) } else { Ok(()) }
 }
 
 /// A directory that hands its project down takes only inodes of that project.
@@ -411,10 +408,7 @@ fn check_project(dir: &Inode, moved: &Inode) -> Result<()> {
         let body = dir.body();
         body.flags.contains(InodeFlags::PROJINHERIT).then_some(body.projid)
     };
-    match wanted.is_some_and(|p| p != moved.body().projid) {
-        true => Err(Errno::Xdev.into()),
-        false => Ok(()),
-    }
+    if wanted.is_some_and(|p| p != moved.body().projid) { Err(Errno::Xdev.into()) } else { Ok(()) }
 }
 
 fn check_replace(moved: &Inode, target: &Inode) -> Result<()> {

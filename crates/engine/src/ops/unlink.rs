@@ -133,9 +133,10 @@ impl Operations {
             self.touch_dir_at(step, dir, -i32::from(child.is_dir()), now)?;
             self.vfs.remember(dir, name, None);
             // From here on no caller can open it.
-            match bare && child.begin_free() {
-                true => self.free_number(step, child, now),
-                false => self.drop_link(step, child),
+            if bare && child.begin_free() {
+                self.free_number(step, child, now)
+            } else {
+                self.drop_link(step, child)
             }
         })
     }
@@ -180,10 +181,7 @@ fn check_kind(child: &Inode, want_dir: bool) -> Result<()> {
 pub(super) fn check_removable(dir: &Inode, child: &Inode) -> Result<()> {
     let protect = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
     let denied = dir.flags().contains(InodeFlags::APPEND) || child.flags().intersects(protect);
-    match denied {
-        true => Err(Errno::Perm.into()),
-        false => Ok(()),
-    }
+    if denied { Err(Errno::Perm.into()) } else { Ok(()) }
 }
 
 /// A name that is neither `.` nor `..`.

@@ -67,9 +67,10 @@ pub struct OrphanBlocks {
 impl OrphanBlocks {
     /// How a changed block is sealed.
     pub fn seal(&self) -> Seal {
-        match self.metadata_csum {
-            true => Seal { f: extant_format::orphan::seal_orphan_block, seed: self.seed },
-            false => Seal::NONE,
+        if self.metadata_csum {
+            Seal { f: extant_format::orphan::seal_orphan_block, seed: self.seed }
+        } else {
+            Seal::NONE
         }
     }
 }

@@ -162,9 +162,10 @@ impl Dquot {
 fn check(used: i64, (hard, soft): (u64, u64), until: u64, now: u64) -> Result<()> {
     let used = u64::try_from(used).unwrap_or(0);
     let above = |limit: u64| limit > 0 && used > limit;
-    match above(hard) || above(soft) && until != 0 && now >= until {
-        true => Err(Errno::DQuot.into()),
-        false => Ok(()),
+    if above(hard) || above(soft) && until != 0 && now >= until {
+        Err(Errno::DQuot.into())
+    } else {
+        Ok(())
     }
 }
 

@@ -336,10 +336,7 @@ impl QuotaFile {
     }
 
     fn check_link(&self, header: &QuotaHeader, block: u32) -> Result<()> {
-        match block == 0 || header.has(block) {
-            true => Ok(()),
-            false => Err(self.bad("list", block).into()),
-        }
+        if block == 0 || header.has(block) { Ok(()) } else { Err(self.bad("list", block).into()) }
     }
 
     /// Stores an owner's record in a data block, which leaves the list of those with a free record

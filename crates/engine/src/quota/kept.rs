@@ -96,12 +96,11 @@ impl Local {
             entry.change.add(change);
             return Ok(());
         }
-        match bound {
-            true => entry.owner.add_within(change, clock()),
-            false => {
-                entry.owner.add(change, clock());
-                Ok(())
-            }
+        if bound {
+            entry.owner.add_within(change, clock())
+        } else {
+            entry.owner.add(change, clock());
+            Ok(())
         }
     }
 }

@@ -314,10 +314,7 @@ impl InodeTable {
 /// keeps their reservations.
 fn verdict(inode: &Arc<Inode>) -> Verdict {
     let may_leave = || !inode.held() || inode.links() > 0 && !inode.pages.has_writers();
-    match Arc::strong_count(inode) == 1 && may_leave() {
-        true => Verdict::Evict,
-        false => Verdict::Keep,
-    }
+    if Arc::strong_count(inode) == 1 && may_leave() { Verdict::Evict } else { Verdict::Keep }
 }
 
 /// Returns whether names may lead to an inode: it has links, and does not hold an attribute's value

@@ -344,10 +344,7 @@ impl Vfs {
             at = match target.ftype {
                 FileType::Symlink if through => {
                     let end = self.follow(walk, at, target)?;
-                    match last && !must_be_dir {
-                        true => end,
-                        false => self.directory(end)?,
-                    }
+                    if last && !must_be_dir { end } else { self.directory(end)? }
                 }
                 FileType::Directory => target.into(),
                 _ if last && !must_be_dir => target.into(),
@@ -371,9 +368,10 @@ impl Vfs {
 
     /// Verifies that a symlink, behind which more components or a slash follow, led to a directory.
     fn directory(&self, at: Place) -> Result<Place> {
-        match self.current(at)?.ok_or(Errno::Stale)?.is_dir() {
-            true => Ok(at),
-            false => Err(Errno::NotDir.into()),
+        if self.current(at)?.ok_or(Errno::Stale)?.is_dir() {
+            Ok(at)
+        } else {
+            Err(Errno::NotDir.into())
         }
     }
 
@@ -401,10 +399,7 @@ fn next_name(path: &[u8]) -> Option<(&[u8], &[u8])> {
         start += 1;
     }
     let path = path.get(start..)?;
-    match path.is_empty() {
-        true => None,
-        false => path.split_at_checked(first_slash(path)),
-    }
+    if path.is_empty() { None } else { path.split_at_checked(first_slash(path)) }
 }
 
 /// Returns the position of the first slash, or the length. Examines eight bytes at a time, since

@@ -218,12 +218,11 @@ impl Change<'_> {
     fn remove(&self, tx: &mut Tx<'_>) -> Result<()> {
         let here = &self.places.here;
         let found = here.iter().any(|attr| is(attr, &self.key));
-        let tail = match found {
-            true => {
-                let left = with(here, &self.key, None);
-                Some(encode_here(self.inode, &left).ok_or(Errno::NoSpc)?)
-            }
-            false => None,
+        let tail = if found {
+            let left = with(here, &self.key, None);
+            Some(encode_here(self.inode, &left).ok_or(Errno::NoSpc)?)
+        } else {
+            None
         };
         self.with_spare(tx, |step, spare| {
             let dropped = self.drop_from_block(step, spare)?;
@@ -367,9 +366,10 @@ fn release_rest(env: &AttrEnv, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<bo
 /// # Errors
 /// `Corrupt`, `Io`.
 pub fn inode_usage(env: &AttrEnv, inode: &Inode) -> Result<i64> {
-    match has_none(inode) {
-        true => Ok(1),
-        false => Ok(1 + Places::read(env, inode)?.all().map(value::inodes_of).sum::<i64>()),
+    if has_none(inode) {
+        Ok(1)
+    } else {
+        Ok(1 + Places::read(env, inode)?.all().map(value::inodes_of).sum::<i64>())
     }
 }
 

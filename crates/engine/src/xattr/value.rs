@@ -57,14 +57,15 @@ pub(super) fn read(env: &AttrEnv, owner: &Inode, attr: &Entry) -> Result<Vec<u8>
 pub(super) fn check_total(owner: &Inode, places: &Places) -> Result<()> {
     let in_inodes = places.all().filter(|attr| matches!(attr.value, Value::EaInode { .. }));
     let total: u64 = in_inodes.map(|attr| (attr.value.len() as u64).min(SIZE_MAX as u64)).sum();
-    match total <= MAX_TOTAL {
-        true => Ok(()),
-        false => Err(Corrupt::new("attributes")
+    if total <= MAX_TOTAL {
+        Ok(())
+    } else {
+        Err(Corrupt::new("attributes")
             .field("bytes of values")
             .found(total)
             .expected(MAX_TOTAL)
             .at_inode(owner.ino)
-            .into()),
+            .into())
     }
 }
 
@@ -240,13 +241,10 @@ pub(super) fn check_count(
     let alone = matches!(places.in_block(), [only] if only.is(key.index, key.suffix));
     let lost = values + if alone { u64::from(env.geo.cluster_ratio()) } else { 0 };
     let counted = owner.body().blocks;
-    match counted / u64::from(env.geo.sectors_per_block()) >= lost {
-        true => Ok(()),
-        false => Err(Corrupt::new("inode")
-            .field("block count")
-            .found(counted)
-            .at_inode(owner.ino)
-            .into()),
+    if counted / u64::from(env.geo.sectors_per_block()) >= lost {
+        Ok(())
+    } else {
+        Err(Corrupt::new("inode").field("block count").found(counted).at_inode(owner.ino).into())
     }
 }
 

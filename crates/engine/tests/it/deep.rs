@@ -205,9 +205,10 @@ fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<PageDevice>, copy: &mut C
     };
     let went_on = next();
     assert!(went_on.is_ok() || fs.is_read_only(), "{what}: {went_on:?}");
-    match fs.is_read_only() {
-        true => fs.crash(),
-        false => fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}")),
+    if fs.is_read_only() {
+        fs.crash()
+    } else {
+        fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"))
     }
     // A cut that failed has left an orphan record. Extant finishes the cut; e2fsck 1.47.0 miscounts
     // below several leaves.

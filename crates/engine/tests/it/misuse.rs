@@ -36,9 +36,10 @@ fn a_listing_may_remove_its_entries() {
             }
             true
         };
-        match plus {
-            true => fs.read_dir_plus(&dir, 0, |e, _| remove(e.name)),
-            false => fs.read_dir_from(&dir, 0, |e| remove(e.name)),
+        if plus {
+            fs.read_dir_plus(&dir, 0, |e, _| remove(e.name))
+        } else {
+            fs.read_dir_from(&dir, 0, |e| remove(e.name))
         }
         .expect("list");
         assert_eq!((removed, fs.read_dir(&dir).expect("list").len()), (names, 0), "{set}");

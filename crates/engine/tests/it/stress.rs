@@ -196,23 +196,21 @@ impl Worker<'_> {
 
     fn remove(&mut self) -> Result<()> {
         let dir = self.dir()?;
-        match self.rng.one_in(4) {
-            true => {
-                let name = self.dir_name();
-                self.fs.rmdir(&dir, &name)
-            }
-            false => {
-                let name = self.name();
-                self.fs.unlink(&dir, &name)
-            }
+        if self.rng.one_in(4) {
+            let name = self.dir_name();
+            self.fs.rmdir(&dir, &name)
+        } else {
+            let name = self.name();
+            self.fs.unlink(&dir, &name)
         }
     }
 
     fn rename(&mut self) -> Result<()> {
         let (from, to) = (self.dir()?, self.dir()?);
-        let (name, new) = match self.rng.one_in(3) {
-            true => (self.dir_name(), self.dir_name()),
-            false => (self.name(), self.name()),
+        let (name, new) = if self.rng.one_in(3) {
+            (self.dir_name(), self.dir_name())
+        } else {
+            (self.name(), self.name())
         };
         let flags = match self.rng.below(8) {
             0 => RenameFlags::NOREPLACE,
@@ -323,12 +321,11 @@ impl Worker<'_> {
         let dir = self.dir()?;
         let node = self.fs.create_nameless(&Caller::default(), &dir, 0o600)?;
         let filled = self.keep(&node).and_then(|()| self.write());
-        let linked = match self.rng.one_in(2) {
-            true => {
-                let name = self.name();
-                self.fs.link(&node, &dir, &name)
-            }
-            false => Ok(()),
+        let linked = if self.rng.one_in(2) {
+            let name = self.name();
+            self.fs.link(&node, &dir, &name)
+        } else {
+            Ok(())
         };
         self.fs.release(&node, 1);
         filled.and(linked)

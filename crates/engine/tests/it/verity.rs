@@ -127,14 +127,11 @@ fn changed_bytes_of_a_verity_file_are_an_io_error() {
             for block in [0, 1, 127, 128, 255, 256, 299] {
                 let at = block * 4096;
                 let found = read(&fs, "f", direct, at, 4096);
-                match spoilt.contains(&block) {
-                    true => {
-                        let errno = found.expect_err("spoilt").errno();
-                        assert_eq!(errno, Errno::Io as i32, "flip {lblk}, block {block}");
-                    }
-                    false => {
-                        assert!(found.expect("whole") == block_of(&content, block), "flip {lblk}")
-                    }
+                if spoilt.contains(&block) {
+                    let errno = found.expect_err("spoilt").errno();
+                    assert_eq!(errno, Errno::Io as i32, "flip {lblk}, block {block}");
+                } else {
+                    assert!(found.expect("whole") == block_of(&content, block), "flip {lblk}")
                 }
             }
         }
@@ -167,16 +164,17 @@ fn each_level_is_verified_up_to_the_root() {
         let fs = open(&image);
         for block in [1u64, 292, 287, 0, 100] {
             let found = read(&fs, "f", true, block * 4096, 4096);
-            match spoilt.contains(&(block * 4)) {
-                true => assert_eq!(
+            if spoilt.contains(&(block * 4)) {
+                assert_eq!(
                     found.expect_err("spoilt").errno(),
                     Errno::Io as i32,
                     "flip {nth}, block {block}"
-                ),
-                false => assert!(
+                )
+            } else {
+                assert!(
                     found.expect("whole") == block_of(&content, block),
                     "flip {nth}, block {block}"
-                ),
+                )
             }
         }
         fs.unmount().expect("unmount");

@@ -54,9 +54,10 @@ impl Inode {
     /// # Errors
     /// [`Unmounted`](ErrorKind::Unmounted).
     pub fn metadata(&self) -> Result<Metadata> {
-        match self.core.is_closed() {
-            false => Ok(Metadata(self.node.attr())),
-            true => Err(Error::new(ErrorKind::Unmounted, Errno::Stale, Op::Metadata)),
+        if !self.core.is_closed() {
+            Ok(Metadata(self.node.attr()))
+        } else {
+            Err(Error::new(ErrorKind::Unmounted, Errno::Stale, Op::Metadata))
         }
     }
 

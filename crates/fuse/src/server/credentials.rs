@@ -128,9 +128,10 @@ pub fn is_member(credentials: Credentials, gid: u32) -> bool {
 /// thread's, root has all capabilities and other users none.
 pub fn is_capable(credentials: Credentials, capability: Capability) -> bool {
     let Some((shown, dir)) = Shown::of(credentials.pid) else { return false };
-    match (shown.uid, shown.gid) == (credentials.uid, credentials.gid) {
-        true => shown.has(capability) && shares_user_namespace(&dir),
-        false => credentials.uid == 0,
+    if (shown.uid, shown.gid) == (credentials.uid, credentials.gid) {
+        shown.has(capability) && shares_user_namespace(&dir)
+    } else {
+        credentials.uid == 0
     }
 }
 

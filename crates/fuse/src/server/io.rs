@@ -122,10 +122,11 @@ impl Server {
         let write = |offset, data| {
             self.with_reserve_for(writer, |use_reserve| {
                 let ops = self.ops.with_rights(SpaceRights { use_reserve, ignore_limits });
-                match from_cache {
+                if from_cache {
                     // The kernel caches the times and sends them in a later request.
-                    true => ops.write_kept(node, offset, data, strip),
-                    false => ops.write_direct(node, offset, data, strip),
+                    ops.write_kept(node, offset, data, strip)
+                } else {
+                    ops.write_direct(node, offset, data, strip)
                 }
             })
         };

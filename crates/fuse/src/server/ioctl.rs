@@ -178,11 +178,11 @@ fn set_flags(
 ) -> Result<Vec<u8>, Error> {
     fs.change_flags(node, |old| {
         let flags = new(old);
-        match (old ^ flags) & LOGGED_CONTENT != 0
-            && !is_capable(credentials, Capability::SysResource)
+        if (old ^ flags) & LOGGED_CONTENT != 0 && !is_capable(credentials, Capability::SysResource)
         {
-            true => Err(Errno::Perm.into()),
-            false => Ok(flags),
+            Err(Errno::Perm.into())
+        } else {
+            Ok(flags)
         }
     })?;
     Ok(Vec::new())

@@ -262,9 +262,10 @@ impl Handler for Server {
         self.guarded(|| {
             let flags = Rename::from_bits(flags).ok_or(Errno::Inval)?;
             let (from, to) = ((&self.node(from.0)?, from.1), (&self.node(to.0)?, to.1));
-            match flags.contains(Rename::WHITEOUT) {
-                true => self.ops.rename_as(&whiteout_owner(credentials), from, to, flags),
-                false => self.ops.rename(from.0, from.1, to.0, to.1, flags),
+            if flags.contains(Rename::WHITEOUT) {
+                self.ops.rename_as(&whiteout_owner(credentials), from, to, flags)
+            } else {
+                self.ops.rename(from.0, from.1, to.0, to.1, flags)
             }
         })
     }
@@ -436,9 +437,10 @@ impl Handler for Server {
                 let rights = SpaceRights { use_reserve, ignore_limits: false };
                 self.ops.with_rights(rights).allocate(&node, mode, offset, length)
             })?;
-            match is_capable(credentials, Capability::FileSetId) {
-                true => Ok(()),
-                false => self.drop_privileges(credentials, &node),
+            if is_capable(credentials, Capability::FileSetId) {
+                Ok(())
+            } else {
+                self.drop_privileges(credentials, &node)
             }
         })
     }
@@ -488,9 +490,10 @@ impl Handler for Server {
     ) -> Answer<usize> {
         self.guarded(|| {
             let credentials = told_or_looked_up(credentials);
-            let flags = match is_capable(credentials, Capability::FileSetId) {
-                true => WriteFlags::empty(),
-                false => WriteFlags::KILL_SET_IDS,
+            let flags = if is_capable(credentials, Capability::FileSetId) {
+                WriteFlags::empty()
+            } else {
+                WriteFlags::KILL_SET_IDS
             };
             // The kernel refuses copies to descriptors that have O_APPEND now.
             let how = HowWritten { flags, opened_to_append, appends: false };

@@ -23,9 +23,10 @@ pub struct HeldWrites {
 impl HeldWrites {
     /// Allows half as many waiting writes as the kernel allows background requests.
     pub fn new() -> Arc<HeldWrites> {
-        let users = match rustix::process::geteuid().is_root() {
-            true => None,
-            false => fs::read_to_string(USERS_LIMIT).ok().and_then(|text| text.trim().parse().ok()),
+        let users = if rustix::process::geteuid().is_root() {
+            None
+        } else {
+            fs::read_to_string(USERS_LIMIT).ok().and_then(|text| text.trim().parse().ok())
         };
         let places = users.unwrap_or(usize::MAX).min(MAX_BACKGROUND.into());
         Arc::new(HeldWrites { free: AtomicUsize::new(places / 2) })

@@ -47,9 +47,10 @@ pub fn a_panic_of_a_handler_ends_all_changes() {
         fs::File::open(&dir).and_then(|dir| dir.sync_all()).expect("sync");
 
         clock.0.store(true, Ordering::Relaxed);
-        let failed = match inside {
-            true => fs::create_dir(dir.join("panics")),
-            false => fs::read_link(dir.join("link")).map(drop),
+        let failed = if inside {
+            fs::create_dir(dir.join("panics"))
+        } else {
+            fs::read_link(dir.join("link")).map(drop)
         };
         clock.0.store(false, Ordering::Relaxed);
         assert_eq!(errno(failed), Some(EIO), "inside of a change: {inside}");

@@ -72,9 +72,10 @@ fn change(bytes: &[u8], node: &Node<'_>, lblk: u32) {
     let mut copy = bytes.to_vec();
     let at = lblk as usize % (node.len() + 1);
     let Ok(mut changed) = NodeMut::open(&mut copy) else { return };
-    let inserted = match node.is_leaf() {
-        true => changed.insert_leaf(at, &Leaf { lblk, pblk: 77, len: 1, unwritten: false }),
-        false => changed.insert_index(at, &Index { lblk, child: 77 }),
+    let inserted = if node.is_leaf() {
+        changed.insert_leaf(at, &Leaf { lblk, pblk: 77, len: 1, unwritten: false })
+    } else {
+        changed.insert_index(at, &Index { lblk, child: 77 })
     };
     assert_eq!(
         inserted,

@@ -92,9 +92,10 @@ pub fn run(args: &Args) -> io::Result<bool> {
         }));
     }
     let bars = judge(&rows);
-    match args.json {
-        true => println!("{}", serde_json::json!({ "rows": rows, "bars": bars })),
-        false => say(&(text(&rows) + &verdicts(&bars)))?,
+    if args.json {
+        println!("{}", serde_json::json!({ "rows": rows, "bars": bars }))
+    } else {
+        say(&(text(&rows) + &verdicts(&bars)))?
     }
     Ok(!args.strict || bars.iter().all(|bar| bar.standing == Standing::Reached))
 }

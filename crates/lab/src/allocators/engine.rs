@@ -82,9 +82,12 @@ impl<'a> Engine<'a> {
     /// The longest run of a tree as far as is known.
     fn renew(&self, t: u32) {
         let groups = self.space.map.shape.groups_of(t);
-        let longest = groups.map(|g| match self.loaded.contains(&g) {
-            true => self.space.group(g).longest(),
-            false => self.summaries.longest(g).unwrap_or(0),
+        let longest = groups.map(|g| {
+            if self.loaded.contains(&g) {
+                self.space.group(g).longest()
+            } else {
+                self.summaries.longest(g).unwrap_or(0)
+            }
         });
         self.meta.set(t, longest.max().unwrap_or(0));
     }

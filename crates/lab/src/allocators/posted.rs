@@ -130,9 +130,10 @@ impl<'a> Posted<'a> {
     }
 
     fn forget_uncached(&mut self, t: u32) {
-        match self.uncached.last() == Some(&t) {
-            true => self.uncached.truncate(self.uncached.len() - 1),
-            false => self.uncached.retain(|other| *other != t),
+        if self.uncached.last() == Some(&t) {
+            self.uncached.truncate(self.uncached.len() - 1)
+        } else {
+            self.uncached.retain(|other| *other != t)
         }
     }
 

@@ -163,9 +163,10 @@ pub fn run(args: &Args) -> io::Result<bool> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "`--only` names no row"));
     }
     let verdicts = judge::judge(&rows.rows);
-    match args.json {
-        true => say(&format!("{}\n", serde_json::json!({ "rows": rows.rows, "bars": verdicts })))?,
-        false => say(&text::text(&rows.rows, &verdicts, meter.counts_instructions()))?,
+    if args.json {
+        say(&format!("{}\n", serde_json::json!({ "rows": rows.rows, "bars": verdicts })))?
+    } else {
+        say(&text::text(&rows.rows, &verdicts, meter.counts_instructions()))?
     }
     Ok(!args.strict || verdicts.iter().all(|v| v.standing == Standing::Reached))
 }

@@ -68,9 +68,10 @@ pub fn run(args: &Args) -> io::Result<bool> {
             .into_iter()
             .filter(|mode| args.mode.is_none_or(|m| m == *mode))
         {
-            let kernel = match args.engine {
-                true => None,
-                false => Some(disk.measure(Side::Ext4, mode, |side| (test.run)(side, &scale))?),
+            let kernel = if args.engine {
+                None
+            } else {
+                Some(disk.measure(Side::Ext4, mode, |side| (test.run)(side, &scale))?)
             };
             let engine = disk.measure(Side::Engine, mode, |side| (test.run)(side, &scale))?;
             reached &= print_row(test, mode, &engine, kernel.as_ref());

@@ -7,9 +7,10 @@ fn columns(fields: &[String]) -> String {
     const WIDTHS: [usize; 10] = [27, 10, 10, 10, 10, 10, 9, 9, 8, 0];
     let mut line = String::new();
     for (field, width) in fields.iter().zip(WIDTHS) {
-        match line.is_empty() {
-            true => line += &format!("{field:<width$}"),
-            false => line += &format!(" {field:>width$}"),
+        if line.is_empty() {
+            line += &format!("{field:<width$}")
+        } else {
+            line += &format!(" {field:>width$}")
         }
     }
     line.trim_end().into()

@@ -74,9 +74,10 @@ impl Grid {
     /// Returns the chosen design's gain over another in a row, run by run: above 1 it is better.
     pub fn gain(&self, row: usize, column: usize) -> Option<Interval> {
         let (_, cells) = self.rows.get(row)?;
-        match self.less {
-            true => Interval::of_pairs(&cells[column], &cells[self.chosen]),
-            false => Interval::of_pairs(&cells[self.chosen], &cells[column]),
+        if self.less {
+            Interval::of_pairs(&cells[column], &cells[self.chosen])
+        } else {
+            Interval::of_pairs(&cells[self.chosen], &cells[column])
         }
     }
 

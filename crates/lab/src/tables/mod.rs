@@ -49,9 +49,10 @@ impl Common {
 
     /// Prints tables.
     pub fn print(&self, grids: &[Grid]) -> io::Result<()> {
-        match self.json {
-            true => say(&format!("{}\n", serde_json::json!(grids))),
-            false => grids.iter().try_for_each(|grid| say(&format!("{}\n", grid.text()))),
+        if self.json {
+            say(&format!("{}\n", serde_json::json!(grids)))
+        } else {
+            grids.iter().try_for_each(|grid| say(&format!("{}\n", grid.text())))
         }
     }
 }

@@ -106,9 +106,8 @@ fn delete(
     let target = stage.target();
     let most = made.iter().copied().max().unwrap_or(0);
     let limit = Limit { ops: most, time: stage.scale.cap };
-    let mut done = run_threads(threads, limit, |t, n| match n < made[t] {
-        true => target.unlink(&names.files[t][n as usize]),
-        false => Ok(()),
+    let mut done = run_threads(threads, limit, |t, n| {
+        if n < made[t] { target.unlink(&names.files[t][n as usize]) } else { Ok(()) }
     })?;
     done.ops.iter_mut().zip(made).for_each(|(ops, made)| *ops = (*ops).min(*made));
     target.sync()?;

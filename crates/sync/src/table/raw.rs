@@ -162,9 +162,10 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
             return found;
         }
         fence(Ordering::Acquire);
-        match moves & 1 == 0 && shard.moves.load(Ordering::Relaxed) == moves {
-            true => None,
-            false => self.find_locked(hash, is),
+        if moves & 1 == 0 && shard.moves.load(Ordering::Relaxed) == moves {
+            None
+        } else {
+            self.find_locked(hash, is)
         }
     }
 

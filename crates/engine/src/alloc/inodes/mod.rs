@@ -286,12 +286,13 @@ impl Inodes {
     /// an error.
     fn count(&self, h: &mut Handle<'_>, g: GroupNr, dir: bool, taken: bool) -> Result<()> {
         if dir {
-            self.groups.edit(h, g, |desc| match taken {
-                true => {
+            self.groups.edit(h, g, |desc| {
+                if taken {
                     desc.used_dirs += 1;
                     Ok(())
+                } else {
+                    less(&mut desc.used_dirs, 1, "directories", g)
                 }
-                false => less(&mut desc.used_dirs, 1, "directories", g),
             })?;
         }
         self.groups.count_inode(taken);
@@ -470,10 +471,7 @@ impl Inodes {
             let first = self.open_slots(&group, &desc);
             self.open_block(h, g, &mut group, first)?;
         }
-        match bits.claim_this(index) {
-            true => self.count(h, g, dir, true),
-            false => Ok(()),
-        }
+        if bits.claim_this(index) { self.count(h, g, dir, true) } else { Ok(()) }
     }
 
     /// Slots at the table's start that were used before.

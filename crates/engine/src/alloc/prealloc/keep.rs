@@ -159,9 +159,10 @@ impl PreallocRegistry {
                 keep.counters.bytes() <= MAX_BYTES / 4 * 3 && keep.held() <= most / 4 * 3
             });
         }
-        match self.counters.bytes() > MAX_BYTES {
-            true => 0,
-            false => most.saturating_sub(self.held()).div_ceil(STEP).min(free),
+        if self.counters.bytes() > MAX_BYTES {
+            0
+        } else {
+            most.saturating_sub(self.held()).div_ceil(STEP).min(free)
         }
     }
 

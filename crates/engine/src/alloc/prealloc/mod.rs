@@ -139,9 +139,10 @@ impl Prealloc {
         // Before threads that search for space to return can find it.
         self.keep.created();
         let added = self.with(|tree, _| tree.insert(piece));
-        match added {
-            true => self.keep.register(self),
-            false => self.keep.give_back([piece]),
+        if added {
+            self.keep.register(self)
+        } else {
+            self.keep.give_back([piece])
         }
         added
     }

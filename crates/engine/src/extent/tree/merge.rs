@@ -118,8 +118,11 @@ fn small_child(nodes: &mut impl NodesMut) -> Result<Option<(At, Entries)>> {
 }
 
 fn only_child(nodes: &impl Nodes) -> Result<Option<(At, Expect)>> {
-    nodes.view(At::Root, Expect::ROOT, |node| match node.is_leaf() || node.len() != 1 {
-        true => Ok(None),
-        false => path::child(&node, Expect::ROOT, 0).map(Some),
+    nodes.view(At::Root, Expect::ROOT, |node| {
+        if node.is_leaf() || node.len() != 1 {
+            Ok(None)
+        } else {
+            path::child(&node, Expect::ROOT, 0).map(Some)
+        }
     })?
 }

@@ -70,9 +70,10 @@ pub(super) fn insert(nodes: &mut impl NodesMut, prepared: &Prepared, e: Leaf) ->
         return Ok(());
     }
     // The leaf was split.
-    match edit(nodes, e.lblk, |path| plan::insert(path, e))? {
-        true => Ok(()),
-        false => Err(Corrupt::new("extent tree").field("hole").found(e.lblk).into()),
+    if edit(nodes, e.lblk, |path| plan::insert(path, e))? {
+        Ok(())
+    } else {
+        Err(Corrupt::new("extent tree").field("hole").found(e.lblk).into())
     }
 }
 

@@ -73,9 +73,12 @@ fn left(path: &Path, edit: &Edit) -> usize {
 /// Replaces entries, as many as possible in place. Returns false if they do not fit.
 fn replace(node: &mut NodeMut<'_>, edit: &Edit) -> bool {
     let kept = edit.remove.min(edit.new.len());
-    let fits = edit.new.iter().enumerate().all(|(i, e)| match i < kept {
-        true => node.set_leaf(edit.first + i, e),
-        false => node.insert_leaf(edit.first + i, e),
+    let fits = edit.new.iter().enumerate().all(|(i, e)| {
+        if i < kept {
+            node.set_leaf(edit.first + i, e)
+        } else {
+            node.insert_leaf(edit.first + i, e)
+        }
     });
     node.remove(edit.first + kept..edit.first + edit.remove);
     fits
@@ -84,10 +87,7 @@ fn replace(node: &mut NodeMut<'_>, edit: &Edit) -> bool {
 /// Turns a failed insert into an error. The capacity was checked before, so entries do not fit only
 /// if one block is two nodes of a hostile tree.
 pub(super) fn fits(done: bool) -> Result<()> {
-    match done {
-        true => Ok(()),
-        false => Err(Corrupt::new("extent tree").field("block in two places").into()),
-    }
+    if done { Ok(()) } else { Err(Corrupt::new("extent tree").field("block in two places").into()) }
 }
 
 /// Corrects the keys above the node at `level` after a change of its first key.

@@ -79,9 +79,10 @@ fn split_index(nodes: &mut impl NodesMut, step: &Step, child: Index) -> Result<I
         return Ok(Index { lblk: child.lblk, child: block });
     }
     let sibling = move_upper_part(nodes, step, middle)?;
-    match place <= middle {
-        true => insert_child(nodes, step.at, place, child)?,
-        false => insert_child(nodes, At::Block(sibling.child), place - middle, child)?,
+    if place <= middle {
+        insert_child(nodes, step.at, place, child)?
+    } else {
+        insert_child(nodes, At::Block(sibling.child), place - middle, child)?
     }
     Ok(sibling)
 }

@@ -63,13 +63,10 @@ impl Content {
     /// are stored if the part is long, or `more` will come.
     pub fn part(frames: &SlabPages, from: usize, part: &[u8], size: usize, more: bool) -> Content {
         debug_assert!(from + part.len() <= size && size <= MOST, "a part lies within its block");
-        match more || part.len() > size / 2 {
-            true => {
-                Content { stored: Stored::Own(frames.frame(from, part)), at: 0, size: size as u32 }
-            }
-            false => {
-                Content { stored: Stored::Bytes(part.into()), at: from as u32, size: size as u32 }
-            }
+        if more || part.len() > size / 2 {
+            Content { stored: Stored::Own(frames.frame(from, part)), at: 0, size: size as u32 }
+        } else {
+            Content { stored: Stored::Bytes(part.into()), at: from as u32, size: size as u32 }
         }
     }
 

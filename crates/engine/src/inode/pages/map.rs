@@ -244,11 +244,12 @@ impl PageMap {
         if states.present & bit == 0 {
             return Cover::Absent;
         }
-        match states.covered() & bit != 0
+        if states.covered() & bit != 0
             || cluster_bits > 0 && self.cluster_reserved(lblk, cluster_bits)
         {
-            true => Cover::Covered,
-            false => Cover::Unknown,
+            Cover::Covered
+        } else {
+            Cover::Unknown
         }
     }
 

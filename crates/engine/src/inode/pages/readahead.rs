@@ -16,9 +16,10 @@ impl ReadAhead {
     /// unless more are wanted.
     pub fn miss(&self, lblk: u32, wanted: u32, max: u32) -> u32 {
         let sequential = lblk == self.next.load(Ordering::Relaxed);
-        let window = match sequential {
-            true => self.window.load(Ordering::Relaxed).saturating_mul(2).clamp(4, max.max(4)),
-            false => 0,
+        let window = if sequential {
+            self.window.load(Ordering::Relaxed).saturating_mul(2).clamp(4, max.max(4))
+        } else {
+            0
         };
         let blocks = wanted.max(window).max(1);
         self.window.store(blocks, Ordering::Relaxed);

@@ -121,10 +121,7 @@ impl Operations {
                 Ok(())
             })?;
         }
-        match inode.begin_free() {
-            true => self.free(inode),
-            false => Err(bad("freed inode", inode.ino)),
-        }
+        if inode.begin_free() { self.free(inode) } else { Err(bad("freed inode", inode.ino)) }
     }
 }
 

@@ -122,10 +122,7 @@ impl Operations {
     fn mapped(&self, ino: InodeNr) -> Result<InodeRef> {
         let inode = self.replayed(ino)?.ok_or_else(|| bad("inode", ino))?;
         let extents = inode.flags().contains(InodeFlags::EXTENTS);
-        match extents && !inode.is_dir() {
-            true => Ok(inode),
-            false => Err(bad("inode without extents", ino)),
-        }
+        if extents && !inode.is_dir() { Ok(inode) } else { Err(bad("inode without extents", ino)) }
     }
 
     /// Books all that an inode's extents name, as far as it is free, and adds it to `owned`.

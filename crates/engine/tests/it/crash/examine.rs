@@ -190,9 +190,10 @@ impl Bench {
         let theirs = blocks(&fs, held)?;
         let as_many = owned == theirs
             || truncated && owned.iter().zip(&theirs).all(|(own, theirs)| own <= theirs);
-        match as_many {
-            true => Ok(()),
-            false => Err(format!("files have {owned:?} blocks, and {theirs:?} by e2fsck")),
+        if as_many {
+            Ok(())
+        } else {
+            Err(format!("files have {owned:?} blocks, and {theirs:?} by e2fsck"))
         }
     }
 
@@ -205,9 +206,10 @@ impl Bench {
         mount.unmount();
         same("the kernel", held, &theirs)?;
         let verdict = e2fsck::check(&path);
-        match verdict.is_clean() {
-            true => Ok(()),
-            false => Err(format!("e2fsck after the kernel: {verdict:?}")),
+        if verdict.is_clean() {
+            Ok(())
+        } else {
+            Err(format!("e2fsck after the kernel: {verdict:?}"))
         }
     }
 
@@ -245,12 +247,11 @@ impl Bench {
 
 fn same(who: &str, ours: &Manifest, theirs: &Manifest) -> Result<(), String> {
     let lines = ours.diff(theirs);
-    match lines.is_empty() {
-        true => Ok(()),
-        false => {
-            let (count, some) = (lines.len(), lines.into_iter().take(SHOWN).collect::<Vec<_>>());
-            Err(format!("{who} comes to a tree with {count} differences: {}", some.join("; ")))
-        }
+    if lines.is_empty() {
+        Ok(())
+    } else {
+        let (count, some) = (lines.len(), lines.into_iter().take(SHOWN).collect::<Vec<_>>());
+        Err(format!("{who} comes to a tree with {count} differences: {}", some.join("; ")))
     }
 }
 

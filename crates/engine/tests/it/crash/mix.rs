@@ -267,9 +267,10 @@ impl Mix<'_> {
         };
         let known = self.files.get_mut(&ino).expect("a file");
         let bytes = known.bytes(len);
-        match known.direct {
-            true => self.stage.fs.write_direct(file.node(), at as u64, &bytes, false).expect(path),
-            false => file.write_at(at as u64, &bytes).expect(path),
+        if known.direct {
+            self.stage.fs.write_direct(file.node(), at as u64, &bytes, false).expect(path)
+        } else {
+            file.write_at(at as u64, &bytes).expect(path)
         };
         let end = known.data.len().max(at + len);
         known.data.resize(end, 0);

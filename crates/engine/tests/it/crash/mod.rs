@@ -238,9 +238,10 @@ fn directories(stage: &mut Stage) {
             stage.fs.unlink(&dir, &name(n / 2)).expect("unlink");
         }
         let other = format!("sub{}", n % 7).into_bytes();
-        match n % 14 < 7 {
-            true => drop(stage.fs.create(&who, &root, &other, 0o755, New::Dir).expect("mkdir")),
-            false => stage.fs.rmdir(&root, &other).expect("rmdir"),
+        if n % 14 < 7 {
+            drop(stage.fs.create(&who, &root, &other, 0o755, New::Dir).expect("mkdir"))
+        } else {
+            stage.fs.rmdir(&root, &other).expect("rmdir")
         }
         if n % 16 == 0 {
             stage.fs.sync().expect("sync");
@@ -259,9 +260,10 @@ fn attributes(stage: &mut Stage) {
         let name = *rng.pick(&[&b"user.a"[..], b"user.b", b"trusted.c"]);
         let len = *rng.pick(&[10, 70, 400, 900, 3000]);
         let value = vec![rng.below(2) as u8; len];
-        match rng.one_in(4) {
-            true => drop(stage.fs.remove_xattr(node, name)),
-            false => stage.fs.set_xattr(node, name, &value, XattrMode::Any).expect("set"),
+        if rng.one_in(4) {
+            drop(stage.fs.remove_xattr(node, name))
+        } else {
+            stage.fs.set_xattr(node, name, &value, XattrMode::Any).expect("set")
         }
         if round % 10 == 0 {
             stage.fs.sync_node(node, false).expect("fsync");

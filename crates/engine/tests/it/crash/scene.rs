@@ -327,9 +327,10 @@ pub(crate) fn record(setup: Setup, tagged: bool, work: impl FnOnce(&mut Stage)) 
     work(&mut stage);
     let Promised { after: promises, promising, .. } =
         stage.promised.into_inner().expect("no panic");
-    match setup.unlogged {
-        true => stage.fs.unmount().expect("unmount"),
-        false => stage.fs.crash(),
+    if setup.unlogged {
+        stage.fs.unmount().expect("unmount")
+    } else {
+        stage.fs.crash()
     }
     Scene { setup, base, events: device.take_log(), promises, promising, tagged }
 }

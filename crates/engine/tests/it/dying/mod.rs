@@ -190,12 +190,11 @@ fn recovers(
     let path = copy.put(&after.pages()).to_owned();
     // A file system with errors recorded is to be checked in any case, and a check that may not
     // write stops there.
-    let verdict = match has_errors {
-        true => {
-            copy.forget();
-            e2fsck::recover(&path)
-        }
-        false => e2fsck::check(&path),
+    let verdict = if has_errors {
+        copy.forget();
+        e2fsck::recover(&path)
+    } else {
+        e2fsck::check(&path)
     };
     match verdict {
         Verdict::Complaints(lines)

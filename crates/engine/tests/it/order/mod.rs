@@ -211,9 +211,10 @@ fn again(
     fs.sync().expect("sync");
     let groups = held.len();
     drop(held);
-    match cut {
-        true => fs.crash(),
-        false => fs.unmount().expect("unmount"),
+    if cut {
+        fs.crash()
+    } else {
+        fs.unmount().expect("unmount")
     }
     let device = Arc::new(PageDevice::new(device.pages()));
     let fs = Fs::open_device(device.clone(), &setup.options()).expect("opens again");

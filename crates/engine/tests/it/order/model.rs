@@ -296,10 +296,13 @@ impl Model {
     fn answer(&mut self, ask: Ask) -> Result<Answer, i32> {
         match ask {
             // Only refusals come here.
-            Ask::Create(name) | Ask::Mkdir(name) => match self.names.contains_key(&name) {
-                true => refused(Errno::Exist),
-                false => Ok(Answer::Done),
-            },
+            Ask::Create(name) | Ask::Mkdir(name) => {
+                if self.names.contains_key(&name) {
+                    refused(Errno::Exist)
+                } else {
+                    Ok(Answer::Done)
+                }
+            }
             Ask::Unlink(name) => self.remove(name, false),
             Ask::Rmdir(name) => self.remove(name, true),
             Ask::Rename(from, to) => self.rename(from, to),

@@ -148,9 +148,10 @@ fn of<D: Dref>(
         watch.stop();
         done
     })?;
-    match objects.iter().all(|object| object.count() == BASE) {
-        true => Ok(Done { ops: done.ops.iter().map(|ops| ops * BATCH).collect(), ..done }),
-        false => Err(io::Error::other("references were lost")),
+    if objects.iter().all(|object| object.count() == BASE) {
+        Ok(Done { ops: done.ops.iter().map(|ops| ops * BATCH).collect(), ..done })
+    } else {
+        Err(io::Error::other("references were lost"))
     }
 }
 

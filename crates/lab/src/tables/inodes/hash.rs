@@ -203,9 +203,10 @@ fn measure(
         }
         Work::Find => find(table, base(thread), each, n as u32),
     })?;
-    match table.len() == (each as usize) * threads {
-        true => Ok(done.rate()),
-        false => Err(io::Error::other("inodes were lost")),
+    if table.len() == (each as usize) * threads {
+        Ok(done.rate())
+    } else {
+        Err(io::Error::other("inodes were lost"))
     }
 }
 

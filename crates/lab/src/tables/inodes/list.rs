@@ -221,9 +221,10 @@ fn cycle<L: AllInodes>(
         over.store(true, Ordering::Relaxed);
         done
     })?;
-    match list.len() == each * threads {
-        true => Ok(done.rate()),
-        false => Err(io::Error::other("inodes were lost")),
+    if list.len() == each * threads {
+        Ok(done.rate())
+    } else {
+        Err(io::Error::other("inodes were lost"))
     }
 }
 

@@ -101,9 +101,10 @@ struct Cell {
 }
 
 fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result<Cell> {
-    let size = match quick {
-        true => Size { cuts: 20, rounds: 20, ..Size::QUICK },
-        false => Size { cuts: 200, rounds: 1000, ..Size::FULL },
+    let size = if quick {
+        Size { cuts: 20, rounds: 20, ..Size::QUICK }
+    } else {
+        Size { cuts: 200, rounds: 1000, ..Size::FULL }
     };
     let before = engine.fs().stats().orphans;
     let done = kind.play(engine, (threads, u64::MAX), &size, &())?;

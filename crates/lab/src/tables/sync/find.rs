@@ -134,9 +134,10 @@ fn crowd(design: &dyn Written, inodes: &[Arc<Inode>], writers: usize) -> io::Res
             let outlasted = |(writer, before): (&AtomicU64, &u64)| {
                 before % 2 == 0 || writer.load(Ordering::Acquire) > *before
             };
-            match latest.iter().zip(&before).all(outlasted) {
-                true => Ok(()),
-                false => Err(io::Error::other("a sync ended before what it had to wait for")),
+            if latest.iter().zip(&before).all(outlasted) {
+                Ok(())
+            } else {
+                Err(io::Error::other("a sync ended before what it had to wait for"))
             }
         })
         .map(|done| done.elapsed)
