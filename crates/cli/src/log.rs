@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limited_log_says_what_it_leaves_out() {
+    fn a_limited_log_counts_its_omissions() {
         let begin = Instant::now();
         let mut limiter = Limiter { begin, written: 0, left_out: 0 };
         for _ in 0..BURST {

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_class_gets_what_all_its_users_have() {
+    fn each_class_gets_the_rights_that_all_its_users_have() {
         let value = |entries: &[(u8, u8)]| {
             let entry = |(tag, perm): &(u8, u8)| [*tag, 0, *perm, 0, 255, 255, 255, 255];
             [&[2, 0, 0, 0][..], &entries.iter().flat_map(entry).collect::<Vec<_>>()].concat()

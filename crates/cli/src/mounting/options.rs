@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_suite_passes_is_known() {
+    fn options_of_xfstests_are_known() {
         let list =
             "rw,acl,user_xattr,noatime,nodiratime,relatime,strictatime,nosuid,nodev,noexec,suid";
         let options =

@@ -158,7 +158,7 @@ fn an_archive_has_everything() {
 }
 
 #[test]
-fn what_is_there_is_replaced() {
+fn existing_files_are_replaced() {
     let scratch = Scratch::new();
     let top = scratch.dir("top");
     std::fs::write(top.join("f"), "old").unwrap();
@@ -257,7 +257,7 @@ fn owners_can_be_given() {
 
 /// A copy to a FIFO, or to a device, must not take its place.
 #[test]
-fn what_is_no_file_is_not_replaced() {
+fn special_files_are_not_replaced() {
     use std::os::unix::fs::FileTypeExt;
     let (scratch, image) = (Scratch::new(), FeatureSet::named("default").make());
     std::fs::write(scratch.join("f"), "data").unwrap();

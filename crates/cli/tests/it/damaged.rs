@@ -192,7 +192,7 @@ fn a_user_namespace_costs_attributes_but_no_files() {
 }
 
 #[test]
-fn hard_links_go_to_what_was_copied() {
+fn hard_links_lead_to_copied_files() {
     // A name that is replaced between the copy and the link must not be linked: the rival's file
     // would get a further name.
     let scratch = Scratch::new();

@@ -162,7 +162,7 @@ fn tree_of(dir: &Path) -> Vec<String> {
     lines
 }
 
-/// Commands for [`slashes_behind_names_mean_what_they_mean_to_coreutils`].
+/// Commands for [`trailing_slashes_act_as_in_coreutils`].
 const WITH_SLASHES: &str = "
 rm file/; rm -f file/; rm alias/; rm -f alias/; rm link/; rm -f link/; rm -r link/;
 rm -rf link/; rm dangling/; rm -f dangling/; rm dir/; rm -r dir/; rm new/; rm -f new/;
@@ -211,7 +211,7 @@ fn on_image(command: &str, source: &Path, image: &Path) -> Printed {
 
 /// The same commands in a directory of the machine, by coreutils, and in an image.
 #[test]
-fn slashes_behind_names_mean_what_they_mean_to_coreutils() {
+fn trailing_slashes_act_as_in_coreutils() {
     let scratch = Scratch::new();
     let (source, template) = (scratch.dir("source"), scratch.dir("template"));
     std::fs::create_dir(source.join("tree")).unwrap();
@@ -259,7 +259,7 @@ fn an_attribute_without_room_is_left_out() {
 }
 
 #[test]
-fn what_can_only_be_read_is_not_changed() {
+fn read_only_images_are_not_changed() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     debugfs::write(image.path(), "feature read-only");
     let before = image.bytes();

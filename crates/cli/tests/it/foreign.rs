@@ -78,7 +78,7 @@ fn mkfs_overwrites_no_part_of_something_larger() {
 }
 
 #[test]
-fn mkfs_overwrites_what_tools_made_only_if_told() {
+fn mkfs_overwrites_foreign_formats_only_with_force() {
     let scratch = Scratch::new();
     let source = scratch.dir("source");
     std::fs::write(source.join("f"), "x").unwrap();
@@ -125,7 +125,7 @@ fn mkfs_asks_on_a_terminal() {
 }
 
 #[test]
-fn readers_name_what_is_there_instead_and_say_how_to_go_on() {
+fn readers_name_a_foreign_format_and_the_remedy() {
     for (name, at, magic) in FOREIGN {
         let image = Image::blank(16 << 20);
         image.leave_unjudged("it holds no ext4 file system");

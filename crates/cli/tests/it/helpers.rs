@@ -283,7 +283,7 @@ fn a_second_place_has_the_protection_of_the_first() {
 }
 
 #[test]
-fn what_is_mounted_below_one_of_two_places_does_not_show_at_the_other() {
+fn a_mount_below_one_of_two_places_does_not_show_at_the_other() {
     let names = Names::new();
     let image = FeatureSet::named("default").make_sized(32 << 20);
     let (first, second) = (names.0.dir("first"), names.0.dir("second"));
@@ -301,7 +301,7 @@ fn what_is_mounted_below_one_of_two_places_does_not_show_at_the_other() {
 }
 
 #[test]
-fn what_was_opened_for_reading_becomes_writable_if_nobody_uses_it() {
+fn an_unused_read_only_server_is_replaced_by_a_writable_one() {
     let names = Names::new();
     let image = FeatureSet::named("default").make_sized(32 << 20);
     let (dir, second) = (names.0.dir("mnt"), names.0.dir("second"));

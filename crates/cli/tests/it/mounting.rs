@@ -205,7 +205,7 @@ fn a_second_sigterm_commits_and_ends() {
 }
 
 #[test]
-fn what_was_synced_survives_the_death_of_the_server() {
+fn synced_files_survive_the_death_of_the_server() {
     let image = FeatureSet::named("default").make_sized(64 << 20);
     let mut server = Server::start(image.path(), "rw");
     let content: Vec<u8> = (0..2_000_000u32).map(|i| (i / 7) as u8).collect();

@@ -38,7 +38,7 @@ fn every_feature_set_is_read_and_left_as_it_was() {
 }
 
 #[test]
-fn lists_and_trees_show_what_is_there() {
+fn lists_and_trees_show_all_entries() {
     let (_scratch, image) = filled();
     let names = done(&args!["ls", image.path(), "/a"]).text();
     assert_eq!(names, "again\nb\nhello\n");

@@ -167,7 +167,7 @@ fn info_survives_a_zeroed_journal_superblock() {
 
 /// The journal holds nothing, but the file system was not unmounted.
 #[test]
-fn what_info_calls_unclean_recover_marks_clean() {
+fn recover_marks_clean_an_image_that_info_calls_unclean() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     debugfs::write(image.path(), "feature needs_recovery");
     assert!(done(&args!["info", image.path()]).text().contains("needs recovery"));
@@ -195,7 +195,7 @@ fn a_recovery_is_no_mount() {
 }
 
 #[test]
-fn changes_report_what_was_replayed() {
+fn changes_report_the_replayed_transactions() {
     let image = crashed(FeatureSet::named("default"));
     let made = json(&args!["mkdir", image.path(), "/new", "/newer"]);
     assert!(made["recovery"]["journal"]["transactions"].as_u64().unwrap() > 0, "{made}");

@@ -143,7 +143,7 @@ fn a_user_mounts_over_rings() {
 }
 
 #[test]
-fn who_may_not_mount_is_told_why() {
+fn a_refused_mount_names_its_reason() {
     let home = home();
     let printed = as_user(
         &home,

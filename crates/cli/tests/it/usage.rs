@@ -59,7 +59,7 @@ fn measurements_are_another_program_beside_this_one() {
 }
 
 #[test]
-fn failures_say_what_and_where_and_end_with_1() {
+fn failures_name_call_and_object_and_end_with_1() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     let blank = extant_testkit::Image::blank(1 << 20);
     refused(&args!["ls", "/no/such/image"], 1, "/no/such/image");

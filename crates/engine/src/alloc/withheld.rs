@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_left_out() {
+    fn taken_runs_are_left_out() {
         let left = without(&[0..10, 20..30, 40..50], &[0..2, 5..6, 9..22, 25..27, 29..60]);
         assert_eq!(left, [2..5, 6..9, 22..25, 27..29]);
         assert_eq!(without(&[3..8, 9..10], &[]), [3..8, 9..10]);

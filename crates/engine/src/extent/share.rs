@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_needs_a_leaf_and_what_may_be_full_above_it() {
+    fn a_page_needs_a_leaf_and_the_full_levels_above_it() {
         for (depth, blocks) in [(0, 1), (1, 2), (2, 3), (5, 6)] {
             assert_eq!(needs(tree(depth, 4096), 1, 1, 1 << 30), blocks, "{depth}");
         }

@@ -264,7 +264,7 @@ mod tests {
     /// A writer has set space aside for a page far behind the end of its file, which is not dirty
     /// yet, when a writeback of the file ends: the blocks that the page needs stay set aside.
     #[test]
-    fn what_is_released_is_not_needed_by_pinned_pages() {
+    fn pinned_pages_keep_their_share_of_a_release() {
         let image = FeatureSet::named("ext3").make();
         let device = Arc::new(Memory::from_bytes(&image.bytes()));
         let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();

@@ -367,7 +367,7 @@ mod tests {
 
     /// The fields that stat(2) reads are at the beginning of an inode.
     #[test]
-    fn what_stat_reads_lies_together() {
+    fn fields_of_stat_share_cache_lines() {
         let end = std::mem::offset_of!(Inode, pages) + Pages::LOOKED_AT;
         assert!(end <= if cfg!(debug_assertions) { 136 } else { 128 }, "{end} bytes");
     }

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn hard_limits_count_what_is_promised() {
+    fn hard_limits_count_reserved_space() {
         let owner = limited();
         let space = |promised, space| Change { promised, space, inodes: 0 };
         owner.add_within(space(8192, 0), (1, GRACE)).unwrap();

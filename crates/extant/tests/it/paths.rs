@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 #[test]
-fn create_dir_all_makes_what_is_missing_and_no_more() {
+fn create_dir_all_makes_missing_directories_alone() {
     let fs = new();
     let made = fs.create_dir_all("/a/b//c/").unwrap();
     assert_eq!(made.inode().number(), fs.create_dir_all("a/b/c").unwrap().inode().number());

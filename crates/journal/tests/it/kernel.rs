@@ -304,7 +304,7 @@ fn written_by_us(name: &str) -> (Image, Vec<u8>) {
 const SETS: [&str; 5] = ["default", "1k", "no_csum", "no_64bit", "ext3"];
 
 #[test]
-fn e2fsck_replays_what_we_wrote() {
+fn e2fsck_replays_our_log() {
     for set in SETS {
         let (image, expected) = written_by_us(set);
         e2fsck::recover(image.path()).assert_clean();
@@ -313,7 +313,7 @@ fn e2fsck_replays_what_we_wrote() {
 }
 
 #[test]
-fn the_kernel_replays_what_we_wrote() {
+fn the_kernel_replays_our_log() {
     for set in SETS {
         let (image, expected) = written_by_us(set);
         let mount = Mount::new(image.path(), "");

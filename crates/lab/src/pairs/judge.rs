@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_best_with_most_threads_is_its_own_measure() {
+    fn the_best_at_most_threads_is_its_own_measure() {
         let verdicts = judge(&[row(1, 10.0, 1.0), row(16, 18.0, 1.0)]);
         assert_eq!(verdicts.last().map(|v| v.standing), Some(Standing::Reached));
     }

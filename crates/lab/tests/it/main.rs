@@ -52,7 +52,7 @@ fn pairs_have_every_row_on_both_sides_and_are_judged() {
 }
 
 #[test]
-fn tables_say_who_is_compared() {
+fn tables_name_both_sides() {
     for command in ["dref", "inodes", "sync", "orphan"] {
         let text =
             lab(&[command, "--quick", "--runs", "1", "--threads", "1"]).must_succeed().text();

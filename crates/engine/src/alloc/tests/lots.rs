@@ -31,7 +31,7 @@ fn clear(house: &House) -> u64 {
 }
 
 #[test]
-fn what_is_noted_is_pending_until_the_freeze_books_it() {
+fn noted_frees_are_pending_until_the_freeze_books_them() {
     for set in ["default", "1k", "bigalloc_1k", "no_flex_bg", "uninit_bg"] {
         let house = House::named(set);
         let total = house.alloc.usage().free;
@@ -72,7 +72,7 @@ fn a_full_lot_is_booked_and_not_allocated_before_the_commit() {
 }
 
 #[test]
-fn what_is_free_already_stays_so_and_is_told_by_the_superblock() {
+fn frees_of_free_blocks_are_recorded_in_the_superblock() {
     let house = House::named("default");
     let runs = runs(&house, 3);
     let error = || house.groups.superblock().state().contains(State::ERROR);
@@ -109,7 +109,7 @@ type FreeTwice = fn(&House, (BlockNr, u32)) -> bool;
 /// its group is allocated any more, in each of the ways to find that. Used blocks there can still
 /// be freed.
 #[test]
-fn what_is_freed_twice_costs_its_group() {
+fn a_double_free_disables_its_group() {
     let ways: [FreeTwice; 2] = [
         |house, run| {
             note(house, run).unwrap();

@@ -58,7 +58,7 @@ fn memory_is_bounded_however_many_there_are() {
 }
 
 #[test]
-fn what_is_in_use_stays_out_of_new_windows() {
+fn new_windows_hold_no_blocks_in_use() {
     let house = house();
     let file = house.alloc.prealloc();
     assert!(add(&house, &file, 100, 50));
@@ -73,7 +73,7 @@ fn what_is_in_use_stays_out_of_new_windows() {
 }
 
 #[test]
-fn nobody_is_refused_space_that_is_preallocated() {
+fn preallocated_space_does_not_cause_enospc() {
     let house = house();
     let free = house.alloc.usage().free;
     let files: Vec<Arc<Prealloc>> = (0..4).map(|_| house.alloc.prealloc()).collect();
@@ -94,7 +94,7 @@ fn nobody_is_refused_space_that_is_preallocated() {
 }
 
 #[test]
-fn who_lacks_space_gets_what_is_preallocated_near_the_goal_and_files_elsewhere_keep_theirs() {
+fn without_free_space_preallocations_near_the_goal_are_discarded_first() {
     // Two flexible groups.
     let house = House::on(FeatureSet::named("1k").make_sized(256 << 20));
     let far = house.vol.geo.blocks_count - 5000;
@@ -157,7 +157,7 @@ fn threads_share_preallocations_and_space_exactly() {
 }
 
 #[test]
-fn what_is_switched_off_is_given_back() {
+fn disabling_preallocation_releases_all_windows() {
     let house = house();
     let free = house.alloc.usage().free;
     let file = house.alloc.prealloc();
@@ -185,7 +185,7 @@ fn what_is_switched_off_is_given_back() {
 }
 
 #[test]
-fn whoever_lacks_space_waits_for_what_another_gives_back() {
+fn a_caller_without_space_waits_for_a_discard_in_progress() {
     let house = house();
     let mut claims = Vec::new();
     while let Ok(claim) = house.alloc.claim(&all(0, 5000)) {

@@ -90,7 +90,7 @@ fn claims_outlive_their_tree() {
 }
 
 #[test]
-fn a_limit_holds_and_what_was_evicted_is_found_again() {
+fn a_limit_of_memory_holds_and_evicted_trees_are_loaded_again() {
     let house = small_groups();
     let free = house.alloc.usage().free;
     let limit = house.alloc.set("mb_frsp_max_mem", 1).unwrap();
@@ -169,7 +169,7 @@ fn the_whole_disk_is_known_without_a_tree_in_memory() {
 }
 
 #[test]
-fn a_level_says_what_a_request_itself_looks_at() {
+fn a_level_sets_the_trees_that_a_request_examines() {
     let house = small_groups();
     fragment(&house);
     let mut house = house.reopen();

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_keep_what_was_not_removed() {
+    fn lists_keep_all_inodes_but_the_removed() {
         fn check<L: AllInodes>(list: &L) {
             let mut places: Vec<_> = (0..100).map(|ino| list.add(0, ino)).collect();
             assert_eq!((list.len(), list.visit(0)), (100, 100));

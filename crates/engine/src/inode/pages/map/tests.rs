@@ -93,7 +93,7 @@ fn only_clean_pages_are_evicted_and_used_ones_last() {
 }
 
 #[test]
-fn what_was_read_before_a_change_is_not_added() {
+fn pages_read_before_a_change_are_not_added() {
     let mut map = PageMap::default();
     let seen = map.generation();
     map.invalidate(0..1);
