@@ -107,14 +107,14 @@ pub use file::{Extent, ExtentFlags, Falloc};
 pub use fs::{
     Frozen, Fs, FsStats, Health, OpenOptions, Recovery, Runtime, RuntimeBuilder, RuntimeStats,
 };
-#[doc(hidden)]
-pub use inode::PlugPolicy;
-pub use inode::PoolStats;
 pub use ops::{
     AccessTimes, Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport,
     RenameFlags, SetAttr, TimeSet,
 };
 pub use orphan::OrphanStats;
+#[doc(hidden)]
+pub use store::PlugPolicy;
+pub use store::PoolStats;
 pub use vfs::{Follow, Identity};
 pub use volume::{Clock, SpaceRights, SystemClock};
 pub use xattr::Mode as XattrMode;

@@ -20,8 +20,8 @@ use super::plan::{self, Pieces, Written};
 use super::writeback::{self, Placing, UnderWriteback};
 use super::{ahead, map, submit};
 use crate::error::Result;
-use crate::inode::{Inode, PlugPolicy, Work};
-use crate::store::Store;
+use crate::inode::{Inode, Work};
+use crate::store::{PlugPolicy, Store};
 use extant_blocks::Plug;
 use extant_sync::MutexGuard;
 use extant_sync::atomic::{AtomicUsize, Ordering};
@@ -72,14 +72,14 @@ enum Stage {
 /// first error of its own writing; each is noted for the files' openers.
 pub fn writeback_all(st: &Store) -> Result<()> {
     let result = write_back(st, ROUND, MAX_THREADS, || true);
-    st.pool.wait_for_writeback();
+    st.pages.wait_for_writeback();
     result
 }
 
 /// Writes back the dirty files that no other thread works on, which frees their reservations. Waits
 /// for no other thread. The caller may hold a file's `rw`, but must not hold a `work`.
 pub(super) fn clean(st: &Store) {
-    let mut walk = st.pool.dirty_inodes();
+    let mut walk = st.dirty_files.walk();
     loop {
         let inodes = walk.next(MAX_FILES);
         if inodes.is_empty() {
@@ -91,18 +91,18 @@ pub(super) fn clean(st: &Store) {
             let _ = writeback::within(st, &inode, &mut work, 0..map::END);
             ahead::discard_of_closed(&inode, &mut work);
             drop(work);
-            st.pool.note_clean(&inode);
+            st.dirty_files.note_clean(&inode);
         }
     }
 }
 
 /// Writes back until the pool is within its bounds. The caller may hold a file's `rw`, no `work`.
 pub(super) fn throttle(st: &Store) {
-    st.pool.shrink();
-    if st.pool.too_dirty() {
+    st.pages.shrink();
+    if st.pages.too_dirty() {
         // Errors are noted for fsync.
-        let _ = write_back(st, MAX_FILES, 1, || st.pool.too_dirty());
-        st.pool.shrink();
+        let _ = write_back(st, MAX_FILES, 1, || st.pages.too_dirty());
+        st.pages.shrink();
     }
 }
 
@@ -114,7 +114,7 @@ fn write_back(
     most_threads: usize,
     go_on: impl Fn() -> bool + Sync,
 ) -> Result<()> {
-    let (mut walk, mut busy, mut result) = (st.pool.dirty_inodes(), Vec::new(), Ok(()));
+    let (mut walk, mut busy, mut result) = (st.dirty_files.walk(), Vec::new(), Ok(()));
     while go_on() {
         let inodes = walk.next(round);
         if inodes.is_empty() {
@@ -140,7 +140,7 @@ fn threads_for(st: &Store, files: usize) -> usize {
         return 1;
     }
     let by_bytes =
-        usize::try_from(st.pool.dirty_bytes() / WORTH_BYTES).unwrap_or(usize::MAX).min(files);
+        usize::try_from(st.pages.dirty_bytes() / WORTH_BYTES).unwrap_or(usize::MAX).min(files);
     (files / MAX_FILES).max(by_bytes).min(extant_sync::shard_count()).clamp(1, MAX_THREADS)
 }
 
@@ -199,7 +199,7 @@ fn lots_of<'a>(
 /// Writes back as many of the first files as fit into one batch, at least one. Returns the number
 /// of files handled; those that another thread works on are added to `busy`.
 fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (usize, Result<()>) {
-    let most = match st.pool.plug {
+    let most = match st.dirty_files.plug {
         PlugPolicy::Batch => (MAX_BYTES / st.block_size()).max(1),
         PlugPolicy::PerInode => 0,
     };
@@ -222,7 +222,7 @@ fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (u
                     let result = writeback::within(st, inode, &mut work, 0..map::END);
                     ahead::discard_of_closed(inode, &mut work);
                     drop(work);
-                    st.pool.note_clean(inode);
+                    st.dirty_files.note_clean(inode);
                     return (dealt + 1, result);
                 }
                 // All of it, though more has become dirty since: a walk does not come back to the
@@ -251,10 +251,10 @@ impl<'a> Job<'a> {
     ) -> Option<Job<'a>> {
         let take =
             |pages: &mut crate::inode::PageMap| pages.take(0..map::END, most, st.geo.cluster_bits);
-        let (taken, reserved) = inode.pages.change(&st.pool, take);
+        let (taken, reserved) = inode.pages.change(&st.pages, take);
         if taken.is_empty() {
             drop(work);
-            st.pool.note_clean(inode);
+            st.dirty_files.note_clean(inode);
             return None;
         }
         let taken = UnderWriteback::new(st, inode, taken);
@@ -304,7 +304,7 @@ impl<'a> Job<'a> {
         };
         ahead::discard_of_closed(self.inode, &mut self.work);
         drop(self.work);
-        st.pool.note_clean(self.inode);
+        st.dirty_files.note_clean(self.inode);
         result
     }
 }

@@ -156,7 +156,7 @@ fn chunk(
     };
     space::renew_share(st, inode);
     inode.pages.grow_size(done);
-    inode.pages.change(&st.pool, |pages| pages.invalidate(blocks));
+    inode.pages.change(&st.pages, |pages| pages.invalidate(blocks));
     Ok((done - offset) as usize)
 }
 

@@ -193,7 +193,7 @@ fn write_neighbours(
 }
 
 fn forget_pages(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) {
-    let removed = inode.pages.change(&st.pool, |pages| pages.remove(blocks, st.geo.cluster_bits));
+    let removed = inode.pages.change(&st.pages, |pages| pages.remove(blocks, st.geo.cluster_bits));
     space::unreserve(st, inode, removed.reserved);
     space::release_share(st, inode);
 }
@@ -214,7 +214,7 @@ fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
     punch_blocks(st, inode, whole)?;
     finish(st, inode, 0, false)?;
     drop(work);
-    st.pool.note_clean(inode);
+    st.dirty_files.note_clean(inode);
     Ok(())
 }
 

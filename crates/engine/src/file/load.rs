@@ -92,9 +92,9 @@ fn keep(
     };
     let pages: Vec<(u32, Arc<[u8]>)> =
         kept.iter().cloned().flatten().filter_map(|l| Some((l, block(l)?))).collect();
-    inode.pages.change(&st.pool, |map| {
+    inode.pages.change(&st.pages, |map| {
         pages.into_iter().for_each(|(l, b)| map.add_read(l, b, generation))
     });
-    st.pool.note(inode, false);
-    st.pool.shrink();
+    st.pages.note(inode);
+    st.pages.shrink();
 }

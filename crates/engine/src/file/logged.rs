@@ -177,7 +177,7 @@ pub fn log_data(st: &Store, inode: &Arc<Inode>, on: bool) -> Result<()> {
     writeback::writeback(st, inode, 0, u64::MAX)?;
     let _work = inode.pages.work.lock();
     let was = inode.logs_data(st);
-    inode.pages.change(&st.pool, |pages| pages.invalidate(0..map::END));
+    inode.pages.change(&st.pages, |pages| pages.invalidate(0..map::END));
     if was && !on && !st.policy.log_data {
         forget_logged(st, inode)?;
     }

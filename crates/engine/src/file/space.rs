@@ -5,8 +5,8 @@ use super::batch;
 use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, MapShape};
-use crate::inode::{Alone, Inode, PageMap, Work};
-use crate::store::{CallerStore, Store};
+use crate::inode::{Inode, PageMap, Work};
+use crate::store::{Alone, CallerStore, Store};
 use crate::volume::SpaceRights;
 use extant_format::features::Incompat;
 use extant_sync::{Level, levels};
@@ -55,7 +55,7 @@ pub(super) fn with_space<R>(
 /// Writers wait until the result is dropped. The caller may hold a file's `rw` and ranges of it, no
 /// `work`, and must not set space aside.
 pub(super) fn alone(st: &Store) -> Alone<'_> {
-    let alone = st.pool.set_aside.alone();
+    let alone = st.dirty_files.set_aside.alone();
     // Errors are noted for fsync.
     let _ = batch::writeback_all(st);
     alone
@@ -88,7 +88,7 @@ pub(super) fn reserve(st: &CallerStore<'_>, inode: &Inode, blocks: u32) -> Resul
     levels::assert_held(Level::SetAside);
     let share = share_missing(inode, || MapShape::of(st, inode));
     if blocks > 0 || share > 0 {
-        let waits = if st.pool.set_aside.is_alone() { Waits::ALONE } else { Waits::MAX };
+        let waits = if st.dirty_files.set_aside.is_alone() { Waits::ALONE } else { Waits::MAX };
         promised(st, inode, (blocks, st.rights), || {
             with_space(st, waits, || st.alloc.reserve(blocks, share, st.may_use_reserve()))
         })?;
@@ -271,9 +271,9 @@ mod tests {
         let root = fs.root().unwrap();
         let node = fs.create(&Caller::default(), &root, b"file", 0o644, New::File).unwrap();
         let (st, inode) = (fs.operations().st(), &node.0);
-        inode.pages.change(&st.pool, |pages| pages.pin(100_000..100_001));
+        inode.pages.change(&st.pages, |pages| pages.pin(100_000..100_001));
         {
-            let _share = st.pool.set_aside.share();
+            let _share = st.dirty_files.set_aside.share();
             reserve(&st.on_behalf(SpaceRights::default()), inode, 1).unwrap();
         }
         assert_eq!(*inode.pages.write().share(), 3, "a pointer block of each level");
@@ -304,7 +304,7 @@ mod tests {
         let size = st.block_size() as u64;
         file.allocate(Falloc::Allocate, 0, 100 * size).unwrap();
         file.write_at(10 * size, &vec![1; st.block_size()]).unwrap();
-        inode.pages.change(&st.pool, |pages| pages.pin(50..51));
+        inode.pages.change(&st.pages, |pages| pages.pin(50..51));
         let times = Cell::new(0);
         let missing = share_missing(inode, || {
             let shape = MapShape::of(st, inode);

@@ -16,7 +16,7 @@ const MAX_THREADS: usize = 4;
 
 /// Submits a batch and reports each request: its offset, its length in bytes and its result.
 pub(super) fn each(st: &Store, plug: Plug<'_>, done: impl FnMut(u64, u64, io::Result<()>)) {
-    let busy = Busy::enter(&st.pool.submitting);
+    let busy = Busy::enter(&st.dirty_files.submitting);
     plug.finish_by((extant_sync::shard_count() / busy.all).clamp(1, MAX_THREADS), done);
 }
 

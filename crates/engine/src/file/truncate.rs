@@ -45,7 +45,7 @@ pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
         false => shrink(st, inode, &mut work, size),
     };
     drop(work);
-    st.pool.note_clean(inode);
+    st.dirty_files.note_clean(inode);
     result
 }
 
@@ -131,10 +131,10 @@ fn cut_pages(st: &Store, inode: &Arc<Inode>, size: u64) {
     let (last, old) = (times::tail(st, size), inode.pages.size());
     let first = size - map::byte(st, map::block_of(st, size)).min(size);
     let within = first as usize..(first + last.end.min(old).saturating_sub(last.start)) as usize;
-    let removed = inode.pages.change(&st.pool, |pages| {
+    let removed = inode.pages.change(&st.pages, |pages| {
         let removed = pages.remove(from..map::END, bits);
         if !last.is_empty() {
-            pages.amend(map::block_of(st, size), |page| page.clear(&st.pool.frames, within));
+            pages.amend(map::block_of(st, size), |page| page.clear(&st.pages.frames, within));
         }
         removed
     });
@@ -225,6 +225,6 @@ pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
         }
     }
     drop(work);
-    st.pool.note_clean(inode);
+    st.dirty_files.note_clean(inode);
     Ok(())
 }

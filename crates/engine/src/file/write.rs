@@ -45,7 +45,7 @@ pub fn write(
         let done = match beside_others(st, inode, at, part) {
             Err(e) if e.is(Errno::NoSpc) => scarce(st, inode, at, part)?,
             Err(e) if space::no_space(&e) => {
-                let _share = st.pool.set_aside.share();
+                let _share = st.dirty_files.set_aside.share();
                 fitting(st, inode, at, part)?
             }
             done => done?,
@@ -62,7 +62,7 @@ fn beside_others(
     offset: u64,
     data: &[u8],
 ) -> Result<usize> {
-    let _share = st.pool.set_aside.share();
+    let _share = st.dirty_files.set_aside.share();
     chunk(st, inode, offset, data)
 }
 
@@ -154,7 +154,7 @@ fn chunk(st: &CallerStore<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> 
     match ready {
         Ok(missing) => {
             copy_in(st, inode, offset, data, missing);
-            st.pool.note(inode, true);
+            st.note_dirty(inode);
             Ok(data.len())
         }
         Err(e) => {
@@ -175,15 +175,15 @@ fn unpin(st: &Store, inode: &Inode) {
 /// Writes into a page that is cached and has space; false if it is not, or has none.
 fn overwrite(st: &Store, inode: &Arc<Inode>, lblk: u32, offset: u64, data: &[u8]) -> bool {
     let from = (offset - map::byte(st, lblk)) as usize;
-    let done = inode.pages.change(&st.pool, |pages| {
-        let done = pages.overwrite(&st.pool.frames, lblk, from, data);
+    let done = inode.pages.change(&st.pages, |pages| {
+        let done = pages.overwrite(&st.pages.frames, lblk, from, data);
         if done {
             inode.pages.grow_size(offset + data.len() as u64);
         }
         done
     });
     if done {
-        st.pool.note(inode, true);
+        st.note_dirty(inode);
     }
     done
 }
@@ -233,12 +233,12 @@ fn add_pinned(
     }
     let page = new_page(st, old, (offset - map::byte(st, lblk)) as usize, data, crowded);
     // No other thread adds pages: that takes `rw`.
-    inode.pages.change(&st.pool, |pages| {
+    inode.pages.change(&st.pages, |pages| {
         inode.pages.grow_size(offset + data.len() as u64);
         pages.add_dirty(lblk, page, place, 0);
         pages.pin(0..0);
     });
-    st.pool.note(inode, true);
+    st.note_dirty(inode);
     Ok(())
 }
 
@@ -349,7 +349,7 @@ fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Ve
     let size = st.block_size();
     let bits = st.geo.cluster_bits;
     let end = offset + data.len() as u64;
-    inode.pages.change(&st.pool, |pages| {
+    inode.pages.change(&st.pages, |pages| {
         inode.pages.grow_size(end);
         let mut missing = missing.into_iter().peekable();
         let mut done = 0;
@@ -366,12 +366,12 @@ fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Ve
                 (cached, new) => {
                     if !cached {
                         // Pinned pages do not go; if one did, the rest of its block would be zero.
-                        pages.add(lblk, Content::part(&st.pool.frames, 0, &[], size, true), false);
+                        pages.add(lblk, Content::part(&st.pages.frames, 0, &[], size, true), false);
                     }
                     if let Some(m) = new {
                         pages.set_place(lblk, m.place, bits);
                     }
-                    pages.dirty(lblk, |page| page.write(&st.pool.frames, from, part));
+                    pages.dirty(lblk, |page| page.write(&st.pages.frames, from, part));
                 }
             }
             done += part.len();
@@ -383,10 +383,10 @@ fn copy_in(st: &Store, inode: &Arc<Inode>, offset: u64, data: &[u8], missing: Ve
 /// A page of old bytes, or zeroes, with new ones in their place; perhaps `more` will come.
 fn new_page(st: &Store, old: Option<Arc<[u8]>>, from: usize, part: &[u8], more: bool) -> Content {
     match old {
-        None => Content::part(&st.pool.frames, from, part, st.block_size(), more),
+        None => Content::part(&st.pages.frames, from, part, st.block_size(), more),
         Some(old) => {
             let mut page = Content::whole(old);
-            page.write(&st.pool.frames, from, part);
+            page.write(&st.pages.frames, from, part);
             page
         }
     }

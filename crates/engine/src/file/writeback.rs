@@ -75,7 +75,7 @@ pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result
         ahead::discard_of_closed(inode, &mut work);
         result
     };
-    st.pool.note_clean(inode);
+    st.dirty_files.note_clean(inode);
     result
 }
 
@@ -103,7 +103,7 @@ fn pages(st: &Store, inode: &Arc<Inode>, work: &mut Work, blocks: Range<u32>) ->
     let mut from = blocks.start;
     while from < blocks.end {
         let (taken, reserved) =
-            inode.pages.change(&st.pool, |pages| pages.take(from..blocks.end, most, bits));
+            inode.pages.change(&st.pages, |pages| pages.take(from..blocks.end, most, bits));
         let taken = UnderWriteback::new(st, inode, taken);
         let Some(last) = taken.last() else { break };
         from = last.lblk.saturating_add(1);
@@ -173,11 +173,11 @@ pub(super) fn settle(
         }
         // Before the pages leave the lists: a sync that finds nothing there looks for losses
         // afterwards.
-        st.pool.note_failed(inode, e.errno());
+        st.dirty_files.note_failed(inode, e.errno());
     }
     let lblks = taken.iter().map(|t| t.lblk);
     let shape = space::has_share(inode).then(|| MapShape::of(st, inode));
-    inode.pages.change(&st.pool, |pages| {
+    inode.pages.change(&st.pages, |pages| {
         if result.is_ok() {
             inode.pages.settle(pages, lblks)
         } else {

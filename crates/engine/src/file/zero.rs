@@ -84,10 +84,10 @@ fn zero_page(st: &Store, inode: &Arc<Inode>, lblk: u32, within: Range<usize>) ->
     if !inode.pages.any() {
         return false;
     }
-    let zeroed =
-        inode.pages.change(&st.pool, |pages| in_page(st, pages, lblk, within)) != InPage::Elsewhere;
+    let zeroed = inode.pages.change(&st.pages, |pages| in_page(st, pages, lblk, within))
+        != InPage::Elsewhere;
     if zeroed && inode.pages.busy() {
-        st.pool.note(inode, true);
+        st.note_dirty(inode);
     }
     zeroed
 }
@@ -112,6 +112,6 @@ fn in_page(st: &Store, pages: &mut PageMap, lblk: u32, within: Range<usize>) -> 
             Cover::Unknown | Cover::Absent => InPage::Elsewhere,
         };
     }
-    pages.dirty(lblk, |page| page.clear(&st.pool.frames, within));
+    pages.dirty(lblk, |page| page.clear(&st.pages.frames, within));
     InPage::Zeroed
 }

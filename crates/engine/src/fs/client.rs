@@ -30,7 +30,7 @@ impl Client for StoreClient {
         self.0.alloc.committed(tid);
         self.0.dirty.committed();
         // Bytes were written: their count may have to be recorded.
-        self.0.pool.writeback_bell.ring();
+        self.0.dirty_files.writeback_bell.ring();
     }
 
     fn aborted(&self, why: &Error) {

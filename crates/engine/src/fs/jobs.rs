@@ -54,7 +54,7 @@ impl Jobs {
         owner.scheduler().start()?;
         let mut jobs = Jobs::none(ops);
         let task = job(ops, owner, Lane::General, "writeback", write_back);
-        ops.st().pool.writeback_bell.set(task, options.commit_interval);
+        ops.st().dirty_files.writeback_bell.set(task, options.commit_interval);
         let mut lingering = RETIRE_EVERY[0];
         let task = job(ops, owner, Lane::General, "reaper", move |ops| reap(ops, &mut lingering));
         ops.reaper_bell().set(task, REAP_EVERY);
@@ -96,7 +96,7 @@ impl Jobs {
             alloc.end_discard_task();
             alloc.discard_bell().stop();
         });
-        [&ops.st().pool.writeback_bell, ops.reaper_bell(), &ops.scan_bell]
+        [&ops.st().dirty_files.writeback_bell, ops.reaper_bell(), &ops.scan_bell]
             .iter()
             .for_each(|bell| bell.stop());
         self.tasks.iter().for_each(Task::stop);
@@ -138,16 +138,16 @@ fn write_back(ops: &Operations) -> NextRun {
     if is_frozen(ops) {
         return NextRun::After(FROZEN);
     }
-    let pool = &ops.st().pool;
-    pool.writeback_bell.begin();
+    let st = ops.st();
+    st.dirty_files.writeback_bell.begin();
     if let Err(e) = ops.write_back_all() {
         tracing::error!("writeback failed: {e}");
     }
     if let Err(e) = ops.record_writes() {
         tracing::warn!("the count of writes is not recorded: {e}");
     }
-    if !pool.is_written() {
-        pool.writeback_bell.ring();
+    if !st.is_written() {
+        st.dirty_files.writeback_bell.ring();
     }
     NextRun::WhenWoken
 }

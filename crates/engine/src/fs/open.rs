@@ -9,12 +9,12 @@ use crate::bounds::Remarks;
 use crate::error::{Error, Result};
 use crate::extent::MapEnv;
 use crate::groups::Groups;
-use crate::inode::{InodeTable, PagePool};
+use crate::inode::{InodeTable, PageBudget};
 use crate::mmp::Mmp;
 use crate::ops::Operations;
 use crate::orphan::{Found, OrphanBlocks, Orphans};
 use crate::quota::Quotas;
-use crate::store::Store;
+use crate::store::{DirtyFiles, Store};
 use crate::vfs::Vfs;
 use crate::volume::{MountPolicy, Volume, superblock_seconds};
 use crate::xattr::{AttrCache, AttrEnv};
@@ -494,11 +494,10 @@ pub(super) fn build(
         spread: !options.is_deterministic(),
     });
     let orphans = Orphans::open(Found { file, live: !closed, head }, options.orphans.as_ref())?;
-    let mut pool = PagePool::new(options.shared_memory() / PAGE_SHARE, vol.geo.block_size);
-    pool.plug = options.plug;
+    let pages = PageBudget::new(options.shared_memory() / PAGE_SHARE, vol.geo.block_size);
     let maps = MapEnv { table: InodeTable::new(vol, groups), alloc, quota };
     let names = AttrEnv { maps, attrs: AttrCache::default(), orphans };
-    Ok(Arc::new(Store { names, pool }))
+    Ok(Arc::new(Store { names, pages, dirty_files: DirtyFiles::new(options.plug) }))
 }
 
 fn policy(options: &OpenOptions, sb: &Superblock) -> MountPolicy {

@@ -1,9 +1,9 @@
 //! The results of an opening, and counters of an open file system.
 
 use crate::alloc::{PreallocStats, SpaceStats, Usage};
-use crate::inode::PoolStats;
 use crate::ops::{Operations, OrphanReport};
 use crate::orphan::OrphanStats;
+use crate::store::PoolStats;
 use extant_blocks::CacheStats;
 use extant_format::superblock::ErrorRecord;
 use extant_journal::Stats as JournalStats;
@@ -124,7 +124,7 @@ impl FsStats {
             inodes_ahead_used,
             names_cached: ops.vfs.dentries.len(),
             names_evicted: ops.vfs.dentries.evicted(),
-            pages: st.pool.stats(),
+            pages: st.page_stats(),
             cache: st.cache.stats(),
             journal: st.journal.stats(),
             prealloc: st.alloc.prealloc_stats(),

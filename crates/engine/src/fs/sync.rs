@@ -37,7 +37,7 @@ impl Operations {
     /// Whether there is nothing that a sync would have to do.
     fn is_durable(&self) -> bool {
         let st = self.st();
-        self.is_all_freed() && st.pool.is_clean() && st.journal.is_clean()
+        self.is_all_freed() && st.is_clean() && st.journal.is_clean()
     }
 
     /// Frees inodes without holders, writes back all dirty pages and commits, also after errors.
@@ -45,7 +45,7 @@ impl Operations {
     fn write_and_commit(&self) -> Result<()> {
         self.reap();
         let written = self.write_back_all();
-        let untold = self.st().pool.untold_loss();
+        let untold = self.st().dirty_files.untold_loss();
         let synced = self.st().journal.sync().map_err(lost);
         written.and(untold).and(synced)
     }

@@ -31,8 +31,7 @@ pub use hints::{Hint, Hints};
 pub use map_cache::{ExtentState, MapCache, Run};
 pub use orphan_slot::{OrphanAt, OrphanCell};
 pub use pages::{
-    Alone, Content, Cover, ErrorCursor, PageMap, PagePool, Pages, Place, PlugPolicy, PoolStats,
-    Remapped, Taken, Work,
+    Content, Cover, ErrorCursor, PageBudget, PageMap, Pages, Place, Remapped, Taken, Work,
 };
 pub use pointer_places::PointerPlaces;
 pub use published::{Ownership, StatSnapshot};

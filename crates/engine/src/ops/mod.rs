@@ -317,7 +317,7 @@ impl Operations {
                     if e.is(Errno::NoSpc)
                         && !written
                         && lacks_blocks()
-                        && !self.st().pool.is_written() =>
+                        && !self.st().is_written() =>
                 {
                     release_reserved(self.st());
                     written = true;

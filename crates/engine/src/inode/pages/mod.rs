@@ -7,38 +7,36 @@
 //!   them.
 //! - Bytes of a cached page behind the visible size are zero.
 //! - A thread that adds or removes mappings of the file's data must hold [`Pages::work`].
-//! - While a page is being written, and only then, the inode is on the pool's list of those under
-//!   writeback. It is removed when the last such page is done, under the same lock of the page map.
-//!   A file whose pages are dropped has no page under writeback.
+//! - While a page is being written, and only then, the inode is on the budget's list of those
+//!   under writeback. It is removed when the last such page is done, under the same lock of the
+//!   page map. A file whose pages are dropped has no page under writeback.
 //!
 //! # Locking
 //! `rw` > [`Pages::ranges`] (InodeRange) > [`Pages::work`] (PageWriteback) > handle > map > ... >
 //! page map (CacheShard). Nothing is called while the page map is locked.
 
+mod budget;
 mod chunk;
 mod content;
 mod errors;
 mod map;
-mod pool;
 mod range_lock;
 mod readahead;
-mod set_aside;
 
+pub use budget::PageBudget;
 pub use content::Content;
 pub use errors::{ErrorCursor, ErrorSeq};
 pub use map::{Cover, PageMap, Place, Remapped, Taken};
-pub use pool::{PagePool, PlugPolicy, PoolStats};
 pub use range_lock::RangeLock;
 pub use readahead::ReadAhead;
-pub use set_aside::Alone;
 
 use super::lazy::{Lazy, Make};
 use crate::alloc::Prealloc;
 use crate::error::Result;
+use budget::Counts;
 use extant_journal::WriteStamp;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_sync::{Level, Link, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use pool::Counts;
 use std::sync::Arc;
 
 /// The file's preallocations, if it has, or may have, some.
@@ -50,9 +48,9 @@ pub type Work = Option<Arc<Prealloc>>;
 #[repr(C)]
 pub struct Pages {
     size: AtomicU64,
-    /// Place on the pool's list of inodes with waiting pages.
-    dirty_link: Link,
-    /// Place on the pool's list of inodes under writeback.
+    /// Place on the list of inodes with waiting pages.
+    pub dirty_link: Link,
+    /// Place on the budget's list of inodes under writeback.
     writeback_link: Link,
     counts: OnceLock<Arc<Counts>>,
     map: Lazy<RwLock<PageMap>>,
@@ -72,7 +70,7 @@ pub struct Pages {
     /// Whether the map is being changed for pages, and may use their share. Changes under
     /// [`Pages::work`].
     uses_share: AtomicBool,
-    /// On the pool's queue of inodes with pages.
+    /// On the budget's queue of inodes with pages.
     queued: AtomicBool,
 }
 
@@ -157,14 +155,14 @@ impl Pages {
         self.map.read()
     }
 
-    /// Locks the pages for changes that the pool does not count.
+    /// Locks the pages for changes that the budget does not count.
     pub fn write(&self) -> RwLockWriteGuard<'_, PageMap> {
         self.map.write()
     }
 
-    /// Changes the pages and books the difference with the pool.
-    pub fn change<R>(&self, pool: &PagePool, f: impl FnOnce(&mut PageMap) -> R) -> R {
-        let counts = self.counts.get_or_init(|| pool.counts().clone());
+    /// Changes the pages and books the difference with the budget.
+    pub fn change<R>(&self, budget: &PageBudget, f: impl FnOnce(&mut PageMap) -> R) -> R {
+        let counts = self.counts.get_or_init(|| budget.counts().clone());
         let mut map = self.map.write();
         let before = map.totals();
         let result = f(&mut map);
