@@ -235,7 +235,7 @@ impl<'a> Dir<'a> {
         if u64::from(lblk) >= self.max_blocks() {
             return Err(Errno::NoSpc.into());
         }
-        let run = extent::allocate(self.env, step, owner, lblk, 1, ExtentState::Written)?;
+        let run = extent::allocate(self.env, step, owner, lblk..lblk + 1, ExtentState::Written)?;
         let buf = self.env.cache.fresh(run.pblk.0);
         // The size follows the allocation: without space nothing has changed.
         step.edit(owner)?.size = (u64::from(lblk) + 1) << self.env.geo.block_bits;

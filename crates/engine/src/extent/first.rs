@@ -5,12 +5,12 @@
 //! takes the content out of the inode. A lack of space or an unreadable bitmap changes nothing.
 
 use super::MapEnv;
-use super::map::insert_claim;
+use super::map::{Placement, insert_claim};
 use super::owner::{check_charge, purpose};
 use crate::alloc::{Claim, Request, Small};
 use crate::error::Result;
 use crate::groups::{Bitmap, Kind as Bits};
-use crate::inode::{ExtentState, Inode, Step};
+use crate::inode::{Inode, Step};
 use crate::volume::SpaceRights;
 use extant_blocks::Buffer;
 use extant_format::features::Incompat;
@@ -85,6 +85,7 @@ pub fn map_first(
 ) -> Result<BlockNr> {
     let FirstBlock { mut claim, _held } = first;
     let place = claim.start;
-    insert_claim(env, step, inode, 0, &mut claim, 0, 1, ExtentState::Written).1?;
+    let at = Placement { lblk: 0, offset: 0, len: 1 };
+    insert_claim(env, step, inode, at, &mut claim).1?;
     Ok(place)
 }

@@ -14,10 +14,11 @@ use crate::volume::SpaceRights;
 use extant_format::error::Corrupt;
 use extant_format::extent::Leaf;
 use extant_format::types::{BlockNr, FileType};
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Claims, books and maps up to `len` blocks at the hole `lblk` (directories, symlinks, fallocate).
-/// Returns the run that is mapped at `lblk` afterwards, at least one block. On bigalloc
+/// Claims, books and maps the first of `blocks`, which begin with a hole (directories, symlinks,
+/// fallocate). Returns the run that is mapped there afterwards, at least one block. On bigalloc
 /// a cluster that the file already owns is used.
 ///
 /// # Errors
@@ -27,10 +28,10 @@ pub fn allocate(
     env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
-    lblk: u32,
-    len: u32,
+    blocks: Range<u32>,
     state: ExtentState,
 ) -> Result<Run> {
+    let (lblk, len) = (blocks.start, blocks.end.saturating_sub(blocks.start));
     let mut map = inode.map.write();
     let found = lookup_locked(env, inode, &map, lblk, len.max(1))?;
     if found.is_mapped() {
@@ -120,31 +121,40 @@ fn wish(env: &MapEnv, inode: &Inode, hole: &Hole, rights: SpaceRights) -> Result
     Ok(Request { goal, len, min, purpose, privileged, reserved: false, low })
 }
 
-/// Books the first `len` blocks of `claim` and maps them at `lblk` (data before mapping: the data
-/// are on their way to the device already). `offset_in_claim` is not zero only on bigalloc, where
-/// `lblk` may lie inside its cluster: the claim begins with the cluster then. Returns how many
-/// blocks are mapped, and why not all if so: blocks that could not be mapped stay with the claim.
+/// The blocks of a file that a claim is mapped to.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// The first logical block.
+    pub lblk: u32,
+    /// Blocks of the claim before the first one that is mapped: not zero only on bigalloc, where
+    /// `lblk` may lie inside its cluster.
+    pub offset: u32,
+    /// Blocks that are mapped.
+    pub len: u32,
+}
+
+/// Books the first blocks of `claim` and maps them, written, at `at` (data before mapping: the data
+/// are on their way to the device already). Returns how many blocks are mapped, and why not all if
+/// so: blocks that could not be mapped stay with the claim.
 ///
 /// # Errors
 /// EAGAIN if one of the clusters is the file's already (see [`unowned`](super::unowned));
-/// EOPNOTSUPP for unwritten blocks in a map that does not know them; EINVAL for a claim that is too
-/// short or lies wrong; ENOSPC, `Corrupt`, `Io`.
-#[expect(clippy::too_many_arguments, reason = "a run, a claim, and where they meet")]
+/// EOPNOTSUPP for block pointers on bigalloc; EINVAL for a claim that is too short or lies wrong;
+/// ENOSPC, `Corrupt`, `Io`.
 pub fn insert_claim(
     env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
-    lblk: u32,
+    at: Placement,
     claim: &mut Claim,
-    offset_in_claim: u32,
-    len: u32,
-    state: ExtentState,
 ) -> (u32, Result<()>) {
-    let fits = offset_in_claim.checked_add(len).is_some_and(|end| end <= claim.len);
-    if len == 0 || !fits || offset_in_claim != lblk % env.geo.cluster_ratio() {
+    let Placement { lblk, offset, len } = at;
+    let fits = offset.checked_add(len).is_some_and(|end| end <= claim.len);
+    if len == 0 || !fits || offset != lblk % env.geo.cluster_ratio() {
         return (0, Err(Errno::Inval.into()));
     }
-    let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset_in_claim)), state };
+    let (pblk, state) = (BlockNr(claim.start.0 + u64::from(offset)), ExtentState::Written);
+    let run = Run { lblk, len, pblk, state };
     let mut map = inode.map.write();
     if env.geo.cluster_ratio() > 1 {
         match unowned_locked(env, inode, &map, lblk, len) {
@@ -182,7 +192,7 @@ pub fn insert_scattered(
     parts: &[(u32, u32)],
 ) -> (u32, Result<()>) {
     if let [(lblk, len)] = *parts {
-        return insert_claim(env, step, inode, lblk, claim, 0, len, ExtentState::Written);
+        return insert_claim(env, step, inode, Placement { lblk, offset: 0, len }, claim);
     }
     let sum: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
     if sum != claim.len.into()
@@ -260,7 +270,8 @@ fn free_booked(nodes: &mut Writer<'_, '_, '_>, (start, len): (BlockNr, u32)) -> 
 /// must be one block. Costs [`credits`](super::credits) for the run.
 ///
 /// # Errors
-/// EOPNOTSUPP and EINVAL as [`insert_claim`]; `Corrupt` if a block is mapped, ENOSPC, `Io`.
+/// EOPNOTSUPP for unwritten blocks in a map that does not know them, and on bigalloc; EINVAL for
+/// inline data; `Corrupt` if a block is mapped, ENOSPC, `Io`.
 pub fn insert_booked(
     env: &MapEnv,
     step: &mut Step<'_>,

@@ -41,7 +41,7 @@ pub use convert::{has_unwritten, mark_unwritten, mark_written};
 pub use env::MapEnv;
 pub use first::{FirstBlock, claim_first, map_first};
 pub use lookup::{Around, around, check_distinct, goal, implied, lookup, pieces, unowned};
-pub use map::{allocate, insert_booked, insert_claim, insert_scattered};
+pub use map::{Placement, allocate, insert_booked, insert_claim, insert_scattered};
 pub use owner::{charge, init, init_body, max_blocks, owns_nothing};
 pub use share::MapShape;
 pub use shift::{shift, split_at};

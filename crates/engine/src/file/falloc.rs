@@ -142,7 +142,7 @@ fn fill(
     size: Option<u64>,
 ) -> Result<u32> {
     st.begin(times::CREDITS + extent::credits(st, inode, len))?.step(|step| {
-        let run = extent::allocate(st, step, inode, lblk, len, ExtentState::Unwritten)?;
+        let run = extent::allocate(st, step, inode, lblk..lblk + len, ExtentState::Unwritten)?;
         if let Some(size) = size {
             let size = map::byte(st, lblk + run.len).min(size);
             times::grow_disk_size(st, step, inode, size)?;

@@ -73,7 +73,7 @@ pub fn set_link(st: &Store, tx: &mut Tx<'_>, inode: &Arc<Inode>, target: &[u8]) 
     }
     tx.step(|step| extent::init(st, step, inode))?;
     tx.step(|step| {
-        let run = extent::allocate(st, step, inode, 0, 1, ExtentState::Written)?;
+        let run = extent::allocate(st, step, inode, 0..1, ExtentState::Written)?;
         let buf = st.cache.fresh(run.pblk.0);
         put(step.write(&buf, Seal::NONE)?.get_mut(..target.len()));
         step.edit(inode)?.size = target.len() as u64;

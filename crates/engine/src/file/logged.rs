@@ -138,7 +138,9 @@ fn writable_block(
             extent::mark_written(st, step, inode, lblk..lblk + 1)?;
             run.pblk
         }
-        ExtentState::Hole => extent::allocate(st, step, inode, lblk, 1, ExtentState::Written)?.pblk,
+        ExtentState::Hole => {
+            extent::allocate(st, step, inode, lblk..lblk + 1, ExtentState::Written)?.pblk
+        }
     };
     let buffer = st.cache.fresh(pblk.0);
     drop(step.write(&buffer, Seal::NONE)?);

@@ -16,7 +16,7 @@ use super::times::Note;
 use super::{map, times};
 use crate::alloc::Claim;
 use crate::error::{Error, Result};
-use crate::extent::{self, ExtentState, Run};
+use crate::extent::{self, ExtentState, Placement, Run};
 use crate::inode::{Inode, Step, Tx, Work};
 use crate::store::Store;
 use crate::volume::SpaceRights;
@@ -228,12 +228,14 @@ pub(super) struct After {
     pub stamp: Option<Note>,
     /// The block behind the last one that was mapped, or was already.
     pub reached: u32,
+    /// Credits of the handle, each time that it is restarted.
+    credits: u32,
 }
 
 impl After {
     /// Nothing is mapped yet.
     pub fn new(size: u64, stamp: Option<Note>) -> After {
-        After { size, stamp, reached: 0 }
+        After { size, stamp, reached: 0, credits: 0 }
     }
 }
 
@@ -260,7 +262,8 @@ pub(super) fn apply(
             credits += cost;
             many += 1;
         }
-        apply_batch(st, inode, (pieces, many), credits, after)?;
+        after.credits = credits;
+        apply_batch(st, inode, (pieces, many), after)?;
     }
     Ok(())
 }
@@ -284,33 +287,26 @@ fn extent_of((pieces, many): &First<'_>, st: &Store) -> (u64, bool) {
     )
 }
 
-fn apply_batch(
-    st: &Store,
-    inode: &Arc<Inode>,
-    first: First<'_>,
-    credits: u32,
-    after: &mut After,
-) -> Result<()> {
+fn apply_batch(st: &Store, inode: &Arc<Inode>, first: First<'_>, after: &mut After) -> Result<()> {
     let (end, maps) = extent_of(&first, st);
     if !maps && after.stamp.is_none() && inode.body().size >= end.min(after.size) {
         first.0.drain(..first.1);
         after.reached = after.reached.max(map::block_up(st, end));
         return Ok(());
     }
-    apply_in(st, &mut st.begin(credits)?, inode, first, credits, after)
+    apply_in(st, &mut st.begin(after.credits)?, inode, first, after)
 }
 
-/// Maps pieces within a handle, which is restarted with as many credits if necessary. The size on
+/// Maps pieces within a handle, which is restarted if necessary. The size on
 /// disk covers the mapped pieces, also after an error: no written block may be behind it.
 fn apply_in(
     st: &Store,
     tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
     first: First<'_>,
-    credits: u32,
     after: &mut After,
 ) -> Result<()> {
-    let mapped = map_pieces(st, tx, inode, first, credits, after);
+    let mapped = map_pieces(st, tx, inode, first, after);
     let noted = tx.step(|step| note_mapped(st, step, inode, after));
     match mapped {
         Ok(()) => noted,
@@ -394,7 +390,8 @@ fn apply_together(st: &Store, files: Vec<Written<'_>>, credits: u32) -> Vec<Resu
     };
     let each = |Written { inode, pieces, size }: Written<'_>| {
         let many = pieces.len();
-        apply_in(st, &mut tx, inode, (pieces, many), credits, &mut After::new(size, None))
+        let mut after = After { credits, ..After::new(size, None) };
+        apply_in(st, &mut tx, inode, (pieces, many), &mut after)
     };
     files.into_iter().map(each).collect()
 }
@@ -406,7 +403,6 @@ fn map_pieces(
     tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
     first: First<'_>,
-    credits: u32,
     after: &mut After,
 ) -> Result<()> {
     let joins = st.geo.cluster_bits == 0 && extent::has_unwritten(inode);
@@ -436,7 +432,7 @@ fn map_pieces(
                 let at = if parts.len() == 1 { lblk + mapped } else { lblk };
                 keep_unless(result, pieces, (at, claim.len), claim, 0)?;
             }
-            piece => map_piece(st, tx, inode, pieces, piece, credits, after)?,
+            piece => map_piece(st, tx, inode, (pieces, piece), after)?,
         }
     }
     Ok(())
@@ -485,26 +481,23 @@ fn map_piece(
     st: &Store,
     tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
-    pieces: &mut Pieces,
-    piece: Piece,
-    credits: u32,
+    (pieces, piece): (&mut Pieces, Piece),
     after: &mut After,
 ) -> Result<()> {
     let end = piece.end();
     let Piece { lblk, len, pblk, how } = piece;
     match how {
         MapAction::InPlace => {}
-        MapAction::Convert => return convert(st, tx, inode, lblk..end, credits, after),
+        MapAction::Convert => return convert(st, tx, inode, lblk..end, after),
         MapAction::Map { mut claim, offset } => {
-            let (mapped, result) = tx.step(|step| {
-                let written = ExtentState::Written;
-                Ok(extent::insert_claim(st, step, inode, lblk, &mut claim, offset, len, written))
-            })?;
+            let at = Placement { lblk, offset, len };
+            let (mapped, result) =
+                tx.step(|step| Ok(extent::insert_claim(st, step, inode, at, &mut claim)))?;
             after.note_parts(&[(lblk, len)], mapped);
             let offset = if mapped == 0 { offset } else { 0 };
             return keep_unless(result, pieces, (lblk + mapped, len - mapped), claim, offset);
         }
-        MapAction::Owned => tx.step(|step| map_owned(st, step, inode, lblk, len, pblk))?,
+        MapAction::Owned => tx.step(|step| map_owned(st, step, inode, (lblk, len, pblk)))?,
     }
     after.note(end);
     Ok(())
@@ -517,7 +510,6 @@ fn convert(
     tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
-    credits: u32,
     after: &mut After,
 ) -> Result<()> {
     let mut at = range.start;
@@ -528,7 +520,7 @@ fn convert(
             return Ok(());
         }
         tx.step(|step| note_mapped(st, step, inode, after)).inspect_err(|e| st.give_up(e))?;
-        tx.restart(credits)?;
+        tx.restart(after.credits)?;
     }
 }
 
@@ -536,11 +528,9 @@ fn map_owned(
     st: &Store,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
-    lblk: u32,
-    len: u32,
-    pblk: BlockNr,
+    (lblk, len, pblk): (u32, u32, BlockNr),
 ) -> Result<()> {
-    let run = extent::allocate(st, step, inode, lblk, len, ExtentState::Written)?;
+    let run = extent::allocate(st, step, inode, lblk..lblk + len, ExtentState::Written)?;
     match run.pblk == pblk && run.len >= len {
         true => Ok(()),
         false => Err(Corrupt::new("cluster")

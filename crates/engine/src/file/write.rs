@@ -204,7 +204,7 @@ fn add_page(
         pages.pin(lblk..lblk.saturating_add(1));
         pages.is_crowded(lblk)
     };
-    let added = add_pinned(st, inode, lblk, offset, data, crowded);
+    let added = add_pinned(st, inode, (lblk, crowded), offset, data);
     if added.is_err() {
         let _work = inode.pages.work.lock();
         unpin(st, inode);
@@ -216,10 +216,9 @@ fn add_page(
 fn add_pinned(
     st: &CallerStore<'_>,
     inode: &Arc<Inode>,
-    lblk: u32,
+    (lblk, crowded): (u32, bool),
     offset: u64,
     data: &[u8],
-    crowded: bool,
 ) -> Result<()> {
     let run = map::lookup(st, inode, lblk..lblk.saturating_add(1))?;
     let whole = data.len() == st.block_size();

@@ -186,7 +186,7 @@ impl Operations {
             let promised = i64::try_from(inode.promised.load(Ordering::Relaxed)).unwrap_or(0);
             let (space, promised) = (st.quota.bytes(sectors), st.quota.bytes(promised));
             let change = Change { space, inodes, promised };
-            let done = st.quota.transfer(Some(tid), old, new, change, true)?;
+            let done = st.quota.transfer(Some(tid), (old, new), change, true)?;
             if done == Outcome::Done {
                 (body.uid, body.gid, body.projid) = ids;
                 body.ctime = now;
@@ -254,7 +254,8 @@ impl Operations {
         inode: &Arc<Inode>,
     ) -> Result<()> {
         let st = self.st();
-        let run = extent::allocate(st, step, inode, file.len(), 1, extent::ExtentState::Written)?;
+        let next = file.len()..file.len() + 1;
+        let run = extent::allocate(st, step, inode, next, extent::ExtentState::Written)?;
         file.add_block(step.handle(), run.pblk.0)?;
         step.edit(inode)?.size = u64::from(file.len()) * u64::from(st.geo.block_size);
         Ok(())

@@ -264,7 +264,7 @@ impl Quotas {
         change: Change,
         bound: bool,
     ) -> Result<Outcome> {
-        self.transfer(tid, Owners::default(), owners, change, bound)
+        self.transfer(tid, (Owners::default(), owners), change, bound)
     }
 
     /// Moves the usage of an inode from the owners `from` to `to`. Owners in both are not changed.
@@ -274,8 +274,7 @@ impl Quotas {
     pub fn transfer(
         &self,
         tid: Option<u64>,
-        from: Owners,
-        to: Owners,
+        (from, to): (Owners, Owners),
         change: Change,
         bound: bool,
     ) -> Result<Outcome> {

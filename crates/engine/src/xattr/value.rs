@@ -191,7 +191,7 @@ fn write_content(env: &AttrEnv, tx: &mut Tx<'_>, ea: &Arc<Inode>, value: &[u8]) 
     let mut lblk = 0;
     while lblk < count {
         lblk += tx.step(|step| {
-            let run = extent::allocate(env, step, ea, lblk, count - lblk, ExtentState::Written)?;
+            let run = extent::allocate(env, step, ea, lblk..count, ExtentState::Written)?;
             for i in 0..run.len.min(count - lblk) {
                 let at = (lblk + i) as usize * size;
                 let chunk = &value[at..value.len().min(at + size)];
