@@ -7,10 +7,10 @@
 //! - Pages of the blocks are written back before the write, and dropped after the device has the
 //!   new bytes. The generation of the pages keeps readers from caching bytes that they read before.
 
-use super::ahead::Growth;
 use super::map::Kind;
 use super::plan::{self, After, MapAction, Piece, PlanRequest};
 use super::times::Note;
+use super::window::Growth;
 use super::{inline, limits, logged, map, read, space, times, write, writeback};
 use crate::error::{Error, Result};
 use crate::extent::ExtentState;

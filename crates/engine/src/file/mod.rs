@@ -15,48 +15,45 @@
 //! and [`free_blocks`] (of an unreachable inode) need no lock. Every change of the mapping of data
 //! must hold [`crate::inode::Pages::work`].
 
-mod ahead;
-mod batch;
+mod cached;
 mod direct;
 mod extents;
-mod falloc;
 mod fsync;
 mod inline;
 mod limits;
-mod link;
-mod load;
 mod logged;
 mod map;
-mod plan;
-mod read;
+mod placement;
+mod range;
 mod seek;
-mod shift;
-mod space;
-mod submit;
+mod symlink;
 mod tail;
 mod times;
-mod truncate;
 mod verity;
-mod write;
 mod writeback;
 mod zero;
 
-pub use batch::writeback_all;
+pub use cached::read::read;
+pub use cached::write::write;
 pub use direct::{read_direct, write_direct};
 pub use extents::{Extent, ExtentFlags, fiemap};
-pub use falloc::{Falloc, fallocate};
 pub use fsync::fsync;
-pub use link::{read_link, set_link, target_len};
 pub use logged::log_data;
 pub use map::check_map;
-pub use read::read;
+pub use placement::space::{MAX_WAITS_FOR_SPACE, release_reserved};
+pub use range::falloc::{Falloc, fallocate};
+pub use range::truncate::{can_truncate, free_blocks, truncate};
 pub use seek::seek;
-pub use space::{MAX_WAITS_FOR_SPACE, release_reserved};
+pub use symlink::{read_link, set_link, target_len};
 pub use times::{Note, strip_mode};
-pub use truncate::{can_truncate, free_blocks, truncate};
 pub use verity::{applies as is_verified, measure};
-pub use write::write;
+pub use writeback::batch::writeback_all;
 pub use writeback::writeback;
+
+use cached::{fill, read, write};
+use placement::{plan, space, window};
+use range::{falloc, shift, truncate};
+use writeback::{batch, submit};
 
 use crate::inode::Inode;
 use crate::store::Store;
@@ -102,7 +99,7 @@ pub fn close_writer(inode: &Inode) {
         && !inode.pages.busy()
         && let Some(work) = inode.pages.work.get()
     {
-        ahead::discard(&mut work.lock());
+        window::discard(&mut work.lock());
     }
 }
 

@@ -1,8 +1,8 @@
 //! Blocks from the device into pages, a stretch at a time.
 
-use super::{map, verity};
 use crate::error::Result;
 use crate::extent::ExtentState;
+use crate::file::{map, verity};
 use crate::inode::Inode;
 use crate::store::Store;
 use std::ops::Range;
@@ -13,14 +13,18 @@ const MAX_AHEAD: usize = 1 << 20;
 
 /// Whole blocks that were read, from `lblk` on. Bytes behind the end of the file are zero.
 #[derive(Debug)]
-pub(super) struct Stretch {
+pub(in crate::file) struct Stretch {
     pub lblk: u32,
     pub bytes: Vec<u8>,
 }
 
 /// Reads the uncached block `wanted.start` and the following ones: uncached blocks of `wanted`, and
 /// more for a sequential reader. Caches blocks from the device as pages. The caller must hold `rw`.
-pub(super) fn ahead(st: &Store, inode: &Arc<Inode>, wanted: Range<u32>) -> Result<Stretch> {
+pub(in crate::file) fn ahead(
+    st: &Store,
+    inode: &Arc<Inode>,
+    wanted: Range<u32>,
+) -> Result<Stretch> {
     let max = (MAX_AHEAD / st.block_size()).max(1) as u32;
     let len = inode.pages.ahead.miss(wanted.start, (wanted.end - wanted.start).min(4 * max), max);
     let last = map::block_up(st, map::visible(st, inode));
@@ -29,7 +33,11 @@ pub(super) fn ahead(st: &Store, inode: &Arc<Inode>, wanted: Range<u32>) -> Resul
 }
 
 /// Reads uncached blocks: from the start of `blocks` up to the first that is cached.
-pub(super) fn stretch(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<Stretch> {
+pub(in crate::file) fn stretch(
+    st: &Store,
+    inode: &Arc<Inode>,
+    blocks: Range<u32>,
+) -> Result<Stretch> {
     let (generation, end) = {
         let pages = inode.pages.read();
         (

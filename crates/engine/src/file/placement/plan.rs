@@ -10,13 +10,13 @@
 //! The caller holds the inode's `work` from the making of a plan until it is mapped, or excludes
 //! others from its blocks (and their clusters) in between by a range lock.
 
-use super::ahead::{self, Growth, ScatteredAlloc};
-use super::space::{self, AllocRequest, Waits};
-use super::times::Note;
-use super::{map, times};
 use crate::alloc::Claim;
 use crate::error::{Error, Result};
 use crate::extent::{self, ExtentState, Placement, Run};
+use crate::file::space::{self, AllocRequest, Waits};
+use crate::file::times::Note;
+use crate::file::window::{self, Growth, ScatteredAlloc};
+use crate::file::{map, times};
 use crate::inode::{Inode, Step, Tx, Work};
 use crate::store::Store;
 use crate::volume::SpaceRights;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 /// The change of the map after a piece's data are written.
 #[derive(Debug)]
-pub(super) enum MapAction {
+pub(in crate::file) enum MapAction {
     /// Nothing: the blocks are mapped and written.
     InPlace,
     /// The blocks are mapped unwritten: they become written.
@@ -41,7 +41,7 @@ pub(super) enum MapAction {
 
 /// Blocks that lie together in the file and on the device.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(in crate::file) struct Piece {
     pub lblk: u32,
     pub len: u32,
     pub pblk: BlockNr,
@@ -62,7 +62,7 @@ impl Piece {
 
 /// The inputs of a plan.
 #[derive(Debug)]
-pub(super) struct PlanRequest<'a> {
+pub(in crate::file) struct PlanRequest<'a> {
     /// The blocks to be written, not empty.
     pub blocks: Range<u32>,
     /// The number of reserved blocks; claims are subtracted.
@@ -80,7 +80,7 @@ pub(super) struct PlanRequest<'a> {
 
 /// Finds places for blocks. If that fails after a part, the part is the plan: it covers the blocks
 /// from the start on.
-pub(super) fn make(
+pub(in crate::file) fn make(
     st: &Store,
     inode: &Arc<Inode>,
     work: &mut Work,
@@ -170,7 +170,7 @@ fn hole(
     let first = run.lblk - offset;
     let blocks = (offset + len).checked_next_multiple_of(ratio).unwrap_or(offset + len);
     // Preallocations for the position come first: their neighbors are in use by the file.
-    let own = need.pack.as_ref().and_then(|_| ahead::kept(inode, work, first, blocks));
+    let own = need.pack.as_ref().and_then(|_| window::kept(inode, work, first, blocks));
     let packed = own.or_else(|| need.pack.as_deref_mut().and_then(|pack| pack.take(st, blocks)));
     let claim = match packed {
         Some(claim) => {
@@ -211,7 +211,7 @@ fn owned(st: &Store, inode: &Inode, run: Run) -> Result<Piece> {
 }
 
 /// Places that nothing was mapped to are given up. Their space stays set aside: gives the blocks.
-pub(super) fn unplace(pieces: impl IntoIterator<Item = Piece>) -> u32 {
+pub(in crate::file) fn unplace(pieces: impl IntoIterator<Item = Piece>) -> u32 {
     let blocks = |piece: Piece| match piece.how {
         MapAction::Map { claim, .. } => claim.into_reservation(),
         MapAction::InPlace | MapAction::Convert | MapAction::Owned => 0,
@@ -221,7 +221,7 @@ pub(super) fn unplace(pieces: impl IntoIterator<Item = Piece>) -> u32 {
 
 /// Further work of the handle that maps.
 #[derive(Debug)]
-pub(super) struct After {
+pub(in crate::file) struct After {
     /// The file's size: the size on disk grows up to it with the pieces.
     pub size: u64,
     /// The effects of the change of content on the inode, if any.
@@ -241,11 +241,11 @@ impl After {
 
 /// Pieces in the order of the file. Those that are mapped leave; after an error those that are not
 /// are left.
-pub(super) type Pieces = VecDeque<Piece>;
+pub(in crate::file) type Pieces = VecDeque<Piece>;
 
 /// Maps pieces whose data are written, in as few handles as their credits allow. After an error the
 /// size on disk covers the mapped pieces, and `after.reached` is their end.
-pub(super) fn apply(
+pub(in crate::file) fn apply(
     st: &Store,
     inode: &Arc<Inode>,
     pieces: &mut Pieces,
@@ -337,7 +337,7 @@ fn note_mapped(
 
 /// A file whose pieces are written to the device.
 #[derive(Debug)]
-pub(super) struct Written<'a> {
+pub(in crate::file) struct Written<'a> {
     pub inode: &'a Arc<Inode>,
     pub pieces: &'a mut Pieces,
     /// The file's size, as in [`After`].
@@ -359,7 +359,7 @@ impl Written<'_> {
 
 /// Maps the pieces of many files, as many files in one handle as it may have credits for. Returns
 /// the result of each file in their order.
-pub(super) fn apply_all(st: &Store, files: Vec<Written<'_>>) -> Vec<Result<()>> {
+pub(in crate::file) fn apply_all(st: &Store, files: Vec<Written<'_>>) -> Vec<Result<()>> {
     let most = st.journal.max_credits() / 4;
     let mut results = Vec::with_capacity(files.len());
     let mut files = files.into_iter().map(|file| (file.cost(st), file)).peekable();

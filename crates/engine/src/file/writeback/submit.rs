@@ -15,7 +15,11 @@ use std::io;
 const MAX_THREADS: usize = 4;
 
 /// Submits a batch and reports each request: its offset, its length in bytes and its result.
-pub(super) fn each(st: &Store, plug: Plug<'_>, done: impl FnMut(u64, u64, io::Result<()>)) {
+pub(in crate::file) fn each(
+    st: &Store,
+    plug: Plug<'_>,
+    done: impl FnMut(u64, u64, io::Result<()>),
+) {
     let busy = Busy::enter(&st.dirty_files.submitting);
     plug.finish_by((extant_sync::shard_count() / busy.all).clamp(1, MAX_THREADS), done);
 }
@@ -24,7 +28,7 @@ pub(super) fn each(st: &Store, plug: Plug<'_>, done: impl FnMut(u64, u64, io::Re
 ///
 /// # Errors
 /// The first of the device. The other requests are submitted nevertheless.
-pub(super) fn all(st: &Store, plug: Plug<'_>) -> io::Result<()> {
+pub(in crate::file) fn all(st: &Store, plug: Plug<'_>) -> io::Result<()> {
     let mut first = Ok(());
     each(st, plug, |_, _, result| {
         if first.is_ok() {

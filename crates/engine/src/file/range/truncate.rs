@@ -7,10 +7,10 @@
 //!   device, a cut zeroes it before the smaller size is durable, since other programs may extend
 //!   the file later; see `tail`.
 
-use super::zero::{self, CutTail};
-use super::{ahead, inline, limits, map, space, tail, times, writeback};
 use crate::error::{Errno, Result};
 use crate::extent;
+use crate::file::zero::{self, CutTail};
+use crate::file::{inline, limits, map, space, tail, times, window, writeback};
 use crate::inode::{Inode, OrphanAt, Step, Tx, Work};
 use crate::orphan::Orphans;
 use crate::store::Store;
@@ -35,11 +35,11 @@ pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
     if inline::truncate(&st.on_behalf(SpaceRights::default()), inode, size)? {
         return Ok(());
     }
-    if size == 0 && inode.pages.size() == 0 && super::has_no_content(inode) {
+    if size == 0 && inode.pages.size() == 0 && crate::file::has_no_content(inode) {
         return times::note_emptied(st, inode);
     }
     let mut work = inode.pages.work.lock();
-    ahead::discard(&mut work);
+    window::discard(&mut work);
     let result = match size > inode.pages.size() {
         true => grow(st, inode, &mut work, size),
         false => shrink(st, inode, &mut work, size),
@@ -167,13 +167,18 @@ fn budget(st: &Store, inode: &Inode) -> u32 {
 
 /// Unmaps and frees all blocks from `from` on, over as many transactions as it takes. If it takes
 /// more than one, there is an orphan record.
-pub(super) fn cut(st: &Store, tx: &mut Tx<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
+pub(in crate::file) fn cut(
+    st: &Store,
+    tx: &mut Tx<'_>,
+    inode: &Arc<Inode>,
+    from: u32,
+) -> Result<()> {
     let end = u64::from(from).max(extent::max_blocks(st, inode));
     remove_by(st, tx, inode, from.into()..end, |step| st.orphans.add(step, inode))
 }
 
 /// Unmaps and frees the blocks `[from, end)`, over as many transactions as it takes.
-pub(super) fn remove(
+pub(in crate::file) fn remove(
     st: &Store,
     tx: &mut Tx<'_>,
     inode: &Arc<Inode>,
@@ -204,7 +209,7 @@ fn remove_by<'a>(
 }
 
 /// Opens a handle that can free a part of the file at a time.
-pub(super) fn begin_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Tx<'a>> {
+pub(in crate::file) fn begin_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Tx<'a>> {
     st.begin(times::CREDITS + budget(st, inode))
 }
 
@@ -213,7 +218,7 @@ pub(super) fn begin_removal<'a>(st: &'a Store, inode: &Inode) -> Result<Tx<'a>> 
 /// may reach the inode.
 pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
     let mut work = inode.pages.work.lock();
-    ahead::discard(&mut work);
+    window::discard(&mut work);
     if inode.ftype == FileType::Regular {
         write_cluster(st, inode, &mut work, map::block_up(st, from))?;
         cut_pages(st, inode, from);

@@ -17,11 +17,11 @@
 //! # Locking
 //! The caller must hold the inode's `work`, except to return preallocations when space is short.
 
-use super::map;
-use super::space::AllocRequest;
 use crate::alloc::{Claim, Purpose, Request, Small, Taken};
 use crate::error::Result;
 use crate::extent::{self, Around};
+use crate::file::map;
+use crate::file::space::AllocRequest;
 use crate::inode::{Inode, Work};
 use crate::store::Store;
 use crate::volume::SpaceRights;
@@ -38,7 +38,7 @@ const GROWING_CLUSTERS: u64 = 32;
 
 /// How a write changes its file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Growth {
+pub(in crate::file) struct Growth {
     /// Size in bytes afterwards.
     pub size: u64,
     /// The write itself makes the file longer.
@@ -47,7 +47,7 @@ pub(super) struct Growth {
 
 /// The space that a file has for one of its blocks.
 #[derive(Debug)]
-pub(super) enum Ahead {
+pub(in crate::file) enum Ahead {
     /// The blocks, or the first of them.
     Claim(Claim),
     /// Only so many are to be claimed, without more.
@@ -57,21 +57,21 @@ pub(super) enum Ahead {
 }
 
 /// Returns all preallocations of the file.
-pub(super) fn discard(work: &mut Work) {
+pub(in crate::file) fn discard(work: &mut Work) {
     if let Some(own) = work.take() {
         own.discard();
     }
 }
 
 /// Returns all preallocations of a file that is not open for writing.
-pub(super) fn discard_of_closed(inode: &Inode, work: &mut Work) {
+pub(in crate::file) fn discard_of_closed(inode: &Inode, work: &mut Work) {
     if work.is_some() && !inode.pages.has_writers() {
         discard(work);
     }
 }
 
 /// Blocks from `lblk` on that the file has preallocated, if it has.
-pub(super) fn kept(inode: &Inode, work: &Work, lblk: u32, blocks: u32) -> Option<Claim> {
+pub(in crate::file) fn kept(inode: &Inode, work: &Work, lblk: u32, blocks: u32) -> Option<Claim> {
     match work.as_ref()?.take(lblk, blocks, !extent::has_unwritten(inode)) {
         Taken::Claim(claim) => Some(claim),
         Taken::Spent(_) | Taken::Nothing => None,
@@ -79,7 +79,7 @@ pub(super) fn kept(inode: &Inode, work: &Work, lblk: u32, blocks: u32) -> Option
 }
 
 /// Takes blocks for `want` from the file's preallocations, or preallocates them now.
-pub(super) fn take(
+pub(in crate::file) fn take(
     st: &Store,
     inode: &Inode,
     work: &mut Work,
@@ -193,7 +193,7 @@ fn bounds(st: &Store, inode: &Inode, want: AllocRequest, around: &Around, size: 
 /// Space for blocks that are written at once, far from each other within the file: one run after
 /// the other, as long as they are found.
 #[derive(Debug)]
-pub(super) struct ScatteredAlloc {
+pub(in crate::file) struct ScatteredAlloc {
     /// Blocks that are still to come, at most.
     left: u32,
     /// Where the next run should begin.

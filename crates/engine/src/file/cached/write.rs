@@ -6,10 +6,10 @@
 //! - The visible size is raised before the pages behind it can be written back, under the same
 //!   lock.
 
-use super::times::Note;
-use super::{batch, inline, limits, logged, map, space, times, zero};
 use crate::error::{Errno, Result};
 use crate::extent::{self, ExtentState};
+use crate::file::times::Note;
+use crate::file::{batch, inline, limits, logged, map, space, times, zero};
 use crate::inode::{Content, Cover, Inode, Place};
 use crate::store::{CallerStore, Store};
 use std::collections::BTreeSet;
@@ -96,7 +96,7 @@ fn fitting(st: &CallerStore<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -
 
 /// Writes `data` in parts that end at multiples of `most`. A lack of space ends it early; it is an
 /// error if nothing was written.
-pub(super) fn in_chunks(
+pub(in crate::file) fn in_chunks(
     st: &Store,
     offset: u64,
     data: &[u8],
@@ -119,7 +119,7 @@ pub(super) fn in_chunks(
 }
 
 /// Zeroes the last block behind the end of the file, before a write beyond it.
-pub(super) fn fill_gap(st: &Store, inode: &Arc<Inode>, offset: u64) -> Result<()> {
+pub(in crate::file) fn fill_gap(st: &Store, inode: &Arc<Inode>, offset: u64) -> Result<()> {
     let tail = times::tail(st, inode.pages.size());
     if offset <= tail.start || tail.is_empty() {
         return Ok(());

@@ -1,8 +1,8 @@
 //! Reading through the page cache.
 
-use super::map::Kind;
-use super::{inline, load, logged, map};
 use crate::error::Result;
+use crate::file::map::Kind;
+use crate::file::{fill, inline, logged, map};
 use crate::inode::Inode;
 use crate::store::Store;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub fn read(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Resu
         done += cached(st, inode, at, buf.get_mut(done..).unwrap_or_default());
         if done < len {
             let at = offset + done as u64;
-            let stretch = load::ahead(st, inode, map::block_of(st, at)..end)?;
+            let stretch = fill::ahead(st, inode, map::block_of(st, at)..end)?;
             let from = (at - map::byte(st, stretch.lblk)) as usize;
             done += copy(
                 stretch.bytes.get(from..).unwrap_or_default(),
@@ -36,7 +36,7 @@ pub fn read(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Resu
 }
 
 /// How many of `len` bytes at `offset` the file has.
-pub(super) fn readable(st: &Store, inode: &Inode, offset: u64, len: usize) -> usize {
+pub(in crate::file) fn readable(st: &Store, inode: &Inode, offset: u64, len: usize) -> usize {
     let rest = map::visible(st, inode).saturating_sub(offset);
     usize::try_from(rest).map_or(len, |rest| rest.min(len))
 }
@@ -56,7 +56,7 @@ fn cached(st: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> usize {
 }
 
 /// Copies as much as both have.
-pub(super) fn copy(from: &[u8], to: &mut [u8]) -> usize {
+pub(in crate::file) fn copy(from: &[u8], to: &mut [u8]) -> usize {
     let len = from.len().min(to.len());
     if let (Some(from), Some(to)) = (from.get(..len), to.get_mut(..len)) {
         to.copy_from_slice(from);

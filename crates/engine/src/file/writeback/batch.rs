@@ -16,10 +16,10 @@
 //! the first file of a batch may be waited for, since none is held then. The others are tried;
 //! files whose `work` is held by another thread are written alone afterwards.
 
-use super::plan::{self, Pieces, Written};
-use super::writeback::{self, Placing, UnderWriteback};
-use super::{ahead, map, submit};
 use crate::error::Result;
+use crate::file::plan::{self, Pieces, Written};
+use crate::file::writeback::{self, Placing, UnderWriteback};
+use crate::file::{map, submit, window};
 use crate::inode::{Inode, Work};
 use crate::store::{PlugPolicy, Store};
 use extant_blocks::Plug;
@@ -78,7 +78,7 @@ pub fn writeback_all(st: &Store) -> Result<()> {
 
 /// Writes back the dirty files that no other thread works on, which frees their reservations. Waits
 /// for no other thread. The caller may hold a file's `rw`, but must not hold a `work`.
-pub(super) fn clean(st: &Store) {
+pub(in crate::file) fn clean(st: &Store) {
     let mut walk = st.dirty_files.walk();
     loop {
         let inodes = walk.next(MAX_FILES);
@@ -89,7 +89,7 @@ pub(super) fn clean(st: &Store) {
             let Some(mut work) = inode.pages.work.try_lock() else { continue };
             // Errors are noted for fsync.
             let _ = writeback::within(st, &inode, &mut work, 0..map::END);
-            ahead::discard_of_closed(&inode, &mut work);
+            window::discard_of_closed(&inode, &mut work);
             drop(work);
             st.dirty_files.note_clean(&inode);
         }
@@ -97,7 +97,7 @@ pub(super) fn clean(st: &Store) {
 }
 
 /// Writes back until the pool is within its bounds. The caller may hold a file's `rw`, no `work`.
-pub(super) fn throttle(st: &Store) {
+pub(in crate::file) fn throttle(st: &Store) {
     st.pages.shrink();
     if st.pages.too_dirty() {
         // Errors are noted for fsync.
@@ -220,7 +220,7 @@ fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (u
                 }
                 if waiting > room {
                     let result = writeback::within(st, inode, &mut work, 0..map::END);
-                    ahead::discard_of_closed(inode, &mut work);
+                    window::discard_of_closed(inode, &mut work);
                     drop(work);
                     st.dirty_files.note_clean(inode);
                     return (dealt + 1, result);
@@ -302,7 +302,7 @@ impl<'a> Job<'a> {
                 writeback::alone(st, self.inode, &mut self.work, &self.taken, self.reserved)
             }
         };
-        ahead::discard_of_closed(self.inode, &mut self.work);
+        window::discard_of_closed(self.inode, &mut self.work);
         drop(self.work);
         st.dirty_files.note_clean(self.inode);
         result

@@ -5,10 +5,10 @@
 //! the blocks before the range are unchanged, and each remaining block is at its old or its new
 //! position.
 
-use super::limits;
-use super::{ahead, falloc, map, times, truncate, writeback, zero};
 use crate::error::{Errno, Result};
 use crate::extent::{self, Run};
+use crate::file::limits;
+use crate::file::{falloc, map, times, truncate, window, writeback, zero};
 use crate::inode::{Inode, Tx, Work};
 use crate::store::Store;
 use std::ops::Range;
@@ -16,7 +16,12 @@ use std::sync::Arc;
 
 /// Removes bytes `[offset, offset + len)` and moves the following ones down. Both must be multiples
 /// of a cluster, and the range must end before the end of the file; EINVAL otherwise.
-pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
+pub(in crate::file) fn collapse(
+    st: &Store,
+    inode: &Arc<Inode>,
+    offset: u64,
+    len: u64,
+) -> Result<()> {
     aligned(st, offset, len)?;
     let size = inode.pages.size();
     let end = offset.saturating_add(len);
@@ -39,7 +44,7 @@ pub(super) fn collapse(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) ->
 /// Moves the bytes from `offset` on up by `len`, which leaves a hole. Both must be multiples of a
 /// cluster, and `offset` must be within the file; EINVAL otherwise. EFBIG if the file would be too
 /// large.
-pub(super) fn insert(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
+pub(in crate::file) fn insert(st: &Store, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
     aligned(st, offset, len)?;
     let size = inode.pages.size();
     if offset >= size {
@@ -79,7 +84,7 @@ fn aligned(st: &Store, offset: u64, len: u64) -> Result<()> {
 
 /// No page and no preallocation is left from `offset` on; nothing there is dirty any more.
 fn clear(st: &Store, inode: &Arc<Inode>, work: &mut Work, offset: u64) -> Result<()> {
-    ahead::discard(work);
+    window::discard(work);
     falloc::drop_pages(st, inode, work, map::block_of(st, offset)..map::END)
 }
 

@@ -9,11 +9,14 @@
 //! `work` is held from taking pages until they are mapped, so truncation and allocation wait. `rw`
 //! is not needed.
 
-use super::ahead::{self, Growth, ScatteredAlloc};
+pub(super) mod batch;
+pub(super) mod submit;
+
 use super::map;
 use super::plan::{self, After, MapAction, Piece, Pieces, PlanRequest};
 use super::space::{self, Waits};
-use super::{submit, tail, times};
+use super::window::{self, Growth, ScatteredAlloc};
+use super::{tail, times};
 use crate::bounds::Remark;
 use crate::error::{Errno, Result};
 use crate::extent::MapShape;
@@ -72,7 +75,7 @@ pub fn writeback(st: &Store, inode: &Arc<Inode>, start: u64, end: u64) -> Result
     let result = {
         let mut work = inode.pages.work.lock();
         let result = within(st, inode, &mut work, map::blocks(st, start, end));
-        ahead::discard_of_closed(inode, &mut work);
+        window::discard_of_closed(inode, &mut work);
         result
     };
     st.dirty_files.note_clean(inode);

@@ -1,9 +1,11 @@
 //! fallocate(2): allocating, punching, zeroing; taking out and pushing apart are in `shift`.
 
-use super::times::Note;
-use super::{ahead, inline, limits, map, shift, space, tail, times, truncate, writeback, zero};
 use crate::error::{Errno, Result};
 use crate::extent::{self, ExtentState};
+use crate::file::times::Note;
+use crate::file::{
+    inline, limits, map, shift, space, tail, times, truncate, window, writeback, zero,
+};
 use crate::inode::{Inode, Work};
 use crate::store::{CallerStore, Store};
 use std::ops::Range;
@@ -82,7 +84,7 @@ fn allocate(
 ) -> Result<()> {
     writeback::writeback(st, inode, offset, end)?;
     let mut work = inode.pages.work.lock();
-    ahead::discard(&mut work);
+    window::discard(&mut work);
     tail::settle(st, inode, &mut work)?;
     prepare_growth(st, inode, end, grow)?;
     fill_holes(st, inode, map::blocks(st, offset, end), grow.then_some(end))?;
@@ -165,7 +167,7 @@ fn zero_edges(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<(
 }
 
 /// Drops the pages of blocks whose content is removed.
-pub(super) fn drop_pages(
+pub(in crate::file) fn drop_pages(
     st: &Store,
     inode: &Arc<Inode>,
     work: &mut Work,
@@ -206,7 +208,7 @@ fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
         false => end,
     };
     let mut work = inode.pages.work.lock();
-    ahead::discard(&mut work);
+    window::discard(&mut work);
     tail::settle(st, inode, &mut work)?;
     zero_edges(st, inode, offset, end)?;
     let whole = map::whole_blocks(st, offset, end);
@@ -240,7 +242,7 @@ fn zero_range(
 ) -> Result<()> {
     writeback::writeback(st, inode, offset, end)?;
     let mut work = inode.pages.work.lock();
-    ahead::discard(&mut work);
+    window::discard(&mut work);
     tail::settle(st, inode, &mut work)?;
     prepare_growth(st, inode, end, grow)?;
     zero_edges(st, inode, offset, end)?;

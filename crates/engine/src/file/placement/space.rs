@@ -1,10 +1,10 @@
 //! Space for data: reservations, claims, and the retries before ENOSPC.
 
-use super::ahead::{self, Ahead, Growth};
-use super::batch;
 use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, MapShape};
+use crate::file::batch;
+use crate::file::window::{self, Ahead, Growth};
 use crate::inode::{Inode, PageMap, Work};
 use crate::store::{Alone, CallerStore, Store};
 use crate::volume::SpaceRights;
@@ -12,7 +12,7 @@ use extant_format::features::Incompat;
 use extant_sync::{Level, levels};
 
 /// Returns whether the error is ENOSPC or EDQUOT, before which a part of the work may be done.
-pub(super) fn no_space(error: &Error) -> bool {
+pub(in crate::file) fn no_space(error: &Error) -> bool {
     error.is(Errno::NoSpc) || error.is(Errno::DQuot)
 }
 
@@ -23,7 +23,7 @@ pub const MAX_WAITS_FOR_SPACE: usize = 16;
 
 /// The waits that a caller can afford.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waits(usize);
+pub(in crate::file) struct Waits(usize);
 
 impl Waits {
     /// The operation can do without.
@@ -35,7 +35,7 @@ impl Waits {
 }
 
 /// Runs `f`, and again as long as it lacks space that can be had. No handle is open.
-pub(super) fn with_space<R>(
+pub(in crate::file) fn with_space<R>(
     st: &Store,
     waits: Waits,
     mut f: impl FnMut() -> Result<R>,
@@ -54,7 +54,7 @@ pub(super) fn with_space<R>(
 /// Writes all pages while no writer sets space aside: nothing is reserved then that is not needed.
 /// Writers wait until the result is dropped. The caller may hold a file's `rw` and ranges of it, no
 /// `work`, and must not set space aside.
-pub(super) fn alone(st: &Store) -> Alone<'_> {
+pub(in crate::file) fn alone(st: &Store) -> Alone<'_> {
     let alone = st.dirty_files.set_aside.alone();
     // Errors are noted for fsync.
     let _ = batch::writeback_all(st);
@@ -67,7 +67,10 @@ pub fn release_reserved(st: &Store) {
 }
 
 /// Runs `f`, which claims space with these waits, and if it lacks some, runs it again [`alone`].
-pub(super) fn before_others<R>(st: &Store, mut f: impl FnMut(Waits) -> Result<R>) -> Result<R> {
+pub(in crate::file) fn before_others<R>(
+    st: &Store,
+    mut f: impl FnMut(Waits) -> Result<R>,
+) -> Result<R> {
     match f(Waits::MAX) {
         Err(e) if e.is(Errno::NoSpc) => {
             let _alone = alone(st);
@@ -84,7 +87,7 @@ fn await_frees(st: &Store) -> bool {
 
 /// Reserves `blocks` for delayed allocation, and the blocks that the map may need for the pinned
 /// pages. The caller must hold `set_aside`, shared or exclusive.
-pub(super) fn reserve(st: &CallerStore<'_>, inode: &Inode, blocks: u32) -> Result<()> {
+pub(in crate::file) fn reserve(st: &CallerStore<'_>, inode: &Inode, blocks: u32) -> Result<()> {
     levels::assert_held(Level::SetAside);
     let share = share_missing(inode, || MapShape::of(st, inode));
     if blocks > 0 || share > 0 {
@@ -114,7 +117,7 @@ fn share_missing(inode: &Inode, shape: impl Fn() -> MapShape) -> u32 {
 
 /// Returns blocks reserved for the map beyond the need of the remaining dirty pages. The caller
 /// must hold `work`, so that the map does not change.
-pub(super) fn release_share(st: &Store, inode: &Inode) {
+pub(in crate::file) fn release_share(st: &Store, inode: &Inode) {
     if has_share(inode) {
         let shape = MapShape::of(st, inode);
         release_share_of(st, inode, shape, &mut inode.pages.write());
@@ -122,12 +125,17 @@ pub(super) fn release_share(st: &Store, inode: &Inode) {
 }
 
 /// Whether anything is set aside for the map.
-pub(super) fn has_share(inode: &Inode) -> bool {
+pub(in crate::file) fn has_share(inode: &Inode) -> bool {
     !inode.pages.never_used() && *inode.pages.write().share() > 0
 }
 
 /// As [`release_share`], with the pages locked. `shape` is the map's.
-pub(super) fn release_share_of(st: &Store, inode: &Inode, shape: MapShape, pages: &mut PageMap) {
+pub(in crate::file) fn release_share_of(
+    st: &Store,
+    inode: &Inode,
+    shape: MapShape,
+    pages: &mut PageMap,
+) {
     let left = pages.share_left(|pages| shape.needs(pages, inode.pages.size()));
     if left > 0 {
         st.alloc.unreserve(left.saturating_mul(st.geo.cluster_ratio()));
@@ -136,7 +144,7 @@ pub(super) fn release_share_of(st: &Store, inode: &Inode, shape: MapShape, pages
 
 /// After the map was changed for something else than pages: those that wait may need more than
 /// before, which may come from the margin.
-pub(super) fn renew_share(st: &Store, inode: &Inode) {
+pub(in crate::file) fn renew_share(st: &Store, inode: &Inode) {
     if !inode.pages.busy() {
         return;
     }
@@ -147,7 +155,7 @@ pub(super) fn renew_share(st: &Store, inode: &Inode) {
 }
 
 /// Gives a reservation back.
-pub(super) fn unreserve(st: &Store, inode: &Inode, blocks: u32) {
+pub(in crate::file) fn unreserve(st: &Store, inode: &Inode, blocks: u32) {
     if blocks > 0 {
         st.alloc.unreserve(blocks);
         st.quota.release_reservation(inode, blocks.into());
@@ -156,7 +164,7 @@ pub(super) fn unreserve(st: &Store, inode: &Inode, blocks: u32) {
 
 /// Runs `f`, which finds space for `blocks` blocks, if the owners' limits allow them to a caller
 /// with these rights.
-pub(super) fn promised<R>(
+pub(in crate::file) fn promised<R>(
     st: &Store,
     inode: &Inode,
     (blocks, rights): (u32, SpaceRights),
@@ -168,7 +176,7 @@ pub(super) fn promised<R>(
 
 /// A wish for data blocks at a hole.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AllocRequest {
+pub(in crate::file) struct AllocRequest {
     /// First logical block, at a cluster's start.
     pub lblk: u32,
     /// Blocks needed, in whole clusters.
@@ -179,7 +187,7 @@ pub(super) struct AllocRequest {
 }
 
 /// Claims a cluster for the first block of an inode that has no map yet.
-pub(super) fn claim_first(st: &CallerStore<'_>, inode: &Inode) -> Result<Claim> {
+pub(in crate::file) fn claim_first(st: &CallerStore<'_>, inode: &Inode) -> Result<Claim> {
     let ratio = st.geo.cluster_ratio();
     let request = Request {
         goal: st.alloc.inode_goal(inode.ino),
@@ -197,7 +205,7 @@ pub(super) fn claim_first(st: &CallerStore<'_>, inode: &Inode) -> Result<Claim> 
 }
 
 /// Returns the reservation of blocks that got their space from elsewhere.
-pub(super) fn settle(st: &Store, claim: &Claim, reserved: &mut u32) {
+pub(in crate::file) fn settle(st: &Store, claim: &Claim, reserved: &mut u32) {
     let used = claim.len.min(*reserved);
     if used > 0 {
         st.alloc.unreserve(used);
@@ -207,7 +215,7 @@ pub(super) fn settle(st: &Store, claim: &Claim, reserved: &mut u32) {
 
 /// Claims up to `want.need` blocks, and may preallocate more around them. Draws on `reserved`
 /// blocks set aside before. The claim may be shorter than needed.
-pub(super) fn claim(
+pub(in crate::file) fn claim(
     st: &Store,
     inode: &Inode,
     work: &mut Work,
@@ -218,7 +226,7 @@ pub(super) fn claim(
     let _of =
         tracing::trace_span!(target: "extant::frsp", "data", inode = inode.ino.0, lblk = want.lblk)
             .entered();
-    let need = match ahead::take(st, inode, work, want, growth)? {
+    let need = match window::take(st, inode, work, want, growth)? {
         Ahead::Claim(claim) => {
             settle(st, &claim, reserved);
             return Ok(claim);
