@@ -2,8 +2,8 @@
 //! same options.
 
 pub use crate::handler::{
-    Answer, Change, Credentials, Data, Entry, Handler, HowWritten, Invalidation, Listed, Tell,
-    Wants,
+    Answer, Change, CopyRequest, CreateMode, Credentials, Data, Entry, FallocRequest, Handler,
+    Invalidation, Listed, SetXattrRequest, Tell, Wants, WriteRequest,
 };
 pub use crate::types::{ErrorCode, FileAttr, NodeId};
 

@@ -37,15 +37,67 @@ pub struct Change {
     pub strip: bool,
 }
 
-/// Origin of a write.
+/// Mode of an inode that a request creates.
 #[derive(Clone, Copy, Debug)]
-pub struct HowWritten {
+pub struct CreateMode {
+    /// Mode, as in open(2).
+    pub bits: u32,
+    /// The sender's umask. It applies unless the directory has a default ACL.
+    pub umask: u32,
+}
+
+/// A write, with its origin.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteRequest<'a> {
+    /// Offset in the file in bytes.
+    pub offset: u64,
+    /// Content.
+    pub data: &'a [u8],
     /// Flags of the request.
     pub flags: WriteFlags,
     /// The file was opened with O_APPEND. Unknown (false) for writes from the page cache.
     pub opened_to_append: bool,
     /// The descriptor has O_APPEND now.
     pub appends: bool,
+}
+
+/// Arguments of copy_file_range(2).
+#[derive(Clone, Copy, Debug)]
+pub struct CopyRequest {
+    /// File that is read.
+    pub source: NodeId,
+    /// Offset in the source in bytes.
+    pub source_offset: u64,
+    /// File that is written.
+    pub target: NodeId,
+    /// Offset in the target in bytes.
+    pub target_offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+    /// The target was opened with O_APPEND.
+    pub opened_to_append: bool,
+}
+
+/// Arguments of fallocate(2).
+#[derive(Clone, Copy, Debug)]
+pub struct FallocRequest {
+    /// Start of the range in bytes.
+    pub offset: u64,
+    /// Length of the range in bytes.
+    pub len: u64,
+    /// Kind of the change, as the flags of the call.
+    pub mode: i32,
+}
+
+/// Arguments of setxattr(2).
+#[derive(Clone, Copy, Debug)]
+pub struct SetXattrRequest<'a> {
+    /// Name with its namespace.
+    pub name: &'a [u8],
+    /// Value.
+    pub value: &'a [u8],
+    /// Flags of the call.
+    pub flags: i32,
 }
 
 /// Inode of a name. The kernel remembers it until it sends FORGET.
@@ -153,8 +205,7 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         credentials: Credentials,
         at: (NodeId, &[u8]),
-        mode: u32,
-        umask: u32,
+        mode: CreateMode,
         what: New<'_>,
     ) -> Answer<Entry>;
 
@@ -163,8 +214,7 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         credentials: Credentials,
         at: (NodeId, &[u8]),
-        mode: u32,
-        umask: u32,
+        mode: CreateMode,
         flags: i32,
     ) -> Answer<Entry>;
 
@@ -174,8 +224,7 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         _who: Credentials,
         _dir: NodeId,
-        _mode: u32,
-        _umask: u32,
+        _mode: CreateMode,
         _flags: i32,
     ) -> Answer<Entry> {
         Err(ErrorCode::ENOSYS)
@@ -221,9 +270,7 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         credentials: Credentials,
         ino: NodeId,
-        offset: u64,
-        data: &[u8],
-        how: HowWritten,
+        write: WriteRequest<'_>,
     ) -> Answer<usize>;
 
     /// Makes a file durable.
@@ -267,14 +314,12 @@ pub trait Handler: Send + Sync + 'static {
         512
     }
 
-    /// Sets an attribute, with the flags of setxattr(2).
+    /// Sets an attribute.
     fn set_xattr(
         &self,
         _who: Credentials,
         _ino: NodeId,
-        _name: &[u8],
-        _value: &[u8],
-        _flags: i32,
+        _request: SetXattrRequest<'_>,
     ) -> Answer<()> {
         Err(ErrorCode::ENOSYS)
     }
@@ -299,15 +344,8 @@ pub trait Handler: Send + Sync + 'static {
         Err(ErrorCode::ENOSYS)
     }
 
-    /// Changes the space of a file as fallocate(2).
-    fn allocate(
-        &self,
-        _who: Credentials,
-        _ino: NodeId,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
-    ) -> Answer<()> {
+    /// Changes the space of a file.
+    fn allocate(&self, _who: Credentials, _ino: NodeId, _request: FallocRequest) -> Answer<()> {
         Err(ErrorCode::ENOSYS)
     }
 
@@ -353,15 +391,8 @@ pub trait Handler: Send + Sync + 'static {
     /// As [`Handler::write_back`], later on another thread.
     fn write_back_later(&self, _ino: NodeId) {}
 
-    /// Copies as copy_file_range(2). The target may have been opened with O_APPEND.
-    fn copy(
-        &self,
-        _who: Credentials,
-        _from: (NodeId, u64),
-        _to: (NodeId, u64),
-        _len: u64,
-        _opened_to_append: bool,
-    ) -> Answer<usize> {
+    /// Copies content and returns the number of copied bytes.
+    fn copy(&self, _who: Credentials, _request: CopyRequest) -> Answer<usize> {
         Err(ErrorCode::ENOSYS)
     }
 }

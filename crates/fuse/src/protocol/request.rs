@@ -2,7 +2,10 @@
 
 use super::abi::*;
 use super::{listing, reply};
-use crate::handler::{Answer, Change, Credentials, Data, Handler, HowWritten};
+use crate::handler::{
+    Answer, Change, CopyRequest, CreateMode, Credentials, Data, FallocRequest, Handler,
+    SetXattrRequest, WriteRequest,
+};
 use crate::types::decode_rdev;
 use crate::types::{ErrorCode, NodeId, WriteFlags};
 use extant_engine::{FileType, New, SetAttr, TimeSet, Timestamp};
@@ -175,10 +178,7 @@ fn answer_to(handler: &impl Handler, mut call: Call<'_>) -> Answer<usize> {
         op::STATFS => reply::only(call.payload, &statfs(handler)),
         op::SETXATTR | op::GETXATTR | op::LISTXATTR | op::REMOVEXATTR => xattr(handler, node, call),
         op::IOCTL => ioctl(handler, node, call),
-        op::FALLOCATE => {
-            let arg: FallocateIn = call.arg()?;
-            handler.allocate(call.credentials(), node, arg.offset, arg.length, arg.mode).map(|()| 0)
-        }
+        op::FALLOCATE => allocate(handler, node, &call),
         op::LSEEK => {
             let arg: LseekIn = call.arg()?;
             let offset = handler.seek(node, arg.offset, arg.whence)?;
@@ -259,11 +259,13 @@ fn named(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> 
         op::LINK => handler.link(NodeId(call.arg::<LinkIn>()?.node), node, call.name()?)?,
         op::SYMLINK => {
             let (name, target) = call.names()?;
-            handler.make(credentials, (node, name), 0o777, 0, New::Symlink(target))?
+            let mode = CreateMode { bits: 0o777, umask: 0 };
+            handler.make(credentials, (node, name), mode, New::Symlink(target))?
         }
         op::MKDIR => {
             let arg: MkdirIn = call.arg()?;
-            handler.make(credentials, (node, call.name()?), arg.mode, arg.umask, New::Dir)?
+            let mode = CreateMode { bits: arg.mode, umask: arg.umask };
+            handler.make(credentials, (node, call.name()?), mode, New::Dir)?
         }
         op::MKNOD => {
             let arg: MknodIn = call.arg()?;
@@ -271,21 +273,15 @@ fn named(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> 
                 FileType::Regular => New::File,
                 special => New::Special(special, decode_rdev(arg.rdev)),
             };
-            handler.make(credentials, (node, call.name()?), arg.mode, arg.umask, what)?
+            let mode = CreateMode { bits: arg.mode, umask: arg.umask };
+            handler.make(credentials, (node, call.name()?), mode, what)?
         }
         opcode => {
             let arg: CreateIn = call.arg()?;
+            let mode = CreateMode { bits: arg.mode, umask: arg.umask };
             let made = match opcode {
-                op::TMPFILE => {
-                    handler.create_nameless(credentials, node, arg.mode, arg.umask, arg.flags)?
-                }
-                _ => handler.create(
-                    credentials,
-                    (node, call.name()?),
-                    arg.mode,
-                    arg.umask,
-                    arg.flags,
-                )?,
+                op::TMPFILE => handler.create_nameless(credentials, node, mode, arg.flags)?,
+                _ => handler.create(credentials, (node, call.name()?), mode, arg.flags)?,
             };
             let mut out = reply::Out::new(call.payload);
             out.put(&reply::entry(&made, ttl))?;
@@ -334,12 +330,14 @@ fn read(handler: &impl Handler, node: NodeId, mut call: Call<'_>) -> Answer<usiz
 fn write(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {
     let arg: WriteIn = call.arg()?;
     let data = call.rest()?.get(..arg.size as usize).ok_or(ErrorCode::EINVAL)?;
-    let how = HowWritten {
+    let write = WriteRequest {
+        offset: arg.offset,
+        data,
         flags: WriteFlags::from_bits_retain(arg.write_flags),
         opened_to_append: arg.fh & handle::APPENDS != 0,
         appends: arg.flags & APPEND != 0,
     };
-    let size = handler.write(call.credentials(), node, arg.offset, data, how)? as u32;
+    let size = handler.write(call.credentials(), node, write)? as u32;
     reply::only(call.payload, &WriteOut { size, padding: 0 })
 }
 
@@ -365,7 +363,8 @@ fn xattr(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> 
             let arg: SetXattrIn = call.arg()?;
             let (name, value) = name(call.rest()?)?;
             let value = value.get(..arg.size as usize).ok_or(ErrorCode::EINVAL)?;
-            return handler.set_xattr(call.credentials(), node, name, value, arg.flags).map(|()| 0);
+            let request = SetXattrRequest { name, value, flags: arg.flags };
+            return handler.set_xattr(call.credentials(), node, request).map(|()| 0);
         }
         op::REMOVEXATTR => return handler.remove_xattr(node, call.name()?).map(|()| 0),
         op::GETXATTR => handler.xattr(node, call.name()?)?,
@@ -388,12 +387,22 @@ fn ioctl(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> 
     Ok(out.len())
 }
 
+fn allocate(handler: &impl Handler, node: NodeId, call: &Call<'_>) -> Answer<usize> {
+    let FallocateIn { offset, length: len, mode, .. } = call.arg()?;
+    let request = FallocRequest { offset, len, mode };
+    handler.allocate(call.credentials(), node, request).map(|()| 0)
+}
+
 fn copy(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {
     let arg: CopyIn = call.arg()?;
-    let to = (NodeId(arg.node_out), arg.offset_out);
-    let opened_to_append = arg.fh_out & handle::APPENDS != 0;
-    let size =
-        handler.copy(call.credentials(), (node, arg.offset_in), to, arg.len, opened_to_append)?
-            as u32;
+    let request = CopyRequest {
+        source: node,
+        source_offset: arg.offset_in,
+        target: NodeId(arg.node_out),
+        target_offset: arg.offset_out,
+        len: arg.len,
+        opened_to_append: arg.fh_out & handle::APPENDS != 0,
+    };
+    let size = handler.copy(call.credentials(), request)? as u32;
     reply::only(call.payload, &WriteOut { size, padding: 0 })
 }

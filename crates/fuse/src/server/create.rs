@@ -16,15 +16,20 @@ pub(super) fn whiteout_owner(credentials: Credentials) -> Caller {
     }
 }
 
+/// Returns the permissions of a new inode, for the engine.
+fn permissions(mode: CreateMode) -> u16 {
+    (mode.bits & 0o7777) as u16
+}
+
 /// Returns the engine's caller for a new file in `dir`. In a set-group-id directory the file gets
 /// the directory's group. A caller that may create set-group-id programs of that group, as a member
 /// by a supplementary group or by a capability, gets that group as its own; otherwise the engine
 /// would remove the bit.
-fn caller(credentials: Credentials, dir: &Node, mode: u32, umask: u32) -> Caller {
+fn caller(credentials: Credentials, dir: &Node, mode: CreateMode) -> Caller {
     let dir = dir.attr();
-    let asked = mode & GROUP_PROGRAM == GROUP_PROGRAM && dir.mode & SET_GROUP != 0;
+    let asked = mode.bits & GROUP_PROGRAM == GROUP_PROGRAM && dir.mode & SET_GROUP != 0;
     let gid = if asked && keeps_group(credentials, dir.gid) { dir.gid } else { credentials.gid };
-    Caller { uid: credentials.uid, gid, umask: umask as u16 }
+    Caller { uid: credentials.uid, gid, umask: mode.umask as u16 }
 }
 
 impl Server {
@@ -33,17 +38,13 @@ impl Server {
         &self,
         credentials: Credentials,
         dir: NodeId,
-        mode: u32,
-        umask: u32,
+        mode: CreateMode,
         flags: i32,
     ) -> Result<Entry, Error> {
         let dir = self.node(dir)?;
         // The hold that the engine returns counts as the kernel's lookup.
-        let node = self.ops.create_nameless(
-            &caller(credentials, &dir, mode, umask),
-            &dir,
-            (mode & 0o7777) as u16,
-        )?;
+        let caller = caller(credentials, &dir, mode);
+        let node = self.ops.create_nameless(&caller, &dir, permissions(mode))?;
         // The kernel names the file by its number only, so the inode cache must contain it.
         self.ops.make_findable(&node)?;
         let made = self.entry_of(&node);
@@ -58,40 +59,32 @@ impl Server {
         &self,
         credentials: Credentials,
         (parent, name): (NodeId, &[u8]),
-        mode: u32,
-        umask: u32,
+        mode: CreateMode,
         what: New<'_>,
     ) -> Result<Node, Error> {
         let dir = self.node(parent)?;
-        self.ops.create(
-            &caller(credentials, &dir, mode, umask),
-            &dir,
-            name,
-            (mode & 0o7777) as u16,
-            what,
-        )
+        let caller = caller(credentials, &dir, mode);
+        self.ops.create(&caller, &dir, name, permissions(mode), what)
     }
 
     pub(super) fn make_node(
         &self,
         credentials: Credentials,
         at: (NodeId, &[u8]),
-        mode: u32,
-        umask: u32,
+        mode: CreateMode,
         what: New<'_>,
     ) -> Result<Entry, Error> {
-        self.entry(&self.new_node(credentials, at, mode, umask, what)?)
+        self.entry(&self.new_node(credentials, at, mode, what)?)
     }
 
     pub(super) fn create_or_open(
         &self,
         credentials: Credentials,
         at: (NodeId, &[u8]),
-        mode: u32,
-        umask: u32,
+        mode: CreateMode,
         flags: i32,
     ) -> Result<(Node, Entry), Error> {
-        let node = match self.new_node(credentials, at, mode, umask, New::File) {
+        let node = match self.new_node(credentials, at, mode, New::File) {
             Err(e) if e.is(Errno::Exist) && flags & EXCLUSIVE == 0 => {
                 let node = self.ops.lookup(&self.node(at.0)?, at.1)?;
                 self.check_open(&node, flags)?;

@@ -49,20 +49,18 @@ impl Server {
         &self,
         credentials: Credentials,
         ino: NodeId,
-        offset: u64,
-        data: &[u8],
-        how: HowWritten,
+        write: &WriteRequest<'_>,
     ) -> Result<usize, Error> {
         let node = self.node(ino)?;
         self.ops.check_write(&node)?;
         if !self.ops.only_grows(&node) {
-            return self.write_allowed(credentials, ino, &node, offset, data, how.flags);
+            return self.write_allowed(credentials, ino, &node, write);
         }
         let _alone = self.writers.judge(ino);
         let size = node.attr().size;
-        self.check_append(ino, &node, size, offset, data, how)?;
-        let len = self.write_allowed(credentials, ino, &node, offset, data, how.flags)?;
-        self.writers.filled(ino, offset..offset.saturating_add(len as u64), size);
+        self.check_append(ino, &node, size, write)?;
+        let len = self.write_allowed(credentials, ino, &node, write)?;
+        self.writers.filled(ino, write.offset..write.offset.saturating_add(len as u64), size);
         Ok(len)
     }
 
@@ -73,24 +71,20 @@ impl Server {
         ino: NodeId,
         node: &Node,
         size: u64,
-        offset: u64,
-        data: &[u8],
-        how: HowWritten,
+        write: &WriteRequest<'_>,
     ) -> Result<(), Error> {
-        let range = offset..offset.saturating_add(data.len() as u64);
-        let allowed = match how {
-            how if how.flags.contains(WriteFlags::CACHE) => {
-                let before =
-                    self.writers.floor(ino, size).saturating_sub(offset).min(data.len() as u64)
-                        as usize;
-                // An append changes the last page, and the kernel writes the whole page: its old
-                // bytes must be unchanged.
-                self.has(node, offset, &data[..before])?
-            }
-            HowWritten { opened_to_append: true, appends, .. } => {
-                appends && self.writers.is_free(ino, &range, size)
-            }
-            _ => true,
+        let &WriteRequest { offset, data, flags, opened_to_append, appends } = write;
+        let len = data.len() as u64;
+        let allowed = if flags.contains(WriteFlags::CACHE) {
+            let before = self.writers.floor(ino, size).saturating_sub(offset).min(len) as usize;
+            // An append changes the last page, and the kernel writes the whole page: its old bytes
+            // must be unchanged.
+            self.has(node, offset, &data[..before])?
+        } else if opened_to_append {
+            let range = offset..offset.saturating_add(len);
+            appends && self.writers.is_free(ino, &range, size)
+        } else {
+            true
         };
         if allowed { Ok(()) } else { Err(Errno::Perm.into()) }
     }
@@ -106,10 +100,9 @@ impl Server {
         credentials: Credentials,
         ino: NodeId,
         node: &Node,
-        offset: u64,
-        data: &[u8],
-        flags: WriteFlags,
+        write: &WriteRequest<'_>,
     ) -> Result<usize, Error> {
+        let &WriteRequest { offset, data, flags, .. } = write;
         let from_cache = flags.contains(WriteFlags::CACHE);
         let strip = flags.contains(WriteFlags::KILL_SET_IDS);
         if strip {

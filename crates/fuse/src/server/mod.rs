@@ -17,7 +17,8 @@ mod xattr;
 use crate::control::Pages;
 use crate::guard::caught;
 use crate::handler::{
-    Answer, Change, Credentials, Data, Entry, Handler, HowWritten, Listed, Tell, Wants,
+    Answer, Change, CopyRequest, CreateMode, Credentials, Data, Entry, FallocRequest, Handler,
+    Listed, SetXattrRequest, Tell, Wants, WriteRequest,
 };
 use crate::interrupts::Interrupts;
 use crate::kernel_cache::notices::Notices;
@@ -207,24 +208,22 @@ impl Handler for Server {
         &self,
         credentials: Credentials,
         at: (NodeId, &[u8]),
-        mode: u32,
-        umask: u32,
+        mode: CreateMode,
         what: New<'_>,
     ) -> Answer<Entry> {
-        self.guarded(|| self.make_node(told_or_looked_up(credentials), at, mode, umask, what))
+        self.guarded(|| self.make_node(told_or_looked_up(credentials), at, mode, what))
     }
 
     fn create(
         &self,
         credentials: Credentials,
         at: (NodeId, &[u8]),
-        mode: u32,
-        umask: u32,
+        mode: CreateMode,
         flags: i32,
     ) -> Answer<Entry> {
         self.guarded(|| {
             let credentials = told_or_looked_up(credentials);
-            let (node, made) = self.create_or_open(credentials, at, mode, umask, flags)?;
+            let (node, made) = self.create_or_open(credentials, at, mode, flags)?;
             if writes(flags) {
                 self.writers.open(made.attr.ino, flags & APPEND != 0);
                 self.ops.open_hint(&node);
@@ -237,11 +236,10 @@ impl Handler for Server {
         &self,
         credentials: Credentials,
         dir: NodeId,
-        mode: u32,
-        umask: u32,
+        mode: CreateMode,
         flags: i32,
     ) -> Answer<Entry> {
-        self.guarded(|| self.make_nameless(told_or_looked_up(credentials), dir, mode, umask, flags))
+        self.guarded(|| self.make_nameless(told_or_looked_up(credentials), dir, mode, flags))
     }
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
@@ -323,13 +321,11 @@ impl Handler for Server {
         &self,
         credentials: Credentials,
         ino: NodeId,
-        offset: u64,
-        data: &[u8],
-        how: HowWritten,
+        write: WriteRequest<'_>,
     ) -> Answer<usize> {
         self.guarded(|| {
-            let written = self.write_to(told_or_looked_up(credentials), ino, offset, data, how);
-            if let (Err(e), true) = (&written, how.flags.contains(WriteFlags::CACHE)) {
+            let written = self.write_to(told_or_looked_up(credentials), ino, &write);
+            if let (Err(e), true) = (&written, write.flags.contains(WriteFlags::CACHE)) {
                 self.stop_writers(ino, e);
             }
             written
@@ -386,16 +382,9 @@ impl Handler for Server {
         &self,
         credentials: Credentials,
         ino: NodeId,
-        name: &[u8],
-        value: &[u8],
-        flags: i32,
+        request: SetXattrRequest<'_>,
     ) -> Answer<()> {
-        let mode = match flags & 3 {
-            1 => XattrMode::Create,
-            2 => XattrMode::Replace,
-            _ => XattrMode::Any,
-        };
-        self.guarded(|| self.set_attribute(told_or_looked_up(credentials), ino, name, value, mode))
+        self.guarded(|| self.set_attribute(told_or_looked_up(credentials), ino, &request))
     }
 
     fn xattr(&self, ino: NodeId, name: &[u8]) -> Answer<Vec<u8>> {
@@ -424,18 +413,17 @@ impl Handler for Server {
         &self,
         credentials: Credentials,
         ino: NodeId,
-        offset: u64,
-        length: u64,
-        mode: i32,
+        request: FallocRequest,
     ) -> Answer<()> {
         self.guarded(|| {
             let credentials = told_or_looked_up(credentials);
             let node = self.node(ino)?;
             self.writers.blocks_unknown(ino);
-            let mode = Self::falloc(mode)?;
+            let mode = Self::falloc(request.mode)?;
             self.with_reserve_for(credentials, |use_reserve| {
                 let rights = SpaceRights { use_reserve, ignore_limits: false };
-                self.ops.with_rights(rights).allocate(&node, mode, offset, length)
+                let ops = self.ops.with_rights(rights);
+                ops.allocate(&node, mode, request.offset, request.len)
             })?;
             if is_capable(credentials, Capability::FileSetId) {
                 Ok(())
@@ -480,14 +468,7 @@ impl Handler for Server {
         self.notices.write_back_later(ino);
     }
 
-    fn copy(
-        &self,
-        credentials: Credentials,
-        from: (NodeId, u64),
-        to: (NodeId, u64),
-        len: u64,
-        opened_to_append: bool,
-    ) -> Answer<usize> {
+    fn copy(&self, credentials: Credentials, request: CopyRequest) -> Answer<usize> {
         self.guarded(|| {
             let credentials = told_or_looked_up(credentials);
             let flags = if is_capable(credentials, Capability::FileSetId) {
@@ -495,15 +476,21 @@ impl Handler for Server {
             } else {
                 WriteFlags::KILL_SET_IDS
             };
-            // The kernel refuses copies to descriptors that have O_APPEND now.
-            let how = HowWritten { flags, opened_to_append, appends: false };
-            let source = self.node(from.0)?;
-            let mut data = vec![0; len.min(COPY) as usize];
-            let len = self.ops.read_direct(&source, from.1, &mut data)?;
-            match len {
-                0 => Ok(0),
-                _ => self.write_to(credentials, to.0, to.1, &data[..len], how),
+            let source = self.node(request.source)?;
+            let mut data = vec![0; request.len.min(COPY) as usize];
+            let len = self.ops.read_direct(&source, request.source_offset, &mut data)?;
+            if len == 0 {
+                return Ok(0);
             }
+            let write = WriteRequest {
+                offset: request.target_offset,
+                data: &data[..len],
+                flags,
+                opened_to_append: request.opened_to_append,
+                // The kernel refuses copies to descriptors that have O_APPEND now.
+                appends: false,
+            };
+            self.write_to(credentials, request.target, &write)
         })
     }
 }

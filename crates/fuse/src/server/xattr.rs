@@ -9,16 +9,20 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const TRUSTED: &[u8] = b"trusted.";
 
 impl Server {
-    /// Sets an attribute. An access ACL changes the mode: if the caller is outside the file's
-    /// group, it removes the set-group-id bit, as chmod(2) does.
+    /// Sets an attribute, with the flags of setxattr(2). An access ACL changes the mode: if the
+    /// caller is outside the file's group, it removes the set-group-id bit, as chmod(2) does.
     pub(super) fn set_attribute(
         &self,
         credentials: Credentials,
         ino: NodeId,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
+        request: &SetXattrRequest<'_>,
     ) -> Result<(), Error> {
+        let &SetXattrRequest { name, value, flags } = request;
+        let mode = match flags & 3 {
+            1 => XattrMode::Create,
+            2 => XattrMode::Replace,
+            _ => XattrMode::Any,
+        };
         let node = self.node(ino)?;
         self.ops.set_xattr(&node, name, value, mode)?;
         if name == ACCESS_ACL && node.attr().mode & SET_GROUP != 0 {

@@ -26,22 +26,32 @@ fn persons(capability: &str) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// Notes the exit of a program for each of these callers; `before` prepares, `after` notes the
-/// result.
-fn by_all(
-    dir: &Path,
-    notes: &mut Notes,
-    capability: &str,
-    program: &[&str],
-    before: impl Fn(),
-    after: impl Fn(&mut Notes),
-) {
-    for person in persons(capability) {
-        before();
-        let args: Vec<&str> =
-            person[1..].iter().map(String::as_str).chain(program.iter().copied()).collect();
-        notes.program(dir, &person[0], &args);
-        after(notes);
+/// A program that needs a capability.
+struct Privileged<'a> {
+    /// Name of the capability, as setpriv(1) has it.
+    capability: &'a str,
+    /// Working directory of the program.
+    dir: &'a Path,
+    /// Name and arguments of the program.
+    program: &'a [&'a str],
+}
+
+impl Privileged<'_> {
+    /// Notes the exit of the program for each of its callers.
+    fn by_all(&self, notes: &mut Notes) {
+        self.by_all_with(notes, || (), |_| ());
+    }
+
+    /// Notes the exit of the program for each of its callers; `before` prepares, `after` notes the
+    /// result.
+    fn by_all_with(&self, notes: &mut Notes, before: impl Fn(), after: impl Fn(&mut Notes)) {
+        for person in persons(self.capability) {
+            before();
+            let prefix = person[1..].iter().map(String::as_str);
+            let args: Vec<&str> = prefix.chain(self.program.iter().copied()).collect();
+            notes.program(self.dir, &person[0], &args);
+            after(notes);
+        }
     }
 }
 
@@ -49,7 +59,7 @@ fn by_all(
 pub fn administration_goes_by_capability() {
     same_as_kernel("default", |dir, notes| {
         let root = File::open(dir).expect("open");
-        by_all(dir, notes, "sys_admin", &["fstrim", "."], || (), |_| ());
+        Privileged { capability: "sys_admin", dir, program: &["fstrim", "."] }.by_all(notes);
         // The thread keeps CAP_SYS_ADMIN, since setfsuid(2) drops capabilities for files only.
         let set = as_user(USER, USER, || crate::control::set_label(&root, b"by a user"));
         notes.call("a user with the capability sets the label", set);
@@ -77,24 +87,12 @@ pub fn logged_content_needs_the_capability() {
             std::os::unix::fs::chown(&path, Some(uid), Some(uid)).expect("chown");
         };
         for owner in [0, USER] {
-            by_all(
-                dir,
-                notes,
-                "sys_resource",
-                &["chattr", "+j", "f"],
-                || own(owner),
-                |notes| notes.program(dir, "lsattr", &["f"]),
-            );
+            Privileged { capability: "sys_resource", dir, program: &["chattr", "+j", "f"] }
+                .by_all_with(notes, || own(owner), |notes| notes.program(dir, "lsattr", &["f"]));
         }
         fs::create_dir(dir.join("d")).expect("mkdir");
-        by_all(
-            dir,
-            notes,
-            "sys_resource",
-            &["chattr", "+j", "d"],
-            || (),
-            |notes| notes.program(dir, "lsattr", &["-d", "d"]),
-        );
+        Privileged { capability: "sys_resource", dir, program: &["chattr", "+j", "d"] }
+            .by_all_with(notes, || (), |notes| notes.program(dir, "lsattr", &["-d", "d"]));
     });
 }
 
@@ -125,7 +123,8 @@ pub fn set_id_bits_go_by_capability() {
                     privileged(&path, bits);
                     set_mode(&path, bits).expect("chmod");
                 };
-                by_all(dir, notes, "fsetid", change, before, |notes| {
+                let change = Privileged { capability: "fsetid", dir, program: change };
+                change.by_all_with(notes, before, |notes| {
                     // stat(1) requests the mode only, which the kernel may have cached.
                     notes.program(dir, "stat", &["-c", "%a", "f"]);
                     notes.call("mode", mode(&path));
@@ -150,7 +149,8 @@ pub fn trusted_names_are_listed_by_capability() {
             }
             let length = || rustix::fs::listxattr(&path, &mut [0; 0][..]);
             notes.call("length", length());
-            by_all(dir, notes, "sys_admin", &["getfattr", "-m", "-", "-d", name], || (), |_| ());
+            let program = &["getfattr", "-m", "-", "-d", name];
+            Privileged { capability: "sys_admin", dir, program }.by_all(notes);
         }
     });
 }
@@ -302,7 +302,8 @@ pub fn only_the_owner_may_chown_without_ids() {
             notes.call(format!("{bits:o} by {person}"), done);
             notes.call("mode", mode(&path));
         }
-        by_all(dir, notes, "fowner", &["stat", "-c", "%a", "f"], || (), |_| ());
+        let program = &["stat", "-c", "%a", "f"];
+        Privileged { capability: "fowner", dir, program }.by_all(notes);
     });
 }
 

@@ -5,8 +5,8 @@ use crate::served::make;
 use crate::watchdog::{Watchdog, unmount_unused};
 use extant_engine::{FileType, Fs, New, OpenOptions, Timestamp, Usage};
 use extant_fuse::bare::{
-    self, Answer, Change, Credentials, Data, Entry, ErrorCode, FileAttr, Handler, HowWritten,
-    Listed, NodeId, Wants,
+    self, Answer, Change, CreateMode, Credentials, Data, Entry, ErrorCode, FileAttr, Handler,
+    Listed, NodeId, Wants, WriteRequest,
 };
 use extant_fuse::{MountOptions, Transport, mount};
 use extant_testkit::kernel::enable_rings;
@@ -140,8 +140,7 @@ impl Handler for Odd {
         &self,
         _who: Credentials,
         _at: (NodeId, &[u8]),
-        _mode: u32,
-        _umask: u32,
+        _mode: CreateMode,
         _what: New<'_>,
     ) -> Answer<Entry> {
         Err(ErrorCode::ENOSYS)
@@ -151,8 +150,7 @@ impl Handler for Odd {
         &self,
         _who: Credentials,
         _at: (NodeId, &[u8]),
-        _mode: u32,
-        _umask: u32,
+        _mode: CreateMode,
         _flags: i32,
     ) -> Answer<Entry> {
         Err(ErrorCode::ENOSYS)
@@ -188,15 +186,8 @@ impl Handler for Odd {
         panic!("planted");
     }
 
-    fn write(
-        &self,
-        _: Credentials,
-        _: NodeId,
-        _: u64,
-        data: &[u8],
-        _: HowWritten,
-    ) -> Answer<usize> {
-        Ok(data.len())
+    fn write(&self, _: Credentials, _: NodeId, write: WriteRequest<'_>) -> Answer<usize> {
+        Ok(write.data.len())
     }
 
     fn fsync(&self, _ino: NodeId, _datasync: bool) -> Answer<()> {

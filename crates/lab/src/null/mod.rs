@@ -9,8 +9,8 @@ mod tree;
 use extant_engine::{FileType, New, SetAttr, TimeSet};
 use extant_fuse::MountOptions;
 use extant_fuse::bare::{
-    Answer, Change, Credentials, Data, Entry, ErrorCode, FileAttr, Handler, HowWritten, Listed,
-    NodeId, Wants,
+    Answer, Change, CreateMode, Credentials, Data, Entry, ErrorCode, FileAttr, Handler, Listed,
+    NodeId, Wants, WriteRequest,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,21 +40,19 @@ impl NullServer {
         }
     }
 
-    fn add(
+    fn new_node(
         &self,
         credentials: Credentials,
-        at: (NodeId, &[u8]),
         kind: FileType,
-        mode: u32,
-        to: &[u8],
-    ) -> Answer<Entry> {
-        let node = Node::new(
-            self.tree.new_number(),
-            kind,
-            (mode & 0o7777) as u16,
-            (credentials.uid, credentials.gid),
-            to,
-        );
+        mode: CreateMode,
+        target: &[u8],
+    ) -> Arc<Node> {
+        let permissions = (mode.bits & 0o7777) as u16;
+        let owner = (credentials.uid, credentials.gid);
+        Node::new(self.tree.new_number(), kind, permissions, owner, target)
+    }
+
+    fn add(&self, at: (NodeId, &[u8]), node: Arc<Node>) -> Answer<Entry> {
         self.tree.add(at.0.0, at.1, node).map(|node| entry(&node))
     }
 }
@@ -118,26 +116,25 @@ impl Handler for NullServer {
         &self,
         credentials: Credentials,
         at: (NodeId, &[u8]),
-        mode: u32,
-        _umask: u32,
+        mode: CreateMode,
         what: New<'_>,
     ) -> Answer<Entry> {
-        match what {
-            New::Dir => self.add(credentials, at, FileType::Directory, mode, b""),
-            New::Symlink(target) => self.add(credentials, at, FileType::Symlink, mode, target),
-            _ => self.add(credentials, at, FileType::Regular, mode, b""),
-        }
+        let (kind, target): (_, &[u8]) = match what {
+            New::Dir => (FileType::Directory, b""),
+            New::Symlink(target) => (FileType::Symlink, target),
+            _ => (FileType::Regular, b""),
+        };
+        self.add(at, self.new_node(credentials, kind, mode, target))
     }
 
     fn create(
         &self,
         credentials: Credentials,
         at: (NodeId, &[u8]),
-        mode: u32,
-        _umask: u32,
+        mode: CreateMode,
         _flags: i32,
     ) -> Answer<Entry> {
-        self.add(credentials, at, FileType::Regular, mode, b"")
+        self.add(at, self.new_node(credentials, FileType::Regular, mode, b""))
     }
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
@@ -172,18 +169,12 @@ impl Handler for NullServer {
         Ok(Data::Elsewhere(&ZEROES[..len.min(ZEROES.len())]))
     }
 
-    fn write(
-        &self,
-        _who: Credentials,
-        ino: NodeId,
-        offset: u64,
-        data: &[u8],
-        _how: HowWritten,
-    ) -> Answer<usize> {
+    fn write(&self, _who: Credentials, ino: NodeId, write: WriteRequest<'_>) -> Answer<usize> {
+        let len = write.data.len();
         if let Ok(node) = self.tree.node(ino.0) {
-            node.change(|attr| attr.size = attr.size.max(offset + data.len() as u64));
+            node.change(|attr| attr.size = attr.size.max(write.offset + len as u64));
         }
-        Ok(data.len())
+        Ok(len)
     }
 
     fn fsync(&self, _ino: NodeId, _datasync: bool) -> Answer<()> {

@@ -66,6 +66,12 @@ struct Command {
     rest: [u8; 56],
 }
 
+impl Command {
+    fn new(queue: u16, commit_id: u64) -> Command {
+        Command { flags: 0, commit_id, queue, padding: [0; 6], rest: [0; 56] }
+    }
+}
+
 /// A memory segment of a registration: `struct iovec`.
 #[derive(Debug)]
 #[repr(C)]
@@ -188,8 +194,8 @@ impl Ring {
     /// Registers a new slot of a queue with `payload` bytes of payload.
     pub fn lend(&mut self, number: usize, queue: u16, payload: usize) -> io::Result<()> {
         let slot = Slot::new(number, queue, payload);
-        let mut entry =
-            self.command(REGISTER, queue, 0, number as u64, Some(slot.segments.as_ptr() as u64));
+        let segments = slot.segments.as_ptr() as u64;
+        let mut entry = self.entry(REGISTER, &Command::new(queue, 0), number, Some(segments));
         // SAFETY: the entry has 128 bytes and begins with a `struct io_uring_sqe`. The crate sets
         // all of its fields except this one, which is a plain number.
         unsafe {
@@ -205,30 +211,30 @@ impl Ring {
         self.push(&entry)
     }
 
-    fn command(
+    /// Builds an entry for the slot of this number.
+    fn entry(
         &self,
-        what: u32,
-        queue: u16,
-        commit_id: u64,
-        data: u64,
+        operation: u32,
+        command: &Command,
+        number: usize,
         address: Option<u64>,
     ) -> squeue::Entry128 {
-        let command = Command { flags: 0, commit_id, queue, padding: [0; 6], rest: [0; 56] };
         let mut bytes = [0; 80];
         bytes.copy_from_slice(command.as_bytes());
-        opcode::UringCmd80::new(Fd(self.fuse), what)
+        opcode::UringCmd80::new(Fd(self.fuse), operation)
             .cmd(bytes)
             .addr(address)
             .build()
-            .user_data(data)
+            .user_data(number as u64)
     }
 
     /// Queues a slot's reply, which the next [`Ring::wait`] sends, and lends the slot for its next
     /// request.
     pub fn give_back(&mut self, mut slot: Slot) -> io::Result<()> {
         let commit_id = slot.parts().0.entry.commit_id;
-        let entry = self.command(COMMIT_AND_FETCH, slot.queue, commit_id, slot.number as u64, None);
         let number = slot.number;
+        let command = Command::new(slot.queue, commit_id);
+        let entry = self.entry(COMMIT_AND_FETCH, &command, number, None);
         if let Some(place) = self.lent.get_mut(number) {
             *place = Some(slot);
         }
