@@ -70,6 +70,18 @@ impl Member {
     }
 }
 
+/// An entry without its content.
+struct NewEntry<'a> {
+    path: &'a [u8],
+    attr: &'a Attr,
+    kind: EntryType,
+    /// Target of a link.
+    target: Option<&'a [u8]>,
+    records: Records,
+    /// Bytes of content.
+    size: u64,
+}
+
 struct Archive<'a, W: Write> {
     fs: &'a Fs,
     job: &'a Job<'a>,
@@ -90,8 +102,15 @@ impl<W: Write> Archive<'_, W> {
         }
         if let Some(first) = self.first.get(&attr.ino).map(Member::path) {
             self.job.done(Copied::Other, || path.clone());
-            let (link, none) = (Some(first.as_slice()), Vec::new());
-            self.append(&path, &attr, EntryType::Link, link, none, &mut io::empty(), 0)?;
+            let entry = NewEntry {
+                path: &path,
+                attr: &attr,
+                kind: EntryType::Link,
+                target: Some(&first),
+                records: Vec::new(),
+                size: 0,
+            };
+            self.append(entry, &mut io::empty())?;
         } else if self.add_new(&path, node, &attr)? {
             // Further names lead to a member only if it is in the archive.
             self.first.insert(attr.ino, member);
@@ -124,7 +143,8 @@ impl<W: Write> Archive<'_, W> {
             _ => None,
         };
         self.job.done(copied, || path.to_vec());
-        self.append(path, attr, kind, target.as_deref(), records, &mut io::empty(), 0)?;
+        let entry = NewEntry { path, attr, kind, target: target.as_deref(), records, size: 0 };
+        self.append(entry, &mut io::empty())?;
         Ok(true)
     }
 
@@ -161,7 +181,9 @@ impl<W: Write> Archive<'_, W> {
         };
         let content = Content { file: &file, parts: &parts, at: 0, part: 0, failed: None };
         let mut data = io::Cursor::new(map).chain(content);
-        self.append(&name, attr, EntryType::Regular, None, records, &mut data, stored)?;
+        let kind = EntryType::Regular;
+        let entry = NewEntry { path: &name, attr, kind, target: None, records, size: stored };
+        self.append(entry, &mut data)?;
         let (_, content) = data.into_inner();
         match content.failed {
             // The header had promised bytes; zeroes stand for them.
@@ -174,17 +196,8 @@ impl<W: Write> Archive<'_, W> {
         Ok(true)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one entry")]
-    fn append(
-        &mut self,
-        path: &[u8],
-        attr: &Attr,
-        kind: EntryType,
-        target: Option<&[u8]>,
-        mut records: Records,
-        data: &mut dyn Read,
-        size: u64,
-    ) -> io::Result<()> {
+    fn append(&mut self, entry: NewEntry<'_>, data: &mut dyn Read) -> io::Result<()> {
+        let NewEntry { path, attr, kind, target, mut records, size } = entry;
         let path = if kind == EntryType::Directory { [path, b"/"].concat() } else { path.to_vec() };
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);

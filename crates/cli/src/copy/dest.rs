@@ -59,6 +59,19 @@ struct Link {
     ino: u64,
 }
 
+/// Name of a copy in an open directory of the destination.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    dir: BorrowedFd<'a>,
+    name: &'a [u8],
+}
+
+impl<'a> Target<'a> {
+    fn os_name(&self) -> &'a OsStr {
+        OsStr::from_bytes(self.name)
+    }
+}
+
 /// A copy out of an image.
 pub struct Copier<'a> {
     fs: &'a Fs,
@@ -107,7 +120,7 @@ impl<'a> Copier<'a> {
 
     /// Copies something that is no directory under `name`.
     pub fn single(&self, node: &Node, name: &[u8]) {
-        let made = self.other(self.base.as_fd(), name, node);
+        let made = self.other(Target { dir: self.base.as_fd(), name }, node);
         if let Some(Some(_)) = self.job.check(|| name.to_vec(), made) {
             self.count(node, || name.to_vec());
         }
@@ -148,14 +161,14 @@ impl<'a> Copier<'a> {
         crew: &Crew<Task>,
     ) -> Result {
         let node = self.fs.node(entry.ino)?;
-        let attr = node.attr();
-        if attr.ftype == FileType::Directory {
-            return self.subdirectory(dir, place, &entry.name, node, crew);
+        let target = Target { dir, name: &entry.name };
+        if node.attr().ftype == FileType::Directory {
+            return self.subdirectory(target, place, node, crew);
         }
         if !self.is_first(place, entry) {
             return Ok(());
         }
-        let made = self.other(dir, &entry.name, &node)?;
+        let made = self.other(target, &node)?;
         let first = made.map_or(First::LeftOut, |identity| First::Made {
             place: place.clone(),
             name: entry.name.as_slice().into(),
@@ -176,9 +189,8 @@ impl<'a> Copier<'a> {
 
     fn subdirectory(
         &self,
-        dir: BorrowedFd<'_>,
+        target: Target<'_>,
         place: &Arc<Place>,
-        name: &[u8],
         node: Node,
         crew: &Crew<Task>,
     ) -> Result {
@@ -191,16 +203,16 @@ impl<'a> Copier<'a> {
         if place.depth() >= MAX_DEPTH {
             return Err(TOO_DEEP.into());
         }
-        let made = match rustix::fs::mkdirat(dir, OsStr::from_bytes(name), Mode::RWXU) {
+        let made = match rustix::fs::mkdirat(target.dir, target.os_name(), Mode::RWXU) {
             Err(No::EXIST) => false,
             other => other.map(|()| true)?,
         };
         // The existing entry may be a symlink or a file: this call opens directories only.
-        let below = Held::Open(File::from(open_dir(dir, name)?));
+        let below = Held::Open(File::from(open_dir(target.dir, target.name)?));
         if made {
-            check_made(&below, dir, rustix::fs::FileType::Directory, below.stat()?.st_rdev)?;
+            check_made(&below, target.dir, rustix::fs::FileType::Directory, below.stat()?.st_rdev)?;
         }
-        let place = place.below(name, &below)?;
+        let place = place.below(target.name, &below)?;
         lock(&self.pending).push((place.clone(), node.ino()));
         crew.add([Task::Directory { place, node }]);
         Ok(())
@@ -224,15 +236,15 @@ impl<'a> Copier<'a> {
 
     /// Makes a new entry that is no directory. Removes an existing entry of the name first, unless
     /// that is a directory. Returns `None` for a device that this user may not make, and counts it.
-    fn other(&self, dir: BorrowedFd<'_>, name: &[u8], node: &Node) -> Result<Option<Identity>> {
+    fn other(&self, target: Target<'_>, node: &Node) -> Result<Option<Identity>> {
         use rustix::fs::FileType as Kind;
         let attr = node.attr();
-        match rustix::fs::unlinkat(dir, OsStr::from_bytes(name), AtFlags::empty()) {
+        match rustix::fs::unlinkat(target.dir, target.os_name(), AtFlags::empty()) {
             Ok(()) | Err(No::NOENT) => {}
             Err(e) => return Err(e.into()),
         }
         let kind = match attr.ftype {
-            FileType::Regular => return self.regular(dir, name, node, &attr).map(Some),
+            FileType::Regular => return self.regular(target, node, &attr).map(Some),
             FileType::Symlink => Kind::Symlink,
             FileType::BlockDevice => Kind::BlockDevice,
             FileType::CharDevice => Kind::CharacterDevice,
@@ -242,26 +254,25 @@ impl<'a> Copier<'a> {
                 return Err("the type of the inode is unknown: `e2fsck -f` repairs a copy".into());
             }
         };
-        self.special(dir, name, node, &attr, kind)
+        self.special(target, node, &attr, kind)
     }
 
     /// Makes a file that cannot or must not be opened.
     fn special(
         &self,
-        dir: BorrowedFd<'_>,
-        name: &[u8],
+        target: Target<'_>,
         node: &Node,
         attr: &Attr,
         kind: rustix::fs::FileType,
     ) -> Result<Option<Identity>> {
-        let os_name = OsStr::from_bytes(name);
+        let (dir, name) = (target.dir, target.os_name());
         let is_device = matches!(attr.ftype, FileType::BlockDevice | FileType::CharDevice);
         let device = if is_device { rustix::fs::makedev(attr.rdev.0, attr.rdev.1) } else { 0 };
         let made = match attr.ftype {
             FileType::Symlink => {
-                rustix::fs::symlinkat(OsStr::from_bytes(&self.fs.read_link(node)?), dir, os_name)
+                rustix::fs::symlinkat(OsStr::from_bytes(&self.fs.read_link(node)?), dir, name)
             }
-            _ => rustix::fs::mknodat(dir, os_name, kind, Mode::RUSR | Mode::WUSR, device),
+            _ => rustix::fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, device),
         };
         match made {
             Err(No::PERM) if is_device => {
@@ -272,34 +283,24 @@ impl<'a> Copier<'a> {
         }
         // Another user may have replaced the new entry: the type, the device and the owner are
         // checked through the descriptor that also sets the attributes.
-        let made = Held::known(dir, name)?;
+        let made = Held::known(dir, target.name)?;
         check_made(&made, dir, kind, device)?;
         self.attributes(&made, node, attr)?;
         Ok(Some(Identity::of(&made)?))
     }
 
-    fn regular(
-        &self,
-        dir: BorrowedFd<'_>,
-        name: &[u8],
-        node: &Node,
-        attr: &Attr,
-    ) -> Result<Identity> {
+    fn regular(&self, target: Target<'_>, node: &Node, attr: &Attr) -> Result<Identity> {
         let from = self.fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() })?;
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let to = File::from(rustix::fs::openat(
-            dir,
-            OsStr::from_bytes(name),
-            flags,
-            Mode::RUSR | Mode::WUSR,
-        )?);
+        let mode = Mode::RUSR | Mode::WUSR;
+        let to = File::from(rustix::fs::openat(target.dir, target.os_name(), flags, mode)?);
         let copied = copy_content(&from, &to, self.job);
         let to = Held::Open(to);
         let copied = copied.and_then(|()| self.attributes(&to, node, attr));
         if copied.is_err() {
             // Half a file is worse than none. That it could not be copied is the error to tell.
-            let _ = rustix::fs::unlinkat(dir, OsStr::from_bytes(name), AtFlags::empty());
+            let _ = rustix::fs::unlinkat(target.dir, target.os_name(), AtFlags::empty());
         }
         copied?;
         Ok(Identity::of(&to)?)

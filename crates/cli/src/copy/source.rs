@@ -270,7 +270,8 @@ impl<'a> Copier<'a> {
         }
         let from = Held::Open(from);
         let meta = from.metadata()?;
-        self.place(entry, &meta, New::File, placer, |node| {
+        let wanted = self.wanted(entry, &meta, New::File);
+        placer.place(&wanted, &self.source_path(entry), |node| {
             let flags =
                 OpenFlags { write: true, direct: meta.len() >= MIN_STREAM, ..OpenFlags::default() };
             copy_content(from.file(), &self.fs.open_file(node, flags)?, self.job)?;
@@ -303,23 +304,22 @@ impl<'a> Copier<'a> {
         } else {
             return Err(replaced().into());
         };
-        self.place(entry, meta, what, placer, |node| self.attributes(known, node, meta))
+        let wanted = self.wanted(entry, meta, what);
+        placer.place(&wanted, &self.source_path(entry), |node| self.attributes(known, node, meta))
     }
 
-    fn place(
-        &self,
-        entry: &Entry<'_>,
-        meta: &Metadata,
-        what: New<'_>,
-        placer: &mut Placer<'_>,
-        fill: impl FnOnce(&Node) -> Result,
-    ) -> Result<Node> {
+    /// Returns the file of the image to be made for an entry.
+    fn wanted<'e>(&self, entry: &Entry<'e>, meta: &Metadata, what: New<'e>) -> Wanted<'e> {
         let owner = self.owner_of(meta).caller();
         // Permissions widen last, when the ACL is there. A symlink's do not change.
         let limit = if meta.file_type().is_symlink() { 0o7777 } else { 0o700 };
         let mode = (meta.mode() & limit) as u16;
-        let wanted = Wanted { dir: entry.dir, name: entry.new_name, owner, mode, what };
-        placer.place(&wanted, &self.shown(&entry.place.path_of(entry.name)), fill)
+        Wanted { dir: entry.dir, name: entry.new_name, owner, mode, what }
+    }
+
+    /// Returns the path of an entry for messages.
+    fn source_path(&self, entry: &Entry<'_>) -> Vec<u8> {
+        self.shown(&entry.place.path_of(entry.name))
     }
 
     /// Returns whether this is the first name of a file with several; further names are made after
