@@ -36,6 +36,15 @@ pub enum Tag {
     Other,
 }
 
+/// The owners of a file, as in its inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileOwner {
+    /// The owner.
+    pub uid: u32,
+    /// The owning group.
+    pub gid: u32,
+}
+
 impl Tag {
     fn from_raw(tag: u16, id: u32) -> Option<Tag> {
         Some(match tag {
@@ -268,20 +277,18 @@ impl Acl {
         (mode, (!access.is_mode()).then_some(access))
     }
 
-    /// Returns whether the list grants `want` (read 4, write 2, execute 1) to user `uid`. `owner`
-    /// and `owning_group` are those of the file; `in_group` must tell whether the user belongs to a
-    /// group.
+    /// Returns whether the list of a file of `owner` grants `want` (read 4, write 2, execute 1) to
+    /// user `uid`. `in_group` must tell whether the user belongs to a group.
     pub fn allows(
         &self,
         want: u16,
+        owner: FileOwner,
         uid: u32,
-        owner: u32,
-        owning_group: u32,
         in_group: impl Fn(u32) -> bool,
     ) -> bool {
         let mask = self.perm_of(Tag::Mask).unwrap_or(PERM_MASK);
         let has = |perm: u16| perm & want == want;
-        if uid == owner {
+        if uid == owner.uid {
             return has(self.perm_of(Tag::UserObj).unwrap_or(0));
         }
         if let Some(perm) = self.perm_of(Tag::User(uid)) {
@@ -290,7 +297,7 @@ impl Acl {
         let mut member = false;
         for entry in &self.entries {
             let group = match entry.tag {
-                Tag::GroupObj => owning_group,
+                Tag::GroupObj => owner.gid,
                 Tag::Group(gid) => gid,
                 _ => continue,
             };

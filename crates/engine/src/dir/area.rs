@@ -3,7 +3,7 @@
 use super::Found;
 use super::blocks::Dir;
 use super::fold::FoldedName;
-use extant_format::dir::{DirEntry, DirFormat, entries, entry_len};
+use extant_format::dir::{DirEntry, DirFormat, NewEntry, entries, entry_len};
 use extant_format::error::Corrupt;
 use extant_format::types::{FileType, InodeNr};
 
@@ -19,6 +19,11 @@ impl<'a> New<'a> {
     /// Returns the length of the entry in bytes.
     pub fn len(&self) -> usize {
         entry_len(self.name.len())
+    }
+
+    /// Returns the entry to be written.
+    pub fn entry(self) -> NewEntry<'a> {
+        NewEntry { ino: self.ino, file_type: self.ftype, name: self.name }
     }
 
     /// Returns the inode, the type and the name.

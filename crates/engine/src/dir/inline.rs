@@ -182,7 +182,7 @@ pub(super) fn insert(
     for (nr, _, bytes) in areas.each() {
         if largest_gap(bytes, &d.format).map_err(|e| e.at_inode(d.inode.ino))? >= new.len() {
             change(d, step, owner, nr, |bytes| {
-                insert_entry(bytes, &d.format, new.name, new.ino, new.ftype).map(drop)
+                insert_entry(bytes, &d.format, new.entry()).map(drop)
             })?;
             return Ok(true);
         }
@@ -203,7 +203,7 @@ fn extend_second(
     }
     let mut value = second.to_vec();
     value.resize(len, 0);
-    put_entry(&mut value, &d.format, second.len(), new.len(), new.ino, new.ftype, new.name);
+    put_entry(&mut value, &d.format, second.len(), new.len(), new.entry());
     match xattr::inline_set(d.env, step, owner, Some(&value)) {
         Err(e) if e.is(Errno::NoSpc) => return Ok(false),
         other => other?,

@@ -7,6 +7,7 @@ use super::{Kind, inline, linear, split};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Step, Tx};
 use crate::xattr::AttrEnv;
+use extant_format::dir::Dots;
 use extant_format::error::Corrupt;
 use extant_format::htree::{NodeMut, RootInfo};
 use extant_format::inode::InodeFlags;
@@ -113,7 +114,7 @@ fn index(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>) -> Result<()>
     overwrite(step, &buf, d.leaf_seal(), &leaf)?;
     let mut root = vec![0; d.format.block_size as usize];
     let info = RootInfo { hash_version: Hasher::default_of(d).version, levels: 0 };
-    NodeMut::init_root(&mut root, &d.format, info, d.inode.ino, parent, lblk);
+    NodeMut::init_root(&mut root, &d.format, info, Dots { own: d.inode.ino, parent }, lblk);
     step.edit(owner)?.flags.insert(InodeFlags::INDEX);
     d.kind = Kind::Indexed;
     d.inode.dir.lock().gaps = None;

@@ -7,7 +7,7 @@ use super::{EntryPos, Kind};
 use crate::error::Result;
 use crate::inode::{Inode, Step};
 use extant_blocks::Buffer;
-use extant_format::dir::{dot_dot, fill, largest_gap, put_entry, room_at, set_rec_len};
+use extant_format::dir::{Dots, dot_dot, fill, largest_gap, put_entry, room_at, set_rec_len};
 use extant_format::types::InodeNr;
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ pub(super) fn is_empty(d: &Dir<'_>) -> Result<bool> {
 /// Returns a first block with `.` and `..`.
 pub(super) fn first_block(d: &Dir<'_>, parent: InodeNr) -> Vec<u8> {
     let mut image = vec![0; d.format.block_size as usize];
-    d.format.init_first_block(&mut image, d.inode.ino, parent);
+    d.format.init_first_block(&mut image, Dots { own: d.inode.ino, parent });
     image
 }
 
@@ -117,7 +117,7 @@ pub(super) fn insert_at(
     if room.used > 0 {
         set_rec_len(area, &d.format, room.offset, room.used);
     }
-    put_entry(area, &d.format, start, room.rec_len - room.used, new.ino, new.ftype, new.name);
+    put_entry(area, &d.format, start, room.rec_len - room.used, new.entry());
     Ok(true)
 }
 

@@ -11,7 +11,7 @@ use super::walk::Place;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Ownership};
 use crate::xattr;
-use extant_format::acl::Acl;
+use extant_format::acl::{Acl, FileOwner};
 use extant_sync::epoch::Guard;
 
 /// The permission that a walk needs for each directory that it searches.
@@ -52,7 +52,8 @@ impl Identity<'_> {
     }
 
     fn by_acl(&self, dir: &Ownership, acl: &Acl) -> bool {
-        acl.allows(SEARCH, self.uid, dir.uid, dir.gid, |gid| self.is_in(gid))
+        let owner = FileOwner { uid: dir.uid, gid: dir.gid };
+        acl.allows(SEARCH, owner, self.uid, |gid| self.is_in(gid))
     }
 
     fn by(&self, dir: &Ownership, acl: &Option<Acl>) -> bool {

@@ -7,7 +7,7 @@ use extant_engine::{
     Caller, Errno, Falloc, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
     SetAttr,
 };
-use extant_format::dir::{DirEntry, DirFormat, entries, entry_len, put_entry};
+use extant_format::dir::{DirEntry, DirFormat, NewEntry, entries, entry_len, put_entry};
 use extant_format::features::{Compat, Incompat};
 use extant_format::geometry::Geometry;
 use extant_format::inode::InodeFlags;
@@ -257,7 +257,8 @@ fn fold(image: &Image) -> Hashes {
             let own = entry_len(entry.name.len());
             let len = if entry.is_dot_or_dot_dot() { own } else { own + 8 };
             let rec_len = if n + 1 == kept.len() { size - at } else { len };
-            put_entry(area, &format, at, rec_len, entry.ino, entry.file_type, entry.name);
+            let DirEntry { ino, file_type, name, .. } = *entry;
+            put_entry(area, &format, at, rec_len, NewEntry { ino, file_type, name });
             if !entry.is_dot_or_dot_dot() {
                 let hash = hash_of(hashes.len());
                 area[at + own..at + own + 8].copy_from_slice(&hash);

@@ -68,17 +68,18 @@ fn new_files_take_the_default_list() {
 
 #[test]
 fn permissions_are_those_of_the_first_match() {
+    const OWNER: FileOwner = FileOwner { uid: 1, gid: 9 };
     let acl = sample();
     let in_50 = |gid| gid == 50;
     let nowhere = |_| false;
-    assert!(acl.allows(7, 1, 1, 9, nowhere));
-    assert!(acl.allows(6, 1000, 1, 9, nowhere));
-    assert!(!acl.allows(1, 1000, 1, 9, nowhere));
-    assert!(acl.allows(6, 2, 1, 9, in_50));
-    assert!(!acl.allows(1, 2, 1, 9, in_50));
-    assert!(acl.allows(4, 2, 1, 9, nowhere));
-    assert!(!acl.allows(2, 2, 1, 9, nowhere));
-    assert!(!acl.allows(2, 2, 1, 9, |gid| gid == 9));
+    assert!(acl.allows(7, OWNER, 1, nowhere));
+    assert!(acl.allows(6, OWNER, 1000, nowhere));
+    assert!(!acl.allows(1, OWNER, 1000, nowhere));
+    assert!(acl.allows(6, OWNER, 2, in_50));
+    assert!(!acl.allows(1, OWNER, 2, in_50));
+    assert!(acl.allows(4, OWNER, 2, nowhere));
+    assert!(!acl.allows(2, OWNER, 2, nowhere));
+    assert!(!acl.allows(2, OWNER, 2, |gid| gid == 9));
 }
 
 proptest! {

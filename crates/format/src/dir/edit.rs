@@ -34,16 +34,33 @@ pub fn set_target(
     put_bytes(area, offset.saturating_add(7), &[type_byte(format, file_type)]);
 }
 
+/// An entry to be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewEntry<'a> {
+    /// Number of the inode.
+    pub ino: InodeNr,
+    /// Type of the inode.
+    pub file_type: FileType,
+    /// Name.
+    pub name: &'a [u8],
+}
+
+impl<'a> NewEntry<'a> {
+    /// Returns the entry of a directory.
+    pub(crate) const fn directory(ino: InodeNr, name: &'a [u8]) -> NewEntry<'a> {
+        NewEntry { ino, file_type: FileType::Directory, name }
+    }
+}
+
 /// Writes a whole record at `offset`; a name longer than 255 bytes is cut.
 pub fn put_entry(
     area: &mut [u8],
     format: &DirFormat,
     offset: usize,
     rec_len: usize,
-    ino: InodeNr,
-    file_type: FileType,
-    name: &[u8],
+    entry: NewEntry<'_>,
 ) {
+    let NewEntry { ino, file_type, name } = entry;
     let name = part(name, 0, NAME_MAX);
     let end = offset.saturating_add(rec_len).min(offset.saturating_add(entry_len(name.len())));
     part_mut(area, offset, end).fill(0);
@@ -59,22 +76,18 @@ pub fn put_entry(
 ///
 /// # Errors
 /// [`Corrupt`] for a bad record before the insertion point.
-pub fn insert(
-    area: &mut [u8],
-    format: &DirFormat,
-    name: &[u8],
-    ino: InodeNr,
-    file_type: FileType,
-) -> Result<Option<usize>> {
-    if name.is_empty() || name.len() > NAME_MAX {
+pub fn insert(area: &mut [u8], format: &DirFormat, entry: NewEntry<'_>) -> Result<Option<usize>> {
+    if entry.name.is_empty() || entry.name.len() > NAME_MAX {
         return Ok(None);
     }
-    let Some(entry) = find_room(area, format, entry_len(name.len()))? else { return Ok(None) };
-    let (offset, needed, rec_len) = (entry.offset, entry.needed(), entry.rec_len);
+    let Some(record) = find_room(area, format, entry_len(entry.name.len()))? else {
+        return Ok(None);
+    };
+    let (offset, needed, rec_len) = (record.offset, record.needed(), record.rec_len);
     if needed > 0 {
         set_rec_len(area, format, offset, needed);
     }
-    put_entry(area, format, offset + needed, rec_len - needed, ino, file_type, name);
+    put_entry(area, format, offset + needed, rec_len - needed, entry);
     Ok(Some(offset + needed))
 }
 
@@ -122,7 +135,7 @@ pub fn fill<'n>(
             init_area(area, format);
             return false;
         }
-        put_entry(area, format, next, len, ino, file_type, name);
+        put_entry(area, format, next, len, NewEntry { ino, file_type, name });
         last = Some(next);
         next += len;
     }

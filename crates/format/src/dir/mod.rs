@@ -14,7 +14,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
-pub use edit::{fill, init_area, insert, put_entry, remove, set_rec_len, set_target};
+pub use edit::{NewEntry, fill, init_area, insert, put_entry, remove, set_rec_len, set_target};
 pub use read::{
     DirEntry, Entries, Search, dot_dot, entries, find, find_room, largest_gap, room_at, search,
 };
@@ -22,7 +22,7 @@ pub use tail::{DIR_TAIL_SIZE, has_tail, init_tail, seal_dir_leaf, verify_leaf};
 
 use crate::features::Incompat;
 use crate::geometry::Geometry;
-use crate::types::{FileType, InodeNr};
+use crate::types::InodeNr;
 
 /// Maximum length of a name in bytes.
 pub const NAME_MAX: usize = 255;
@@ -34,6 +34,25 @@ const MIN_REC_LEN: usize = 12;
 /// Returns the number of bytes of a record for a name: header and name, padded to four.
 pub const fn entry_len(name_len: usize) -> usize {
     (HEADER_SIZE + name_len).next_multiple_of(4)
+}
+
+/// The inodes of `.` and `..`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dots {
+    /// The directory.
+    pub own: InodeNr,
+    /// Its parent.
+    pub parent: InodeNr,
+}
+
+impl Dots {
+    /// Writes both entries; the record of `..` takes the rest of the area.
+    pub(crate) fn put(self, area: &mut [u8], format: &DirFormat) {
+        let first = entry_len(1);
+        let rest = area.len().saturating_sub(first);
+        put_entry(area, format, 0, first, NewEntry::directory(self.own, b"."));
+        put_entry(area, format, first, rest, NewEntry::directory(self.parent, b".."));
+    }
 }
 
 /// Format of the directory blocks of a file system.
@@ -89,13 +108,9 @@ impl DirFormat {
     }
 
     /// Makes the first block of a directory: `.` and `..`.
-    pub fn init_first_block(&self, block: &mut [u8], own: InodeNr, parent: InodeNr) {
+    pub fn init_first_block(&self, block: &mut [u8], dots: Dots) {
         self.init_block(block);
-        let area = self.area_mut(block);
-        let first = entry_len(1);
-        let rest = area.len().saturating_sub(first);
-        put_entry(area, self, 0, first, own, FileType::Directory, b".");
-        put_entry(area, self, first, rest, parent, FileType::Directory, b"..");
+        dots.put(self.area_mut(block), self);
     }
 
     /// A record length from its two bytes. Blocks of 64 KiB need lengths that 16 bits do not hold.

@@ -1,10 +1,15 @@
 use super::*;
 use crate::seal::seal_dir_block;
+use crate::types::FileType;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn format(block_size: u32) -> DirFormat {
     DirFormat { block_size, filetype: true, metadata_csum: true, largedir: false }
+}
+
+fn file(ino: InodeNr, name: &[u8]) -> NewEntry<'_> {
+    NewEntry { ino, file_type: FileType::Regular, name }
 }
 
 fn names(block: &[u8], format: &DirFormat) -> Vec<String> {
@@ -19,7 +24,7 @@ fn names(block: &[u8], format: &DirFormat) -> Vec<String> {
 fn first_block_has_the_dots() {
     let format = format(1024);
     let mut block = vec![0xFF; 1024];
-    format.init_first_block(&mut block, InodeNr(12), InodeNr(2));
+    format.init_first_block(&mut block, Dots { own: InodeNr(12), parent: InodeNr(2) });
     assert_eq!(names(&block, &format), [".", ".."]);
     assert_eq!(dot_dot(&block, &format).unwrap().ino, InodeNr(2));
     seal_dir_leaf(&mut block, 0, 5);
@@ -33,13 +38,8 @@ fn removed_entries_give_their_room_to_the_one_before() {
     let mut block = vec![0; 1024];
     format.init_block(&mut block);
     for name in ["one", "two", "three"] {
-        let at = insert(
-            format.area_mut(&mut block),
-            &format,
-            name.as_bytes(),
-            InodeNr(20),
-            FileType::Regular,
-        );
+        let entry = file(InodeNr(20), name.as_bytes());
+        let at = insert(format.area_mut(&mut block), &format, entry);
         assert!(at.unwrap().is_some());
     }
     let two = find(format.area(&block), &format, b"two").unwrap().unwrap().offset;
@@ -48,7 +48,8 @@ fn removed_entries_give_their_room_to_the_one_before() {
     remove(format.area_mut(&mut block), &format, 0, Some(0)).unwrap();
     assert_eq!(names(&block, &format), ["three"]);
     assert!(remove(format.area_mut(&mut block), &format, 4, Some(1)).is_err());
-    let at = insert(format.area_mut(&mut block), &format, b"four", InodeNr(21), FileType::Symlink);
+    let symlink = NewEntry { ino: InodeNr(21), file_type: FileType::Symlink, name: b"four" };
+    let at = insert(format.area_mut(&mut block), &format, symlink);
     assert_eq!(at.unwrap(), Some(0));
     let four = find(format.area(&block), &format, b"four").unwrap().unwrap();
     assert_eq!((four.ino, four.file_type), (InodeNr(21), FileType::Symlink));
@@ -86,7 +87,7 @@ fn filling_packs_entries() {
 fn without_file_types_the_byte_stays_zero() {
     let format = DirFormat { filetype: false, ..format(1024) };
     let mut block = vec![0; 1024];
-    format.init_first_block(&mut block, InodeNr(2), InodeNr(2));
+    format.init_first_block(&mut block, Dots { own: InodeNr(2), parent: InodeNr(2) });
     assert_eq!(block[7], 0);
     let types: Vec<_> =
         entries(format.area(&block), &format).map(|entry| entry.unwrap().file_type).collect();
@@ -142,9 +143,7 @@ fn scribbled() -> impl Strategy<Value = Vec<u8>> {
                 &format(1024),
                 at,
                 len + usize::from(damaged),
-                InodeNr(ino),
-                FileType::Regular,
-                &name,
+                file(InodeNr(ino), &name),
             );
         }
         area
@@ -176,7 +175,7 @@ proptest! {
         }
         prop_assert!(end <= area.len());
         let mut area = area;
-        let _ = insert(&mut area, &format, b"name", InodeNr(5), FileType::Regular);
+        let _ = insert(&mut area, &format, file(InodeNr(5), b"name"));
         let _ = remove(&mut area, &format, 0, Some(8));
         let _ = remove(&mut area, &format, 12, Some(usize::MAX));
         let _ = dot_dot(&area, &format);
@@ -197,7 +196,7 @@ proptest! {
                 Step::Insert(n) if !model.contains_key(&name_of(n)) => {
                     let ino = InodeNr(number as u32 + 1);
                     let gap = largest_gap(area, &format).unwrap();
-                    let at = insert(area, &format, &name_of(n), ino, FileType::Regular).unwrap();
+                    let at = insert(area, &format, file(ino, &name_of(n))).unwrap();
                     prop_assert_eq!(at.is_some(), gap >= entry_len(name_of(n).len()));
                     if at.is_some() {
                         model.insert(name_of(n), ino);

@@ -2,9 +2,8 @@
 
 use super::{BLOCK_MASK, ENTRY_SIZE, HashVersion, Kind, STRUCTURE, is_interior, max_levels};
 use crate::bytes::{le16, le32, part, part_mut, put_bytes, put_le16, put_le32};
-use crate::dir::{DirFormat, dot_dot, entry_len, put_entry, set_rec_len};
+use crate::dir::{DirFormat, Dots, dot_dot, set_rec_len};
 use crate::error::{Corrupt, Result};
-use crate::types::{FileType, InodeNr};
 
 const INFO_ZERO: usize = 0x18;
 const INFO_HASH: usize = 0x1C;
@@ -169,15 +168,11 @@ impl<'a> NodeMut<'a> {
         block: &'a mut [u8],
         format: &DirFormat,
         info: RootInfo,
-        own: InodeNr,
-        parent: InodeNr,
+        dots: Dots,
         first: u32,
     ) -> NodeMut<'a> {
         block.fill(0);
-        let dot = entry_len(1);
-        let rest = block.len().saturating_sub(dot);
-        put_entry(block, format, 0, dot, own, FileType::Directory, b".");
-        put_entry(block, format, dot, rest, parent, FileType::Directory, b"..");
+        dots.put(block, format);
         put_bytes(block, INFO_HASH, &[info.hash_version.to_raw(), INFO_SIZE, info.levels, 0]);
         NodeMut::finish_init(block, Kind::Root, format, first)
     }

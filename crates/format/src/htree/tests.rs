@@ -1,4 +1,5 @@
 use super::*;
+use crate::dir::Dots;
 use crate::types::InodeNr;
 use proptest::prelude::*;
 
@@ -6,11 +7,12 @@ fn format(block_size: u32, metadata_csum: bool) -> DirFormat {
     DirFormat { block_size, filetype: true, metadata_csum, largedir: false }
 }
 
+const DOTS: Dots = Dots { own: InodeNr(12), parent: InodeNr(2) };
 const INFO: RootInfo = RootInfo { hash_version: HashVersion::HalfMd4, levels: 0 };
 
 fn root(format: &DirFormat) -> Vec<u8> {
     let mut block = vec![0xAA; format.block_size as usize];
-    NodeMut::init_root(&mut block, format, INFO, InodeNr(12), InodeNr(2), 1);
+    NodeMut::init_root(&mut block, format, INFO, DOTS, 1);
     block
 }
 

@@ -2,7 +2,7 @@
 
 use super::{block, number};
 use extant_format::Geometry;
-use extant_format::acl::Acl;
+use extant_format::acl::{Acl, FileOwner};
 use extant_format::extent::{Index, Leaf, Node, NodeMut, seal_extent_block, verify_extent_block};
 use extant_format::indirect;
 use extant_format::inode::{Inode, seal_inode, verify_inode};
@@ -127,7 +127,7 @@ pub(super) fn acl(_: &Geometry, bytes: &[u8]) {
             Some(&acl),
             "an ACL comes back"
         );
-        let _ = acl.allows(7, 1, 2, 3, |group| group % 2 == 0);
+        let _ = acl.allows(7, FileOwner { uid: 2, gid: 3 }, 1, |group| group % 2 == 0);
         let (mode, inherited) = acl.inherit(0o7777);
         assert!(mode <= 0o7777, "a mode");
         let _ = inherited.map(|acl| acl.is_mode());

@@ -2,7 +2,7 @@
 
 use super::{block, number};
 use extant_format::Geometry;
-use extant_format::dir::{self, DirFormat};
+use extant_format::dir::{self, DirFormat, NewEntry};
 use extant_format::htree::{self, HashVersion, Kind, Node, NodeMut, RootInfo};
 use extant_format::types::{FileType, InodeNr};
 use extant_format::{inline, seal};
@@ -49,10 +49,8 @@ pub(super) fn entries(geo: &Geometry, bytes: &[u8]) {
         return;
     }
     let mut changed = area.clone();
-    let Ok(Some(at)) = dir::insert(&mut changed, &format, name, InodeNr(5), FileType::Regular)
-    else {
-        return;
-    };
+    let entry = NewEntry { ino: InodeNr(5), file_type: FileType::Regular, name };
+    let Ok(Some(at)) = dir::insert(&mut changed, &format, entry) else { return };
     let mut more = found.clone();
     more.push((at, 5, name.to_vec()));
     more.sort();
