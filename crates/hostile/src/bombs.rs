@@ -72,13 +72,12 @@ pub fn share_extents(image: &mut [u8], atlas: &Atlas, ino: u32, pblk: u64, len: 
 
 /// Rewrites the hash tree of an indexed directory, whose first blocks are `blocks` on the device,
 /// in this order: the root, a node for each level, a leaf. All entries of the root and of a node
-/// lead to the next one of them. `key` returns their hashes.
+/// lead to the next one of them. `key` returns their hashes. The size of the directory stays.
 pub fn share_leaves(
     image: &mut [u8],
     atlas: &Atlas,
     ino: u32,
     blocks: &[u64],
-    size: u64,
     key: impl Fn(u32) -> u32,
 ) {
     let (format, seed) =
@@ -106,22 +105,24 @@ pub fn share_leaves(
         }
     }
     assert!(levels <= usize::from(htree::max_levels(&format)), "{} levels", info.levels);
-    atlas.change_inode(image, ino, |inode| inode.size = size);
 }
 
-/// Fills the attribute block of an inode with names of one value, which is in another inode.
-pub fn share_values(image: &mut [u8], atlas: &Atlas, ino: u32, value: u32, size: u32, crc: u32) {
-    share_some_values(image, atlas, ino, value, size, crc, || true);
+/// A value of attributes.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedValue {
+    /// Inode that holds the value.
+    pub ino: u32,
+    /// Bytes of the value.
+    pub size: u32,
 }
 
-/// As [`share_values`], while `more` returns true.
-pub fn share_some_values(
+/// Fills the attribute block of an inode with names of one value while `more` returns true. The
+/// hash of the value is 0.
+pub fn share_values(
     image: &mut [u8],
     atlas: &Atlas,
     ino: u32,
-    value: u32,
-    size: u32,
-    crc: u32,
+    value: SharedValue,
     mut more: impl FnMut() -> bool,
 ) {
     let nr = atlas.read_inode(image, ino).file_acl;
@@ -130,7 +131,7 @@ pub fn share_some_values(
     let mut entries = Vec::new();
     for n in (0u32..).take_while(|_| more()) {
         let name = format!("{n:04x}");
-        entries.push(Entry::in_inode(NameIndex::USER, name.as_bytes(), value, size, crc));
+        entries.push(Entry::in_inode(NameIndex::USER, name.as_bytes(), value.ino, value.size, 0));
         if block_space(&entries) > block.len() {
             entries.pop();
             break;

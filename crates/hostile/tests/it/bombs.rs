@@ -110,7 +110,8 @@ fn a_tree_that_names_one_leaf_many_times_lists_each_name_once() {
         let last = nrs[nrs.len() - 1];
         let size = u64::from(seed.atlas.geo.block_size);
         move_block(&seed, &mut image, last, nrs[1]);
-        share_leaves(&mut image, &seed.atlas, ino, &nrs[..2], 2 * size, |n| n << 10);
+        share_leaves(&mut image, &seed.atlas, ino, &nrs[..2], |n| n << 10);
+        seed.atlas.change_inode(&mut image, ino, |inode| inode.size = 2 * size);
         let fs = open(&image);
         let entries = fs.read_dir(&node(&fs, "/many")).expect("a scan of the leaf");
         let mut names: Vec<_> = entries.iter().map(|entry| &entry.name).collect();
@@ -145,7 +146,8 @@ fn a_chain_of_leaves_that_comes_back_is_refused() {
     let hash = dirhash(info.hash_version, geo.hash_unsigned, &geo.hash_seed, b"absent").0;
     let (leaf, size) = (nrs[nrs.len() - 1], 1u64 << 38);
     move_block(&seed, &mut image, leaf, nrs[3]);
-    share_leaves(&mut image, &seed.atlas, ino, &nrs[..4], size, |_| hash | 1);
+    share_leaves(&mut image, &seed.atlas, ino, &nrs[..4], |_| hash | 1);
+    seed.atlas.change_inode(&mut image, ino, |inode| inode.size = size);
     let fs = open(&image);
     let dir = node(&fs, "/many");
     // The search leaves the tree and scans the blocks: a hole follows the first few.
@@ -290,7 +292,8 @@ fn values_beyond_the_limit_of_system_calls_are_not_read() {
     let mut image = seed.bytes.clone();
     let size = 16 << 20;
     seed.atlas.change_inode(&mut image, value, |inode| inode.size = size.into());
-    share_values(&mut image, &seed.atlas, ino, value, size, 0);
+    let shared = SharedValue { ino: value, size };
+    share_values(&mut image, &seed.atlas, ino, shared, || true);
     // As many names as fit a block, all of one value.
     let fs = open(&image);
     let file = node(&fs, "/file");
@@ -299,7 +302,7 @@ fn values_beyond_the_limit_of_system_calls_are_not_read() {
     let mut image = seed.bytes.clone();
     seed.atlas.change_inode(&mut image, value, |inode| inode.size = size.into());
     let mut left = 3;
-    share_some_values(&mut image, &seed.atlas, ino, value, size, 0, || {
+    share_values(&mut image, &seed.atlas, ino, shared, || {
         left -= 1;
         left >= 0
     });
