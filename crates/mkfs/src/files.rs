@@ -60,36 +60,39 @@ pub(super) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// Makes all inodes, allocates their blocks, and sets their fields in the superblock.
-    pub(super) fn make(
+    /// Returns a builder without inodes, which allocates blocks in `taken`.
+    pub(super) fn new(
         geo: &'a Geometry,
         options: &'a Options,
         sizes: &'a Sizes,
         time: Timestamp,
         taken: &'a mut Taken,
-        sb: &mut Superblock,
-    ) -> Result<Files> {
-        let mut files = Builder { geo, options, sizes, time, taken, files: Files::default() };
-        files.reserved();
-        let lost_found = InodeNr(geo.first_ino);
-        files.root(lost_found)?;
-        files.lost_found(lost_found)?;
-        if geo.compat(Compat::RESIZE_INODE) {
-            files.resize()?;
+    ) -> Builder<'a> {
+        Builder { geo, options, sizes, time, taken, files: Files::default() }
+    }
+
+    /// Makes all inodes, allocates their blocks, and sets their fields in the superblock.
+    pub(super) fn make(mut self, sb: &mut Superblock) -> Result<Files> {
+        self.reserved();
+        let lost_found = InodeNr(self.geo.first_ino);
+        self.root(lost_found)?;
+        self.lost_found(lost_found)?;
+        if self.geo.compat(Compat::RESIZE_INODE) {
+            self.resize()?;
         }
-        if geo.incompat(Incompat::MMP) {
-            files.mmp(sb)?;
+        if self.geo.incompat(Incompat::MMP) {
+            self.mmp(sb)?;
         }
-        if geo.compat(Compat::ORPHAN_FILE) {
-            files.orphan_file(InodeNr(lost_found.0 + 1), sb)?;
+        if self.geo.compat(Compat::ORPHAN_FILE) {
+            self.orphan_file(InodeNr(lost_found.0 + 1), sb)?;
         }
-        if geo.compat(Compat::HAS_JOURNAL) {
-            files.journal(sb)?;
+        if self.geo.compat(Compat::HAS_JOURNAL) {
+            self.journal(sb)?;
         }
-        if geo.ro_compat(RoCompat::QUOTA) {
-            files.quotas(sb)?;
+        if self.geo.ro_compat(RoCompat::QUOTA) {
+            self.quotas(sb)?;
         }
-        let mut files = files.files;
+        let mut files = self.files;
         files.inodes.sort_by_key(|(ino, _)| *ino);
         if files.inodes.iter().any(|(_, inode)| inode.size > i32::MAX as u64) {
             let mut features = sb.features();

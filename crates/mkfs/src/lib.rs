@@ -89,7 +89,7 @@ pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
     let tables = Tables::place(&geo, &mut taken)?;
     set_overhead(&mut sb, &geo, &sizes, &taken);
     let time = identity.time;
-    let files = Builder::make(&geo, options, &sizes, time, &mut taken, &mut sb)?;
+    let files = Builder::new(&geo, options, &sizes, time, &mut taken).make(&mut sb)?;
     let mut groups = Groups::new(&geo, &tables, &taken, &files);
     let mut out = Output::new(device, geo.block_size, options.zeroing);
     if options.discard {

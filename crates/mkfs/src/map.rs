@@ -56,24 +56,25 @@ fn extents(
     pieces: &[Range<u64>],
     new_node: &mut NewNode<'_>,
 ) -> Result<Map> {
-    let mut map = Map { i_block: [0; ROOT_SIZE], nodes: Vec::new() };
+    let mut tree = ExtentTree { geo, seed, nodes: Vec::new() };
+    let mut i_block = [0; ROOT_SIZE];
     let leaves = leaves(pieces)?;
-    if NodeMut::init(&mut map.i_block, 0).set_leaves(&leaves) {
-        return Ok(map);
+    if NodeMut::init(&mut i_block, 0).set_leaves(&leaves) {
+        return Ok(Map { i_block, nodes: tree.nodes });
     }
     let room = usize::from(extent::capacity(geo.block_size as usize));
     let mut indexes = Vec::new();
     for chunk in leaves.chunks(room) {
-        let child = map.add_node(geo, seed, new_node()?, 0, |node| node.set_leaves(chunk));
+        let child = tree.add_node(new_node()?, 0, |node| node.set_leaves(chunk));
         indexes.push(Index { lblk: chunk.first().map_or(0, |leaf| leaf.lblk), child });
     }
     for depth in 1..=extent::MAX_DEPTH {
-        if NodeMut::init(&mut map.i_block, depth).set_indexes(&indexes) {
-            return Ok(map);
+        if NodeMut::init(&mut i_block, depth).set_indexes(&indexes) {
+            return Ok(Map { i_block, nodes: tree.nodes });
         }
         let mut above = Vec::new();
         for chunk in indexes.chunks(room) {
-            let child = map.add_node(geo, seed, new_node()?, depth, |node| node.set_indexes(chunk));
+            let child = tree.add_node(new_node()?, depth, |node| node.set_indexes(chunk));
             above.push(Index { lblk: chunk.first().map_or(0, |index| index.lblk), child });
         }
         indexes = above;
@@ -81,20 +82,26 @@ fn extents(
     Error::invalid("a file of too many pieces")
 }
 
-impl Map {
+/// The nodes of an extent tree, with their places; `seed` is the inode's.
+struct ExtentTree<'a> {
+    geo: &'a Geometry,
+    seed: u32,
+    nodes: Vec<(u64, Vec<u8>)>,
+}
+
+impl ExtentTree<'_> {
+    /// Adds a node at `place`, which it returns.
     fn add_node(
         &mut self,
-        geo: &Geometry,
-        seed: u32,
         place: u64,
         depth: u16,
         fill: impl FnOnce(&mut NodeMut<'_>) -> bool,
     ) -> u64 {
-        let mut block = vec![0; geo.block_size as usize];
+        let mut block = vec![0; self.geo.block_size as usize];
         let filled = fill(&mut NodeMut::init(&mut block, depth));
         debug_assert!(filled, "chunks fit into nodes");
-        if geo.metadata_csum {
-            seal_extent_block(&mut block, place, seed);
+        if self.geo.metadata_csum {
+            seal_extent_block(&mut block, place, self.seed);
         }
         self.nodes.push((place, block));
         place
