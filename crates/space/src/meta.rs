@@ -51,6 +51,17 @@ fn class(len: u32) -> u8 {
     (1 + log * 8 + (eighths & 7)) as u8
 }
 
+/// Returns the trees of a class that a search examines, from `near` on and then from the first.
+fn of_class(
+    linked: &BTreeSet<(u8, u32)>,
+    class: u8,
+    near: u32,
+) -> impl Iterator<Item = u32> + use<'_> {
+    let behind = linked.range((class, near)..=(class, u32::MAX));
+    let before = linked.range((class, 0)..(class, near));
+    behind.chain(before).take(CLASS_STEPS).map(|(_, tree)| *tree)
+}
+
 impl Meta {
     /// Makes an order of trees with these longest runs.
     pub fn new(longest: impl IntoIterator<Item = u32>) -> Meta {
@@ -129,13 +140,9 @@ impl Meta {
         let mut advice = Advice::new();
         let mut least = class(want.max(1));
         while let Some((class, _)) = linked.range((least, 0)..).next() {
-            self.of_class(
-                &linked,
-                *class,
-                near,
-                |tree| tree < limit && self.get(tree) >= want,
-                &mut advice,
-            );
+            let fits = |tree: &u32| *tree < limit && self.get(*tree) >= want;
+            let trees = of_class(&linked, *class, near).filter(fits);
+            advice.extend(trees.take(ADVICE - advice.len()));
             match class.checked_add(1).filter(|_| advice.len() < ADVICE) {
                 Some(next) => least = next,
                 None => break,
@@ -151,39 +158,15 @@ impl Meta {
         let mut advice = Advice::new();
         let mut bound = u8::MAX;
         while let Some((class @ 1.., _)) = linked.range(..(bound, 0)).next_back() {
-            self.of_class(
-                &linked,
-                *class,
-                near,
-                |tree| tree < limit && self.get(tree) > 0,
-                &mut advice,
-            );
+            let fits = |tree: &u32| *tree < limit && self.get(*tree) > 0;
+            let trees = of_class(&linked, *class, near).filter(fits);
+            advice.extend(trees.take(ADVICE - advice.len()));
             bound = *class;
             if advice.len() == ADVICE {
                 break;
             }
         }
         Some(advice)
-    }
-
-    /// Adds the trees of a class for which `good` returns true, from `near` on and then from the
-    /// first.
-    fn of_class(
-        &self,
-        linked: &BTreeSet<(u8, u32)>,
-        class: u8,
-        near: u32,
-        good: impl Fn(u32) -> bool,
-        advice: &mut Advice,
-    ) {
-        let behind = linked.range((class, near)..=(class, u32::MAX));
-        let before = linked.range((class, 0)..(class, near));
-        let trees = behind
-            .chain(before)
-            .take(CLASS_STEPS)
-            .map(|(_, tree)| *tree)
-            .filter(|tree| good(*tree));
-        advice.extend(trees.take(ADVICE - advice.len()));
     }
 
     /// Returns trees below `limit` near `near` with a run of at least `want` units, those from
