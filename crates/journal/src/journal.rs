@@ -118,17 +118,10 @@ impl Journal {
             });
         }
         let max_credits = config.max_credits.map_or(bound, |max| max.min(bound));
-        let mut core = Core::new(
-            config.cache,
-            config.commit_interval,
-            max_credits,
-            max_credits,
-            running,
-            home,
-            logged,
-            counters,
-        );
+        let mut core = Core::new(config.cache, home, counters, running, max_credits);
+        core.commit_interval = config.commit_interval;
         core.deterministic = config.deterministic;
+        core.logged = logged;
         let tasks = match config.tasks {
             Some(tasks) => tasks,
             None => own_threads()?,

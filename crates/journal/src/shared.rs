@@ -59,29 +59,27 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    #[expect(clippy::too_many_arguments, reason = "called once")]
+    /// Returns the state without a log. Commits begin when they are requested; `max_credits` bounds
+    /// each handle and each transaction.
     pub fn new(
         cache: Arc<Cache>,
-        commit_interval: Duration,
-        max_credits: u32,
-        limit: u32,
-        running: Tid,
         home: Arc<Flusher>,
-        logged: Option<Logged>,
         counters: Arc<Counters>,
+        running: Tid,
+        max_credits: u32,
     ) -> Core {
         Core {
             cache,
             client: OnceLock::new(),
-            commit_interval,
+            commit_interval: Duration::MAX,
             deterministic: false,
             max_credits,
-            gate: Gate::new(limit),
+            gate: Gate::new(max_credits),
             members: Members::default(),
             control: Control::new(running.previous()),
             running: CachePadded::new(AtomicU64::new(running.0)),
             home,
-            logged,
+            logged: None,
             why: OnceLock::new(),
             held: Mutex::new(Level::Leaf, Held::default()),
             crashed: AtomicBool::new(false),
