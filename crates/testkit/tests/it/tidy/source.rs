@@ -103,9 +103,14 @@ impl Workspace {
         let mut reached = BTreeSet::new();
         for root in roots {
             let mut modules = Vec::new();
-            let test = root.kind == Kind::Test;
-            let children = parent(&root.file).to_owned();
-            space.grow_file(&root.file, children, Vec::new(), (true, test), &mut modules);
+            let module = Module {
+                path: Vec::new(),
+                file: root.file.clone(),
+                public: true,
+                test: root.kind == Kind::Test,
+                items: Vec::new(),
+            };
+            space.grow_file(module, parent(&root.file).to_owned(), &mut modules);
             reached.extend(modules.iter().map(|m| m.file.clone()));
             space.targets.push(Target { root, modules });
         }
@@ -116,19 +121,13 @@ impl Workspace {
         space
     }
 
-    fn grow_file(
-        &mut self,
-        file: &str,
-        children: String,
-        path: Vec<String>,
-        (public, test): (bool, bool),
-        modules: &mut Vec<Module>,
-    ) {
+    /// Adds `module` with the items of its file, as [`Self::grow`] does.
+    fn grow_file(&mut self, mut module: Module, children: String, modules: &mut Vec<Module>) {
+        let file = &module.file;
         let Some(parsed) = self.parsed.get(file).cloned() else {
             return self.lost.push(format!("{file}: the file of a module is missing"));
         };
-        let test = test || is_test_only(&parsed.attrs);
-        let module = Module { path, file: file.to_owned(), public, test, items: Vec::new() };
+        module.test |= is_test_only(&parsed.attrs);
         self.grow(module, children, parsed.items, modules);
     }
 
@@ -171,7 +170,8 @@ impl Workspace {
                 }
                 None => (format!("{folder}.rs"), folder),
             };
-            self.grow_file(&file, folder, path, (public, test), modules);
+            let module = Module { path, file, public, test, items: Vec::new() };
+            self.grow_file(module, folder, modules);
         }
     }
 }
