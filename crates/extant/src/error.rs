@@ -212,8 +212,8 @@ impl Error {
         self.plain().op.name()
     }
 
-    /// The path or name that the call was given: bytes, not always UTF-8. `None` for calls that
-    /// take none.
+    /// The path that the call was given: bytes, not always UTF-8. `None` for calls on handles,
+    /// which take names at most.
     pub fn path(&self) -> Option<&[u8]> {
         match &self.0 {
             Repr::Plain(_) => None,

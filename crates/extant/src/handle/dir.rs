@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A directory: an [`Inode`] with entries. Names are single components, without `/`.
+/// Errors have the number of the directory, and no copy of the name.
 ///
 /// ```
 /// # use extant::*;
@@ -46,9 +47,8 @@ impl Dir {
     /// # Errors
     /// `NotFound`, `NameTooLong`; those of every call ([`Fs`](crate::Fs#errors)).
     pub fn open(&self, name: impl AsBytes) -> Result<Inode> {
-        let name = name.as_bytes();
-        let found = self.inode.done(Op::Lookup, self.core().ops.lookup(self.node(), name));
-        found.map(|node| Inode::new(self.core(), node)).map_err(|e| e.at(Op::Lookup, name))
+        let found = self.core().ops.lookup(self.node(), name.as_bytes());
+        self.inode.done(Op::Lookup, found).map(|node| Inode::new(self.core(), node))
     }
 
     /// Creates an entry that belongs to root, with permissions 0755 for directories, else 0644. A
@@ -72,17 +72,15 @@ impl Dir {
         permissions: u16,
         (uid, gid): (u32, u32),
     ) -> Result<Inode> {
-        let name = name.as_bytes();
         let caller = Caller { uid, gid, ..Caller::default() };
         let made = self.core().ops.create(
             &caller,
             self.node(),
-            name,
+            name.as_bytes(),
             permissions & 0o7777,
             kind.to_engine(),
         );
-        let made = self.inode.done(Op::Create, made);
-        made.map(|node| Inode::new(self.core(), node)).map_err(|e| e.at(Op::Create, name))
+        self.inode.done(Op::Create, made).map(|node| Inode::new(self.core(), node))
     }
 
     /// Adds a name of an inode that is no directory.
@@ -92,11 +90,9 @@ impl Dir {
     /// `ForeignHandle` if `inode` belongs to another file system; those of every call
     /// ([`Fs`](crate::Fs#errors)).
     pub fn link(&self, name: impl AsBytes, inode: &Inode) -> Result<()> {
-        let name = name.as_bytes();
         let (core, op) = (self.core(), Op::HardLink);
         core.owns(&inode.core, op)?;
-        let done = core.ops.link(&inode.node, self.node(), name);
-        self.inode.done(op, done).map_err(|e| e.at(op, name))
+        self.inode.done(op, core.ops.link(&inode.node, self.node(), name.as_bytes()))
     }
 
     /// Removes the name of an inode that is no directory. Its space becomes free when no [`File`]
@@ -108,9 +104,8 @@ impl Dir {
     ///
     /// [`File`]: crate::File
     pub fn remove_file(&self, name: impl AsBytes) -> Result<()> {
-        let name = name.as_bytes();
-        let done = self.inode.done(Op::RemoveFile, self.core().ops.unlink(self.node(), name));
-        done.map_err(|e| e.at(Op::RemoveFile, name))
+        let done = self.core().ops.unlink(self.node(), name.as_bytes());
+        self.inode.done(Op::RemoveFile, done)
     }
 
     /// Removes an empty directory.
@@ -119,9 +114,8 @@ impl Dir {
     /// `NotFound`, `NotADirectory`, `DirectoryNotEmpty`, `ReadOnly`, `PermissionDenied`; those of
     /// every call ([`Fs`](crate::Fs#errors)).
     pub fn remove_dir(&self, name: impl AsBytes) -> Result<()> {
-        let name = name.as_bytes();
-        let done = self.inode.done(Op::RemoveDir, self.core().ops.rmdir(self.node(), name));
-        done.map_err(|e| e.at(Op::RemoveDir, name))
+        let done = self.core().ops.rmdir(self.node(), name.as_bytes());
+        self.inode.done(Op::RemoveDir, done)
     }
 
     /// Moves an entry, in one transaction. An inode that had the new name loses it.
@@ -137,7 +131,7 @@ impl Dir {
         core.owns(new_dir.core(), op)?;
         let none = RenameFlags::empty();
         let done = core.ops.rename(self.node(), name, new_dir.node(), new_name, none);
-        self.inode.done(op, done).map_err(|e| e.at(op, name))
+        self.inode.done(op, done)
     }
 
     /// Iterates over the entries, without `.` and `..`, in the order of the directory. Entries that
