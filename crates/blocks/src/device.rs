@@ -42,13 +42,24 @@ pub trait BlockDevice: Send + Sync + Debug {
         1
     }
 
-    /// Fills `buf` from `offset`.
+    /// Fills `buf` from `offset`, in bytes.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the range is not within the device; those of the medium.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Writes `data` at `offset`. The data is durable after a later [`BlockDevice::flush`].
+    /// Writes `data` at `offset`, in bytes. The data is durable after a later
+    /// [`BlockDevice::flush`].
+    ///
+    /// # Errors
+    /// `InvalidInput` if the range is not within the device, `ReadOnlyFilesystem` from a device
+    /// that refuses writes; those of the medium.
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Fills the buffers in order from `offset`.
+    /// Fills the buffers in order from `offset`, in bytes.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::read_exact_at`].
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
         let mut at = offset;
         for buf in bufs {
@@ -58,7 +69,10 @@ pub trait BlockDevice: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Writes the buffers in order at `offset`, in as few requests as the device allows.
+    /// Writes the buffers in order at `offset`, in bytes, in as few requests as the device allows.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::write_all_at`].
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let mut at = offset;
         for buf in bufs {
@@ -70,8 +84,9 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Returns once every write that had completed before the call is durable.
     ///
-    /// After an error, it is unknown and stays unknown which of these writes are durable: a later
-    /// flush proves nothing about them.
+    /// # Errors
+    /// Those of the medium. After an error, it is unknown and stays unknown which of these writes
+    /// are durable: a later flush proves nothing about them.
     fn flush(&self) -> io::Result<()>;
 
     /// Tells the device that a range's bytes are no longer needed. Later reads of the range return
@@ -85,7 +100,10 @@ pub trait BlockDevice: Send + Sync + Debug {
         Err(crate::DeviceError { op, device: self.name(), offset, len, cause }.into())
     }
 
-    /// Makes a range read as zeroes.
+    /// Makes a range, offset and length in bytes, read as zeroes.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::write_all_at`].
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
         write_zeroes_plainly(self, offset, len)
     }
@@ -101,7 +119,10 @@ pub trait BlockDevice: Send + Sync + Debug {
     }
 
     /// Returns the first range at or after `offset` that may hold bytes other than zeroes, or
-    /// `None` if none follows. A device may return the whole rest.
+    /// `None` if none follows, in bytes. A device may return the whole rest.
+    ///
+    /// # Errors
+    /// Those of the medium.
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         let len = self.len();
         Ok((offset < len).then_some(offset..len))

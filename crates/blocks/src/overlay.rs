@@ -26,6 +26,9 @@ pub trait ReplaySource: Send + Sync + Debug {
     fn covers(&self, nr: u64) -> bool;
 
     /// Fills `buf`, one block long, with block `nr`, which the source must cover.
+    ///
+    /// # Errors
+    /// Those of the source; the read of the overlay fails with them.
     fn read_block(&self, nr: u64, buf: &mut [u8]) -> io::Result<()>;
 }
 

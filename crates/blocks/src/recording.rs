@@ -50,6 +50,9 @@ pub enum Event {
 
 impl Event {
     /// Repeats the change on another device. Flushes and marks do nothing.
+    ///
+    /// # Errors
+    /// Those of the device.
     pub fn apply(&self, device: &dyn BlockDevice) -> io::Result<()> {
         match self {
             Event::Write { offset, data } => device.write_all_at(data, *offset),
@@ -86,6 +89,9 @@ impl Event {
 
 /// Repeats chosen events in order on a device in the state before them. A prefix of the log up to a
 /// flush and any subset of the following events give a state that a power cut may leave.
+///
+/// # Errors
+/// Those of the device.
 pub fn replay<'a>(
     events: impl IntoIterator<Item = &'a Event>,
     device: &dyn BlockDevice,

@@ -57,6 +57,9 @@ impl SparseDevice {
     }
 
     /// Makes a copy of another device.
+    ///
+    /// # Errors
+    /// Those of reading the device; `InvalidInput` if it is longer than [`MAX_SPARSE_LEN`].
     pub fn copy_of(device: &dyn BlockDevice) -> io::Result<Self> {
         let copy = SparseDevice::new(device.len());
         let mut buf = vec![0; 1 << 20];

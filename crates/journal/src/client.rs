@@ -13,7 +13,10 @@ use extant_sync::Arc;
 /// handles nor wait for commits.
 pub trait Client: Send + Sync {
     /// Writes every in-memory object that is dirty in `tid` into its block. No handle of `tid` is
-    /// open, and its successor has not opened. An error aborts the journal.
+    /// open, and its successor has not opened.
+    ///
+    /// # Errors
+    /// Those of reading blocks that are not cached. An error aborts the journal.
     fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<()>;
 
     /// Called when `tid` is durable: the blocks that it freed may be allocated again.

@@ -115,7 +115,10 @@ impl<T> Default for OnceLock<T> {
 }
 
 impl<T> OnceLock<T> {
-    /// Sets the value and wakes all waiters. Returns `value` as the error if one was set before.
+    /// Sets the value and wakes all waiters.
+    ///
+    /// # Errors
+    /// Returns `value` if one was set before.
     pub fn set(&self, value: T) -> Result<(), T> {
         let mut own = self.value.lock().expect("a model that panics ends");
         if own.is_some() {
