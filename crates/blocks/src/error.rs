@@ -5,6 +5,7 @@ use std::io;
 
 /// An operation of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Op {
     /// Read bytes.
     Read,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 /// The position of a device in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Place {
     /// The whole file.
     Whole,

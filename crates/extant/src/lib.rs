@@ -47,14 +47,23 @@ mod types;
 pub mod device {
     pub use extant_blocks::{
         BlockDevice, Claim, DeviceError, ImageSpec, MemDevice, Op, OverlayDevice, Place,
+        ReplaySource,
     };
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     pub use extant_blocks::{FileDevice, OpenOptions as FileDeviceOptions};
     pub use extant_engine::device::image_spec;
 }
 
+/// Makes file systems.
 #[cfg(feature = "mkfs")]
-pub use extant_engine::mkfs;
+pub mod mkfs {
+    pub use extant_engine::mkfs::{
+        Error, Length, Options, Preset, Report, Result, Zeroing, make, parse_size, parse_uuid,
+    };
+    pub use extant_format::features::{Compat, Feature, Features, Incompat, RoCompat};
+    pub use extant_format::quota::QuotaKind;
+    pub use extant_format::superblock::ErrorPolicy;
+}
 
 pub use device::BlockDevice;
 pub use error::{Error, ErrorKind, Result};

@@ -248,7 +248,7 @@ fn alter(fs: &Fs, node: &Node, rng: &mut Rng) {
     let _ = file.write_at(size, &data[..100]);
     let _ = file.sync();
     let block = 65536 * rng.below(3);
-    let how = *rng.pick(&Falloc::ALL);
+    let how = *rng.pick(Falloc::ALL);
     let _ = file.allocate(how, block, 65536);
     if rng.one_in(2) {
         let _ = file.set_len(rng.below(size.clamp(1, 1 << 22) * 2));

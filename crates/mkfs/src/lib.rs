@@ -42,6 +42,7 @@ use tables::Tables;
 
 /// Description of the new file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// Features of the file system.
     pub features: Features,

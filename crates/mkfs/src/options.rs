@@ -8,6 +8,7 @@ use extant_format::{Feature, Features, Timestamp};
 
 /// Kind of file system that determines the default features, as `mke2fs -t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Preset {
     /// No journal, block maps.
     Ext2,
@@ -20,6 +21,7 @@ pub enum Preset {
 
 /// Policy for parts of the device that must read as zeroes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Zeroing {
     /// Zero the parts that readers depend on, unless the device reports them as zero. Inode tables
     /// are left to the kernel's background initialization if descriptors have checksums.
@@ -33,6 +35,7 @@ pub enum Zeroing {
 
 /// A length in one of two units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Length {
     /// In bytes, rounded up to whole blocks.
     Bytes(u64),

@@ -7,6 +7,7 @@ use extant_format::types::GroupNr;
 
 /// Usage of the file system, in blocks and inodes.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Usage {
     /// Blocks in all, without overhead (bsddf).
     pub blocks: u64,

@@ -42,6 +42,7 @@ pub const SIZE_MAX: usize = 64 * 1024;
 
 /// The condition on an attribute's existence under which it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mode {
     /// None.
     Any,

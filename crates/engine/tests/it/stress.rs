@@ -291,7 +291,7 @@ impl Worker<'_> {
     }
 
     fn allocate(&mut self) -> Result<()> {
-        let how = *self.rng.pick(&Falloc::ALL);
+        let how = *self.rng.pick(Falloc::ALL);
         let shifts = matches!(how, Falloc::Collapse | Falloc::Insert);
         let unit = if shifts { 16_384 } else { 1 };
         let (at, len) = (

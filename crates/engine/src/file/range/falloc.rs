@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 /// The modes of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Falloc {
     /// Allocate; grow the size.
     Allocate,
@@ -32,7 +33,7 @@ pub enum Falloc {
 
 impl Falloc {
     /// All that there is.
-    pub const ALL: [Falloc; 7] = [
+    pub const ALL: &'static [Falloc] = &[
         Falloc::Allocate,
         Falloc::KeepSize,
         Falloc::Punch,

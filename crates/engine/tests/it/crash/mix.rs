@@ -333,7 +333,7 @@ impl Mix<'_> {
         let unit = 4096;
         let at = self.rng.below(span / 5000) as usize * unit;
         let len = self.rng.between(1, 4) as usize * unit;
-        let how = *self.rng.pick(&Falloc::ALL);
+        let how = *self.rng.pick(Falloc::ALL);
         match file.allocate(how, at as u64, len as u64) {
             Ok(()) => {}
             // Files with indirect blocks do not support this. A range at or behind the end cannot

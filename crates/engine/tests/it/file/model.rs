@@ -199,6 +199,7 @@ pub fn allocate(bytes: &mut Vec<u8>, how: Falloc, at: usize, len: usize) {
         }
         Falloc::Collapse => drop(bytes.drain(at..end)),
         Falloc::Insert => drop(bytes.splice(at..at, std::iter::repeat_n(0, len))),
+        other => unreachable!("{other:?} has no model"),
     }
 }
 
