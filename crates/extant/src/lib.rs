@@ -83,6 +83,11 @@ pub use types::{DirEntry, Extent, FileOptions, Metadata, NodeKind, Recovery, Set
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// The example of the package's page is a test, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Package;
+
 /// The examples of the guide are tests, too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide.md")]
