@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -182,6 +182,11 @@ publishable:
 # Stores numbers that fell in crates/testkit/tidy.toml, and prints sizes of each crate.
 tidy:
 	$(CARGO) test -q -p extant-testkit --test it -- --ignored --nocapture tidy::store
+
+# Stores the public surface of the crate `extant` in crates/extant/public-api.txt, and prints the
+# changes.
+surface:
+	$(CARGO) test -q -p extant-testkit --test it -- --ignored --nocapture tidy::surface::store
 
 # The engine for Windows, macOS and WebAssembly: that it compiles there.
 portable:

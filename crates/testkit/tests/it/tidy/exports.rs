@@ -168,7 +168,7 @@ fn is_doc(attribute: &Attribute) -> bool {
     attribute.path().is_ident("doc")
 }
 
-fn name(item: &Item) -> Option<&Ident> {
+pub fn name(item: &Item) -> Option<&Ident> {
     match item {
         Item::Const(item) => Some(&item.ident),
         Item::Enum(item) => Some(&item.ident),
@@ -183,7 +183,7 @@ fn name(item: &Item) -> Option<&Ident> {
     }
 }
 
-fn visibility(item: &Item) -> Option<&Visibility> {
+pub fn visibility(item: &Item) -> Option<&Visibility> {
     match item {
         Item::Const(item) => Some(&item.vis),
         Item::Enum(item) => Some(&item.vis),

@@ -45,6 +45,10 @@ rules_are_kept! {
     images_of_tests_are_checked: "unchecked_images";
     crates_of_others_are_allowed_and_explained: "dependencies";
     no_code_is_unfinished: "unfinished";
+    the_public_surface_is_stored: "public_surface";
+    signatures_are_made_of_exported_types: "unnamed";
+    public_types_may_grow: "exhaustive";
+    fallible_functions_name_their_errors: "error_sections";
 }
 
 #[test]

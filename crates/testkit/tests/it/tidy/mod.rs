@@ -17,6 +17,7 @@ mod report;
 mod rules;
 mod samples;
 mod source;
+mod surface;
 mod table;
 mod tokens;
 
@@ -52,6 +53,12 @@ impl Tidy {
     /// The text of `tidy.toml` with the lower numbers of today.
     pub fn lowered(&self) -> String {
         ratchets::lowered(&self.text, &self.rules.measured(&self.report))
+    }
+
+    /// The surface of the public library, and the stored one.
+    fn surface(&self) -> (surface::Surface, &str) {
+        let surface = self.report.surfaces.get(&self.rules.surface.public);
+        (surface.cloned().unwrap_or_default(), &self.report.stored_surface)
     }
 
     /// All violations, by rule.

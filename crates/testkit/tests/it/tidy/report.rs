@@ -8,6 +8,7 @@ use super::functions::{Function, functions};
 use super::modules::Uses;
 use super::prose::{Prose, comments};
 use super::source::{Kind, Module, Target, Workspace};
+use super::surface::{self, Names, Surface};
 use super::tokens::{Token, arguments, flatten, positions};
 use super::{documents, rules::Rules};
 
@@ -52,6 +53,10 @@ pub struct Report {
     pub broken_links: Vec<String>,
     pub missing_tests: Vec<String>,
     pub image_holders: BTreeSet<String>,
+    /// The surfaces of documented libraries, by crate.
+    pub surfaces: BTreeMap<String, Surface>,
+    /// The stored surface of the public library.
+    pub stored_surface: String,
     pub dependencies: Dependencies,
     /// The page about dependencies.
     pub dependency_page: String,
@@ -64,6 +69,7 @@ impl Report {
             broken_links: documents::broken_links(&space.files),
             missing_tests: documents::missing_tests(space),
             image_holders: documents::image_holders(&space.files),
+            stored_surface: space.files.get(surface::PAGE).cloned().unwrap_or_default(),
             dependencies: space.dependencies.clone(),
             dependency_page: space.files.get(dependencies::PAGE).cloned().unwrap_or_default(),
             ..Self::default()
@@ -86,6 +92,10 @@ impl Report {
                 space.targets.iter().filter(|target| target.root.package == *name).collect();
             let measured = report.measure(space, &targets);
             report.crates.insert(name.clone(), measured);
+        }
+        let names = Names::of(&space.targets);
+        for library in &rules.surface.documented {
+            report.surfaces.insert(library.clone(), Surface::of(&names, library));
         }
         report
     }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::dependencies::Allowed;
 use super::ratchets::{self, Ratchets};
 use super::report::Report;
+use super::surface::Surface;
 
 /// Shortest function, and shortest file, that is too long, in lines.
 const FUNCTION_LINES: u64 = 70;
@@ -30,8 +31,21 @@ pub struct Rules {
     pub unchecked_images: BTreeMap<String, String>,
     /// Rules for crates of others.
     pub dependencies: Allowed,
+    /// Rules for public surfaces.
+    pub surface: SurfaceRules,
+    /// Exported enums and structs that get no more variants or fields, with reasons.
+    pub exhaustive: BTreeMap<String, String>,
     #[serde(skip)]
     pub limits: Ratchets,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct SurfaceRules {
+    /// The library whose surface is stored.
+    pub public: String,
+    /// Libraries whose functions name their errors, the public one included.
+    pub documented: BTreeSet<String>,
 }
 
 impl Rules {
@@ -56,6 +70,16 @@ impl Rules {
         found.insert("dependencies", report.dependencies.violations(&self.dependencies, page));
         let holders = report.image_holders.iter().map(|file| (file.clone(), file.clone()));
         found.insert("unchecked_images", excepted(holders, &self.unchecked_images));
+        let silent = |(library, surface): (&String, &Surface)| -> Vec<String> {
+            let names = surface.silent.iter();
+            names.map(|name| format!("{name}: no section `# Errors` ({library})")).collect()
+        };
+        found.insert("error_sections", report.surfaces.iter().flat_map(silent).collect());
+        let public = report.surfaces.get(&self.surface.public).cloned().unwrap_or_default();
+        found.insert("unnamed", public.unnamed.iter().cloned().collect());
+        let open = public.exhaustive.iter().map(|name| (name.clone(), name.clone()));
+        found.insert("exhaustive", excepted(open, &self.exhaustive));
+        found.insert("public_surface", public.differences(&report.stored_surface));
         for table in ["unsafe", "byte_order", "device_writes"] {
             let places = report.places.get(table).into_iter().flatten();
             let lines = places.map(|(file, line)| (file.clone(), format!("{file}:{line}")));

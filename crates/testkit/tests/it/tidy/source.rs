@@ -12,6 +12,7 @@ use syn::{Expr, ExprLit, Item, Lit, Meta};
 
 use super::cut::{attributes, cut_tests, is_test_only};
 use super::dependencies::Dependencies;
+use super::surface;
 
 /// Texts by path, relative to the root of the workspace.
 pub type Files = BTreeMap<String, String>;
@@ -212,7 +213,8 @@ fn relative(base: &Path, path: &Path) -> String {
     path.strip_prefix(base).expect("inside the workspace").to_string_lossy().into_owned()
 }
 
-/// Reads all Rust and Markdown files; other files are listed without their text, for links.
+/// Reads all Rust and Markdown files, and the stored surface. Other files are listed without their
+/// text, for links.
 fn read_texts(base: &Path, folder: &Path, files: &mut Files) {
     for entry in fs::read_dir(folder).expect("a readable folder") {
         let path = entry.expect("an entry").path();
@@ -222,9 +224,10 @@ fn read_texts(base: &Path, folder: &Path, files: &mut Files) {
         if path.is_dir() && !hidden && !is_built {
             read_texts(base, &path, files);
         } else if path.is_file() {
-            let is_text = name.ends_with(".rs") || name.ends_with(".md");
+            let file = relative(base, &path);
+            let is_text = name.ends_with(".rs") || name.ends_with(".md") || file == surface::PAGE;
             let text = is_text.then(|| fs::read_to_string(&path).expect("a readable file"));
-            files.insert(relative(base, &path), text.unwrap_or_default());
+            files.insert(file, text.unwrap_or_default());
         }
     }
 }
