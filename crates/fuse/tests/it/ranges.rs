@@ -289,6 +289,20 @@ pub fn usage_equals_the_kernels() {
     }
 }
 
+/// After fsync(2) the number of blocks shows at once, however short ago another fsync was.
+#[test]
+pub fn blocks_show_when_fsync_returns() {
+    let mut served = Served::new("default");
+    let f = file(&served.path("f"));
+    for block in 0..8 {
+        f.write_all_at(&[7; 4096], block * 4096).expect("write");
+        f.sync_all().expect("fsync");
+        assert_eq!(f.metadata().expect("stat").blocks(), (block + 1) * 8);
+    }
+    drop(f);
+    served.unmount();
+}
+
 /// The number of blocks of a closed file shows soon, also if a caller set its times.
 #[test]
 pub fn blocks_of_closed_files_show() {
