@@ -1,7 +1,7 @@
 //! Mounts of block devices that the kernel claims for the mount.
 
 use crate::served::{make, transport};
-use crate::watchdog::{Watchdog, unmount_unused};
+use crate::watchdog::{Watchdog, await_that, unmount_unused};
 use extant_engine::{Fs, OpenOptions};
 use extant_fuse::{Claim, MountOptions, Mounted, mount_claimed};
 use extant_testkit::image::Image;
@@ -28,6 +28,21 @@ fn claim(device: &Path) -> io::Result<Option<Claim>> {
     Claim::of(device, &MountOptions::default(), false)
 }
 
+/// Claims a device that no file system of this test uses. Children that other tests have started
+/// hold the descriptors of this process, exclusive ones too, until they run their program.
+fn claim_free(device: &Path) -> Claim {
+    let mut claimed = None;
+    await_that("the device is free", || match claim(device) {
+        Err(e) if e.kind() == ErrorKind::ResourceBusy => false,
+        other => {
+            claimed = Some(other);
+            true
+        }
+    });
+    let claimed = claimed.expect("the wait ended");
+    claimed.expect("the device is free").expect("the kernel can hold it")
+}
+
 impl Disk {
     fn new() -> Disk {
         Disk::of(make("default"))
@@ -42,9 +57,7 @@ impl Disk {
     }
 
     fn mount(&mut self) {
-        let claim = claim(self.device.device())
-            .expect("the device is free")
-            .expect("the kernel can hold it");
+        let claim = claim_free(self.device.device());
         let fs = Fs::open(self.device.device(), &OpenOptions::new().claimed(true))
             .expect("the image opens");
         let source = self.device.device().to_string_lossy().into_owned();
@@ -103,8 +116,9 @@ pub fn the_kernel_holds_the_device() {
     assert_ne!(mounted.code, 0, "{mounted}");
     disk.unmount();
     // A claim that is dropped without a mount releases the device.
-    drop(claim(&device).expect("the device is free").expect("the kernel can hold it"));
-    Fs::open(&device, &OpenOptions::new()).expect("the device is free").unmount().expect("unmount");
+    drop(claim_free(&device));
+    let free = Fs::open(&device, &OpenOptions::new().wait(true)).expect("the device is free");
+    free.unmount().expect("unmount");
     assert!(claim(disk.image.path()).expect("a file").is_none());
 }
 
