@@ -18,6 +18,7 @@ need filefrag e2fsprogs
 need chattr e2fsprogs
 need lsattr e2fsprogs
 need fusermount3 fuse3
+need mount.fuse3 fuse3
 need fuse2fs fuse2fs
 need getfattr attr
 need setfattr attr
@@ -28,6 +29,7 @@ need umount mount
 need losetup mount
 need findmnt util-linux
 need fincore util-linux
+need flock util-linux
 need fsfreeze util-linux
 need fstrim util-linux
 need partx util-linux

@@ -4,6 +4,7 @@
 //! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`.
 //!   Silent on success; 32 if it could not be mounted, 1 for wrong usage. It waits for an image
 //!   whose last server is about to finish.
+//! - `extant IMAGE DIR [-o OPTIONS]`, as mount.fuse(8) calls it, is `mount.fuse.extant`.
 //! - `umount.TYPE`, `umount.fuse.TYPE`, `umount.fuse`: `DIR [-flnrv]`. Returns when the server has
 //!   written everything. umount(8) looks for the last name if it gets a directory; under it, mounts
 //!   of other servers are unmounted without a wait.
@@ -42,8 +43,23 @@ pub enum Helper {
     Mkfs,
 }
 
-/// Returns the helper named by the program's own name, if any.
-pub fn named(program: Option<&OsString>) -> Option<Helper> {
+/// Returns the helper that a call is for: by the program's own name, or by the form in which
+/// mount.fuse(8) calls the program for the source `extant#IMAGE`.
+pub fn called(args: &[OsString]) -> Option<Helper> {
+    named(args.first()).or_else(|| is_from_mount_fuse(args).then(|| Helper::Mount("extant".into())))
+}
+
+/// Returns whether a call is `extant IMAGE DIR [-o OPTIONS]`. No command has a slash in its name.
+fn is_from_mount_fuse(args: &[OsString]) -> bool {
+    let [_, image, dir, rest @ ..] = args else { return false };
+    let flag = |pair: &[OsString]| pair.len() == 2 && pair[0] == "-o";
+    image.as_bytes().contains(&b'/')
+        && !image.as_bytes().starts_with(b"-")
+        && Path::new(dir).is_dir()
+        && rest.chunks(2).all(flag)
+}
+
+fn named(program: Option<&OsString>) -> Option<Helper> {
     let name = Path::new(program?).file_name()?.to_str()?;
     let (what, of) = name.split_once('.')?;
     match what {
@@ -277,6 +293,25 @@ mod tests {
         assert_eq!(of("mkfs.extant"), Some(Helper::Mkfs));
         assert_eq!(of("/usr/bin/extant"), None);
         assert_eq!(of("extant.old"), None);
+    }
+
+    #[test]
+    fn calls_of_mount_fuse_are_mounts() {
+        let is_mount = |args: &[&str]| {
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            called(&args) == Some(Helper::Mount("extant".into()))
+        };
+        assert!(is_mount(&["extant", "/img", "/", "-o", "rw,dev"]));
+        assert!(is_mount(&["extant", "./img", "/"]));
+        for other in [
+            &["extant", "ls", "/"][..],
+            &["extant", "/img", "/nowhere"],
+            &["extant", "/img", "/", "--json"],
+            &["extant", "/img"],
+            &["extant", "--log=/x", "/"],
+        ] {
+            assert!(!is_mount(other), "{other:?}");
+        }
     }
 
     #[test]

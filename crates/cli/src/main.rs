@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    match helper::named(args.first()) {
+    match helper::called(&args) {
         Some(helper) => helper.run(args),
         None => cli::run(args),
     }

@@ -13,6 +13,7 @@ mod connection;
 pub mod control;
 mod guard;
 mod handler;
+mod inherited;
 mod interrupts;
 mod kernel_cache;
 mod mount;
@@ -23,6 +24,7 @@ mod stats;
 mod transport;
 mod types;
 
+pub use inherited::keep_descriptors_from_children;
 pub use mount::{Claim, Mounted, Unmounter, mount, mount_claimed};
 pub use options::{MountOptions, Transport};
 

@@ -5,14 +5,14 @@ use crate::failure::{At, Failure, Result};
 use crate::log::SYSLOG;
 use crate::mounting::announce::Audience;
 use crate::mounting::directory;
-use crate::mounting::options::{HELP, Options};
+use crate::mounting::options::{Options, help};
 use crate::mounting::{Patience, Plan, Remounted, anew, serve, spawn};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Mount an image through FUSE; returns when it is mounted. umount(8) ends it.
 #[derive(clap::Args, Debug)]
-#[command(after_help = HELP)]
+#[command(after_help = help())]
 pub struct Args {
     /// Image file or block device, with @OFFSET or @pN for a part of it
     #[arg(value_name = "IMAGE")]

@@ -113,38 +113,26 @@ fn within<T: PartialOrd>(number: Option<T>, range: RangeInclusive<T>) -> Option<
     number.filter(|number| range.contains(number))
 }
 
-/// Options without effect: they name default behavior, or are for programs other than the file
-/// system.
-const NOTHING: [&str; 25] = [
-    "defaults",
-    "auto",
-    "noauto",
-    "user",
-    "nouser",
-    "users",
-    "owner",
-    "group",
-    "_netdev",
-    "nofail",
-    "silent",
-    "loud",
-    "nomand",
-    "lazytime",
-    "nolazytime",
-    "iversion",
-    "noiversion",
-    "user_xattr",
-    "default_permissions",
-    "barrier",
-    "barrier=1",
-    "nodiscard",
-    "bsddf",
-    "block_validity",
-    "freespace_tree",
-];
+/// Options without effect: they name default behavior, are for programs other than the file system,
+/// or tune the kernel's ext4. A value after `=` is as good as none.
+const WITHOUT_EFFECT: &str = "\
+  defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, silent, loud, nomand,
+  lazytime, nolazytime, iversion, noiversion, i_version, user_xattr, default_permissions, barrier,
+  nobarrier, bsddf, minixdf, block_validity, noblock_validity, freespace_tree, auto_da_alloc,
+  noauto_da_alloc, journal_checksum, nojournal_checksum, journal_async_commit, journal_ioprio,
+  dioread_lock, dioread_nolock, mblk_io_submit, nomblk_io_submit, nombcache, no_mbcache, nouid32,
+  grpid, nogrpid, bsdgroups, sysvgroups, resuid, resgid, quota, noquota, usrquota, grpquota,
+  prjquota, usrjquota, grpjquota, jqfmt, oldalloc, orlov, bh, nobh, extents, debug, fast_commit,
+  stripe, min_batch_time, max_batch_time, inode_readahead_blks, mb_optimize_scan, max_dir_size_kb,
+  data_err, user_id, group_id, max_read, blksize, rootmode, comment";
 
-/// Every option, for people.
-pub const HELP: &str = "\
+/// Returns every option, for people.
+pub fn help() -> String {
+    format!("{OPTIONS}\n{WITHOUT_EFFECT}, x-*")
+}
+
+/// Options with an effect.
+const OPTIONS: &str = "\
 Options of -o:
   ro, rw                        for reading only; for reading and writing
   noload, norecovery            for reading only, without the changes in the journal
@@ -176,10 +164,7 @@ Options of -o:
 Options of every mount:
   suid, nosuid, dev, nodev, exec, noexec, atime, noatime, diratime, nodiratime, relatime, norelatime,
   strictatime, nostrictatime, sync, async, dirsync
-Accepted without effect, for lists that are written for mount(8) or for the kernel's ext4:
-  defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, silent, loud, nomand, lazytime,
-  nolazytime, iversion, noiversion, user_xattr, default_permissions, barrier, barrier=1, bsddf,
-  block_validity, freespace_tree, comment=TEXT, x-*, user_id=, group_id=, max_read=, blksize=, rootmode=";
+Accepted without effect, for lists that are written for mount(8) or for the kernel's ext4:";
 
 impl Options {
     /// Parses the options of several lists; later ones override earlier ones. The error names an
@@ -227,7 +212,7 @@ impl Options {
             "writeback_cache" | "delalloc" => self.writeback_cache = Some(true),
             "no_writeback_cache" | "nodelalloc" => self.writeback_cache = Some(false),
             _ if self.apply_flag(word) => {}
-            _ if NOTHING.contains(&word) || is_comment(word) => {}
+            _ if has_no_effect(word) => {}
             _ => return Err(format!("unknown mount option {word}; `extant help mount` lists all")),
         }
         Ok(())
@@ -287,9 +272,6 @@ impl Options {
             ("errors", "continue") => self.errors = Some(ErrorPolicy::Continue),
             ("errors", "remount-ro") => self.errors = Some(ErrorPolicy::RemountReadOnly),
             ("errors", "panic") => self.errors = Some(ErrorPolicy::Panic),
-            // Options that the table of mounts shows for a FUSE mount; mount(8) passes them at a
-            // remount.
-            ("user_id" | "group_id" | "max_read" | "blksize" | "rootmode", _) => {}
             ("data", _) => return Err(wrong("ordered, writeback or journal")),
             ("io", _) => return Err(wrong("buffered or direct")),
             ("errors", _) => return Err(wrong("continue, remount-ro or panic")),
@@ -338,9 +320,12 @@ impl Options {
     }
 }
 
-/// Remarks for other programs.
-fn is_comment(word: &str) -> bool {
-    ["x-", "X-", "comment="].iter().any(|start| word.starts_with(start))
+/// Returns whether an option has no effect. Among them are remarks for other programs, and options
+/// that the table of mounts shows for a FUSE mount: mount(8) passes them at a remount.
+fn has_no_effect(word: &str) -> bool {
+    let name = word.split_once('=').map_or(word, |(name, _)| name);
+    let mut names = WITHOUT_EFFECT.split(',').map(str::trim);
+    names.any(|known| known == name) || ["x-", "X-"].iter().any(|start| word.starts_with(start))
 }
 
 #[cfg(test)]
@@ -397,14 +382,15 @@ mod tests {
             &text[begin..begin + text[begin..].find(to).expect("their end")]
         };
         let known = part("    fn apply(&mut self", "    /// Flags that fuser(8)");
-        let tables = part("const FLAGS:", "/// Every option");
+        let tables = part("const FLAGS:", "/// Returns every option");
         let words: Vec<&str> =
             [known, tables].iter().flat_map(|text| text.split('"').skip(1).step_by(2)).collect();
         let is_option = |word: &&str| {
             word.chars().all(|c| c.is_ascii_lowercase() || "_-=1".contains(c)) && word.len() > 1
         };
+        let help = help();
         let listed: Vec<&str> =
-            HELP.split(|c: char| !(c.is_ascii_alphanumeric() || "_-".contains(c))).collect();
+            help.split(|c: char| !(c.is_ascii_alphanumeric() || "_-".contains(c))).collect();
         let missing: Vec<&str> = words
             .into_iter()
             .filter(is_option)
@@ -412,6 +398,14 @@ mod tests {
             .collect();
         assert!(missing.is_empty(), "{missing:?}");
         assert!(listed.contains(&"journal_path") && listed.contains(&"nostrictatime"));
+    }
+
+    #[test]
+    fn options_that_tune_the_kernels_ext4_are_accepted() {
+        let list =
+            "nobarrier,barrier=0,auto_da_alloc,journal_checksum,stripe=16,resuid=7,grpid,usrquota";
+        assert_eq!(Options::parse([list]).unwrap(), Options::default());
+        assert!(Options::parse(["stripes=16"]).is_err());
     }
 
     #[test]

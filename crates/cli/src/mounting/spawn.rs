@@ -37,6 +37,7 @@ pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
     command.args((0..context.verbose).map(|_| "-v"));
     command.arg("--").arg(&plan.image).arg(&plan.dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
+    extant_fuse::keep_descriptors_from_children().at("/proc/self/fd")?;
     let mut child = command.spawn().at("cannot start the server")?;
     let Some(pipe) = child.stdout.take() else { return Ok(()) };
     let heard = listen(pipe, &plan.image, context);

@@ -1,7 +1,7 @@
 //! The options of a mount as a list of a manual page, from the text that `extant help mount` shows.
 
 use super::entry;
-use crate::mounting::options::HELP;
+use crate::mounting::options::help;
 use clap_mangen::roff::{Roff, roman};
 
 /// Columns before the name of an option in the text.
@@ -9,7 +9,8 @@ const NAME_COLUMN: usize = 2;
 
 /// Appends headings, options with explanations, and plain lists.
 pub fn describe(roff: &mut Roff) {
-    let mut lines = HELP.lines().peekable();
+    let help = help();
+    let mut lines = help.lines().peekable();
     while let Some(line) = lines.next() {
         let Some(text) = line.strip_prefix("  ") else {
             roff.control("SS", [line.trim_end_matches(':')]);

@@ -3,7 +3,7 @@
 use crate::args;
 use crate::program::{EXTANT, extant, is_mount, json};
 use crate::recovery::crashed;
-use extant_testkit::tool::{Printed, run};
+use extant_testkit::tool::{Printed, run, run_with_env};
 use extant_testkit::{FeatureSet, Image, Scratch, e2fsck, kernel};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use std::ffi::OsString;
@@ -324,6 +324,36 @@ fn an_unused_read_only_server_is_replaced_by_a_writable_one() {
     assert!(options_of(&dir, "VFS-OPTIONS").split(',').any(|w| w == "nosuid"));
     names.call("umount.fuse.extant", &args![&dir]).must_succeed();
     image.assert_clean();
+}
+
+/// For a line of fstab with the type `fuse` and the source `extant#IMAGE`.
+#[test]
+fn mount_fuse_calls_the_program_with_image_and_directory() {
+    let scratch = Scratch::new();
+    let image = FeatureSet::named("default").make();
+    let dir = scratch.dir("mnt");
+    let source = format!("extant#{}", image.path().display());
+    let programs = Path::new(EXTANT).parent().unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let args = args![&source, &dir, "-o", "rw,nosuid,nodev"];
+    run_with_env("mount.fuse3", &args, &[("PATH", &path)]).must_succeed();
+    assert_eq!(options_of(&dir, "FSTYPE"), "fuse.extant");
+    std::fs::write(dir.join("f"), "x").unwrap();
+    run("umount", &args![&dir]).must_succeed();
+    // umount(8) returns before the server has written everything.
+    extant(&args!["ls", "--wait", image.path()]).must_succeed();
+}
+
+/// flock(1) gives its lock to the program that it runs.
+#[test]
+fn a_server_holds_no_lock_of_its_caller() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make();
+    let (dir, lock) = (names.0.dir("mnt"), names.0.join("lock"));
+    let mount = names.0.join("mount.fuse.extant");
+    run("flock", &args![&lock, &mount, image.path(), &dir]).must_succeed();
+    run("flock", &args!["--nonblock", &lock, "true"]).must_succeed();
+    names.call("umount.fuse.extant", &args![&dir]).must_succeed();
 }
 
 /// An image that cannot be opened for writing stays mounted for reading.
