@@ -167,7 +167,7 @@ impl Names {
             || NUMBERS.contains(&first.as_str())
             || ["std", "core", "alloc"].contains(&first.as_str());
         // A path of several names that begins with no module leads to another crate.
-        (is_known || rest.len() > 0).then(|| Named::Outside(path.join("::")))
+        (is_known || !rest.is_empty()).then(|| Named::Outside(path.join("::")))
     }
 
     /// Follows `path` among the names that a module has, private ones included.
