@@ -3,6 +3,7 @@
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
+use crate::holders;
 use crate::interrupt::Interrupt;
 use crate::json;
 use crate::recovery::{self, replayed};
@@ -222,12 +223,18 @@ impl ImageArgs {
         let text = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
         let message = match error {
             Error::Io(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
-                let path = shown(image_spec(&self.image).path.as_os_str().as_bytes());
-                let end = format!("let the other program end (`fuser -v {path}` names it)");
-                if self.wait {
-                    format!("{text}, for an hour now; unmount it or {end}")
+                let path = image_spec(&self.image).path;
+                let held = holders::named(&path);
+                let end = if held.is_empty() {
+                    let path = shown(path.as_os_str().as_bytes());
+                    format!("let the other program end (`fuser -v {path}` names it to root)")
                 } else {
-                    format!("{text}; unmount it, {end}, or wait for that with --wait")
+                    "let that end".to_owned()
+                };
+                if self.wait {
+                    format!("{text}{held}, for an hour now; unmount it or {end}")
+                } else {
+                    format!("{text}{held}; unmount it, {end}, or wait for that with --wait")
                 }
             }
             Error::Posix(Errno::Busy) => {

@@ -11,6 +11,7 @@ mod context;
 mod copy;
 mod failure;
 mod helper;
+mod holders;
 mod image;
 mod interrupt;
 mod json;

@@ -4,6 +4,7 @@ use super::announce::Audience;
 use super::table::{self, HeldMount};
 use super::{Patience, Plan};
 use crate::failure::{At, Failure, Result};
+use crate::holders;
 use crate::interrupt::Interrupt;
 use crate::log::{Log, Sink};
 use crate::recovery;
@@ -158,8 +159,8 @@ fn open_options(plan: &Plan) -> OpenOptions {
 
 /// Opens the image, a disk when the kernel holds it for the mount. One that is not mounted but in
 /// use is waited for: `umount` returns before the server has finished. Each user with the right to
-/// read the image can hold it, too. A wait longer than [`QUIET`] is therefore reported, and the
-/// wait has a limit.
+/// read the image can hold it, too. A wait longer than [`QUIET`] is therefore reported, with the
+/// processes that hold the image, and has a limit.
 fn open(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<(Fs, Option<Claim>)> {
     let flag = interrupt.flag();
     let options = open_options(plan).interrupt(flag.clone());
@@ -174,7 +175,8 @@ fn open(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<(Fs, 
                 }
                 if begin.elapsed() >= QUIET && !std::mem::replace(&mut told, true) {
                     let limit = patience(plan).as_secs();
-                    audience.waits(format_args!("{e}; waiting for up to {limit} s"));
+                    let holders = holders::named(&image_spec(&plan.image).path);
+                    audience.waits(format_args!("{e}{holders}; waiting for up to {limit} s"));
                 }
                 thread::sleep(LOOK);
             }

@@ -71,7 +71,7 @@ fn locked(image: &Path) -> File {
 }
 
 #[test]
-fn a_mount_that_waits_for_seconds_names_the_image() {
+fn a_mount_that_waits_for_seconds_names_the_image_and_its_holder() {
     let names = Names::new();
     let image = FeatureSet::named("default").make_sized(32 << 20);
     let dir = names.0.dir("mnt");
@@ -91,6 +91,8 @@ fn a_mount_that_waits_for_seconds_names_the_image() {
         let name = image.path().display().to_string();
         assert!(first.contains(&format!("{name} is in use")), "{first}");
         assert!(first.contains("waiting for up to"), "{first}");
+        let holder = format!("(process {}, ", std::process::id());
+        assert!(first.contains(&holder), "{first}");
         drop(lock);
         assert!(mount.wait().expect("wait").success() && is_mount(&dir), "{command:?}");
         names.call("umount.fuse.extant", &args![&dir]).must_succeed();
@@ -126,7 +128,8 @@ fn the_wait_of_a_mount_ends() {
     let printed = extant(&args!["mount", "--quiet", image.path(), scratch.dir("mnt")]);
     drop(lock);
     assert_eq!(printed.code, 1, "{printed}");
-    for words in ["waiting for up to 10 s", "fuser -v", "--wait"] {
+    let holder = format!("(process {}, ", std::process::id());
+    for words in ["waiting for up to 10 s", "let that end", "--wait", &holder] {
         assert!(printed.errors().contains(words), "{words}: {printed}");
     }
 }
