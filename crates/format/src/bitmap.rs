@@ -22,7 +22,7 @@ fn clip(bits: &[u8], range: Range<usize>) -> Range<usize> {
 /// Returns the 64-bit word whose first bit is `index * 64`; bits past the end are zero.
 #[inline]
 pub fn word(bits: &[u8], index: usize) -> u64 {
-    let tail = bits.get(index * 8..).unwrap_or(&[]);
+    let tail = bits.get(index.saturating_mul(8)..).unwrap_or(&[]);
     match tail.first_chunk::<8>() {
         Some(chunk) => u64::from_le_bytes(*chunk),
         None => u64::from_le_bytes(crate::bytes::array(tail, 0)),
@@ -73,13 +73,14 @@ fn find(bits: &[u8], range: Range<usize>, flip: u64) -> Option<usize> {
     let mut index = range.start / WORD_BITS;
     let mut value = (word(bits, index) ^ flip) & (u64::MAX << (range.start % WORD_BITS));
     if value == 0 {
-        index += 1;
+        index = index.saturating_add(1);
         // Skip whole words without a match. The last word may be shorter, at the end of the bytes.
-        let words = bits.get(index * 8..).unwrap_or(&[]).as_chunks::<8>().0;
-        index += words.iter().take_while(|bytes| u64::from_le_bytes(**bytes) == flip).count();
+        let words = bits.get(index.saturating_mul(8)..).unwrap_or(&[]).as_chunks::<8>().0;
+        let skipped = words.iter().take_while(|bytes| u64::from_le_bytes(**bytes) == flip).count();
+        index = index.saturating_add(skipped);
         value = word(bits, index) ^ flip;
     }
-    let found = index * WORD_BITS + value.trailing_zeros() as usize;
+    let found = index.saturating_mul(WORD_BITS).saturating_add(value.trailing_zeros() as usize);
     (found < range.end).then_some(found)
 }
 
@@ -106,22 +107,25 @@ pub fn count_ones(bits: &[u8], range: Range<usize>) -> usize {
     if range.is_empty() {
         return 0;
     }
-    let (first, last) = (range.start / WORD_BITS, (range.end - 1) / WORD_BITS);
+    let end = range.end.saturating_sub(1);
+    let (first, last) = (range.start / WORD_BITS, end / WORD_BITS);
     let head = u64::MAX << (range.start % WORD_BITS);
-    let tail = u64::MAX >> (WORD_BITS - 1 - (range.end - 1) % WORD_BITS);
+    let tail = u64::MAX >> ((WORD_BITS - 1).saturating_sub(end % WORD_BITS));
     if first == last {
         return (word(bits, first) & head & tail).count_ones() as usize;
     }
-    let inner = part(bits, (first + 1) * 8, last * 8).as_chunks::<8>().0;
+    let inner = part(bits, first.saturating_add(1).saturating_mul(8), last.saturating_mul(8))
+        .as_chunks::<8>()
+        .0;
     let inner: u32 = inner.iter().map(|bytes| u64::from_le_bytes(*bytes).count_ones()).sum();
-    let ends = (word(bits, first) & head).count_ones() + (word(bits, last) & tail).count_ones();
-    (inner + ends) as usize
+    let ends = [word(bits, first) & head, word(bits, last) & tail].map(u64::count_ones);
+    ends.into_iter().fold(inner, u32::saturating_add) as usize
 }
 
 /// Returns the number of clear bits in the range.
 pub fn count_zeros(bits: &[u8], range: Range<usize>) -> usize {
     let clipped = clip(bits, range);
-    clipped.len() - count_ones(bits, clipped)
+    clipped.len().saturating_sub(count_ones(bits, clipped))
 }
 
 /// Returns whether every bit of the range exists and is set.
@@ -139,9 +143,10 @@ fn change(bits: &mut [u8], range: Range<usize>, value: u8) {
     if range.is_empty() {
         return;
     }
-    let (first, last) = (range.start / 8, (range.end - 1) / 8);
+    let end = range.end.saturating_sub(1);
+    let (first, last) = (range.start / 8, end / 8);
     let head = 0xFFu8 << (range.start % 8);
-    let tail = 0xFFu8 >> (7 - (range.end - 1) % 8);
+    let tail = 0xFFu8 >> 7usize.saturating_sub(end % 8);
     let mix = |byte: &mut u8, mask: u8| *byte = (*byte & !mask) | (value & mask);
     match bits.get_mut(first..=last) {
         Some([only]) => mix(only, head & tail),

@@ -27,7 +27,7 @@ pub fn crc32c_zeros(seed: u32, count: usize) -> u32 {
     while left > 0 {
         let step = left.min(ZEROS.len());
         seed = crc32c_raw(seed, part(&ZEROS, 0, step));
-        left -= step;
+        left = left.saturating_sub(step);
     }
     seed
 }
@@ -37,7 +37,7 @@ pub fn crc32c_with_hole(seed: u32, data: &[u8], hole: usize, len: usize) -> u32 
     let hole = hole.min(data.len());
     let end = hole.saturating_add(len).min(data.len());
     let seed = crc32c_raw(seed, part(data, 0, hole));
-    let seed = crc32c_zeros(seed, end - hole);
+    let seed = crc32c_zeros(seed, end.saturating_sub(hole));
     crc32c_raw(seed, part(data, end, data.len()))
 }
 
@@ -66,13 +66,13 @@ const fn crc16_table() -> [u16; 256] {
     let mut n = 0;
     while n < 256 {
         let mut value = n as u16;
-        let mut bit = 0;
+        let mut bit = 0u8;
         while bit < 8 {
             value = if value & 1 != 0 { (value >> 1) ^ 0xA001 } else { value >> 1 };
-            bit += 1;
+            bit = bit.saturating_add(1);
         }
         table[n] = value;
-        n += 1;
+        n = n.saturating_add(1);
     }
     table
 }
@@ -92,13 +92,13 @@ const fn crc32_be_table() -> [u32; 256] {
     let mut n = 0;
     while n < 256 {
         let mut value = (n as u32) << 24;
-        let mut bit = 0;
+        let mut bit = 0u8;
         while bit < 8 {
             value = if value & 0x8000_0000 != 0 { (value << 1) ^ 0x04C1_1DB7 } else { value << 1 };
-            bit += 1;
+            bit = bit.saturating_add(1);
         }
         table[n] = value;
-        n += 1;
+        n = n.saturating_add(1);
     }
     table
 }

@@ -105,7 +105,7 @@ impl Geometry {
     pub fn new(sb: &Superblock) -> Result<Geometry> {
         let features = sb.features();
         check_features(sb, features)?;
-        let block_bits = 10 + checked_log_block_size(sb)?;
+        let block_bits = checked_log_block_size(sb)?.saturating_add(10);
         let cluster_bits = cluster_bits(sb, features)?;
         let metadata_csum = features.ro_compat.contains(RoCompat::METADATA_CSUM);
         let mut geometry = Geometry {
@@ -151,7 +151,7 @@ impl Geometry {
         let per_group = self.blocks_per_group;
         let clusters = u64::from(self.clusters_per_group);
         check(clusters > 0 && clusters <= bits, "blocks per group", per_group)?;
-        check(per_group & ((1 << self.cluster_bits) - 1) == 0, "blocks per group", per_group)?;
+        check(per_group.is_multiple_of(1 << self.cluster_bits), "blocks per group", per_group)?;
         if self.has_bigalloc() {
             check(
                 sb.clusters_per_group() == self.clusters_per_group,
@@ -172,7 +172,7 @@ impl Geometry {
         let size_ok = size >= 128 && size <= self.block_size && size.is_power_of_two();
         check(size_ok, "inode size", self.inode_size)?;
         let per_group = self.inodes_per_group;
-        let bits = self.block_size * 8;
+        let bits = self.block_size.saturating_mul(8);
         check(
             per_group >= self.inodes_per_block() && per_group <= bits,
             "inodes per group",
@@ -182,12 +182,12 @@ impl Geometry {
     }
 
     fn count_groups(&mut self) -> Result<()> {
-        let data = self.blocks_count - u64::from(self.first_data_block);
+        let data = self.blocks_count.saturating_sub(self.first_data_block.into());
         let groups = data.div_ceil(u64::from(self.blocks_per_group));
         let per_block = u64::from(self.descs_per_block());
-        let fits = groups <= u64::from(u32::MAX) - per_block;
+        let fits = groups <= u64::from(u32::MAX).saturating_sub(per_block);
         check(fits, "blocks count", self.blocks_count)?;
-        let inodes = groups * u64::from(self.inodes_per_group);
+        let inodes = groups.saturating_mul(self.inodes_per_group.into());
         if inodes != u64::from(self.inodes_count) {
             return Err(bad("inodes count", self.inodes_count).expected(inodes));
         }

@@ -344,11 +344,11 @@ pub fn init_block_bitmap(bits: &mut [u8], geo: &Geometry, group: GroupNr, desc: 
 /// ignored.
 pub fn mark_blocks(bits: &mut [u8], geo: &Geometry, group: GroupNr, start: u64, count: u64) {
     let first = geo.first_block_of_group(group).0;
-    let end = first + u64::from(geo.blocks_in_group(group));
+    let end = first.saturating_add(geo.blocks_in_group(group).into());
     let (from, to) = (start.max(first), start.saturating_add(count).min(end));
     if from < to {
-        let bit = |block: u64| ((block - first) >> geo.cluster_bits) as usize;
-        bitmap::set_range(bits, bit(from)..bit(to - 1) + 1);
+        let bit = |block: u64| (block.saturating_sub(first) >> geo.cluster_bits) as usize;
+        bitmap::set_range(bits, bit(from)..bit(to.saturating_sub(1)).saturating_add(1));
     }
 }
 

@@ -12,6 +12,7 @@ pub const DIND: usize = 13;
 pub const TIND: usize = 14;
 
 const POINTER_SIZE: usize = 4;
+const POINTER_BYTES: u32 = POINTER_SIZE as u32;
 
 /// Pointer `n` of a pointer block or of the inode's `i_block` area; 0 for a hole and past the end.
 pub fn pointer(bytes: &[u8], n: usize) -> u32 {
@@ -32,7 +33,7 @@ pub fn pointers(bytes: &[u8]) -> impl ExactSizeIterator<Item = u32> + '_ {
 
 /// Returns the number of pointers of a block.
 pub const fn pointers_per_block(block_size: u32) -> u32 {
-    block_size / POINTER_SIZE as u32
+    block_size / POINTER_BYTES
 }
 
 /// The path through the pointer blocks to a logical block.
@@ -50,13 +51,13 @@ impl Path {
         if rest < DIRECT as u64 {
             return Some(Path { offsets: [lblk, 0, 0, 0], len: 1 });
         }
-        rest -= DIRECT as u64;
+        rest = rest.saturating_sub(DIRECT as u64);
         let mut reach = per_block;
         for (level, slot) in [IND, DIND, TIND].into_iter().enumerate() {
             if rest < reach {
-                return Some(Path::through(slot, level + 1, rest, per_block));
+                return Some(Path::through(slot, level.saturating_add(1), rest, per_block));
             }
-            rest -= reach;
+            rest = rest.saturating_sub(reach);
             reach = reach.saturating_mul(per_block);
         }
         None
@@ -65,10 +66,10 @@ impl Path {
     fn through(slot: usize, levels: usize, mut rest: u64, per_block: u64) -> Path {
         let mut offsets = [slot as u32, 0, 0, 0];
         for offset in offsets.iter_mut().skip(1).take(levels).rev() {
-            *offset = (rest % per_block) as u32;
-            rest /= per_block;
+            *offset = rest.checked_rem(per_block).unwrap_or(0) as u32;
+            rest = rest.checked_div(per_block).unwrap_or(0);
         }
-        Path { offsets, len: levels + 1 }
+        Path { offsets, len: levels.saturating_add(1) }
     }
 
     /// Indexes of pointers: the first in the inode, the others in one pointer block each.
@@ -78,14 +79,15 @@ impl Path {
 
     /// Returns the number of pointer blocks on the path: 0 to 3.
     pub const fn levels(&self) -> usize {
-        self.len - 1
+        self.len.saturating_sub(1)
     }
 }
 
 /// Returns the number of logical blocks that a map can address.
 pub fn max_blocks(block_size: u32) -> u64 {
     let n = u64::from(pointers_per_block(block_size));
-    (DIRECT as u64 + n + n * n + n * n * n).min(1 << 32)
+    let powers = [1, 2, 3].map(|levels| n.saturating_pow(levels));
+    powers.into_iter().fold(DIRECT as u64, u64::saturating_add).min(1 << 32)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! value or a [`Corrupt`], never a panic, an endless loop, or an allocation whose size depends on a
 //! field alone.
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod acl;
 pub mod bitmap;

@@ -31,13 +31,13 @@ fn tail(block: &[u8]) -> usize {
 
 /// Returns the inode in a slot, 0 if there is none or the slot is past the end.
 pub fn get(block: &[u8], slot: usize) -> u32 {
-    if slot < slots(block.len()) { le32(block, slot * SLOT_SIZE) } else { 0 }
+    if slot < slots(block.len()) { le32(block, slot.saturating_mul(SLOT_SIZE)) } else { 0 }
 }
 
 /// Stores an inode, or 0, in a slot; writes past the end are ignored.
 pub fn put(block: &mut [u8], slot: usize, ino: u32) {
     if slot < slots(block.len()) {
-        put_le32(block, slot * SLOT_SIZE, ino);
+        put_le32(block, slot.saturating_mul(SLOT_SIZE), ino);
     }
 }
 
@@ -59,7 +59,7 @@ pub fn init(block: &mut [u8]) {
 }
 
 fn compute(block: &[u8], nr: u64, seed: u32) -> u32 {
-    crc32c_raw(block_seed(seed, nr), part(block, 0, slots(block.len()) * SLOT_SIZE))
+    crc32c_raw(block_seed(seed, nr), part(block, 0, slots(block.len()).saturating_mul(SLOT_SIZE)))
 }
 
 /// Verifies magic and, with `metadata_csum`, the checksum; `seed` is that of the orphan file's
@@ -73,7 +73,7 @@ pub fn verify(block: &[u8], nr: u64, seed: u32, metadata_csum: bool) -> Result<(
     if block.len() < TAIL_SIZE || magic != ORPHAN_MAGIC {
         return Err(error().field("magic").found(magic).expected(ORPHAN_MAGIC));
     }
-    let (found, expected) = (le32(block, tail(block) + 4), compute(block, nr, seed));
+    let (found, expected) = (le32(block, tail(block).saturating_add(4)), compute(block, nr, seed));
     if metadata_csum && found != expected {
         return Err(error().field("checksum").found(found).expected(expected));
     }
@@ -83,7 +83,7 @@ pub fn verify(block: &[u8], nr: u64, seed: u32, metadata_csum: bool) -> Result<(
 /// Writes a block's checksum; `seed` is that of the orphan file's inode.
 pub fn seal_orphan_block(block: &mut [u8], nr: u64, seed: u32) {
     let checksum = compute(block, nr, seed);
-    put_le32(block, tail(block) + 4, checksum);
+    put_le32(block, tail(block).saturating_add(4), checksum);
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ impl QuotaHeader {
             self.free_block,
             self.free_record,
         ];
-        words.iter().enumerate().for_each(|(n, word)| put_le32(block, 4 * n, *word));
+        words.iter().enumerate().for_each(|(n, word)| put_le32(block, n.saturating_mul(4), *word));
     }
 
     /// Returns whether a quota block may be a tree or data block.
@@ -152,18 +152,18 @@ impl QuotaHeader {
 
 /// Returns the slot of the pointer to `id` in a tree block of `level` (0 for the root).
 pub const fn slot_of(id: u32, level: usize) -> usize {
-    let shift = 8 * (LEVELS - 1).saturating_sub(level);
+    let shift = (LEVELS - 1).saturating_sub(level).saturating_mul(8);
     (id >> shift & 0xFF) as usize
 }
 
 /// A pointer of a tree block; 0 leads nowhere.
 pub fn pointer(block: &[u8], slot: usize) -> u32 {
-    le32(block, 4 * slot)
+    le32(block, slot.saturating_mul(4))
 }
 
 /// Sets a pointer of a tree block.
 pub fn put_pointer(block: &mut [u8], slot: usize, to: u32) {
-    put_le32(block, 4 * slot, to);
+    put_le32(block, slot.saturating_mul(4), to);
 }
 
 /// Header of a data block.
@@ -230,7 +230,7 @@ pub struct QuotaRecord {
 
 /// Returns the offset of a record in a data block.
 pub const fn record_at(slot: usize) -> usize {
-    DATA_HEADER + slot * RECORD
+    slot.saturating_mul(RECORD).saturating_add(DATA_HEADER)
 }
 
 impl QuotaRecord {
@@ -275,15 +275,22 @@ impl QuotaRecord {
             self.block_time,
             self.inode_time | escape,
         ];
-        words.iter().enumerate().for_each(|(n, word)| put_le64(bytes, 8 + 8 * n, *word));
+        words
+            .iter()
+            .enumerate()
+            .for_each(|(n, word)| put_le64(bytes, n.saturating_mul(8).saturating_add(8), *word));
     }
+}
+
+fn record_bytes(block: &[u8], slot: usize) -> &[u8] {
+    let at = record_at(slot);
+    part(block, at, at.saturating_add(RECORD))
 }
 
 /// Returns the records of a data block with their slots.
 pub fn records(block: &[u8]) -> impl Iterator<Item = (usize, QuotaRecord)> + '_ {
     (0..RECORDS).filter_map(|slot| {
-        let at = record_at(slot);
-        QuotaRecord::decode(part(block, at, at + RECORD)).map(|record| (slot, record))
+        QuotaRecord::decode(record_bytes(block, slot)).map(|record| (slot, record))
     })
 }
 
@@ -294,22 +301,20 @@ pub fn find(block: &[u8], id: u32) -> Option<(usize, QuotaRecord)> {
 
 /// Returns the first free slot.
 pub fn free_slot(block: &[u8]) -> Option<usize> {
-    (0..RECORDS).find(|slot| {
-        QuotaRecord::decode(part(block, record_at(*slot), record_at(*slot) + RECORD)).is_none()
-    })
+    (0..RECORDS).find(|slot| QuotaRecord::decode(record_bytes(block, *slot)).is_none())
 }
 
 /// Stores a record in a slot.
 pub fn put_record(block: &mut [u8], slot: usize, record: &QuotaRecord) {
     let at = record_at(slot);
-    record.encode(part_mut(block, at, at + RECORD));
+    record.encode(part_mut(block, at, at.saturating_add(RECORD)));
 }
 
 /// A whole file that holds these records, at most [`RECORDS`].
 #[expect(clippy::indexing_slicing, reason = "numbers of blocks that were added before")]
 pub fn new_file(kind: QuotaKind, records: &[QuotaRecord]) -> Vec<u8> {
     const DATA: u32 = ROOT + 1;
-    let mut blocks = vec![[0; BLOCK]; DATA as usize + 1];
+    let mut blocks = vec![[0; BLOCK]; (ROOT + 2) as usize];
     let records = records.get(..RECORDS).unwrap_or(records);
     for (slot, record) in records.iter().enumerate() {
         let mut at = ROOT as usize;

@@ -71,7 +71,7 @@ impl Algorithm {
     /// Returns the number of bytes that the algorithm takes in at a time; a salt is filled up with
     /// zeroes to a multiple of it.
     pub fn input_len(self) -> usize {
-        2 * self.digest_len()
+        self.digest_len().saturating_mul(2)
     }
 }
 
@@ -121,7 +121,7 @@ impl Descriptor {
             return Err(wrong("salt size", salt_len as u64).expected(SALT_MAX as u64));
         }
         let signature = le32(bytes, SIGNATURE_SIZE_AT);
-        if u64::from(signature) > (bytes.len() - DESCRIPTOR_SIZE) as u64 {
+        if u64::from(signature) > bytes.len().saturating_sub(DESCRIPTOR_SIZE) as u64 {
             return Err(wrong("signature size", signature.into()));
         }
         let data_size = le64(bytes, DATA_SIZE_AT);
@@ -138,7 +138,7 @@ impl Descriptor {
             block_bits,
             salt: part(bytes, SALT_AT, SALT_AT + salt_len).to_vec(),
             data_size,
-            root: part(bytes, ROOT_AT, ROOT_AT + algorithm.digest_len()).to_vec(),
+            root: part(bytes, ROOT_AT, ROOT_AT.saturating_add(algorithm.digest_len())).to_vec(),
             measured: measured.to_vec(),
         })
     }
@@ -180,7 +180,8 @@ impl Tree {
     /// [`Corrupt`] for a file so large that its tree has more than [`MAX_LEVELS`] levels.
     pub fn of(desc: &Descriptor) -> Result<Tree> {
         let size = desc.block_size() as u64;
-        let arity = size / desc.algorithm.digest_len() as u64;
+        // At least 2, or the loop below would not end.
+        let arity = size.checked_div(desc.algorithm.digest_len() as u64).unwrap_or(0).max(2);
         let mut counts = Vec::new();
         let mut below = desc.data_size.div_ceil(size);
         while below > 1 {
@@ -197,7 +198,7 @@ impl Tree {
         let mut starts = vec![0; counts.len()];
         for (start, count) in starts.iter_mut().zip(&counts).rev() {
             *start = blocks;
-            blocks += count;
+            blocks = count.saturating_add(blocks);
         }
         Ok(Tree { starts, blocks, arity })
     }
@@ -215,7 +216,8 @@ impl Tree {
     /// Returns the block that holds the hash of block `below` of the level under it, and the index
     /// of that hash in the block.
     pub fn parent(&self, below: u64) -> (u64, usize) {
-        (below / self.arity, (below % self.arity) as usize)
+        let index = below.checked_rem(self.arity).unwrap_or(0);
+        (below.checked_div(self.arity).unwrap_or(0), index as usize)
     }
 
     /// Returns the position of block `index` of `level` in the tree (level 0 hashes data); `None`

@@ -87,8 +87,9 @@ pub fn insert(area: &mut [u8], format: &DirFormat, entry: NewEntry<'_>) -> Resul
     if needed > 0 {
         set_rec_len(area, format, offset, needed);
     }
-    put_entry(area, format, offset + needed, rec_len - needed, entry);
-    Ok(Some(offset + needed))
+    let offset = offset.saturating_add(needed);
+    put_entry(area, format, offset, rec_len.saturating_sub(needed), entry);
+    Ok(Some(offset))
 }
 
 /// Removes the entry at `offset`: merges its record into the previous one, or marks it unused if it
@@ -110,10 +111,11 @@ pub fn remove(
     let entry =
         records.next().transpose()?.filter(|entry| entry.offset == offset).ok_or_else(none)?;
     // Bytes of the record past the name are unused: removals zeroed the entries that were there.
-    let (rec_len, end) = (entry.rec_len, offset + entry.needed().max(HEADER_SIZE));
+    let rec_len = entry.rec_len;
+    let end = offset.saturating_add(entry.needed().max(HEADER_SIZE));
     part_mut(area, offset, end).fill(0);
     match before {
-        Some((previous, len)) => set_rec_len(area, format, previous, len + rec_len),
+        Some((previous, len)) => set_rec_len(area, format, previous, len.saturating_add(rec_len)),
         None => set_rec_len(area, format, offset, rec_len),
     }
     Ok(())
@@ -128,19 +130,19 @@ pub fn fill<'n>(
     list: impl IntoIterator<Item = (InodeNr, FileType, &'n [u8])>,
 ) -> bool {
     init_area(area, format);
-    let (mut next, mut last) = (0, None);
+    let (mut next, mut last) = (0usize, None);
     for (ino, file_type, name) in list {
         let len = entry_len(name.len());
-        if next + len > area.len() {
+        if next.saturating_add(len) > area.len() {
             init_area(area, format);
             return false;
         }
         put_entry(area, format, next, len, NewEntry { ino, file_type, name });
         last = Some(next);
-        next += len;
+        next = next.saturating_add(len);
     }
     if let Some(last) = last {
-        let len = area.len() - last;
+        let len = area.len().saturating_sub(last);
         set_rec_len(area, format, last, len);
     }
     true

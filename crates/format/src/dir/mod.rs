@@ -33,7 +33,7 @@ const MIN_REC_LEN: usize = 12;
 
 /// Returns the number of bytes of a record for a name: header and name, padded to four.
 pub const fn entry_len(name_len: usize) -> usize {
-    (HEADER_SIZE + name_len).next_multiple_of(4)
+    name_len.saturating_add(HEADER_SIZE).next_multiple_of(4)
 }
 
 /// The inodes of `.` and `..`.

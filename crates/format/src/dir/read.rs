@@ -1,7 +1,7 @@
 //! Iteration over directory records, and searches for names and for free bytes.
 
 use super::{DirFormat, HEADER_SIZE, MIN_REC_LEN, entry_len};
-use crate::bytes::{le16, le32};
+use crate::bytes::{le16, le32, part};
 use crate::error::{Corrupt, Result};
 use crate::types::{FileType, InodeNr};
 
@@ -92,7 +92,7 @@ fn plain_at(area: &[u8], at: usize) -> Option<(&[u8], Plain)> {
         && rec_len.is_multiple_of(4)
         && rec_len >= needed
         && rec_len <= rest.len();
-    plain.then(|| (rest, Plain { rec_len, len, gap: rec_len - needed }))
+    plain.then(|| (rest, Plain { rec_len, len, gap: rec_len.saturating_sub(needed) }))
 }
 
 impl<'a> Entries<'a> {
@@ -110,7 +110,7 @@ impl<'a> Entries<'a> {
                 room = Some(at);
             }
             before = Some(at);
-            at += plain.rec_len;
+            at = at.saturating_add(plain.rec_len);
         };
         (self.next, met.before, met.room) = (at, before, room);
         stopped
@@ -124,7 +124,7 @@ impl<'a> Entries<'a> {
         let header = rest.first_chunk::<HEADER_SIZE>()?;
         let (len, used) = (usize::from(header[6]), le32(header, 0) != 0);
         let rec_len = self.format.decode_rec_len(le16(header, 4));
-        let good = rec_len >= MIN_REC_LEN.max(HEADER_SIZE + len)
+        let good = rec_len >= MIN_REC_LEN.max(HEADER_SIZE.saturating_add(len))
             && rec_len.is_multiple_of(4)
             && rec_len <= rest.len()
             && (len != 0 || !used);
@@ -137,7 +137,7 @@ impl<'a> Entries<'a> {
         while let Some((_, plain)) = plain_at(self.area, self.next)
             && plain.gap < wanted
         {
-            self.next += plain.rec_len;
+            self.next = self.next.saturating_add(plain.rec_len);
         }
     }
 
@@ -147,7 +147,7 @@ impl<'a> Entries<'a> {
         if let Some(from) = from {
             let last = Entries { next: from, ..self.clone() };
             if let Some((rec_len, ..)) =
-                last.peek().filter(|(rec_len, ..)| from + rec_len == offset)
+                last.peek().filter(|(rec_len, ..)| from.saturating_add(*rec_len) == offset)
             {
                 self.next = offset;
                 return Some((from, rec_len));
@@ -158,7 +158,7 @@ impl<'a> Entries<'a> {
             && let Some((rec_len, ..)) = self.peek()
         {
             before = Some((self.next, rec_len));
-            self.next += rec_len;
+            self.next = self.next.saturating_add(rec_len);
         }
         before
     }
@@ -175,7 +175,7 @@ impl<'a> Entries<'a> {
         }
         let (ino, name_len) = (le32(header, 0), usize::from(header[6]));
         if entry_len(name_len) > rec_len {
-            return Err(bad("name length", name_len, rec_len - HEADER_SIZE));
+            return Err(bad("name length", name_len, rec_len.saturating_sub(HEADER_SIZE)));
         }
         if ino != 0 && name_len == 0 {
             return Err(bad("name length", 0, 1));
@@ -185,7 +185,7 @@ impl<'a> Entries<'a> {
         } else {
             FileType::Unknown
         };
-        let name = rest.get(HEADER_SIZE..HEADER_SIZE + name_len).unwrap_or_default();
+        let name = part(rest, HEADER_SIZE, HEADER_SIZE.saturating_add(name_len));
         Ok(DirEntry { offset: self.next, rec_len, ino: InodeNr(ino), file_type, name })
     }
 }
@@ -200,7 +200,7 @@ impl<'a> Iterator for Entries<'a> {
         }
         let entry = self.read();
         self.next = match &entry {
-            Ok(entry) => entry.offset + entry.rec_len,
+            Ok(entry) => entry.offset.saturating_add(entry.rec_len),
             Err(_) => self.area.len(),
         };
         Some(entry)
@@ -222,7 +222,7 @@ impl Sought {
         let missing = 4usize.saturating_sub(name.len());
         let mut tail = [0; 4];
         tail.iter_mut().rev().zip(name.iter().rev()).for_each(|(to, from)| *to = *from);
-        let mask = u32::MAX.checked_shl(missing as u32 * 8).unwrap_or(0);
+        let mask = u32::MAX.checked_shl((missing as u32).saturating_mul(8)).unwrap_or(0);
         Sought { len: name.len(), tail: u32::from_le_bytes(tail), mask }
     }
 
@@ -230,7 +230,8 @@ impl Sought {
     /// this name.
     #[inline]
     fn may_end(&self, rest: &[u8]) -> bool {
-        let end = rest.get(HEADER_SIZE + self.len - 4..).and_then(|end| end.first_chunk::<4>());
+        let start = (HEADER_SIZE - 4).saturating_add(self.len);
+        let end = rest.get(start..).and_then(|end| end.first_chunk::<4>());
         end.is_none_or(|end| u32::from_le_bytes(*end) & self.mask == self.tail)
     }
 }

@@ -15,13 +15,13 @@ const MARK: [u8; 8] = [0, 0, 0, 0, DIR_TAIL_SIZE as u8, 0, 0, TAIL_TYPE];
 pub fn init_tail(block: &mut [u8]) {
     let start = block.len().saturating_sub(DIR_TAIL_SIZE);
     put_bytes(block, start, &MARK);
-    put_le32(block, start + MARK.len(), 0);
+    put_le32(block, start.saturating_add(MARK.len()), 0);
 }
 
 /// Returns whether the block ends with a tail.
 pub fn has_tail(block: &[u8]) -> bool {
     let start = block.len().saturating_sub(DIR_TAIL_SIZE);
-    part(block, start, start + MARK.len()) == MARK
+    part(block, start, start.saturating_add(MARK.len())) == MARK
 }
 
 fn compute(block: &[u8], seed: u32) -> u32 {
@@ -38,10 +38,10 @@ pub fn verify_leaf(block: &[u8], seed: u32) -> Result<()> {
         let start = block.len().saturating_sub(DIR_TAIL_SIZE);
         return Err(error
             .field("tail")
-            .found(le16(block, start + 4))
+            .found(le16(block, start.saturating_add(4)))
             .expected(DIR_TAIL_SIZE as u64));
     }
-    let (found, expected) = (le32(block, block.len() - 4), compute(block, seed));
+    let (found, expected) = (le32(block, block.len().saturating_sub(4)), compute(block, seed));
     if found != expected {
         return Err(error.field("checksum").found(found).expected(expected));
     }
@@ -54,6 +54,6 @@ pub fn seal_dir_leaf(block: &mut [u8], _nr: u64, seed: u32) {
     if has_tail(block) {
         let checksum = compute(block, seed);
         let end = block.len();
-        put_le32(block, end - 4, checksum);
+        put_le32(block, end.saturating_sub(4), checksum);
     }
 }

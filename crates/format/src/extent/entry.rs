@@ -34,7 +34,7 @@ impl Leaf {
         let unwritten = raw > UNWRITTEN_BASE;
         Leaf {
             lblk: le32(bytes, 0),
-            len: if unwritten { raw - UNWRITTEN_BASE } else { raw },
+            len: if unwritten { raw.saturating_sub(UNWRITTEN_BASE) } else { raw },
             unwritten,
             pblk: u64::from(le16(bytes, 6)) << 32 | u64::from(le32(bytes, 8)),
         }
@@ -52,12 +52,12 @@ impl Leaf {
     /// Returns the logical block after the last one; 64 bits, since it may exceed the range of
     /// `u32`.
     pub const fn end(&self) -> u64 {
-        self.lblk as u64 + self.len as u64
+        (self.lblk as u64).saturating_add(self.len as u64)
     }
 
     /// Returns the physical block after the last one.
     pub const fn physical_end(&self) -> u64 {
-        self.pblk + self.len as u64
+        self.pblk.saturating_add(self.len as u64)
     }
 
     /// Returns the last logical block.
@@ -72,7 +72,8 @@ impl Leaf {
 
     /// Returns the physical block of a logical block of the extent.
     pub fn map(&self, lblk: u32) -> Option<u64> {
-        self.contains(lblk).then(|| self.pblk + u64::from(lblk - self.lblk))
+        let offset = lblk.checked_sub(self.lblk).filter(|_| self.contains(lblk))?;
+        Some(self.pblk.saturating_add(offset.into()))
     }
 
     /// Returns the maximum length in blocks of an extent of this kind.
@@ -85,7 +86,10 @@ impl Leaf {
         self.end() == u64::from(next.lblk)
             && self.physical_end() == next.pblk
             && self.unwritten == next.unwritten
-            && u32::from(self.len) + u32::from(next.len) <= u32::from(Leaf::max_len(self.unwritten))
+            && self
+                .len
+                .checked_add(next.len)
+                .is_some_and(|len| len <= Leaf::max_len(self.unwritten))
     }
 
     /// Verifies that the blocks lie in the file system.

@@ -41,10 +41,15 @@ pub const fn capacity(bytes: usize) -> u16 {
     if entries > u16::MAX as usize { u16::MAX } else { entries as u16 }
 }
 
+/// Returns the offset after the last of this many entries.
+const fn entries_end(entries: usize) -> usize {
+    entries.saturating_mul(ENTRY_SIZE).saturating_add(HEADER_SIZE)
+}
+
 /// Returns the offset of an extent block's checksum: after the last entry slot.
 fn tail_offset(block: &[u8]) -> Option<usize> {
-    let offset = HEADER_SIZE + ENTRY_SIZE * usize::from(le16(block, 4));
-    (offset + TAIL_SIZE <= block.len()).then_some(offset)
+    let offset = entries_end(usize::from(le16(block, 4)));
+    (offset.saturating_add(TAIL_SIZE) <= block.len()).then_some(offset)
 }
 
 /// Returns whether the checksum of an extent block is right; `seed` is the inode's.

@@ -1,6 +1,6 @@
 //! Read-only views of extent nodes.
 
-use super::{ENTRY_SIZE, EXTENT_MAGIC, HEADER_SIZE, Index, Leaf, MAX_DEPTH, capacity};
+use super::{ENTRY_SIZE, EXTENT_MAGIC, HEADER_SIZE, Index, Leaf, MAX_DEPTH, capacity, entries_end};
 use crate::bytes::{le16, le32, part, put_le16, put_le32};
 use crate::error::{Corrupt, Result};
 use crate::geometry::Geometry;
@@ -94,7 +94,7 @@ impl<'a> Node<'a> {
     /// [`Corrupt`] with the invalid field of the header.
     pub fn open(bytes: &'a [u8]) -> Result<Node<'a>> {
         let header = Header::parse(bytes)?;
-        let end = HEADER_SIZE + ENTRY_SIZE * usize::from(header.entries);
+        let end = entries_end(usize::from(header.entries));
         Ok(Node { header, entries: part(bytes, HEADER_SIZE, end) })
     }
 
@@ -213,9 +213,9 @@ impl<'a> Node<'a> {
     fn upper_bound(&self, lblk: u32) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
-            let middle = low + (high - low) / 2;
+            let middle = usize::midpoint(low, high);
             if self.key(middle).is_some_and(|key| key <= lblk) {
-                low = middle + 1;
+                low = middle.saturating_add(1);
             } else {
                 high = middle;
             }

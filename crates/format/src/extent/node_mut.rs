@@ -1,7 +1,7 @@
 //! Mutable views of extent nodes. The caller must keep entries in order and must seal the block
 //! afterwards.
 
-use super::{ENTRY_SIZE, HEADER_SIZE, Header, Index, Leaf, Node, capacity};
+use super::{ENTRY_SIZE, HEADER_SIZE, Header, Index, Leaf, Node, capacity, entries_end};
 use crate::bytes::{part_mut, put_le16};
 use crate::error::Result;
 use std::ops::Range;
@@ -33,7 +33,7 @@ impl<'a> NodeMut<'a> {
 
     /// Returns a read-only view of the node.
     pub fn as_node(&self) -> Node<'_> {
-        let end = HEADER_SIZE + ENTRY_SIZE * usize::from(self.header.entries);
+        let end = entries_end(self.len());
         Node::from_parts(self.header, crate::bytes::part(self.bytes, HEADER_SIZE, end))
     }
 
@@ -54,7 +54,7 @@ impl<'a> NodeMut<'a> {
 
     /// Returns the number of free entry slots.
     pub const fn room(&self) -> usize {
-        (self.header.max - self.header.entries) as usize
+        self.header.max.saturating_sub(self.header.entries) as usize
     }
 
     /// Sets the number of levels below the node.
@@ -71,8 +71,11 @@ impl<'a> NodeMut<'a> {
     }
 
     fn slots(&mut self, range: Range<usize>) -> &mut [u8] {
-        let place = |n: usize| n.saturating_mul(ENTRY_SIZE).saturating_add(HEADER_SIZE);
-        part_mut(self.bytes, place(range.start), place(range.end))
+        part_mut(self.bytes, entries_end(range.start), entries_end(range.end))
+    }
+
+    fn slot(&mut self, pos: usize) -> &mut [u8] {
+        self.slots(pos..pos.saturating_add(1))
     }
 
     /// Shifts entries to free the slot at `pos` and returns its bytes; `None` if the node is full
@@ -82,10 +85,10 @@ impl<'a> NodeMut<'a> {
         if pos > len || self.room() == 0 {
             return None;
         }
-        let moved = (len - pos) * ENTRY_SIZE;
-        self.slots(pos..len + 1).copy_within(..moved, ENTRY_SIZE);
-        self.set_entries(self.header.entries + 1);
-        Some(self.slots(pos..pos + 1))
+        let moved = len.saturating_sub(pos).saturating_mul(ENTRY_SIZE);
+        self.slots(pos..len.saturating_add(1)).copy_within(..moved, ENTRY_SIZE);
+        self.set_entries(self.header.entries.saturating_add(1));
+        Some(self.slot(pos))
     }
 
     /// Inserts an extent before entry `pos`; returns `false` if the node is full.
@@ -104,7 +107,7 @@ impl<'a> NodeMut<'a> {
     pub fn set_leaf(&mut self, pos: usize, leaf: &Leaf) -> bool {
         let exists = pos < self.len();
         if exists {
-            leaf.encode(self.slots(pos..pos + 1));
+            leaf.encode(self.slot(pos));
         }
         exists
     }
@@ -113,7 +116,7 @@ impl<'a> NodeMut<'a> {
     pub fn set_index(&mut self, pos: usize, index: &Index) -> bool {
         let exists = pos < self.len();
         if exists {
-            index.encode(self.slots(pos..pos + 1));
+            index.encode(self.slot(pos));
         }
         exists
     }
@@ -124,10 +127,11 @@ impl<'a> NodeMut<'a> {
         let len = self.len();
         let end = range.end.min(len);
         let start = range.start.min(end);
-        let count = end - start;
-        self.slots(start..len).copy_within(count * ENTRY_SIZE.., 0);
-        self.slots(len - count..len).fill(0);
-        self.set_entries((len - count) as u16);
+        let count = end.saturating_sub(start);
+        self.slots(start..len).copy_within(count.saturating_mul(ENTRY_SIZE).., 0);
+        let left = len.saturating_sub(count);
+        self.slots(left..len).fill(0);
+        self.set_entries(left as u16);
     }
 
     /// Replaces all entries by these extents; returns `false` if they do not fit, and then
@@ -137,7 +141,7 @@ impl<'a> NodeMut<'a> {
         let fits = self.resize(leaves.len());
         if fits {
             for (n, leaf) in leaves.iter().enumerate() {
-                leaf.encode(self.slots(n..n + 1));
+                leaf.encode(self.slot(n));
             }
         }
         fits
@@ -150,7 +154,7 @@ impl<'a> NodeMut<'a> {
         let fits = self.resize(indexes.len());
         if fits {
             for (n, index) in indexes.iter().enumerate() {
-                index.encode(self.slots(n..n + 1));
+                index.encode(self.slot(n));
             }
         }
         fits

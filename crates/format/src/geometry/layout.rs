@@ -1,4 +1,9 @@
 //! Locations of groups, descriptors and inodes.
+//!
+//! # Invariants
+//! [`Geometry::new`] has verified the numbers: no divisor is zero. Products of two 32-bit numbers
+//! leave 2^33 of 64 bits, more than any sum of other numbers here.
+#![expect(clippy::arithmetic_side_effects, reason = "numbers of a verified geometry")]
 
 use super::Geometry;
 use crate::error::{Corrupt, Result};
@@ -115,7 +120,8 @@ impl Geometry {
 
     /// Returns the first block of the cluster that a group's bitmap bit stands for.
     pub const fn block_of_bit(&self, group: GroupNr, bit: u32) -> BlockNr {
-        BlockNr(self.first_block_of_group(group).0 + ((bit as u64) << self.cluster_bits))
+        let offset = (bit as u64) << self.cluster_bits;
+        BlockNr(self.first_block_of_group(group).0.saturating_add(offset))
     }
 
     /// Returns the first block of a group.

@@ -49,10 +49,15 @@ impl Kind {
         }
     }
 
+    /// Returns the offset of the number of entries.
+    const fn count(self) -> usize {
+        self.entries().saturating_add(2)
+    }
+
     /// Returns the number of entries that a node holds, entry 0 included.
     pub const fn limit(self, format: &DirFormat) -> u16 {
         let tail = if format.metadata_csum { TAIL_SIZE } else { 0 };
-        let room = (format.block_size as usize).saturating_sub(self.entries() + tail);
+        let room = (format.block_size as usize).saturating_sub(self.entries().saturating_add(tail));
         (room / ENTRY_SIZE) as u16
     }
 }
@@ -75,6 +80,11 @@ fn kind_of(block: &[u8]) -> Kind {
     if le32(block, 0) == 0 { Kind::Interior } else { Kind::Root }
 }
 
+/// Returns the offset after this many entries, the first of which begins at `first`.
+const fn after_entries(first: usize, entries: usize) -> usize {
+    entries.saturating_mul(ENTRY_SIZE).saturating_add(first)
+}
+
 /// Offsets of count, limit and tail of a node.
 struct Span {
     covered: usize,
@@ -83,10 +93,11 @@ struct Span {
 
 fn span(block: &[u8]) -> Option<Span> {
     let first = kind_of(block).entries();
-    let (limit, count) = (usize::from(le16(block, first)), usize::from(le16(block, first + 2)));
-    let tail = first + ENTRY_SIZE * limit;
-    (count <= limit && tail + TAIL_SIZE <= block.len())
-        .then_some(Span { covered: first + ENTRY_SIZE * count, tail })
+    let (limit, count) =
+        (usize::from(le16(block, first)), usize::from(le16(block, first.saturating_add(2))));
+    let tail = after_entries(first, limit);
+    (count <= limit && tail.saturating_add(TAIL_SIZE) <= block.len())
+        .then_some(Span { covered: after_entries(first, count), tail })
 }
 
 fn compute(block: &[u8], span: &Span, seed: u32) -> u32 {
@@ -101,7 +112,7 @@ fn compute(block: &[u8], span: &Span, seed: u32) -> u32 {
 pub fn verify_htree(block: &[u8], seed: u32) -> Result<()> {
     let error = Corrupt::new(STRUCTURE);
     let Some(span) = span(block) else { return Err(error.field("limit")) };
-    let (found, expected) = (le32(block, span.tail + 4), compute(block, &span, seed));
+    let (found, expected) = (le32(block, span.tail.saturating_add(4)), compute(block, &span, seed));
     if found != expected {
         return Err(error.field("checksum").found(found).expected(expected));
     }
@@ -113,6 +124,6 @@ pub fn verify_htree(block: &[u8], seed: u32) -> Result<()> {
 pub fn seal_htree(block: &mut [u8], _nr: u64, seed: u32) {
     if let Some(span) = span(block) {
         let checksum = compute(block, &span, seed);
-        put_le32(block, span.tail + 4, checksum);
+        put_le32(block, span.tail.saturating_add(4), checksum);
     }
 }

@@ -1,6 +1,8 @@
 //! Read-only and mutable views of hash-tree nodes.
 
-use super::{BLOCK_MASK, ENTRY_SIZE, HashVersion, Kind, STRUCTURE, is_interior, max_levels};
+use super::{
+    BLOCK_MASK, ENTRY_SIZE, HashVersion, Kind, STRUCTURE, after_entries, is_interior, max_levels,
+};
 use crate::bytes::{le16, le32, part, part_mut, put_bytes, put_le16, put_le32};
 use crate::dir::{DirFormat, Dots, dot_dot, set_rec_len};
 use crate::error::{Corrupt, Result};
@@ -50,7 +52,7 @@ impl RootInfo {
 }
 
 fn parse_counts(block: &[u8], kind: Kind, format: &DirFormat) -> Result<u16> {
-    let (limit, count) = (le16(block, kind.entries()), le16(block, kind.entries() + 2));
+    let (limit, count) = (le16(block, kind.entries()), le16(block, kind.count()));
     let error = Corrupt::new(STRUCTURE);
     if block.len() != format.block_size as usize || limit != kind.limit(format) {
         return Err(error.field("limit").found(limit).expected(kind.limit(format)));
@@ -82,7 +84,7 @@ impl<'a> Node<'a> {
     /// [`Corrupt`] with the invalid field.
     pub fn open(block: &'a [u8], kind: Kind, format: &DirFormat) -> Result<Node<'a>> {
         let count = usize::from(parse_counts(block, kind, format)?);
-        let entries = part(block, kind.entries(), kind.entries() + ENTRY_SIZE * count);
+        let entries = part(block, kind.entries(), after_entries(kind.entries(), count));
         Ok(Node { entries, limit: kind.limit(format) })
     }
 
@@ -118,14 +120,14 @@ impl<'a> Node<'a> {
     pub fn find(&self, hash: u32) -> usize {
         let (mut low, mut high) = (1, self.len());
         while low < high {
-            let middle = low + (high - low) / 2;
+            let middle = usize::midpoint(low, high);
             if self.get(middle).is_some_and(|(key, _)| key <= hash) {
-                low = middle + 1;
+                low = middle.saturating_add(1);
             } else {
                 high = middle;
             }
         }
-        low - 1
+        low.saturating_sub(1)
     }
 
     /// Verifies that hashes do not descend.
@@ -195,7 +197,7 @@ impl<'a> NodeMut<'a> {
 
     /// Returns the number of entries in use, entry 0 included.
     pub fn len(&self) -> usize {
-        usize::from(le16(self.block, self.kind.entries() + 2))
+        usize::from(le16(self.block, self.kind.count()))
     }
 
     /// Always `false`: entry 0 is there.
@@ -211,21 +213,25 @@ impl<'a> NodeMut<'a> {
     /// Returns all entries: hash and block.
     pub fn entries(&self) -> Vec<(u32, u32)> {
         let first = self.kind.entries();
-        let bytes = part(self.block, first, first + ENTRY_SIZE * self.len());
+        let bytes = part(self.block, first, after_entries(first, self.len()));
         bytes.chunks_exact(ENTRY_SIZE).enumerate().map(|(n, entry)| decode(entry, n)).collect()
     }
 
     fn set_count(&mut self, count: usize) {
-        put_le16(self.block, self.kind.entries() + 2, count as u16);
+        put_le16(self.block, self.kind.count(), count as u16);
     }
 
     fn slots(&mut self, from: usize, to: usize) -> &mut [u8] {
         let first = self.kind.entries();
-        part_mut(self.block, first + ENTRY_SIZE * from, first + ENTRY_SIZE * to)
+        part_mut(self.block, after_entries(first, from), after_entries(first, to))
+    }
+
+    fn slot(&mut self, n: usize) -> &mut [u8] {
+        self.slots(n, n.saturating_add(1))
     }
 
     fn write(&mut self, n: usize, hash: u32, block: u32) {
-        let entry = self.slots(n, n + 1);
+        let entry = self.slot(n);
         // Limit and count take the place of entry 0's hash.
         if n > 0 {
             put_le32(entry, 0, hash);
@@ -237,7 +243,7 @@ impl<'a> NodeMut<'a> {
     pub fn set_block(&mut self, n: usize, block: u32) -> bool {
         let exists = n < self.len();
         if exists {
-            put_le32(self.slots(n, n + 1), 4, block & BLOCK_MASK);
+            put_le32(self.slot(n), 4, block & BLOCK_MASK);
         }
         exists
     }
@@ -246,7 +252,7 @@ impl<'a> NodeMut<'a> {
     pub fn set_hash(&mut self, n: usize, hash: u32) -> bool {
         let exists = n > 0 && n < self.len();
         if exists {
-            put_le32(self.slots(n, n + 1), 0, hash);
+            put_le32(self.slot(n), 0, hash);
         }
         exists
     }
@@ -259,9 +265,10 @@ impl<'a> NodeMut<'a> {
         if n == 0 || n > len || self.is_full() {
             return false;
         }
-        let moved = ENTRY_SIZE * (len - n);
-        self.slots(n, len + 1).copy_within(..moved, ENTRY_SIZE);
-        self.set_count(len + 1);
+        let moved = len.saturating_sub(n).saturating_mul(ENTRY_SIZE);
+        let longer = len.saturating_add(1);
+        self.slots(n, longer).copy_within(..moved, ENTRY_SIZE);
+        self.set_count(longer);
         self.write(n, hash, block);
         true
     }
@@ -273,8 +280,9 @@ impl<'a> NodeMut<'a> {
             return false;
         }
         self.slots(n, len).copy_within(ENTRY_SIZE.., 0);
-        self.slots(len - 1, len).fill(0);
-        self.set_count(len - 1);
+        let shorter = len.saturating_sub(1);
+        self.slots(shorter, len).fill(0);
+        self.set_count(shorter);
         true
     }
 

@@ -193,7 +193,7 @@ impl Inode {
             size: raw.size(has_high_size(mode, geo)),
             links: raw.links.get(),
             blocks: decode_blocks(&raw, raw_flags, geo),
-            flags: raw_flags - InodeFlags::HUGE_FILE,
+            flags: raw_flags.difference(InodeFlags::HUGE_FILE),
             dtime: raw.dtime.get(),
             generation: raw.generation.get(),
             file_acl: raw.file_acl(),
@@ -280,7 +280,7 @@ impl Inode {
         crate::bytes::put_bytes(
             slot,
             0,
-            crate::bytes::part(raw.as_bytes(), 0, GOOD_OLD_SIZE + extra),
+            crate::bytes::part(raw.as_bytes(), 0, GOOD_OLD_SIZE.saturating_add(extra)),
         );
         Ok(())
     }
@@ -383,7 +383,7 @@ pub fn tail_len(geo: &Geometry, inode: &Inode) -> usize {
 /// known fields.
 fn new_extra_isize(geo: &Geometry) -> u16 {
     let room = geo.inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
-    let known = (size_of::<RawInode>() - GOOD_OLD_SIZE) as u16;
+    let known = const { (size_of::<RawInode>() - GOOD_OLD_SIZE) as u16 };
     let wanted = geo.want_extra_isize;
     let usable = wanted > 0 && wanted.is_multiple_of(4) && wanted <= room;
     if usable { wanted } else { known.min(room) }
@@ -419,14 +419,14 @@ fn decode_blocks(raw: &RawInode, flags: InodeFlags, geo: &Geometry) -> u64 {
     }
     let count = u64::from(raw.blocks_high.get()) << 32 | low;
     let unit = if flags.contains(InodeFlags::HUGE_FILE) { geo.sectors_per_block() } else { 1 };
-    count * u64::from(unit)
+    count.saturating_mul(unit.into())
 }
 
 /// Stores the block count in the smallest encoding and returns the inode's flags with those of the
 /// encoding.
 fn encode_blocks(raw: &mut RawInode, inode: &Inode, geo: &Geometry) -> Result<InodeFlags> {
     const LIMIT: u64 = 1 << 48;
-    let flags = inode.flags - InodeFlags::HUGE_FILE;
+    let flags = inode.flags.difference(InodeFlags::HUGE_FILE);
     let sectors = inode.blocks;
     let error = || Corrupt::new(STRUCTURE).field("block count").found(sectors);
     if !geo.ro_compat(RoCompat::HUGE_FILE) {
@@ -435,7 +435,7 @@ fn encode_blocks(raw: &mut RawInode, inode: &Inode, geo: &Geometry) -> Result<In
     }
     let huge = sectors >= LIMIT;
     let unit = if huge { u64::from(geo.sectors_per_block()) } else { 1 };
-    let count = sectors / unit;
+    let count = sectors.checked_div(unit).ok_or_else(error)?;
     if count >= LIMIT || !sectors.is_multiple_of(unit) {
         return Err(error());
     }

@@ -15,13 +15,16 @@ const MAX_SEC_WITH_EPOCH: i64 = MAX_SEC + (3 << 32);
 fn decode(base: u32, extra: Option<u32>) -> Timestamp {
     let extra = extra.unwrap_or(0);
     let epoch = i64::from(extra & EPOCH_MASK) << 32;
-    Timestamp { sec: i64::from(base as i32) + epoch, nsec: (extra >> 2).min(MAX_NSEC) }
+    Timestamp {
+        sec: i64::from(base as i32).saturating_add(epoch),
+        nsec: (extra >> 2).min(MAX_NSEC),
+    }
 }
 
 fn encode_with_extra(time: Timestamp) -> (u32, u32) {
     let sec = time.sec.clamp(MIN_SEC, MAX_SEC_WITH_EPOCH);
     let base = sec as i32;
-    let epoch = ((sec - i64::from(base)) >> 32) as u32 & EPOCH_MASK;
+    let epoch = (sec.saturating_sub(base.into()) >> 32) as u32 & EPOCH_MASK;
     (base as u32, time.nsec.min(MAX_NSEC) << 2 | epoch)
 }
 

@@ -130,7 +130,7 @@ impl<'a> DescriptorBuilder<'a> {
 
     fn end_after_next(&self) -> usize {
         let uuid = if self.last.is_none() { TAG_UUID_SIZE } else { 0 };
-        self.next + self.format.tag_size() + uuid
+        self.next.saturating_add(self.format.tag_size()).saturating_add(uuid)
     }
 
     /// Adds a tag and sets its flags for UUIDs and the end; returns `false` if the tag does not
@@ -148,7 +148,7 @@ impl<'a> DescriptorBuilder<'a> {
         tag.flags.set(TagFlags::SAME_UUID, self.last.is_some());
         if self.last.is_none() {
             let uuid = self.format.uuid;
-            put_bytes(self.block, start + size, &uuid);
+            put_bytes(self.block, start.saturating_add(size), &uuid);
         }
         self.write(start, &tag);
         self.last = Some((start, tag));
@@ -156,7 +156,7 @@ impl<'a> DescriptorBuilder<'a> {
     }
 
     fn write(&mut self, start: usize, tag: &Tag) {
-        let end = start + self.format.tag_size();
+        let end = start.saturating_add(self.format.tag_size());
         encode_tag(crate::bytes::part_mut(self.block, start, end), tag, &self.format);
     }
 

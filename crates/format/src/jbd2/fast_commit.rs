@@ -91,7 +91,7 @@ impl<'a> FastCommitTags<'a> {
 
     /// Returns whether the block was read to its end: no record fits the remaining bytes.
     pub const fn is_at_end(&self) -> bool {
-        self.next + TLV_HEADER > self.block.len()
+        self.next.saturating_add(TLV_HEADER) > self.block.len()
     }
 
     fn named(value: &'a [u8]) -> Option<(InodeNr, InodeNr, &'a [u8])> {
@@ -109,8 +109,8 @@ impl<'a> FastCommitTags<'a> {
     }
 
     fn tail(&mut self, start: usize) -> Option<FastCommitTail> {
-        let value = self.block.get(start + TLV_HEADER..start + TLV_HEADER + 8)?;
-        let covered = self.block.get(start..start + TLV_HEADER + 4)?;
+        let (value, _) = self.block.get(start.checked_add(TLV_HEADER)?..)?.split_at_checked(8)?;
+        let (covered, _) = self.block.get(start..)?.split_at_checked(TLV_HEADER + 4)?;
         let computed = crc32c_raw(self.checksum, covered);
         self.checksum = 0;
         Some(FastCommitTail { tid: le32(value, 0), checksum: le32(value, 4), computed })
@@ -145,7 +145,7 @@ impl<'a> Iterator for FastCommitTags<'a> {
         let start = self.next;
         let header = self.block.get(start..start.checked_add(TLV_HEADER)?)?;
         let (kind, len) = (le16(header, 0), usize::from(le16(header, 2)));
-        let end = start + TLV_HEADER + len;
+        let end = start.checked_add(TLV_HEADER)?.checked_add(len)?;
         let record = self.block.get(start..end)?;
         self.next = end;
         if kind == TAIL {

@@ -167,8 +167,8 @@ impl JournalFormat {
 
     /// Returns the capacity of a descriptor block in tags.
     pub const fn tags_per_block(&self) -> usize {
-        let used = HEADER_SIZE + TAG_UUID_SIZE + self.tail_size();
-        (self.block_size as usize).saturating_sub(used) / self.tag_size()
+        let used = (HEADER_SIZE + TAG_UUID_SIZE).saturating_add(self.tail_size());
+        capacity(self.block_size, used, self.tag_size())
     }
 
     /// Returns the number of bytes of a revoke record.
@@ -178,8 +178,8 @@ impl JournalFormat {
 
     /// Returns the capacity of a revoke block in records.
     pub const fn revokes_per_block(&self) -> usize {
-        let used = revoke::REVOKE_HEADER_SIZE + self.tail_size();
-        (self.block_size as usize).saturating_sub(used) / self.revoke_record_size()
+        let used = revoke::REVOKE_HEADER_SIZE.saturating_add(self.tail_size());
+        capacity(self.block_size, used, self.revoke_record_size())
     }
 
     /// Returns the checksum that a tag carries for a block's bytes as they are in the log (after
@@ -248,6 +248,14 @@ pub const fn tid_geq(a: u32, b: u32) -> bool {
 /// Returns whether transaction `a` is later than `b`; numbers wrap around.
 pub const fn tid_gt(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
+}
+
+/// Returns the number of records that fit into a block of which `used` bytes have other content.
+const fn capacity(block_size: u32, used: usize, record: usize) -> usize {
+    match (block_size as usize).saturating_sub(used).checked_div(record) {
+        Some(records) => records,
+        None => 0,
+    }
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ impl<'a> RevokeBuilder<'a> {
     /// Adds a block; returns `false` if its record does not fit.
     #[must_use]
     pub fn push(&mut self, block: BlockNr) -> bool {
-        let end = self.next + self.format.revoke_record_size();
+        let end = self.next.saturating_add(self.format.revoke_record_size());
         if end > self.block.len().saturating_sub(self.format.tail_size()) {
             return false;
         }

@@ -201,7 +201,7 @@ impl JournalSuperblock {
         let v1 = self.compat().contains(JournalCompat::CHECKSUM);
         let v2 = self.incompat().contains(JournalIncompat::CSUM_V2);
         let v3 = self.incompat().contains(JournalIncompat::CSUM_V3);
-        if u8::from(v1) + u8::from(v2) + u8::from(v3) > 1 {
+        if [v1, v2, v3].into_iter().filter(|has| *has).count() > 1 {
             return fail("checksum features", self.incompat().bits());
         }
         Ok(())
@@ -355,14 +355,14 @@ impl JournalSuperblock {
     /// Returns the block after the last one of the ordinary log, where it wraps to
     /// [`first`](Self::first).
     pub fn log_end(&self) -> u32 {
-        self.max_len() - self.fast_commit_blocks()
+        self.max_len().saturating_sub(self.fast_commit_blocks())
     }
 
     /// Returns the blocks of the fast-commit area, if there is one. The block at
     /// [`log_end`](Self::log_end) stays unused.
     pub fn fast_commit_area(&self) -> Option<std::ops::Range<u32>> {
         let blocks = self.fast_commit_blocks();
-        (blocks > 1).then(|| self.log_end() + 1..self.max_len())
+        (blocks > 1).then(|| self.log_end().saturating_add(1)..self.max_len())
     }
 
     /// Returns the format of this journal's blocks.

@@ -388,7 +388,7 @@ impl Superblock {
     /// Sets the seed of directory hashes from the bytes of a UUID.
     pub fn set_hash_seed_uuid(&mut self, uuid: [u8; 16]) {
         for (n, word) in self.raw.hash_seed.iter_mut().enumerate() {
-            word.set(crate::bytes::le32(&uuid, 4 * n));
+            word.set(crate::bytes::le32(&uuid, n.saturating_mul(4)));
         }
     }
 
@@ -410,7 +410,7 @@ impl Superblock {
         let words = self.raw.jnl_blocks.map(U32::get);
         let mut i_block = [0; 60];
         for (n, word) in words.iter().take(15).enumerate() {
-            crate::bytes::put_le32(&mut i_block, 4 * n, *word);
+            crate::bytes::put_le32(&mut i_block, n.saturating_mul(4), *word);
         }
         Some(JournalBackup { i_block, size: u64::from(words[15]) << 32 | u64::from(words[16]) })
     }
@@ -420,7 +420,7 @@ impl Superblock {
         let mut words = [U32::ZERO; 17];
         if let Some(backup) = backup {
             for (n, word) in words.iter_mut().take(15).enumerate() {
-                word.set(crate::bytes::le32(&backup.i_block, 4 * n));
+                word.set(crate::bytes::le32(&backup.i_block, n.saturating_mul(4)));
             }
             words[15].set((backup.size >> 32) as u32);
             words[16].set(backup.size as u32);
@@ -499,7 +499,7 @@ impl Superblock {
         self.set_error_count(0);
         self.set_first_error(&ErrorRecord::default());
         self.set_last_error(&ErrorRecord::default());
-        self.set_state(self.state() - State::ERROR);
+        self.set_state(self.state().difference(State::ERROR));
     }
 
     /// Returns whether directory hashes use unsigned characters, or `None` if neither flag is set.

@@ -54,7 +54,7 @@ pub fn decode_block(block: &[u8]) -> Result<(BlockHeader, Vec<Entry>)> {
 
 /// Returns the number of bytes that these attributes take in a block.
 pub fn block_space(entries: &[Entry]) -> usize {
-    HEADER + space(entries)
+    space(entries).saturating_add(HEADER)
 }
 
 /// Writes a block of attributes, sorted, with their hashes but without checksum. Returns `false` if

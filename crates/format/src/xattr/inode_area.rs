@@ -22,7 +22,7 @@ pub fn decode_inode_area(area: &[u8]) -> Result<Vec<Entry>> {
 
 /// Returns the number of bytes that these attributes take in an inode's area.
 pub fn inode_area_space(entries: &[Entry]) -> usize {
-    HEADER + space(entries)
+    space(entries).saturating_add(HEADER)
 }
 
 /// Writes the attributes over the whole area; without attributes the area is zeroed. Returns

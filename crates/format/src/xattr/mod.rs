@@ -108,13 +108,18 @@ impl Entry {
 
     /// Returns the number of bytes that the attribute takes in a region.
     pub fn space(&self) -> usize {
-        padded(ENTRY_HEADER + self.name.len()) + self.value.room()
+        header_len(self.name.len()).saturating_add(self.value.room())
     }
 
     /// Returns the sort key of entries in a block.
     fn key(&self) -> (u8, usize, &[u8]) {
         (self.index, self.name.len(), &self.name)
     }
+}
+
+/// Returns the number of bytes of an entry's header and its name, padded.
+const fn header_len(name_len: usize) -> usize {
+    padded(name_len.saturating_add(ENTRY_HEADER))
 }
 
 const fn padded(len: usize) -> usize {

@@ -1,6 +1,6 @@
 //! The layout that both kinds of regions share: entries from the start, values from the end.
 
-use super::{ENTRY_HEADER, Entry, TERMINATOR, Value, padded};
+use super::{ENTRY_HEADER, Entry, TERMINATOR, Value, header_len};
 use crate::bytes::{byte, le16, le32, part, put_bytes, put_le16, put_le32};
 use crate::error::{Corrupt, Result};
 
@@ -36,9 +36,9 @@ impl<'a> Headers<'a> {
         if byte(rest, NAME_LEN) == 0 && byte(rest, NAME_INDEX) == 0 {
             return Err(bad("name", 0, 1));
         }
-        let len = padded(ENTRY_HEADER + usize::from(byte(rest, NAME_LEN)));
+        let len = header_len(usize::from(byte(rest, NAME_LEN)));
         let header = rest.get(..len).ok_or_else(|| bad("name length", len, rest.len()))?;
-        self.next += len;
+        self.next = self.next.saturating_add(len);
         Ok(Some(header))
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn decode(region: &[u8], first: usize, base: usize) -> Result<Vec<Ent
     let list_end = list_end(region, first)?;
     let mut headers = Headers { region, next: first };
     let mut entries = Vec::new();
-    let mut left = region.len() - list_end;
+    let mut left = region.len().saturating_sub(list_end);
     while let Some(header) = headers.step()? {
         let value = decode_value(region, header, list_end, base)?;
         left = left
@@ -63,7 +63,7 @@ pub(super) fn decode(region: &[u8], first: usize, base: usize) -> Result<Vec<Ent
 fn list_end(region: &[u8], first: usize) -> Result<usize> {
     let mut headers = Headers { region, next: first };
     while headers.step()?.is_some() {}
-    Ok(headers.next + TERMINATOR)
+    Ok(headers.next.saturating_add(TERMINATOR))
 }
 
 fn decode_entry(header: &[u8], value: Value) -> Entry {
@@ -84,7 +84,7 @@ fn decode_value(region: &[u8], header: &[u8], list_end: usize, base: usize) -> R
     if size == 0 {
         return Ok(Value::Inline(Vec::new()));
     }
-    let start = base + usize::from(le16(header, VALUE_OFFSET));
+    let start = base.saturating_add(le16(header, VALUE_OFFSET).into());
     let end = start.saturating_add(size as usize);
     if start < list_end || end > region.len() {
         return Err(bad("value", end, region.len()));
@@ -94,7 +94,7 @@ fn decode_value(region: &[u8], header: &[u8], list_end: usize, base: usize) -> R
 
 /// Returns the number of bytes that entries and the list's end take.
 pub(super) fn space<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> usize {
-    entries.into_iter().map(Entry::space).sum::<usize>() + TERMINATOR
+    entries.into_iter().map(Entry::space).fold(TERMINATOR, usize::saturating_add)
 }
 
 /// Writes entries, each with its hash, into a region. The region must be zeroed from `first` on and
@@ -112,23 +112,24 @@ pub(super) fn encode<'e>(
         if let Value::Inline(value) = &entry.value {
             put_bytes(region, value_start, value);
         }
-        next += padded(ENTRY_HEADER + entry.name.len());
+        next = next.saturating_add(header_len(entry.name.len()));
     }
 }
 
 fn encode_entry(region: &mut [u8], at: usize, entry: &Entry, hash: u32, value_offset: usize) {
-    put_bytes(region, at, &[entry.name.len() as u8, entry.index]);
+    let bytes = region.get_mut(at..).unwrap_or_default();
+    put_bytes(bytes, 0, &[entry.name.len() as u8, entry.index]);
     match &entry.value {
         Value::Inline(value) => {
             let offset = if value.is_empty() { 0 } else { value_offset };
-            put_le16(region, at + VALUE_OFFSET, offset as u16);
-            put_le32(region, at + VALUE_SIZE, value.len() as u32);
+            put_le16(bytes, VALUE_OFFSET, offset as u16);
+            put_le32(bytes, VALUE_SIZE, value.len() as u32);
         }
         Value::EaInode { ino, size } => {
-            put_le32(region, at + VALUE_INODE, *ino);
-            put_le32(region, at + VALUE_SIZE, *size);
+            put_le32(bytes, VALUE_INODE, *ino);
+            put_le32(bytes, VALUE_SIZE, *size);
         }
     }
-    put_le32(region, at + HASH, hash);
-    put_bytes(region, at + ENTRY_HEADER, &entry.name);
+    put_le32(bytes, HASH, hash);
+    put_bytes(bytes, ENTRY_HEADER, &entry.name);
 }
