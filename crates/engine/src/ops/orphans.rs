@@ -258,8 +258,9 @@ impl Operations {
         }
         file::free_blocks(st, inode, 0)?;
         let mut tx = st.begin(FREE_CREDITS)?;
-        while !xattr::release(st, &mut tx, inode)? {
-            tx.restart(FREE_CREDITS)?;
+        // With all that it needs, or a transaction that has fewer credits left would go on for ever.
+        while let Some(need) = xattr::release(st, &mut tx, inode)? {
+            tx.restart(need.max(FREE_CREDITS))?;
         }
         tx.with_credits(LAST_CREDITS)?;
         // Before anything is changed: the number can be given back. If not, the record stays.

@@ -315,14 +315,14 @@ pub fn credits(env: &AttrEnv, value_len: usize) -> u32 {
 }
 
 /// Drops the attribute block and the attribute inodes of an inode that is being freed, each value
-/// in a step. Returns false if the handle must be restarted first.
+/// in a step. Returns the credits with which the handle must be restarted first, if it has too few.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.
-pub fn release(env: &AttrEnv, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<bool> {
+pub fn release(env: &AttrEnv, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<Option<u32>> {
     loop {
         if has_none(inode) {
-            return Ok(true);
+            return Ok(None);
         }
         // One value for each pass, since each may need a handle of its own: the entries are read
         // again, so that a pass in a later handle continues with the remaining values.
@@ -338,19 +338,21 @@ pub fn release(env: &AttrEnv, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<boo
         let key = Key { index: attr.index, suffix: &attr.name };
         let places = Places::read_to_change(env, inode, Some(&key))?;
         value::check_count(env, inode, &places, &key)?;
-        if !afford(tx, places.values.credits(env, attr) + credits(env, 0))? {
-            return Ok(false);
+        let need = places.values.credits(env, attr) + credits(env, 0);
+        if !afford(tx, need)? {
+            return Ok(Some(need));
         }
         Change { env, inode, places: &places, key }.remove(tx)?;
     }
 }
 
-fn release_rest(env: &AttrEnv, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<bool> {
+fn release_rest(env: &AttrEnv, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<Option<u32>> {
     // The other users of a shared block keep its values, unless they have dropped the block
     // meanwhile.
     let places = Places::read_to_change(env, inode, None)?;
-    if places.block.is_some() && !afford(tx, 3 + 2 * env.alloc.credits(1) + env.owner_credits())? {
-        return Ok(false);
+    let need = 3 + 2 * env.alloc.credits(1) + env.owner_credits();
+    if places.block.is_some() && !afford(tx, need)? {
+        return Ok(Some(need));
     }
     let values: i64 = places.in_block().iter().map(value::inodes_of).sum();
     tx.touch(inode)?;
@@ -358,7 +360,7 @@ fn release_rest(env: &AttrEnv, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<bo
         block::remove(env, step, inode, &places)?;
         value::charge_inodes(env, step.handle(), inode, -values, false)
     })?;
-    Ok(true)
+    Ok(None)
 }
 
 /// Returns the number of inodes that the owners of an inode are charged for: the inode itself, and

@@ -323,6 +323,36 @@ fn damage_of_a_value_obeys_the_error_policy_and_keeps_the_change_whole() {
     }
 }
 
+/// Freeing a value needs more credits than the last transaction may have left. Without a timer no
+/// other thread commits it.
+#[test]
+fn values_are_freed_in_transactions_of_a_small_log() {
+    const LINKS: u32 = 600;
+    let args = ["-t", "ext4", "-b", "1024", "-O", "ea_inode,quota,^resize_inode", "-J", "size=1"];
+    let image = Image::mke2fs(64 << 20, &args);
+    let options = OpenOptions::new().memory(64 << 20).seed(7);
+    let fs = Fs::open(image.path(), &options).expect("the image opens");
+    let root = fs.root().expect("root");
+    let name = |n: u32| format!("link{n}").into_bytes();
+    for n in 0..LINKS {
+        let made = New::Symlink(b"target");
+        let link = fs.create(&WHO, &root, &name(n), 0o777, made).expect("symlink");
+        fs.set_xattr(&link, BIG, &vec![n as u8; 3000], XattrMode::Create).expect("a large value");
+    }
+    fs.sync().expect("sync");
+    let (done, end) = std::sync::mpsc::channel();
+    let remover = std::thread::spawn(move || {
+        (0..LINKS).for_each(|n| fs.unlink(&root, &name(n)).expect("unlink"));
+        drop(root);
+        fs.unmount().expect("unmount");
+        done.send(()).expect("the test listens");
+    });
+    let patience = std::time::Duration::from_secs(300);
+    end.recv_timeout(patience).expect("all values are freed");
+    remover.join().expect("no panic");
+    image.assert_clean();
+}
+
 /// The inode of the value lies in a block of the inode table that is needed for nothing else.
 #[test]
 fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
