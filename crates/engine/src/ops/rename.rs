@@ -3,6 +3,7 @@
 use super::create::{Caller, MAX_DIR_LINKS, check_dir, check_dir_writable};
 use super::unlink::{Left, check_removable, check_removable_name};
 use super::{Node, Operations, lock_dirs, lock_inodes};
+use crate::dir::EntryPos;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step, Tx};
 use crate::orphan::Orphans;
@@ -191,6 +192,7 @@ impl Operations {
     fn rename_locked(&self, by: By<'_>, change: Move<'_>, flags: RenameFlags) -> Result<bool> {
         let (st, Move { from, to, moved, target }) = (self.st(), change);
         check_sides(change, flags)?;
+        let _entries = self.hold_entries(change)?;
         if flags.contains(RenameFlags::EXCHANGE) {
             let target = target.ok_or(Errno::NoEnt)?;
             return self.exchange(change, target).map(|()| false);
@@ -225,6 +227,14 @@ impl Operations {
             self.drop_new(&mut tx, whiteout);
         }
         done
+    }
+
+    /// Finds the entries that a change takes or replaces, and keeps their blocks in memory: a block
+    /// that cannot be read fails the call, and not the step that has changed another entry already.
+    fn hold_entries(&self, change: Move<'_>) -> Result<[Option<EntryPos>; 2]> {
+        let (st, Move { from, to, target, .. }) = (self.st(), change);
+        let replaced = target.map(|_| dir::find(st, to.dir, to.name)).transpose()?;
+        Ok([dir::find(st, from.dir, from.name)?, replaced.flatten()])
     }
 
     /// Both names lead to one inode: as links of it they stay. Where names fold, the one name of
