@@ -307,6 +307,10 @@ impl Operations {
     /// Removes set-user-id, set-group-id and capabilities, as a change of owner or content by an
     /// unprivileged caller does. Set-group-id stays on a file that its group may not execute, if
     /// the caller `is_member` of the given group.
+    ///
+    /// # Errors
+    /// Those of reading and changing attributes. The change that drops the privileges must not
+    /// happen then.
     pub fn drop_privileges(&self, node: &Node, is_member: impl Fn(u32) -> bool) -> Result<()> {
         self.own(node)?;
         if node.0.ftype != FileType::Regular {
@@ -322,10 +326,11 @@ impl Operations {
         if node.0.mode() & (MODE_SETUID | MODE_SETGID) != 0 {
             self.change_mode(node, stripped)?;
         }
-        if self.get_xattr(node, CAPABILITY).is_ok() {
-            self.remove_xattr(node, CAPABILITY)
-        } else {
-            Ok(())
+        match self.get_xattr(node, CAPABILITY) {
+            Ok(_) => self.remove_xattr(node, CAPABILITY),
+            Err(e) if e.is(Errno::NoData) || e.is(Errno::OpNotSupp) => Ok(()),
+            // It may have capabilities.
+            Err(e) => Err(e),
         }
     }
 
