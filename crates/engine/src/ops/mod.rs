@@ -285,9 +285,11 @@ impl Operations {
         now
     }
 
-    /// Returns whether there may be directories with case-insensitive names.
-    pub fn folds_names(&self) -> bool {
-        self.st().geo.incompat(Incompat::CASEFOLD)
+    /// Returns whether there may be directories whose entries are found by several names:
+    /// case-insensitive ones, and those with encrypted names, shown without their key.
+    pub fn has_spellings(&self) -> bool {
+        let geo = &self.st().geo;
+        geo.incompat(Incompat::CASEFOLD) || geo.incompat(Incompat::ENCRYPT)
     }
 
     /// Bytes of a block.

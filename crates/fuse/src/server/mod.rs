@@ -86,7 +86,7 @@ impl Server {
             writeback: options.writeback_cache && !read_only,
             // The kernel caches one spelling of a name. Without caching, no entry outlives the
             // removal of the name by another spelling.
-            ttl: if fs.folds_names() { Duration::ZERO } else { options.time_to_live },
+            ttl: if fs.has_spellings() { Duration::ZERO } else { options.time_to_live },
             fs: Mutex::new(Some(fs)),
             writers: Writers::default(),
             notices: Notices::start()?,
