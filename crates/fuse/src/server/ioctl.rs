@@ -78,11 +78,12 @@ impl Server {
             control::SET => self.set_tunable(credentials, ino, input),
             _ => {
                 let node = self.node(ino)?;
-                let out = answer(&self.ops, credentials, &node, cmd, input)?;
+                let out = answer(&self.ops, credentials, &node, cmd, input);
+                // A call that failed may have changed a part.
                 if changes_flags(cmd) {
                     self.flags_changed(ino, &node);
                 }
-                Ok(out)
+                out
             }
         }
     }
@@ -154,8 +155,12 @@ fn answer(
         }
         SET_XATTR => {
             let (own, all) = from_xflags(word(input, 0)?);
-            fs.set_project(node, word(input, PROJECT_AT)?)?;
-            set_flags(fs, credentials, node, |old| old & !all | own)
+            let (project, before) = (word(input, PROJECT_AT)?, fs.project(node)?);
+            fs.set_project(node, project)?;
+            set_flags(fs, credentials, node, |old| old & !all | own).or_else(|e| {
+                fs.set_project(node, before)?;
+                Err(e)
+            })
         }
         TRIM | SHUTDOWN | SET_LABEL if !is_capable(credentials, Capability::SysAdmin) => {
             Err(Error::Posix(Errno::Perm))

@@ -5,6 +5,7 @@ use crate::served::Served;
 use crate::watchdog::await_tick_after;
 use extant_engine::{AccessTimes, Fs, OpenOptions};
 use extant_testkit::e2fsck;
+use extant_testkit::image::Image;
 use extant_testkit::tool::run;
 use std::fs::{self, File};
 use std::io;
@@ -83,18 +84,38 @@ pub fn shut_down(dir: &Path) -> io::Result<i32> {
 }
 
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
-fn extended(file: &File) -> io::Result<u32> {
+fn extended(file: &File) -> io::Result<Extended> {
     let mut found = Extended::default();
     // SAFETY: `found` is laid out as the kernel's structure.
     unsafe { call::extended(file.as_raw_fd(), &raw mut found) }?;
-    Ok(found.flags)
+    Ok(found)
+}
+
+fn with_flags(flags: u32) -> Extended {
+    Extended { flags, ..Extended::default() }
 }
 
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
-fn set_extended(file: &File, flags: u32) -> io::Result<i32> {
-    let wanted = Extended { flags, ..Extended::default() };
+fn set_extended(file: &File, wanted: &Extended) -> io::Result<i32> {
     // SAFETY: `wanted` is laid out as the kernel's structure.
-    Ok(unsafe { call::set_extended(file.as_raw_fd(), &raw const wanted) }?)
+    Ok(unsafe { call::set_extended(file.as_raw_fd(), wanted) }?)
+}
+
+/// The flag is one of directories, so the call leaves the project as it is, too.
+#[test]
+pub fn a_refused_change_of_flags_leaves_the_project() {
+    const INHERIT: u32 = 0x0200;
+    let mut served = Served::of(Image::mke2fs(64 << 20, &["-t", "ext4", "-O", "quota,project"]));
+    let file = File::create(served.path("f")).expect("create");
+    let wanted = Extended { project: 7, ..with_flags(INHERIT) };
+    let refused = set_extended(&file, &wanted).map_err(|e| e.raw_os_error());
+    assert_eq!(refused, Err(Some(nix::libc::EOPNOTSUPP)));
+    assert_eq!(extended(&file).expect("the ioctl").project, 0);
+    let wanted = Extended { flags: 0, ..wanted };
+    set_extended(&file, &wanted).expect("the ioctl");
+    assert_eq!(extended(&file).expect("the ioctl").project, 7);
+    drop(file);
+    served.unmount();
 }
 
 #[test]
@@ -225,11 +246,11 @@ pub fn a_change_of_flags_shows_at_once() {
             let before = ctime(path);
             std::thread::sleep(Duration::from_millis(120));
             let open = File::open(path).expect("open");
-            set_extended(&open, NO_ACCESS_TIME).expect("set");
+            set_extended(&open, &with_flags(NO_ACCESS_TIME)).expect("set");
             let set = ctime(path);
             assert!(set > before, "{path:?} set, writeback cache: {writeback_cache}");
             await_tick_after(set);
-            set_extended(&open, 0).expect("clear");
+            set_extended(&open, &with_flags(0)).expect("clear");
             assert!(ctime(path) > set, "{path:?} cleared, writeback cache: {writeback_cache}");
         }
         served.unmount();
@@ -263,16 +284,25 @@ pub fn flags_have_two_names() {
             File::create(&file).and_then(|_| fs::create_dir(&sub)).expect("new ones");
             for (kind, path) in [("file", &file), ("directory", &sub)] {
                 let open = File::open(path).expect("open");
-                notes.call(format!("set {bit} of a {kind}"), set_extended(&open, 1 << bit));
-                notes.call(format!("get {bit} of a {kind}"), extended(&open));
+                notes.call(
+                    format!("set {bit} of a {kind}"),
+                    set_extended(&open, &with_flags(1 << bit)),
+                );
+                notes.call(
+                    format!("get {bit} of a {kind}"),
+                    extended(&open).map(|found| found.flags),
+                );
                 // These flags of a new inode depend on its content.
                 let flags = rustix::fs::ioctl_getflags(&open).expect("flags");
                 notes.value(
                     format!("flags by {bit} of a {kind}"),
                     flags.bits() & !EXTENTS_AND_INLINE,
                 );
-                notes.call(format!("clear {bit} of a {kind}"), set_extended(&open, 0));
-                notes.call(format!("get {bit} cleared of a {kind}"), extended(&open));
+                notes.call(format!("clear {bit} of a {kind}"), set_extended(&open, &with_flags(0)));
+                notes.call(
+                    format!("get {bit} cleared of a {kind}"),
+                    extended(&open).map(|found| found.flags),
+                );
             }
         }
     });
