@@ -258,7 +258,7 @@ impl Operations {
         }
         file::free_blocks(st, inode, 0)?;
         let mut tx = st.begin(FREE_CREDITS)?;
-        // With all that it needs, or a transaction that has fewer credits left would go on for ever.
+        // With all that it needs: a transaction that has fewer credits left would go on for ever.
         while let Some(need) = xattr::release(st, &mut tx, inode)? {
             tx.restart(need.max(FREE_CREDITS))?;
         }

@@ -51,8 +51,8 @@ fn names(dir: &Path) -> Names {
     entries.map(|entry| (entry.ino(), entry.file_name())).collect()
 }
 
-/// The hash in a name without key is not compared, so other names lead to the entry. No cache of the
-/// kernel shows one of them after the removal of another.
+/// The hash in a name without key is not compared, so other names lead to the entry. No cache of
+/// the kernel shows one of them after the removal of another.
 #[test]
 pub fn a_removed_file_is_gone_by_each_spelling() {
     let mut served = Served::of(sealed());
