@@ -138,8 +138,9 @@ fn chunk(
     })?;
     let covered = pieces.last().map_or(offset, |p| map::byte(st, p.end())).min(end);
     let data = data.get(..(covered - offset) as usize).unwrap_or(data);
-    // Quota reserved for blocks that are not written is not charged.
-    let release_reservation = |_: &Error| st.quota.release_reservation(inode, u64::MAX);
+    // Quota reserved for blocks that are not written is not charged. Other writers keep theirs.
+    let promised = pieces.iter().map(Piece::claimed).sum();
+    let release_reservation = |_: &Error| st.quota.release_reservation(inode, promised);
     write_data(st, inode, &pieces, offset, data).inspect_err(release_reservation)?;
     let stamp = times::due(st, inode, note).then_some(note);
     let mut after = After::new(covered, stamp);

@@ -54,6 +54,15 @@ impl Piece {
         self.lblk + self.len
     }
 
+    /// Returns the number of blocks that are claimed for the piece. The limits of the file's owners
+    /// count them as promised.
+    pub fn claimed(&self) -> u64 {
+        match &self.how {
+            MapAction::Map { claim, .. } => claim.len.into(),
+            _ => 0,
+        }
+    }
+
     /// Whether the map has to change once the piece is written.
     fn is_mapped_later(&self) -> bool {
         !matches!(self.how, MapAction::InPlace)
@@ -91,9 +100,14 @@ pub(in crate::file) fn make(
     let mut pieces: Vec<Piece> = Vec::new();
     let mut lblk = blocks.start;
     while lblk < blocks.end {
-        if let Some(more) = extend(st, inode, pieces.last_mut(), lblk..blocks.end)? {
-            lblk += more;
-            continue;
+        match extend(st, inode, pieces.last_mut(), lblk..blocks.end) {
+            Ok(None) => {}
+            Ok(Some(more)) => {
+                lblk += more;
+                continue;
+            }
+            Err(_) if !pieces.is_empty() => break,
+            Err(e) => return Err(e),
         }
         let piece = next(st, inode, work, lblk..blocks.end, &mut need);
         match piece {
@@ -350,9 +364,10 @@ impl Written<'_> {
         let end = self.pieces.back().map_or(0, |p| map::byte(st, p.end()));
         let pieces =
             self.pieces.iter().fold(0u32, |sum, p| sum.saturating_add(cost(st, self.inode, p)));
-        match pieces == 0 && self.inode.body().size >= end.min(self.size) {
-            true => 0,
-            false => pieces.saturating_add(times::CREDITS),
+        if pieces == 0 && self.inode.body().size >= end.min(self.size) {
+            0
+        } else {
+            pieces.saturating_add(times::CREDITS)
         }
     }
 }
@@ -531,12 +546,8 @@ fn map_owned(
     (lblk, len, pblk): (u32, u32, BlockNr),
 ) -> Result<()> {
     let run = extent::allocate(st, step, inode, lblk..lblk + len, ExtentState::Written)?;
-    match run.pblk == pblk && run.len >= len {
-        true => Ok(()),
-        false => Err(Corrupt::new("cluster")
-            .at_inode(inode.ino)
-            .found(run.pblk.0)
-            .expected(pblk.0)
-            .into()),
+    if run.pblk == pblk && run.len >= len {
+        return Ok(());
     }
+    Err(Corrupt::new("cluster").at_inode(inode.ino).found(run.pblk.0).expected(pblk.0).into())
 }

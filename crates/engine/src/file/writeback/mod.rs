@@ -124,6 +124,7 @@ pub(super) fn alone(
     taken: &[Taken],
     mut reserved: u32,
 ) -> Result<()> {
+    let promised = reserved;
     let result = st.writable().and_then(|()| write(st, inode, work, taken, &mut reserved));
     // The rest of the reservation goes back before the pages leave the list of those under
     // writeback: a writer that lacks space waits for that.
@@ -143,8 +144,8 @@ pub(super) fn alone(
         }
     };
     if result.is_err() {
-        // The quota reserved for lost pages was not charged.
-        st.quota.release_reservation(inode, u64::MAX);
+        // The quota reserved for lost pages was not charged. Other pages keep theirs.
+        st.quota.release_reservation(inode, promised.saturating_sub(reserved).into());
         // The pages that would have raised it are gone. If this fails, nothing can be changed any
         // more.
         let _ = raise_size(st, inode);

@@ -1,0 +1,36 @@
+//! Promised space after a failure of the device.
+
+use super::{block_limits, create, small, writer};
+use extant_blocks::{Fault, FaultDevice, Op};
+use extant_engine::{Fs, OpenOptions, QuotaKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A write that the device refuses gives back its own space only. Pages of the file that wait for
+/// writeback keep theirs, or the owner could exceed the limit.
+#[test]
+fn a_failed_write_keeps_the_promises_of_others() {
+    let image = small();
+    let options = OpenOptions::new().commit_interval(Duration::from_secs(1000));
+    let device = Arc::new(FaultDevice::new(options.device(image.path()).expect("a device")));
+    let fs = Fs::open_device(device.clone(), &options).expect("the image opens");
+    let root = fs.root().expect("root");
+    fs.set_quota(QuotaKind::User, 5, block_limits(1024, 0)).expect("limits");
+    let node = create(&fs, 5, &root, "f").expect("create");
+    let cached = writer(&fs, &node, false);
+    cached.write_at(4 << 20, &vec![1; 600 << 10]).expect("600 of 1024 KiB");
+    device.inject(Fault::new(Op::Write, 0).from_then_on());
+    let failed = writer(&fs, &node, true).write_at(0, &vec![2; 100 << 10]);
+    device.heal();
+    assert_eq!(failed.expect_err("the device refuses").errno(), 5);
+    let other = create(&fs, 5, &root, "g").expect("create");
+    let second = writer(&fs, &other, false);
+    let written = second.write_at(0, &vec![3; 900 << 10]).expect("a part");
+    assert!((400 << 10..=424 << 10).contains(&written), "{written}");
+    [&cached, &second].iter().for_each(|file| file.sync().expect("sync"));
+    let used = fs.quota(QuotaKind::User, 5).expect("quota").space;
+    assert!(used <= 1024 << 10, "{used}");
+    drop((node, other, root, cached, second));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
