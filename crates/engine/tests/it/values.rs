@@ -399,6 +399,38 @@ fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
     }
 }
 
+/// A file may have capabilities that cannot be read: a caller without privileges must not change its
+/// content then.
+#[test]
+fn capabilities_that_cannot_be_read_forbid_the_change() {
+    const CAPABILITY: &[u8] = b"security.capability";
+    let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096"]);
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let node = fs.create(&WHO, &root, b"program", 0o755, New::File).expect("create");
+    // The inode has no bytes left, so the capabilities lie in a block.
+    fs.set_xattr(&node, b"user.near", &[1; 64], XattrMode::Create).expect("in the inode");
+    // None, in the form of version 2.
+    let none = 0x0200_0000_u128.to_le_bytes().into_iter().chain([0; 4]).collect::<Vec<u8>>();
+    fs.set_xattr(&node, CAPABILITY, &none, XattrMode::Create).expect("in a block");
+    let ino = node.ino() as u32;
+    drop((root, node));
+    fs.unmount().expect("unmount");
+    let bytes = image.bytes();
+    let block = Atlas::of(&bytes).read_inode(&bytes, ino).file_acl << 12;
+    assert_ne!(block, 0, "the attributes have a block");
+    let device = Arc::new(FaultDevice::new(Memory::from_bytes(&bytes)));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+    let node = fs.resolve("/program", Follow::No).expect("program");
+    device.inject(Fault::new(Op::Read, 0).from_then_on().within(block..block + 4096));
+    assert_eq!(fs.drop_privileges(&node, |_| false).expect_err("unknown").errno(), 5);
+    device.heal();
+    fs.drop_privileges(&node, |_| false).expect("known");
+    assert!(fs.get_xattr(&node, CAPABILITY).expect_err("dropped").is(Errno::NoData));
+    drop(node);
+    fs.unmount().expect("unmount");
+}
+
 /// Gives the value the form of Lustre: it names its owner and has no count, and the owner does not
 /// count its blocks.
 fn make_old(bytes: &mut [u8], owner: u32, value: u32) {
