@@ -105,8 +105,5 @@ pub fn close_writer(inode: &Inode) {
 
 /// Sectors of 512 bytes that delayed blocks will take.
 pub fn delayed_sectors(inode: &Inode) -> u64 {
-    match inode.pages.maybe_busy() {
-        true => inode.pages.read().reserved_bytes() / 512,
-        false => 0,
-    }
+    if inode.pages.maybe_busy() { inode.pages.read().reserved_bytes() / 512 } else { 0 }
 }

@@ -40,17 +40,19 @@ fn target(inode: &Inode, bytes: &[u8]) -> Result<Vec<u8>> {
         .ok()
         .and_then(|len| bytes.get(..len))
         .ok_or_else(|| broken(inode))?;
-    match inode.vitals().flags.contains(InodeFlags::ENCRYPT) {
-        true => nokey::show_target(stored).ok_or_else(|| broken(inode)),
-        false => Ok(stored.to_vec()),
+    if inode.vitals().flags.contains(InodeFlags::ENCRYPT) {
+        nokey::show_target(stored).ok_or_else(|| broken(inode))
+    } else {
+        Ok(stored.to_vec())
     }
 }
 
 /// Bytes of a symlink's target, as it is read.
 pub fn target_len(inode: &Inode) -> u64 {
-    match inode.vitals().flags.contains(InodeFlags::ENCRYPT) {
-        true => nokey::shown_target_len(inode.size()),
-        false => inode.size(),
+    if inode.vitals().flags.contains(InodeFlags::ENCRYPT) {
+        nokey::shown_target_len(inode.size())
+    } else {
+        inode.size()
     }
 }
 

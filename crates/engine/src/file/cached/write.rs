@@ -272,10 +272,10 @@ fn prepare(
         while let Some((lblk, cover)) = open_blocks.next_if(|(lblk, _)| *lblk - run.lblk < run.len)
         {
             let partial = !covers_block(st, offset, data.len(), *lblk);
-            let old = match *cover == Cover::Absent && partial && run.state == ExtentState::Written
-            {
-                true => old_bytes(st, inode, *lblk, run.pblk.0 + u64::from(lblk - run.lblk))?,
-                false => None,
+            let old = if *cover == Cover::Absent && partial && run.state == ExtentState::Written {
+                old_bytes(st, inode, *lblk, run.pblk.0 + u64::from(lblk - run.lblk))?
+            } else {
+                None
             };
             let place = place_in(run.state);
             if place == Place::Reserved {

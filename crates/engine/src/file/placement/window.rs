@@ -100,9 +100,10 @@ pub(in crate::file) fn take(
         return Ok(Ahead::Nothing);
     }
     let around = extent::around(st, inode, want.lblk)?;
-    let found = match small && (around.is_alone() || !open) {
-        true => small_file(st, inode, want, &around, low),
-        false => window(st, inode, work, want, &around, growth.size),
+    let found = if small && (around.is_alone() || !open) {
+        small_file(st, inode, want, &around, low)
+    } else {
+        window(st, inode, work, want, &around, growth.size)
     };
     Ok(found.map_or(Ahead::Nothing, Ahead::Claim))
 }
@@ -144,11 +145,10 @@ fn window(
     let free = own.trim(want.lblk, bounds(st, inode, want, around, size));
     let at = u64::from(want.lblk >> bits);
     let most = room.max((want.need >> bits).into());
-    let goal = match free.contains(&at) {
-        true if free.end - free.start > most => at..free.end.min(at + most),
-        true => free,
-        false => return None,
-    };
+    if !free.contains(&at) {
+        return None;
+    }
+    let goal = if free.end - free.start > most { at..free.end.min(at + most) } else { free };
     let blocks = goal.start << bits..goal.end << bits;
     let near = around.goal(&blocks).filter(|near| st.geo.data_range_valid(*near, 1));
     let near = near.unwrap_or_else(|| st.alloc.inode_goal(inode.ino));

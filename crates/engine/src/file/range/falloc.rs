@@ -95,10 +95,7 @@ fn allocate(
 /// Before the size grows over it, the tail of the last block becomes zero.
 fn prepare_growth(st: &Store, inode: &Arc<Inode>, end: u64, grow: bool) -> Result<()> {
     let size = inode.pages.size();
-    match grow && end > size {
-        true => zero::within_block(st, inode, times::tail(st, size)),
-        false => Ok(()),
-    }
+    if grow && end > size { zero::within_block(st, inode, times::tail(st, size)) } else { Ok(()) }
 }
 
 /// Notes the change, and the new size. Waiting pages that would have raised the size on disk may be
@@ -204,10 +201,7 @@ fn forget_pages(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) {
 fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
     let size = inode.pages.size();
     // The block in which the file ends is punched whole if all of its content is.
-    let end = match end >= size {
-        true => end.max(times::tail(st, size).end),
-        false => end,
-    };
+    let end = if end >= size { end.max(times::tail(st, size).end) } else { end };
     let mut work = inode.pages.work.lock();
     window::discard(&mut work);
     tail::settle(st, inode, &mut work)?;

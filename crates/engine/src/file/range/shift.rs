@@ -94,9 +94,12 @@ fn begin<'a>(st: &'a Store, inode: &Inode, removed: Range<u32>) -> Result<Tx<'a>
     let most = st.journal.max_credits() / 2;
     let step = extent::credits(st, inode, 1);
     let pieces = extent::pieces(st, inode, removed.start, (most / step.max(1)) as usize + 1)?;
-    let each = |piece: &Run| match piece.lblk < removed.end {
-        true => extent::credits(st, inode, piece.len).saturating_add(step),
-        false => step,
+    let each = |piece: &Run| {
+        if piece.lblk < removed.end {
+            extent::credits(st, inode, piece.len).saturating_add(step)
+        } else {
+            step
+        }
     };
     // The extent that the range begins in is cut, and the last step may find the tree a level
     // higher.

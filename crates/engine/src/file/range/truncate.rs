@@ -40,9 +40,10 @@ pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
     }
     let mut work = inode.pages.work.lock();
     window::discard(&mut work);
-    let result = match size > inode.pages.size() {
-        true => grow(st, inode, &mut work, size),
-        false => shrink(st, inode, &mut work, size),
+    let result = if size > inode.pages.size() {
+        grow(st, inode, &mut work, size)
+    } else {
+        shrink(st, inode, &mut work, size)
     };
     drop(work);
     st.dirty_files.note_clean(inode);
