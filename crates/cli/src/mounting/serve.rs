@@ -305,8 +305,8 @@ fn tell_recovery(plan: &Plan, audience: &Audience, fs: &Fs) {
     }
 }
 
-/// The kernel accepts writes without asking for room, some hundred MiB of them: more than a small
-/// file system has. There it is better that each write says itself whether there was room for it.
+/// The kernel accepts some hundred MiB of writes without a check for space: more than a small file
+/// system has. There it is better that each write reports itself whether it has space.
 fn is_small(fs: &Fs) -> bool {
     let sb = fs.superblock();
     sb.blocks_count().saturating_mul(sb.block_size().into()) < SMALL_BYTES

@@ -130,7 +130,7 @@ fn external_log(options: &OpenOptions, write: bool) -> Result<Option<Arc<Mounted
     Ok(device.map(|device| MountedDevice::claimed(device, write)).transpose()?)
 }
 
-/// Puts the rooms together, from bottom to top. `before` is the superblock as it was found, `sb` as
+/// Builds the modules, from bottom to top. `before` is the superblock as it was found, `sb` as
 /// it is marked now; `log` is `None` for a file system that is only read.
 fn assemble(
     devices: (Arc<dyn BlockDevice>, &Arc<MountedDevice>),

@@ -1,6 +1,6 @@
 //! Operations, one file per family of system calls.
 //!
-//! The only room that takes the locks of several inodes and starts handles for changes of names.
+//! The only module that takes the locks of several inodes and starts handles for changes of names.
 //!
 //! # Locking
 //! Directories first, then other inodes, each kind in the order of the numbers ([`lock_dirs`],

@@ -1,4 +1,4 @@
-//! The rooms up to `alloc` on an image in memory, with a journal that has no log.
+//! The modules up to `alloc` on an image in memory, with a journal that has no log.
 
 use crate::alloc::Alloc;
 use crate::groups::Groups;

@@ -4,7 +4,7 @@ use super::*;
 use extant_testkit::FeatureSet;
 use extant_testkit::rng::Rng;
 
-/// Where the structures of this room lie: superblock, descriptors, bitmaps.
+/// Places of the structures: superblock, descriptors, bitmaps.
 fn places(house: &House) -> Vec<std::ops::Range<u64>> {
     let size = u64::from(house.vol.geo.block_size);
     let block = |nr: u64| nr * size..(nr + 1) * size;
