@@ -399,8 +399,8 @@ fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
     }
 }
 
-/// A file may have capabilities that cannot be read: a caller without privileges must not change its
-/// content then.
+/// A file may have capabilities that cannot be read: a caller without privileges must not change
+/// its content then.
 #[test]
 fn capabilities_that_cannot_be_read_forbid_the_change() {
     const CAPABILITY: &[u8] = b"security.capability";
