@@ -264,9 +264,10 @@ impl Walk<'_> {
 
     fn describe_trait(&mut self, place: &Place, path: &str, item: &syn::ItemTrait, marks: &str) {
         let (parameters, bounds) = generics(&item.generics);
-        let above = match item.supertraits.is_empty() {
-            true => String::new(),
-            false => format!(": {}", text(&item.supertraits)),
+        let above = if item.supertraits.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", text(&item.supertraits))
         };
         self.line(path, format!("{marks}trait{parameters}{above}{bounds}"));
         item.supertraits
