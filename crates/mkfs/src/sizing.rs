@@ -261,11 +261,11 @@ impl Sizes {
     }
 
     fn check_journal(&self, blocks: u64) -> Result<u32> {
-        const LEAST: u64 = 1024;
-        const MOST: u64 = 10_240_000;
-        if !(LEAST..=MOST).contains(&blocks) {
+        const MIN_BLOCKS: u64 = 1024;
+        const MAX_BLOCKS: u64 = 10_240_000;
+        if !(MIN_BLOCKS..=MAX_BLOCKS).contains(&blocks) {
             return Error::invalid(format!(
-                "a journal of {blocks} blocks: must be {LEAST} to {MOST}"
+                "a journal of {blocks} blocks: must be {MIN_BLOCKS} to {MAX_BLOCKS}"
             ));
         }
         if blocks > self.blocks / 2 {
@@ -278,7 +278,7 @@ impl Sizes {
     }
 
     fn orphan_file(&mut self, options: &Options) -> Result<()> {
-        const MOST: u64 = 512;
+        const MAX_BLOCKS: u64 = 512;
         if !self.features.compat.contains(Compat::ORPHAN_FILE) {
             return Ok(());
         }
@@ -289,9 +289,9 @@ impl Sizes {
         };
         let ratio = self.cluster_ratio.into();
         let blocks = blocks.checked_next_multiple_of(ratio).unwrap_or(u64::MAX);
-        if blocks == 0 || blocks > MOST.next_multiple_of(ratio) {
+        if blocks == 0 || blocks > MAX_BLOCKS.next_multiple_of(ratio) {
             return Error::invalid(format!(
-                "an orphan file of {blocks} blocks: must be 1 to {MOST}"
+                "an orphan file of {blocks} blocks: must be 1 to {MAX_BLOCKS}"
             ));
         }
         self.orphan_blocks = blocks as u32;

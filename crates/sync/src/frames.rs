@@ -53,11 +53,11 @@ const fn most_near(size: usize) -> usize {
 }
 
 /// Logarithms of the smallest and of the largest size of a frame, in bytes.
-const LEAST: u32 = 10;
-const MOST: u32 = 16;
+const MIN_BITS: u32 = 10;
+const MAX_BITS: u32 = 16;
 
-static SIZES: [OnceLock<Shared>; (MOST - LEAST + 1) as usize] =
-    [const { OnceLock::new() }; (MOST - LEAST + 1) as usize];
+static SIZES: [OnceLock<Shared>; (MAX_BITS - MIN_BITS + 1) as usize] =
+    [const { OnceLock::new() }; (MAX_BITS - MIN_BITS + 1) as usize];
 
 #[cfg(not(miri))]
 type Memory = Result<memmap2::MmapMut, Vec<u8>>;
@@ -247,8 +247,8 @@ struct Shared {
 
 impl Shared {
     fn of(size: usize) -> &'static Shared {
-        let bits = size.max(1).next_power_of_two().ilog2().clamp(LEAST, MOST);
-        let place = SIZES.get((bits - LEAST) as usize).unwrap_or(&SIZES[0]);
+        let bits = size.max(1).next_power_of_two().ilog2().clamp(MIN_BITS, MAX_BITS);
+        let place = SIZES.get((bits - MIN_BITS) as usize).unwrap_or(&SIZES[0]);
         place.get_or_init(|| Shared {
             size: 1 << bits,
             near: Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new())),

@@ -41,7 +41,7 @@ const SHUT: u64 = 1 << 62;
 const CLOSED: u64 = 1 << 63;
 
 /// The most credits drawn for a lot at a time, beyond the credits requested.
-const MOST: u32 = 256;
+const MAX_DRAWN: u32 = 256;
 
 /// The reason why an entry is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl Gate {
     /// of the bound.
     fn lot_size(&self) -> u32 {
         let (_, bound) = self.room();
-        (bound / 8 / self.shards.len() as u32).min(MOST)
+        (bound / 8 / self.shards.len() as u32).min(MAX_DRAWN)
     }
 
     fn try_draw(&self, credits: u32) -> bool {

@@ -312,10 +312,12 @@ impl Cache {
 /// each shard of threads, so that threads that look up different blocks rarely write the same lock,
 /// provided that each shard has enough blocks for a choice of the one to evict.
 fn shards(threads: usize, blocks: usize) -> usize {
-    const LEAST: usize = 8;
-    const MOST: usize = 128;
-    const ROOM: usize = 64;
-    (blocks / ROOM).clamp(threads * LEAST, threads * MOST).next_power_of_two()
+    const MIN_PER_THREAD: usize = 8;
+    const MAX_PER_THREAD: usize = 128;
+    const BLOCKS_PER_SHARD: usize = 64;
+    (blocks / BLOCKS_PER_SHARD)
+        .clamp(threads * MIN_PER_THREAD, threads * MAX_PER_THREAD)
+        .next_power_of_two()
 }
 
 fn zeroes(len: usize) -> Arc<[u8]> {

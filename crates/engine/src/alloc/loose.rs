@@ -36,7 +36,7 @@ use extant_sync::{Level, Mutex, MutexGuard};
 
 /// The number of listed runs of a tree beyond which a thread settles them, unless the tree has more
 /// runs itself.
-const MOST: usize = if cfg!(test) { 24 } else { 4096 };
+const MAX_LISTED: usize = if cfg!(test) { 24 } else { 4096 };
 
 /// Runs of a tree that may be queued to be discarded. More are released at once.
 const MAX_QUEUED: usize = 1024;
@@ -179,7 +179,7 @@ impl Blocks {
             runs.iter().filter(|(g, _)| bad & self.shape.mask(*g) == 0).map(|(_, run)| run.len);
         let (clusters, longest) = (good.clone().map(u64::from).sum(), good.max().unwrap_or(0));
         loose.note_any(&lists, longest);
-        let many = lists.len() > MOST.max(loose.known.load(Ordering::Relaxed) as usize);
+        let many = lists.len() > MAX_LISTED.max(loose.known.load(Ordering::Relaxed) as usize);
         drop(lists);
         self.memory.count(runs.len() as i64);
         self.noted(t, loose, longest, many);

@@ -31,8 +31,8 @@ use extant_sync::{Level, Mutex, Sharded};
 use std::sync::Arc;
 
 /// Runs in a lot that is full, and in one that has waited for others long enough.
-const FULL: usize = if cfg!(test) { 64 } else { 2048 };
-const MOST: usize = 4 * FULL;
+const FULL_RUNS: usize = if cfg!(test) { 64 } else { 2048 };
+const MAX_RUNS: usize = 4 * FULL_RUNS;
 
 /// The frees of a shard's threads that are not booked.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ struct Lot {
 
 impl Lot {
     fn new() -> Lot {
-        Lot { parts: Vec::new(), full: FULL }
+        Lot { parts: Vec::new(), full: FULL_RUNS }
     }
 
     /// All that was noted, if it is to be booked now.
@@ -53,13 +53,13 @@ impl Lot {
     }
 
     fn take(&mut self) -> Vec<Part> {
-        self.full = FULL;
+        self.full = FULL_RUNS;
         std::mem::take(&mut self.parts)
     }
 
     fn put_off(&mut self, mut parts: Vec<Part>) {
         self.parts.append(&mut parts);
-        self.full = (self.parts.len() + FULL / 2).min(MOST);
+        self.full = (self.parts.len() + FULL_RUNS / 2).min(MAX_RUNS);
     }
 }
 
@@ -147,7 +147,7 @@ impl Blocks {
     /// Books a batch. Blocks of groups that another thread has locked are left for later, unless
     /// there are many.
     fn book_due(&self, h: &mut Handle<'_>, mut noted: Vec<Part>) -> Result<()> {
-        if noted.len() < MOST {
+        if noted.len() < MAX_RUNS {
             let is_busy = |part: &mut Part| {
                 self.bitmaps.get(part.group.index()).is_some_and(|bitmap| bitmap.is_locked())
             };

@@ -13,7 +13,7 @@ use extant_format::inode::{TARGET_HEAD, encrypted_target};
 use sha2::{Digest, Sha256};
 
 /// Length of the shortest stored name: one block of the cipher.
-const LEAST: usize = 16;
+const MIN_ENCRYPTED: usize = 16;
 
 /// Bytes of the major and minor hash.
 const HASHES: usize = 8;
@@ -52,7 +52,7 @@ impl Names {
     /// Returns the shown form of a stored name, with the stored hash if there is one. Errors:
     /// `Corrupt` for a name that is too short.
     pub fn show(&self, stored: &[u8], kept: Option<[u8; HASHES]>) -> Result<Vec<u8>, Corrupt> {
-        if stored.len() < LEAST {
+        if stored.len() < MIN_ENCRYPTED {
             return Err(Corrupt::new("encrypted name").field("length").found(stored.len() as u64));
         }
         let hashed = || self.hasher.map_or([0; HASHES], |hasher| hasher.bytes(stored));
@@ -64,7 +64,7 @@ impl Names {
 
 /// Returns the shown form of the encrypted target of a symlink; `None` if `stored` cannot be one.
 pub fn show_target(stored: &[u8]) -> Option<Vec<u8>> {
-    let target = encrypted_target(stored).filter(|target| target.len() >= LEAST)?;
+    let target = encrypted_target(stored).filter(|target| target.len() >= MIN_ENCRYPTED)?;
     Some(URL_SAFE_NO_PAD.encode([&[0; HASHES], start_of(target).as_slice()].concat()).into_bytes())
 }
 
@@ -86,7 +86,7 @@ fn start_of(stored: &[u8]) -> Vec<u8> {
 /// Decodes a shown name; `None` if it is not the shown form of any name.
 fn parse(shown: &[u8]) -> Option<Shown> {
     let bytes = URL_SAFE_NO_PAD.decode(shown).ok()?;
-    let rest = bytes.get(HASHES..).filter(|rest| rest.len() >= LEAST)?.to_vec();
+    let rest = bytes.get(HASHES..).filter(|rest| rest.len() >= MIN_ENCRYPTED)?.to_vec();
     match rest.len() {
         n if n <= SHOWN => Some(Shown::Whole(rest)),
         n if n == SHOWN + DIGEST => Some(Shown::Start(rest)),

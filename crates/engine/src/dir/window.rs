@@ -18,7 +18,7 @@ use std::sync::Arc;
 const MANY: usize = 32 * 1024;
 
 /// Maximum number of names of one major hash, or of one chain of leaves.
-const MOST: usize = 1 << 20;
+const MAX_NAMES_OF_HASH: usize = 1 << 20;
 
 /// Returns the window that contains `pos`.
 pub(super) fn at(d: &Dir<'_>, pos: u64) -> Result<Arc<Window>> {
@@ -95,10 +95,10 @@ fn add_leaf(d: &Dir<'_>, out: &mut Window, hasher: &Hasher, lblk: u32) -> Result
 /// Verifies the number of entries, since an image may map few blocks to many places.
 fn check_size(d: &Dir<'_>, out: &Window) -> Result<()> {
     let found = out.entries.len();
-    if found <= MOST {
+    if found <= MAX_NAMES_OF_HASH {
         Ok(())
     } else {
-        Err(d.corrupt("names of one hash", found as u32).expected(MOST as u64).into())
+        Err(d.corrupt("names of one hash", found as u32).expected(MAX_NAMES_OF_HASH as u64).into())
     }
 }
 

@@ -3,8 +3,8 @@
 use super::Operations;
 use crate::error::{Errno, Result};
 
-/// Bytes that a label has at most.
-const MOST: usize = 16;
+/// Maximum length of a label, in bytes.
+const MAX_LABEL: usize = 16;
 
 impl Operations {
     /// The label; bytes that are not UTF-8 are replaced.
@@ -17,7 +17,7 @@ impl Operations {
     /// # Errors
     /// EINVAL for more than 16 bytes, and for a zero among them.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
-        if label.len() > MOST || label.contains(&0) {
+        if label.len() > MAX_LABEL || label.contains(&0) {
             return Err(Errno::Inval.into());
         }
         self.alive()?;

@@ -13,8 +13,8 @@
 //!   when a listing reaches it from another listing. Each directory is prefetched once while its
 //!   inode stays in memory.
 //! - The work is bounded by its use: [`FIRST`] inodes to begin with, then [`GRANT`] for each
-//!   prefetched inode that was asked for and for each directory that is listed, up to [`MOST`] in
-//!   advance.
+//!   prefetched inode that was asked for and for each directory that is listed, up to
+//!   [`MAX_BUDGET`] in advance.
 //!
 //! # Locking
 //! One lock (Leaf). A request takes it only if it meets an inode that was not in memory or was
@@ -36,7 +36,7 @@ const FIRST: u32 = 16;
 const GRANT: u32 = 4;
 
 /// Maximum number of inodes that may be loaded before any of them is of use.
-const MOST: u32 = 256;
+const MAX_BUDGET: u32 = 256;
 
 /// Maximum number of queued directories; further ones are ignored.
 const MAX_WAITING: usize = 1024;
@@ -135,7 +135,7 @@ impl Ahead {
         }
         self.used.add(1);
         let mut state = self.state.lock();
-        state.budget = (state.budget + GRANT).min(MOST);
+        state.budget = (state.budget + GRANT).min(MAX_BUDGET);
         if inode.is_dir() && !inode.hints.is_set(Hint::LookedThrough) {
             self.first(state, inode);
         } else if state.budget >= FIRST {
@@ -149,7 +149,7 @@ impl Ahead {
         dir.hints.set(Hint::Listed);
         if descends && !dir.hints.is_set(Hint::LookedThrough) {
             let mut state = self.state.lock();
-            state.budget = (state.budget + GRANT).min(MOST);
+            state.budget = (state.budget + GRANT).min(MAX_BUDGET);
             self.first(state, dir);
         }
     }

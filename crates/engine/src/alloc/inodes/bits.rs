@@ -23,8 +23,8 @@ use extant_sync::CachePadded;
 use extant_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Most numbers of a lot.
-const MOST: u32 = u64::BITS;
+/// Maximum number of inode numbers in a lot.
+const MAX_LOT: u32 = u64::BITS;
 
 /// Lots on one line of a cache.
 const ON_LINE: usize = 4;
@@ -77,7 +77,7 @@ pub(super) struct Settled {
 /// Numbers of a lot where a block of the table has so many: those of [`BLOCKS`] if a lot has room
 /// for them.
 pub(super) fn lot_size(inodes_per_block: u32) -> u32 {
-    let size = inodes_per_block.saturating_mul(BLOCKS).clamp(1, MOST);
+    let size = inodes_per_block.saturating_mul(BLOCKS).clamp(1, MAX_LOT);
     // Of a power of two: so are blocks and slots.
     1 << size.ilog2()
 }

@@ -5,10 +5,10 @@ use extant_sync::{Frame, SlabPages};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The largest block of any file system.
-const MOST: usize = 1 << 16;
+/// Size of the largest block of any file system, in bytes.
+const MAX_BLOCK_SIZE: usize = 1 << 16;
 
-static ZEROES: [u8; MOST] = [0; MOST];
+static ZEROES: [u8; MAX_BLOCK_SIZE] = [0; MAX_BLOCK_SIZE];
 
 /// A block's bytes; bytes that are not stored are zero. The result of [`share`](Self::share) is not
 /// affected by later changes.
@@ -62,7 +62,10 @@ impl Content {
     /// `part` at `from` in a block of `size` bytes, which has to hold it; the rest is zero. Zeroes
     /// are stored if the part is long, or `more` will come.
     pub fn part(frames: &SlabPages, from: usize, part: &[u8], size: usize, more: bool) -> Content {
-        debug_assert!(from + part.len() <= size && size <= MOST, "a part lies within its block");
+        debug_assert!(
+            from + part.len() <= size && size <= MAX_BLOCK_SIZE,
+            "a part lies within its block"
+        );
         if more || part.len() > size / 2 {
             Content { stored: Stored::Own(frames.frame(from, part)), at: 0, size: size as u32 }
         } else {
