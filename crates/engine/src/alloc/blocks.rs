@@ -4,10 +4,10 @@
 use super::Purpose;
 use super::counts::Counts;
 use super::discard::Discards;
+use super::free_batches::FreeBatches;
 use super::group::Bitmap;
-use super::loose::ReturnedRuns;
-use super::lots::FreeBatches;
 use super::memory::Memory;
+use super::returned::ReturnedRuns;
 use super::scan::Scan;
 use super::shape::Shape;
 use super::tree::Tree;
@@ -36,7 +36,7 @@ pub struct Blocks {
     pub(super) bitmaps: Box<[Mutex<Bitmap>]>,
     pub(super) trees: Box<[Mutex<Tree>]>,
     /// The returned runs of each tree, and the trees that have any.
-    pub(super) loose: Box<[ReturnedRuns]>,
+    pub(super) returned: Box<[ReturnedRuns]>,
     pub(super) noted_trees: Mutex<Vec<u32>>,
     /// All trees by their longest runs.
     pub(super) meta: Meta,
@@ -56,7 +56,7 @@ pub struct Blocks {
     /// them.
     pending: Sharded<AtomicI64>,
     /// Frees that are not booked yet.
-    pub(super) lots: FreeBatches,
+    pub(super) free_batches: FreeBatches,
     /// Discards.
     pub(super) discards: Discards,
     /// How often a bitmap could not be read.
@@ -84,7 +84,7 @@ impl Blocks {
                 .iter()
                 .map(|len| Mutex::new(Level::FreeSpace, Tree::new(&shape, *len)))
                 .collect(),
-            loose: longest.iter().map(|_| ReturnedRuns::new()).collect(),
+            returned: longest.iter().map(|_| ReturnedRuns::new()).collect(),
             noted_trees: Mutex::new(Level::Leaf, Vec::new()),
             scan: Scan::new(shape.trees(), unknown),
             meta: Meta::new(longest),
@@ -96,7 +96,7 @@ impl Blocks {
             root: groups.superblock().r_blocks_count() >> vol.geo.cluster_bits,
             margin: (clusters / MARGIN_SHARE).min(MARGIN),
             pending: Sharded::default(),
-            lots: FreeBatches::new(groups.count()),
+            free_batches: FreeBatches::new(groups.count()),
             discards: Discards::new(),
             unread: AtomicU64::new(0),
             streams: Sharded::default(),

@@ -133,7 +133,7 @@ impl Alloc {
                 .into());
         }
         let (mut at, end) = (start.0, start.0 + u64::from(len));
-        if self.withheld.keep(at..end) {
+        if self.replay_frees.defer(at..end) {
             return Ok(());
         }
         while at < end {

@@ -298,12 +298,12 @@ impl Blocks {
     /// Discards a slice of the queue and releases it. False if the queue is empty.
     fn discard_queued(&self) -> bool {
         let Some((t, _scope)) = self.discards.first() else { return false };
-        let Some(loose) = self.loose.get(t as usize) else { return false };
+        let Some(returned) = self.returned.get(t as usize) else { return false };
         let slice = |units: Run| {
             let (g, run) = self.shape.group_run(t, units);
             self.slice_len(g, run)
         };
-        if let Some(units) = self.begin_discard(t, loose, slice) {
+        if let Some(units) = self.begin_discard(t, returned, slice) {
             let (g, run) = self.shape.group_run(t, units);
             // Another host may own the device once changes have stopped here.
             if self.discards.is_on()
@@ -312,7 +312,7 @@ impl Blocks {
             {
                 self.note_discard(self.discard(g, run));
             }
-            self.end_discard(t, loose, units);
+            self.end_discard(t, returned, units);
         }
         true
     }
@@ -320,9 +320,9 @@ impl Blocks {
     /// Releases the queued runs of a tree without a discard. False if no tree has any.
     pub(super) fn cancel_queued(&self) -> bool {
         let trees: Vec<u32> = self.discards.state.lock().trees.iter().copied().collect();
-        trees
-            .into_iter()
-            .any(|t| self.loose.get(t as usize).is_some_and(|loose| self.cancel_discard(t, loose)))
+        trees.into_iter().any(|t| {
+            self.returned.get(t as usize).is_some_and(|returned| self.cancel_discard(t, returned))
+        })
     }
 
     /// Notes how a discard of freed space ended. An error costs no data; a device that never

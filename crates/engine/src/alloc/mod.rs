@@ -34,13 +34,14 @@ mod book;
 mod claim;
 mod counts;
 mod discard;
+mod free_batches;
 mod group;
 mod inodes;
-mod loose;
-mod lots;
 mod memory;
 mod orlov;
 mod prealloc;
+mod replay_frees;
+mod returned;
 mod scan;
 mod search;
 mod shape;
@@ -48,16 +49,15 @@ mod tables;
 mod tree;
 mod tune;
 mod usage;
-mod withheld;
 
 pub use claim::Claim;
 pub use counts::{Fragmentation, SpaceStats};
 pub use inodes::NewInode;
 pub use prealloc::{Prealloc, PreallocStats, Small, Taken};
+pub use replay_frees::{in_order, without};
 pub use scan::Scanned;
 pub use tune::MAX_AGGRESSION;
 pub use usage::Usage;
-pub use withheld::{in_order, without};
 
 use crate::error::{Errno, Result};
 use crate::groups::Groups;
@@ -67,10 +67,10 @@ use extant_format::types::{BlockNr, GroupNr, InodeNr};
 use extant_sync::atomic::{AtomicU64, Ordering};
 use inodes::Inodes;
 use prealloc::PreallocRegistry;
+use replay_frees::ReplayFrees;
 use std::ops::Range;
 use std::sync::Arc;
 use tables::Tables;
-use withheld::ReplayFrees;
 
 /// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,9 +111,9 @@ pub struct Alloc {
     blocks: Arc<Blocks>,
     inodes: Inodes,
     tables: Tables,
-    withheld: ReplayFrees,
+    replay_frees: ReplayFrees,
     /// The preallocations of all files.
-    keep: Arc<PreallocRegistry>,
+    preallocs: Arc<PreallocRegistry>,
     /// Blocks that never hold files.
     overhead: u64,
     /// Blocks that only root may use.
@@ -130,18 +130,18 @@ impl Alloc {
     pub fn open(vol: Arc<Volume>, groups: Arc<Groups>) -> Result<Alloc> {
         let blocks = Arc::new(Blocks::new(vol.clone(), groups.clone()));
         let inodes = Inodes::new(vol.clone(), groups.clone());
-        let keep = PreallocRegistry::new(blocks.clone());
+        let preallocs = PreallocRegistry::new(blocks.clone());
         let sb = groups.superblock();
         let (overhead, reserved_blocks) = (usage::overhead(&vol, &sb), sb.r_blocks_count());
-        let (tables, withheld) = (Tables::default(), ReplayFrees::default());
+        let (tables, replay_frees) = (Tables::default(), ReplayFrees::default());
         Ok(Alloc {
             vol,
             groups,
             blocks,
             inodes,
             tables,
-            withheld,
-            keep,
+            replay_frees,
+            preallocs,
             overhead,
             reserved_blocks,
             refused: AtomicU64::new(0),
@@ -158,7 +158,7 @@ impl Alloc {
             // Preallocations near the goal are returned first: they suffice for most requests, and
             // files elsewhere keep theirs.
             Err(e) if e.is(Errno::NoSpc) => {
-                self.keep.shed_within(&self.near(want.goal));
+                self.preallocs.shed_within(&self.near(want.goal));
                 self.unless_preallocated(|| Blocks::claim(&self.blocks, want))
             }
             done => done,
@@ -182,10 +182,10 @@ impl Alloc {
         while let Err(e) = &result
             && e.is(Errno::NoSpc)
         {
-            let given = self.keep.given();
-            self.keep.shed_all();
+            let given = self.preallocs.given();
+            self.preallocs.shed_all();
             result = f();
-            if self.keep.given() == given {
+            if self.preallocs.given() == given {
                 break;
             }
         }
@@ -210,28 +210,28 @@ impl Alloc {
 
     /// The preallocations of a file: none yet.
     pub fn prealloc(&self) -> Arc<Prealloc> {
-        Prealloc::new(self.keep.clone())
+        Prealloc::new(self.preallocs.clone())
     }
 
     /// Blocks that one more preallocation may have now, in whole clusters; 0 when space is scarce.
     pub fn prealloc_room(&self) -> u64 {
-        self.keep.room_for_file() << self.vol.geo.cluster_bits
+        self.preallocs.room_for_file() << self.vol.geo.cluster_bits
     }
 
     /// Blocks that are free, more or less, and not needed for anything else.
     pub fn spare(&self) -> u64 {
-        self.keep.spare() << self.vol.geo.cluster_bits
+        self.preallocs.spare() << self.vol.geo.cluster_bits
     }
 
     /// Claims exactly `want.len` blocks (whole clusters, few) where other small files of this
     /// thread have theirs. `None` if there is no such place: [`Self::claim`] will do.
     pub fn claim_small(&self, who: Small, want: &Request) -> Option<Claim> {
-        self.keep.claim_small(who, want)
+        self.preallocs.claim_small(who, want)
     }
 
     /// Returns the preallocated space and its counters.
     pub fn prealloc_stats(&self) -> PreallocStats {
-        self.keep.stats()
+        self.preallocs.stats()
     }
 
     /// Sets space aside for `blocks` delayed blocks, and for `map` clusters of the map that they

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - A loaded group's free runs are its bitmap's clear bits less the held runs, and less the runs
-//!   in `loose`.
+//!   in `returned`.
 //! - Both are recorded whether the group is loaded or not, so dropping a tree need not regard
 //!   claims and frees that are not durable.
 
@@ -95,10 +95,10 @@ impl Blocks {
     /// Tells the order of trees the longest run of a locked tree, or the longest that is noted
     /// beside it.
     pub(super) fn tell_longest(&self, t: u32, tree: &Tree) {
-        let Some(loose) = self.loose.get(t as usize) else { return };
-        self.meta.set(t, tree.longest().max(loose.longest()));
+        let Some(returned) = self.returned.get(t as usize) else { return };
+        self.meta.set(t, tree.longest().max(returned.longest()));
         // A run listed since may have raised the order before, and been overwritten just now.
-        self.meta.raise(t, loose.longest());
+        self.meta.raise(t, returned.longest());
     }
 
     /// Computes the summary of the groups that are not in memory again.

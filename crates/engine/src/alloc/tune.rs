@@ -27,8 +27,8 @@ impl Alloc {
                 self.blocks.level.store(level as u8, Relaxed);
             }
             ("prefetch_block_bitmaps", on @ 0..=1) => self.blocks.scan.set(on == 1),
-            ("pa", on @ 0..=1) => self.keep.set_files(on == 1),
-            ("lg", sharing @ 0..=2) => self.keep.set_sharing(sharing as u8),
+            ("pa", on @ 0..=1) => self.preallocs.set_files(on == 1),
+            ("lg", sharing @ 0..=2) => self.preallocs.set_sharing(sharing as u8),
             ("frsp_cache_aggression" | "prefetch_block_bitmaps" | "pa" | "lg", _) => {
                 return Err(Errno::Inval.into());
             }

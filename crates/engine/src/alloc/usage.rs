@@ -25,7 +25,8 @@ impl Alloc {
     /// Usage for statfs.
     pub fn usage(&self) -> Usage {
         let bits = self.vol.geo.cluster_bits;
-        let free = (self.blocks.budget.amount() + self.blocks.pending() + self.keep.held()) << bits;
+        let free =
+            (self.blocks.budget.amount() + self.blocks.pending() + self.preallocs.held()) << bits;
         let (_, margin) = self.blocks.kept();
         let kept = self.reserved_blocks.saturating_add(margin << bits);
         Usage {

@@ -27,11 +27,11 @@
 //! A tree's lock and the shared runs' are of level Alloc, and taken one at a time. Space is given
 //! back when they have been released, since that takes a group's lock.
 
-mod keep;
+mod registry;
 mod small;
 mod stats;
 
-pub(super) use keep::PreallocRegistry;
+pub(super) use registry::PreallocRegistry;
 pub use small::Small;
 pub use stats::PreallocStats;
 
@@ -57,7 +57,7 @@ type Runs = SmallVec<[Piece; 4]>;
 /// starts.
 #[derive(Debug)]
 pub struct Prealloc {
-    keep: Arc<PreallocRegistry>,
+    registry: Arc<PreallocRegistry>,
     tree: Mutex<Tree>,
     /// Space was taken since the last search for preallocations to return.
     recent: AtomicBool,
@@ -78,13 +78,18 @@ pub enum Taken {
 }
 
 impl Prealloc {
-    pub(super) fn new(keep: Arc<PreallocRegistry>) -> Arc<Prealloc> {
+    pub(super) fn new(registry: Arc<PreallocRegistry>) -> Arc<Prealloc> {
         let tree = Mutex::new(Level::Alloc, Tree::default());
-        Arc::new(Prealloc { keep, tree, recent: AtomicBool::new(false), age: AtomicU64::new(0) })
+        Arc::new(Prealloc {
+            registry,
+            tree,
+            recent: AtomicBool::new(false),
+            age: AtomicU64::new(0),
+        })
     }
 
     fn bits(&self) -> u32 {
-        self.keep.cluster_bits()
+        self.registry.cluster_bits()
     }
 
     /// Runs a change of the tree and updates the counters.
@@ -97,7 +102,7 @@ impl Prealloc {
         // the check be quadratic.
         let looked_at = tree.len() <= 64 || before.0 != tree.len() && tree.len().is_power_of_two();
         debug_assert!(!looked_at || tree.is_sound(), "preallocations overlap or are miscounted");
-        self.keep.counted(before, (tree.len(), tree.bytes(), tree.free()), visits);
+        self.registry.counted(before, (tree.len(), tree.bytes(), tree.free()), visits);
         result
     }
 
@@ -112,7 +117,7 @@ impl Prealloc {
             Found::Taken { piece, of } => {
                 let start = BlockNr(piece.physical << bits);
                 Taken::Claim(Claim::of_prealloc(
-                    self.keep.blocks().clone(),
+                    self.registry.blocks().clone(),
                     start,
                     piece.len << bits,
                     self.clone(),
@@ -137,12 +142,12 @@ impl Prealloc {
         let (start, len) = claim.into_parts();
         let piece = Piece { logical: lblk >> bits, physical: start.0 >> bits, len: len >> bits };
         // Before threads that search for space to return can find it.
-        self.keep.created();
+        self.registry.created();
         let added = self.with(|tree, _| tree.insert(piece));
         if added {
-            self.keep.register(self)
+            self.registry.register(self)
         } else {
-            self.keep.give_back([piece])
+            self.registry.give_back([piece])
         }
         added
     }
@@ -167,16 +172,16 @@ impl Prealloc {
             tree.sweep();
             before - tree.len()
         });
-        self.keep.discarded(gone);
+        self.registry.discarded(gone);
         let clusters = runs.iter().map(|run| u64::from(run.len)).sum();
-        self.keep.give_back(runs);
+        self.registry.give_back(runs);
         clusters
     }
 }
 
 impl Drop for Prealloc {
     fn drop(&mut self) {
-        self.keep.forget(self.age.load(Ordering::Relaxed));
+        self.registry.forget(self.age.load(Ordering::Relaxed));
         self.discard();
     }
 }

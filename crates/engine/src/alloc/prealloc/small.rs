@@ -1,6 +1,6 @@
 //! Runs that a thread's small files share, and those that its directories share.
 
-use super::keep::PreallocRegistry;
+use super::registry::PreallocRegistry;
 use crate::alloc::Request;
 use crate::alloc::blocks::Blocks;
 use crate::alloc::claim::Claim;

@@ -1,6 +1,6 @@
+mod free_batches;
 mod harness;
 mod hostile;
-mod lots;
 mod model;
 mod preallocs;
 mod threads;

@@ -52,7 +52,7 @@ impl Operations {
                 "replaying fast commits on a file system with clusters".into(),
             ));
         }
-        self.st().alloc.withhold_frees();
+        self.st().alloc.defer_frees();
         // In memory as long as their records may be asked for.
         let _orphans = self.adopt_orphans()?;
         for record in records.clone() {

@@ -150,7 +150,7 @@ impl Operations {
     /// Frees the blocks that files lost during the replay, except those in `owned`.
     pub(super) fn free_unowned(&self, owned: Vec<Range<u64>>) -> Result<()> {
         let st = self.st();
-        for run in alloc::without(&st.alloc.withheld(), &alloc::in_order(owned)) {
+        for run in alloc::without(&st.alloc.take_deferred_frees(), &alloc::in_order(owned)) {
             self.in_parts(run, |start, len| {
                 st.begin(st.alloc.credits(len))?
                     .step(|step| st.alloc.free_used(step.handle(), start, len))

@@ -133,8 +133,8 @@ impl Blocks {
     /// Units of a group that were freed and are not in its tree: not durable yet, or not settled.
     pub(super) fn leaving(&self, t: u32, g: GroupNr) -> Held {
         let (mut leaving, units) = (Held::default(), self.shape.units(g));
-        let Some(loose) = self.loose.get(t as usize) else { return leaving };
-        let lists = loose.lists.lock();
+        let Some(returned) = self.returned.get(t as usize) else { return leaving };
+        let lists = returned.lists.lock();
         let all = lists.leaving.iter().map(|(_, run)| run);
         let all = all.chain(&lists.discarding).chain(&lists.in_flight).chain(&lists.freed);
         all.filter(|run| units.contains(&run.start)).for_each(|run| _ = leaving.add(*run));
@@ -143,10 +143,10 @@ impl Blocks {
 
     /// A group of the tree came into memory, or all left it.
     pub(super) fn set_resident(&self, t: u32, resident: bool) {
-        if let Some(loose) = self.loose.get(t as usize) {
+        if let Some(returned) = self.returned.get(t as usize) {
             // Relaxed, here and for the other hints: an old value causes one superfluous or one
             // missing settling.
-            loose.resident.store(resident, Ordering::Relaxed);
+            returned.resident.store(resident, Ordering::Relaxed);
         }
     }
 
@@ -154,8 +154,8 @@ impl Blocks {
     pub(super) fn defer(&self, tid: Tid, g: GroupNr, runs: impl Iterator<Item = Run> + Clone) {
         self.add_pending(runs.clone().map(|run| i64::from(run.len)).sum());
         let t = self.shape.tree_of(g);
-        let Some(loose) = self.loose.get(t as usize) else { return };
-        let mut lists = loose.lists.lock();
+        let Some(returned) = self.returned.get(t as usize) else { return };
+        let mut lists = returned.lists.lock();
         lists.leaving.extend(runs.map(|run| (tid, self.shape.place(g, run))));
         self.list(t, &mut lists);
     }
@@ -170,25 +170,25 @@ impl Blocks {
     /// Held clusters of a tree's groups, which are in order, may be claimed again, once they are
     /// settled. Gives how many are the budget's now: none of bad groups.
     pub(super) fn let_go(&self, t: u32, runs: &[(GroupNr, Run)]) -> u64 {
-        let Some(loose) = self.loose.get(t as usize) else { return 0 };
-        let mut lists = loose.lists.lock();
+        let Some(returned) = self.returned.get(t as usize) else { return 0 };
+        let mut lists = returned.lists.lock();
         let bad = lists.bad;
         lists.ended.extend(runs.iter().map(|(g, run)| self.shape.place(*g, *run)));
         self.list(t, &mut lists);
         let good =
             runs.iter().filter(|(g, _)| bad & self.shape.mask(*g) == 0).map(|(_, run)| run.len);
         let (clusters, longest) = (good.clone().map(u64::from).sum(), good.max().unwrap_or(0));
-        loose.note_any(&lists, longest);
-        let many = lists.len() > MAX_LISTED.max(loose.known.load(Ordering::Relaxed) as usize);
+        returned.note_any(&lists, longest);
+        let many = lists.len() > MAX_LISTED.max(returned.known.load(Ordering::Relaxed) as usize);
         drop(lists);
         self.memory.count(runs.len() as i64);
-        self.noted(t, loose, longest, many);
+        self.noted(t, returned, longest, many);
         clusters
     }
 
     /// Something that may be claimed was noted: `many` runs are by now.
-    fn noted(&self, t: u32, loose: &ReturnedRuns, longest: u32, many: bool) {
-        let settles = many || !loose.resident.load(Ordering::Relaxed);
+    fn noted(&self, t: u32, returned: &ReturnedRuns, longest: u32, many: bool) {
+        let settles = many || !returned.resident.load(Ordering::Relaxed);
         // If another thread holds the tree's lock now, the next one settles. A thread may have done
         // so since, and have claimed the run: the order of trees then has too long a run, until a
         // search there fails (`in_tree`).
@@ -199,8 +199,8 @@ impl Blocks {
 
     /// Moves the listed runs of a locked tree into it.
     fn settle(&self, t: u32, tree: &mut Tree) {
-        let Some(loose) = self.loose.get(t as usize) else { return };
-        if loose.any.load(Ordering::Acquire) {
+        let Some(returned) = self.returned.get(t as usize) else { return };
+        if returned.any.load(Ordering::Acquire) {
             self.settle_and_mark(t, tree, 0);
         }
     }
@@ -208,14 +208,14 @@ impl Blocks {
     /// Moves the listed runs into the tree. Runs that groups of the mask `bad` get from then on are
     /// not part of the budget.
     pub(super) fn settle_and_mark(&self, t: u32, tree: &mut Tree, bad: u64) {
-        let Some(loose) = self.loose.get(t as usize) else { return };
+        let Some(returned) = self.returned.get(t as usize) else { return };
         let (mut freed, mut ended) = {
-            let mut lists = loose.lists.lock();
+            let mut lists = returned.lists.lock();
             lists.bad |= bad;
             // Relaxed: both change under the lists' lock only, and readers without it use them as
             // hints.
-            loose.longest.store(0, Ordering::Relaxed);
-            loose.any.store(false, Ordering::Relaxed);
+            returned.longest.store(0, Ordering::Relaxed);
+            returned.any.store(false, Ordering::Relaxed);
             (std::mem::take(&mut lists.freed), std::mem::take(&mut lists.ended))
         };
         self.memory.count(-((freed.len() + ended.len()) as i64));
@@ -230,7 +230,7 @@ impl Blocks {
         freed.sort_unstable_by_key(|run| run.start);
         self.merge(&mut freed);
         self.make_free(t, tree, freed);
-        loose.known.store((tree.free.runs() + tree.held.runs()) as u32, Ordering::Relaxed);
+        returned.known.store((tree.free.runs() + tree.held.runs()) as u32, Ordering::Relaxed);
     }
 
     /// Makes runs of a tree one that touch in a group; they are in order.
@@ -281,8 +281,8 @@ impl Blocks {
     pub fn committed(&self, tid: Tid) {
         let trees = std::mem::take(&mut *self.noted_trees.lock());
         for t in trees {
-            let Some(loose) = self.loose.get(t as usize) else { continue };
-            let mut lists = loose.lists.lock();
+            let Some(returned) = self.returned.get(t as usize) else { continue };
+            let mut lists = returned.lists.lock();
             lists.listed = false;
             let mut left = lists.take_durable(tid);
             if !lists.leaving.is_empty() {
@@ -291,7 +291,7 @@ impl Blocks {
             if self.discards.is_on() {
                 self.queue_discards(t, &mut lists, &mut left);
             }
-            self.let_leave(t, loose, lists, &left);
+            self.let_leave(t, returned, lists, &left);
             drop(self.try_tree(t));
         }
         self.discard_committed();
@@ -314,10 +314,10 @@ impl Blocks {
     pub(super) fn begin_discard(
         &self,
         t: u32,
-        loose: &ReturnedRuns,
+        returned: &ReturnedRuns,
         len: impl Fn(Run) -> u64,
     ) -> Option<Run> {
-        let mut lists = loose.lists.lock();
+        let mut lists = returned.lists.lock();
         let Some(run) = lists.discarding.pop() else {
             lists.queued = false;
             self.discards.remove_tree(t);
@@ -333,19 +333,19 @@ impl Blocks {
     }
 
     /// A slice in flight may be allocated again.
-    pub(super) fn end_discard(&self, t: u32, loose: &ReturnedRuns, slice: Run) {
-        let mut lists = loose.lists.lock();
+    pub(super) fn end_discard(&self, t: u32, returned: &ReturnedRuns, slice: Run) {
+        let mut lists = returned.lists.lock();
         lists.in_flight.retain(|run| *run != slice);
-        self.let_leave(t, loose, lists, &[slice]);
+        self.let_leave(t, returned, lists, &[slice]);
     }
 
     /// Makes the queued runs of a tree available without a discard. Returns false if none are
     /// queued.
-    pub(super) fn cancel_discard(&self, t: u32, loose: &ReturnedRuns) -> bool {
-        let mut lists = loose.lists.lock();
+    pub(super) fn cancel_discard(&self, t: u32, returned: &ReturnedRuns) -> bool {
+        let mut lists = returned.lists.lock();
         let runs = std::mem::take(&mut lists.discarding);
         if !runs.is_empty() {
-            self.let_leave(t, loose, lists, &runs);
+            self.let_leave(t, returned, lists, &runs);
         }
         !runs.is_empty()
     }
@@ -354,7 +354,7 @@ impl Blocks {
     fn let_leave(
         &self,
         t: u32,
-        loose: &ReturnedRuns,
+        returned: &ReturnedRuns,
         mut lists: MutexGuard<'_, Lists>,
         left: &[Run],
     ) {
@@ -364,10 +364,10 @@ impl Blocks {
         let (clusters, longest) =
             (good.clone().map(|run| u64::from(run.len)).sum(), good.map(|run| run.len).max());
         lists.freed.extend_from_slice(left);
-        loose.note_any(&lists, longest.unwrap_or(0));
+        returned.note_any(&lists, longest.unwrap_or(0));
         drop(lists);
         self.memory.count(left.len() as i64);
-        self.noted(t, loose, longest.unwrap_or(0), false);
+        self.noted(t, returned, longest.unwrap_or(0), false);
         self.budget.give(clusters);
         self.add_pending(-(sum(left) as i64));
     }

@@ -30,21 +30,21 @@ use extant_sync::atomic::{AtomicU64, Ordering};
 use extant_sync::{Level, Mutex, Sharded};
 use std::sync::Arc;
 
-/// Runs in a lot that is full, and in one that has waited for others long enough.
+/// Runs in a batch that is full, and in one that has waited for others long enough.
 const FULL_RUNS: usize = if cfg!(test) { 64 } else { 2048 };
 const MAX_RUNS: usize = 4 * FULL_RUNS;
 
 /// The frees of a shard's threads that are not booked.
 #[derive(Debug)]
-struct Lot {
+struct Batch {
     parts: Vec<Part>,
     /// Booked when there are so many.
     full: usize,
 }
 
-impl Lot {
-    fn new() -> Lot {
-        Lot { parts: Vec::new(), full: FULL_RUNS }
+impl Batch {
+    fn new() -> Batch {
+        Batch { parts: Vec::new(), full: FULL_RUNS }
     }
 
     /// All that was noted, if it is to be booked now.
@@ -66,7 +66,7 @@ impl Lot {
 /// The frees of all threads that are not booked.
 #[derive(Debug)]
 pub(super) struct FreeBatches {
-    noted: Sharded<Mutex<Lot>>,
+    noted: Sharded<Mutex<Batch>>,
     /// The transaction that each group joined last for the sake of notes.
     joined: Box<[AtomicU64]>,
 }
@@ -74,7 +74,7 @@ pub(super) struct FreeBatches {
 impl FreeBatches {
     pub fn new(groups: u32) -> FreeBatches {
         FreeBatches {
-            noted: Sharded::new(|_| Mutex::new(Level::Alloc, Lot::new())),
+            noted: Sharded::new(|_| Mutex::new(Level::Alloc, Batch::new())),
             joined: (0..groups).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -116,7 +116,7 @@ impl Alloc {
     /// Whether data was freed in the group already in the transaction that runs: then its bitmap is
     /// in memory, and can be trusted.
     pub fn frees_in(&self, tid: Tid, g: GroupNr) -> bool {
-        self.blocks.lots.has_joined(tid, g)
+        self.blocks.free_batches.has_joined(tid, g)
     }
 }
 
@@ -131,9 +131,9 @@ impl Blocks {
         let good = parts.iter().filter(|part| wrong.is_none() || !own(part));
         self.add_pending(good.clone().map(|part| i64::from(part.run.len)).sum());
         let due = {
-            let mut lot = self.lots.noted.local().lock();
-            lot.parts.extend(good);
-            lot.due()
+            let mut batch = self.free_batches.noted.local().lock();
+            batch.parts.extend(good);
+            batch.due()
         };
         if let Some(noted) = due {
             self.book_due(h, noted)?;
@@ -153,7 +153,7 @@ impl Blocks {
             };
             let busy: Vec<Part> = noted.extract_if(.., is_busy).collect();
             if !busy.is_empty() {
-                self.lots.noted.local().lock().put_off(busy);
+                self.free_batches.noted.local().lock().put_off(busy);
             }
         }
         let tid = h.tid();
@@ -166,7 +166,7 @@ impl Blocks {
     /// Sees to it that the group's bitmap and descriptor are part of the handle's transaction.
     fn join(&self, h: &mut Handle<'_>, g: GroupNr) -> Result<()> {
         let tid = h.tid();
-        if self.lots.has_joined(tid, g) {
+        if self.free_batches.has_joined(tid, g) {
             h.note_change();
             return Ok(());
         }
@@ -174,7 +174,7 @@ impl Blocks {
         let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
         h.join(&buffer)?;
         self.groups.join(h, g)?;
-        if let Some(joined) = self.lots.joined.get(g.index()) {
+        if let Some(joined) = self.free_batches.joined.get(g.index()) {
             joined.store(tid.0, Ordering::Relaxed);
         }
         Ok(())
@@ -184,8 +184,9 @@ impl Blocks {
     ///
     /// # Errors
     /// Those of the journal; `Io`.
-    pub(super) fn freeze_lots(&self, out: &mut Freezer<'_>) -> Result<()> {
-        let noted: Vec<Part> = self.lots.noted.iter().flat_map(|lot| lot.lock().take()).collect();
+    pub(super) fn freeze_batches(&self, out: &mut Freezer<'_>) -> Result<()> {
+        let noted: Vec<Part> =
+            self.free_batches.noted.iter().flat_map(|batch| batch.lock().take()).collect();
         let tid = out.tid();
         self.book_noted(tid, noted, &mut |buffer, parts| {
             clear(&mut out.write(buffer, Seal::NONE)?, parts);

@@ -19,8 +19,8 @@ use std::ops::Range;
 pub(super) struct ReplayFrees(OnceLock<Mutex<Vec<Range<u64>>>>);
 
 impl ReplayFrees {
-    /// Keeps blocks that would be freed, if freeing is put off.
-    pub fn keep(&self, blocks: Range<u64>) -> bool {
+    /// Lists blocks that would be freed. Returns false, and lists nothing, unless frees are deferred.
+    pub fn defer(&self, blocks: Range<u64>) -> bool {
         let Some(list) = self.0.get() else { return false };
         list.lock().push(blocks);
         true
@@ -28,14 +28,14 @@ impl ReplayFrees {
 }
 
 impl Alloc {
-    /// From now on blocks that are freed stay booked, until [`Self::free_used`] is told of them.
-    pub fn withhold_frees(&self) {
-        self.withheld.0.get_or_init(|| Mutex::new(Level::Leaf, Vec::new()));
+    /// Defers frees: freed blocks stay booked until [`Self::free_used`] frees them.
+    pub fn defer_frees(&self) {
+        self.replay_frees.0.get_or_init(|| Mutex::new(Level::Leaf, Vec::new()));
     }
 
     /// Returns the deferred frees, in order and each block once.
-    pub fn withheld(&self) -> Vec<Range<u64>> {
-        let list = self.withheld.0.get().map(|list| std::mem::take(&mut *list.lock()));
+    pub fn take_deferred_frees(&self) -> Vec<Range<u64>> {
+        let list = self.replay_frees.0.get().map(|list| std::mem::take(&mut *list.lock()));
         in_order(list.unwrap_or_default())
     }
 

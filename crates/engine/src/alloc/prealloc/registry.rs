@@ -155,8 +155,8 @@ impl PreallocRegistry {
         let most = free.saturating_add(held) / SHARE * (SHARE - 1);
         let memory = self.counters.bytes() > MAX_BYTES;
         if memory || held > most - most / 8 {
-            self.shed(memory, |keep| {
-                keep.counters.bytes() <= MAX_BYTES / 4 * 3 && keep.held() <= most / 4 * 3
+            self.shed(memory, |registry| {
+                registry.counters.bytes() <= MAX_BYTES / 4 * 3 && registry.held() <= most / 4 * 3
             });
         }
         if self.counters.bytes() > MAX_BYTES {

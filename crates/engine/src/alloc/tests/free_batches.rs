@@ -5,7 +5,7 @@ use crate::groups::Kind;
 use extant_format::bitmap::count_zeros;
 use extant_format::superblock::State;
 
-/// Runs of which a full lot is made.
+/// Runs of which a full batch is made.
 const LOT: usize = 64;
 
 fn note(house: &House, (start, len): (BlockNr, u32)) -> crate::Result<()> {
@@ -56,7 +56,7 @@ fn a_full_lot_is_booked_and_not_allocated_before_the_commit() {
     let house = House::named("1k");
     let (runs, before) = (runs(&house, LOT), clear(&house));
     let blocks: u64 = runs.iter().map(|(_, len)| u64::from(*len)).sum();
-    // All by this thread, so in one lot.
+    // All by this thread, so in one batch.
     runs.iter().for_each(|run| note(&house, *run).unwrap());
     assert_eq!(clear(&house), before + blocks);
     house.check_counts();
