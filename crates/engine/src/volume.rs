@@ -176,7 +176,7 @@ impl Volume {
 
     /// Aborts after a change that failed half-way and cannot be undone: nothing may become durable
     /// any more.
-    pub fn give_up(&self, why: &Error) {
+    pub fn abort(&self, why: &Error) {
         tracing::error!("a change failed half-way, so nothing is changed any more: {why}");
         self.stop_changes(why);
         self.journal.abort(why.errno());

@@ -71,8 +71,8 @@ impl Gate {
     }
 
     /// Returns the credits reserved or used by handles, and the limit.
-    pub fn room(&self) -> (u32, u32) {
-        (self.inner.reserved(), self.inner.room().1)
+    pub fn reserved_and_limit(&self) -> (u32, u32) {
+        (self.inner.reserved(), self.inner.drawn_and_bound().1)
     }
 
     /// Returns the epoch. Must be read before an attempt that may have to wait.
@@ -96,7 +96,7 @@ impl Gate {
     }
 
     fn may_enter(&self, stops: u32, credits: u32) -> bool {
-        let (reserved, limit) = self.room();
+        let (reserved, limit) = self.reserved_and_limit();
         let fits = reserved.checked_add(credits).is_some_and(|sum| sum <= limit);
         self.is_closed() || (stops == 0 && fits)
     }
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(gate.try_enter(1, 4), Ok(()));
         gate.leave(1, 4);
         gate.leave(0, 1);
-        assert_eq!(gate.room(), (5, 10));
+        assert_eq!(gate.reserved_and_limit(), (5, 10));
         assert_eq!(gate.try_enter(7, 5), Ok(()), "credits are found in other shards");
         gate.leave(7, 5);
         gate.stop();
@@ -218,6 +218,6 @@ mod tests {
                 gate.resume();
             }
         });
-        assert_eq!(gate.room().0, 0);
+        assert_eq!(gate.reserved_and_limit().0, 0);
     }
 }

@@ -17,7 +17,7 @@ impl Core {
         if self.deterministic {
             return self.make_room_now();
         }
-        let (reserved, limit) = self.gate.room();
+        let (reserved, limit) = self.gate.reserved_and_limit();
         if reserved > 0 && (!self.ask_commit(self.running()) || late) {
             // Without a wait for one that another thread is at: its beginning makes room.
             if let Some(begun) = self.control.try_lead() {
@@ -36,11 +36,11 @@ impl Core {
     /// done here, so that the handle starts in the same transaction in each run. A failure closes
     /// the gate, which the caller checks next.
     fn make_room_now(&self) {
-        if self.gate.room().0 > 0 {
+        if self.gate.reserved_and_limit().0 > 0 {
             let _ = self.wait(self.running());
         }
         if let Some(logged) = &self.logged
-            && self.gate.room().1 < self.max_credits
+            && self.gate.reserved_and_limit().1 < self.max_credits
         {
             passes::wait_for_one(self, logged);
         }

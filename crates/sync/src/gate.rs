@@ -154,7 +154,7 @@ impl Gate {
     /// Returns the credits drawn for a lot: when filled, all lots together hold at most an eighth
     /// of the bound.
     fn lot_size(&self) -> u32 {
-        let (_, bound) = self.room();
+        let (_, bound) = self.drawn_and_bound();
         (bound / 8 / self.shards.len() as u32).min(MAX_DRAWN)
     }
 
@@ -179,14 +179,14 @@ impl Gate {
     }
 
     /// Returns the credits drawn and the bound.
-    pub fn room(&self) -> (u32, u32) {
+    pub fn drawn_and_bound(&self) -> (u32, u32) {
         unpack(self.shared.load(Ordering::Relaxed))
     }
 
     /// Returns the drawn credits outside of the lots. May miss concurrent changes.
     pub fn reserved(&self) -> u32 {
         let lots: u32 = self.shards.iter().map(|word| lot(word.load(Ordering::Relaxed))).sum();
-        self.room().0.saturating_sub(lots)
+        self.drawn_and_bound().0.saturating_sub(lots)
     }
 
     /// Refuses all entries. [`Gate::is_drained`] tells when all threads have left.

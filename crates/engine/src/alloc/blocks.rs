@@ -157,14 +157,14 @@ impl Blocks {
     /// Returns the position of a claim, but not its space. Returns the number of blocks that its
     /// owner still has taken from the budget.
     pub(super) fn unplace(&self, start: BlockNr, len: u32) -> u32 {
-        let let_go = |(g, run)| self.let_go(self.shape.tree_of(g), &[(g, run)]);
-        let clusters = self.place(start, len).map_or(0, let_go);
+        let release = |(g, run)| self.release_held(self.shape.tree_of(g), &[(g, run)]);
+        let clusters = self.place(start, len).map_or(0, release);
         u32::try_from(clusters << self.vol.geo.cluster_bits).unwrap_or(u32::MAX)
     }
 
     /// Makes held clusters free again.
     pub(super) fn release(&self, g: GroupNr, run: Run) {
-        self.budget.give(self.let_go(self.shape.tree_of(g), &[(g, run)]));
+        self.budget.give(self.release_held(self.shape.tree_of(g), &[(g, run)]));
     }
 
     /// Makes held clusters free again. Each tree's lists are locked once.
@@ -173,7 +173,7 @@ impl Blocks {
         runs.sort_unstable_by_key(tree);
         for of_tree in runs.chunk_by(|a, b| tree(a) == tree(b)) {
             let Some(first) = of_tree.first() else { continue };
-            self.budget.give(self.let_go(tree(first), of_tree));
+            self.budget.give(self.release_held(tree(first), of_tree));
         }
     }
 }

@@ -204,7 +204,7 @@ impl Blocks {
             self.defer(h.tid(), g, used.iter().map(|part| part.run));
         }
         // Its other clear bits may be a file's blocks, too.
-        let wrong = wrong.inspect_err(|error| self.give_up(g, error));
+        let wrong = wrong.inspect_err(|error| self.disable_group(g, error));
         match own.first() {
             Some(part) => Err(wrong_free(g, part.start, "belongs to the file system")),
             None => wrong,

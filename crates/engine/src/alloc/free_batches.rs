@@ -218,7 +218,7 @@ impl Blocks {
             write(&buffer, &used)?;
             self.defer(tid, g, used.iter().map(|part| part.run));
         }
-        wrong.inspect_err(|error| self.give_up(g, error))
+        wrong.inspect_err(|error| self.disable_group(g, error))
     }
 
     /// Records a corruption that no caller gets as an error, and applies the error policy.

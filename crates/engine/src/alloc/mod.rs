@@ -214,8 +214,8 @@ impl Alloc {
     }
 
     /// Blocks that one more preallocation may have now, in whole clusters; 0 when space is scarce.
-    pub fn prealloc_room(&self) -> u64 {
-        self.preallocs.room_for_file() << self.vol.geo.cluster_bits
+    pub fn prealloc_capacity(&self) -> u64 {
+        self.preallocs.capacity_for_file() << self.vol.geo.cluster_bits
     }
 
     /// Blocks that are free, more or less, and not needed for anything else.

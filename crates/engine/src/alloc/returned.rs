@@ -169,7 +169,7 @@ impl Blocks {
 
     /// Held clusters of a tree's groups, which are in order, may be claimed again, once they are
     /// settled. Gives how many are the budget's now: none of bad groups.
-    pub(super) fn let_go(&self, t: u32, runs: &[(GroupNr, Run)]) -> u64 {
+    pub(super) fn release_held(&self, t: u32, runs: &[(GroupNr, Run)]) -> u64 {
         let Some(returned) = self.returned.get(t as usize) else { return 0 };
         let mut lists = returned.lists.lock();
         let bad = lists.bad;

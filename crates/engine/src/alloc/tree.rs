@@ -186,14 +186,14 @@ impl Blocks {
     }
 
     fn disable(&self, g: GroupNr, error: Error) -> Error {
-        self.give_up(g, &error);
+        self.disable_group(g, &error);
         self.groups.note(&error);
         error
     }
 
     /// Ends allocation in a group, whose bitmap the caller must have locked, and subtracts its free
     /// space from the budget. Claims there may still be booked, and used blocks freed.
-    pub(super) fn give_up(&self, g: GroupNr, error: &Error) {
+    pub(super) fn disable_group(&self, g: GroupNr, error: &Error) {
         let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
         let Some(slot) = self.trees.get(t as usize) else { return };
         let mut tree = slot.lock();

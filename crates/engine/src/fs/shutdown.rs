@@ -9,7 +9,7 @@ impl Operations {
     /// Aborts the journal and refuses changes from now on, after a panic of code that used the file
     /// system: a change may be half-done, and is not to become durable.
     pub fn stop_changes(&self, why: &str) {
-        self.st().give_up(&Error::Io(std::io::Error::other(why.to_owned())));
+        self.st().abort(&Error::Io(std::io::Error::other(why.to_owned())));
     }
 
     /// Commits all changes so far, then stops: no later write reaches the device, not even that of

@@ -257,7 +257,7 @@ impl<'a> Step<'a> {
     pub fn end<R>(&self, before: u64, done: Result<R>) -> Result<R> {
         done.inspect_err(|e| {
             if self.changes() != before {
-                self.table.give_up(e);
+                self.table.abort(e);
             }
         })
     }

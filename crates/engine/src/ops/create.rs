@@ -298,7 +298,7 @@ impl Operations {
         if made.is_err()
             && let Err(e) = tx.obtain(|h| st.quota.charge_within(h, owners, one.reversed(), false))
         {
-            st.give_up(&e);
+            st.abort(&e);
         }
         made
     }
@@ -331,7 +331,7 @@ impl Operations {
         if let Err(e) = tx.touch_new(&inode) {
             // Nothing knows of the inode yet: only its number is to be given back.
             if let Err(why) = tx.obtain(|h| st.alloc.free_inode(h, ino, ftype, true)) {
-                st.give_up(&why);
+                st.abort(&why);
             }
             return Err(e);
         }
@@ -397,7 +397,7 @@ impl Operations {
             st.orphans.add(step, inode)
         });
         if let Err(e) = dropped {
-            return st.give_up(&e);
+            return st.abort(&e);
         }
         self.vfs.inodes.insert(inode.clone());
         self.queue_for_reaper(inode);

@@ -271,7 +271,7 @@ impl Operations {
                 .into());
         }
         tx.touch(inode)?;
-        unlisted = self.vfs.inodes.let_go(inode);
+        unlisted = self.vfs.inodes.remove_nameless(inode);
         let left = tx.step(|step| self.free_number(step, inode, st.now()))?;
         if left == Left::Unmade && unlisted.is_none() {
             self.reaper.linger(inode.clone());

@@ -123,7 +123,7 @@ impl QuotaFile {
     }
 
     /// Ends the use of the file. Returns true for the first call.
-    pub(super) fn give_up(&self) -> bool {
+    pub(super) fn disable(&self) -> bool {
         !self.broken.swap(true, Ordering::Relaxed)
     }
 

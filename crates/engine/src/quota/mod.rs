@@ -242,7 +242,7 @@ impl Quotas {
     /// A file is wrong: it is given up, and the file system needs a check.
     pub fn report(&self, kind: QuotaKind, why: &Error) {
         let first =
-            self.files.get(kind.index()).and_then(Option::as_ref).is_none_or(QuotaFile::give_up);
+            self.files.get(kind.index()).and_then(Option::as_ref).is_none_or(QuotaFile::disable);
         if first {
             tracing::error!(
                 "the {} is wrong, so usage is counted and limited there no more: {why}",

@@ -62,7 +62,7 @@ impl OnEvict for Inode {
     }
 
     fn depart(&self) {
-        self.pages.let_go();
+        self.pages.discard();
     }
 
     /// An inode without a name is freed and removed by its last user, so the LRU lists need not
@@ -197,7 +197,7 @@ impl InodeTable {
 
     /// Removes an inode that is being freed from the table of nameless inodes, if it never entered
     /// the cache. The caller should drop the result without a lock of a lower module.
-    pub fn let_go(&self, inode: &Inode) -> Option<InodeRef> {
+    pub fn remove_nameless(&self, inode: &Inode) -> Option<InodeRef> {
         if self.knows(inode) { None } else { self.nameless.remove(inode) }
     }
 

@@ -45,7 +45,7 @@ fn visit(place: &Place, shard: usize, credits: u32, used: u32) -> Result<(), Ref
 
 /// Checks the state without threads inside: the drawn credits outside of lots were used.
 fn settled(place: &Place) {
-    let (drawn, bound) = place.gate.room();
+    let (drawn, bound) = place.gate.drawn_and_bound();
     assert!(drawn <= bound && place.gate.is_drained());
     assert_eq!(place.gate.reserved(), place.used.load(Relaxed), "credits came or went");
 }
@@ -101,7 +101,7 @@ fn lots_come_back_near_the_bound() {
         let place = place(3, 2);
         // The first shard has a lot of two.
         visit(&place, 0, 2, 0).unwrap();
-        assert_eq!(place.gate.room(), (2, 3));
+        assert_eq!(place.gate.drawn_and_bound(), (2, 3));
         let other = place.clone();
         let visitor = thread::spawn(move || visit(&other, 0, 1, 1));
         // May enter while the other thread holds credits.

@@ -143,13 +143,13 @@ impl PreallocRegistry {
         }
     }
 
-    /// As [`Self::room`], for a file's own preallocations.
-    pub fn room_for_file(&self) -> u64 {
-        if self.files.load(Ordering::Relaxed) { self.room() } else { 0 }
+    /// As [`Self::capacity`], for a file's own preallocations.
+    pub fn capacity_for_file(&self) -> u64 {
+        if self.files.load(Ordering::Relaxed) { self.capacity() } else { 0 }
     }
 
     /// Clusters that one more preallocation may have now; 0 if space or memory is scarce.
-    pub fn room(&self) -> u64 {
+    pub fn capacity(&self) -> u64 {
         let free = self.spare();
         let held = self.held();
         let most = free.saturating_add(held) / SHARE * (SHARE - 1);

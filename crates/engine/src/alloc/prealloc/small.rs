@@ -73,7 +73,7 @@ impl PreallocRegistry {
         let goal_len = Locality::goal_len(0);
         // Many files share it, so it may take a larger part of the allowed preallocations than one
         // file's window.
-        if self.room().saturating_mul(CHUNK_SHARE) < u64::from(goal_len) {
+        if self.capacity().saturating_mul(CHUNK_SHARE) < u64::from(goal_len) {
             return None;
         }
         let chunk = Request {

@@ -28,8 +28,8 @@ fn files_that_were_not_written_lately_give_up_first() {
     let free = house.alloc.usage().free;
     let files: Vec<Arc<Prealloc>> = (0..60).map(|_| house.alloc.prealloc()).collect();
     for (i, file) in files.iter().enumerate() {
-        let room = house.alloc.prealloc_room();
-        let len = room.min(1000) as u32;
+        let capacity = house.alloc.prealloc_capacity();
+        let len = capacity.min(1000) as u32;
         assert!(len > 0 && add(&house, file, 0, len));
         assert!(has(&files[0], i as u32), "the file that is always used lost its space at {i}");
         assert!(house.alloc.prealloc_stats().blocks <= free / 4 * 3);
@@ -49,7 +49,7 @@ fn memory_is_bounded_however_many_there_are() {
     let files: Vec<Arc<Prealloc>> = (0..20).map(|_| house.alloc.prealloc()).collect();
     let mut most = 0;
     for i in 0..5000u32 {
-        if house.alloc.prealloc_room() > 0 {
+        if house.alloc.prealloc_capacity() > 0 {
             assert!(add(&house, &files[i as usize / 250], i * 7, 1));
         }
         most = most.max(house.alloc.prealloc_stats().bytes);
@@ -87,7 +87,7 @@ fn preallocated_space_does_not_cause_enospc() {
         claims.push(claim);
     }
     assert_eq!(claims.iter().map(|claim| u64::from(claim.len)).sum::<u64>(), free);
-    assert_eq!(house.alloc.prealloc_room(), 0);
+    assert_eq!(house.alloc.prealloc_capacity(), 0);
     assert!(house.alloc.claim_small(Small::File, &want(0, 1, 1)).is_none());
     drop((claims, files));
     house.check_counts();
@@ -136,7 +136,7 @@ fn threads_share_preallocations_and_space_exactly() {
                         Taken::Nothing => {
                             let window = file.trim(lblk, u64::from(lblk)..u64::from(lblk) + 64);
                             let len = (window.end - window.start) as u32;
-                            if house.alloc.prealloc_room() >= len.into() {
+                            if house.alloc.prealloc_capacity() >= len.into() {
                                 add(house, &file, lblk, len);
                             }
                         }
@@ -170,7 +170,10 @@ fn disabling_preallocation_releases_all_windows() {
     assert!(small().is_none());
     assert_eq!(house.alloc.set("pa", 0).unwrap(), 0);
     let stats = house.alloc.prealloc_stats();
-    assert_eq!((stats.blocks, stats.pa, stats.lg, house.alloc.prealloc_room()), (0, false, 0, 0));
+    assert_eq!(
+        (stats.blocks, stats.pa, stats.lg, house.alloc.prealloc_capacity()),
+        (0, false, 0, 0)
+    );
     // All threads share the run that one has begun. They start one after the other: two threads
     // that start at once may begin two runs.
     house.alloc.set("lg", 1).unwrap();
@@ -179,7 +182,7 @@ fn disabling_preallocation_releases_all_windows() {
     assert_eq!((stats.small_misses, stats.small_hits), (2, 3));
     assert!(house.alloc.set("lg", 3).is_err() && house.alloc.set("pa", 2).is_err());
     house.alloc.set("pa", 1).unwrap();
-    assert!(house.alloc.prealloc_room() > 0);
+    assert!(house.alloc.prealloc_capacity() > 0);
     house.alloc.set("lg", 2).unwrap();
     assert_eq!(house.alloc.usage().free, free);
 }

@@ -326,7 +326,7 @@ fn apply_in(
         Ok(()) => noted,
         Err(e) => {
             // The mapping cannot be undone.
-            let _ = noted.inspect_err(|e| st.give_up(e));
+            let _ = noted.inspect_err(|e| st.abort(e));
             Err(e)
         }
     }
@@ -534,7 +534,7 @@ fn convert(
         if at >= range.end {
             return Ok(());
         }
-        tx.step(|step| note_mapped(st, step, inode, after)).inspect_err(|e| st.give_up(e))?;
+        tx.step(|step| note_mapped(st, step, inode, after)).inspect_err(|e| st.abort(e))?;
         tx.restart(after.credits)?;
     }
 }

@@ -137,7 +137,7 @@ fn window(
 ) -> Option<Claim> {
     let low = !extent::has_unwritten(inode);
     let bits = st.geo.cluster_bits;
-    let room = st.alloc.prealloc_room() >> bits;
+    let room = st.alloc.prealloc_capacity() >> bits;
     if room == 0 {
         return None;
     }

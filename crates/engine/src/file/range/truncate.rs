@@ -97,7 +97,7 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
 fn cut_blocks(st: &Store, tx: &mut Tx<'_>, inode: &Arc<Inode>, from: u32) -> Result<()> {
     if let Err(e) = cut(st, tx, inode, from) {
         // The next opening of the file system frees the blocks behind the size.
-        tx.step(|step| st.orphans.add(step, inode)).inspect_err(|e| st.give_up(e))?;
+        tx.step(|step| st.orphans.add(step, inode)).inspect_err(|e| st.abort(e))?;
         return Err(e);
     }
     remove_record(st, tx, inode)

@@ -206,7 +206,7 @@ impl Pages {
 
     /// Drops the pages and preallocations when the inode leaves memory, without any other user.
     /// Waits for no lock.
-    pub fn let_go(&self) {
+    pub fn discard(&self) {
         let claims =
             self.work.get().and_then(|work| work.try_lock()).and_then(|mut work| work.take());
         drop(claims);
@@ -274,6 +274,6 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         debug_assert!(!self.writeback_link.is_linked(), "pages under writeback are kept");
-        self.let_go();
+        self.discard();
     }
 }
