@@ -106,14 +106,14 @@ impl Jobs {
 /// Registers a task that looks ahead of clients that walk the tree.
 pub fn look_ahead(ops: &Arc<Operations>, owner: &TaskOwner) -> std::io::Result<()> {
     owner.scheduler().start()?;
-    let task = job(ops, owner, Lane::Background, "ahead", |ops| match ops.vfs.ahead.next() {
+    let task = job(ops, owner, Lane::Background, "ahead", |ops| match ops.vfs.prefetch.next() {
         Some(step) => {
             ops.vfs.look_ahead(step);
             NextRun::Again
         }
         None => NextRun::WhenWoken,
     });
-    ops.vfs.ahead.bell().set(task, Duration::ZERO);
+    ops.vfs.prefetch.bell().set(task, Duration::ZERO);
     Ok(())
 }
 

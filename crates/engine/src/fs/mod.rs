@@ -158,7 +158,7 @@ impl Fs {
     }
 
     fn stop_jobs(&mut self) -> bool {
-        self.ops.vfs.ahead.bell().stop();
+        self.ops.vfs.prefetch.bell().stop();
         self.jobs.take().map(Jobs::stop).is_some()
     }
 

@@ -110,14 +110,14 @@ impl FsStats {
     /// The counters now.
     pub fn of(ops: &Operations) -> FsStats {
         let st = ops.st();
-        let (inodes_ahead, inodes_ahead_used) = ops.vfs.ahead.counts();
+        let (inodes_ahead, inodes_ahead_used) = ops.vfs.prefetch.counts();
         FsStats {
             health: Health::of(ops),
             usage: ops.usage(),
             space: st.alloc.space_stats(),
             inodes_cached: ops.vfs.inodes.len(),
             inodes_nameless: ops.vfs.inodes.nameless(),
-            inodes_parked: ops.vfs.inodes.parked(),
+            inodes_parked: ops.vfs.inodes.evicted_holds(),
             inodes_unused: ops.vfs.inodes.unused(),
             inodes_evicted: ops.vfs.inodes.evicted(),
             inodes_ahead,

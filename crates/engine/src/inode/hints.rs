@@ -7,7 +7,7 @@ use extant_sync::atomic::{AtomicU8, Ordering};
 #[repr(u8)]
 pub enum Hint {
     /// It was prefetched, and no request has asked for it since.
-    Ahead = 1,
+    Prefetched = 1,
     /// A directory: a lookup of one of its names met an inode that was not in memory.
     Missed = 2,
     /// A directory: the inodes of its names were prefetched, or are being prefetched.
@@ -50,7 +50,9 @@ mod tests {
         assert!(hints.clear(Hint::Missed));
         assert!(!hints.clear(Hint::Missed));
         assert!(
-            !hints.is_set(Hint::Missed) && hints.is_set(Hint::Listed) && !hints.is_set(Hint::Ahead)
+            !hints.is_set(Hint::Missed)
+                && hints.is_set(Hint::Listed)
+                && !hints.is_set(Hint::Prefetched)
         );
     }
 }

@@ -166,7 +166,7 @@ impl Operations {
         let ino = u32::try_from(ino).map(InodeNr).map_err(|_| Errno::Stale)?;
         let inode = match self.vfs.inodes.peek(ino) {
             Some(inode) => inode,
-            None => match self.vfs.inodes.release_parked(ino, n)? {
+            None => match self.vfs.inodes.release_evicted(ino, n)? {
                 Some(inode) => inode,
                 None => return Ok(()),
             },

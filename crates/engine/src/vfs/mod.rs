@@ -4,17 +4,17 @@
 //! in the inode cache. If all three are there, it takes no lock; otherwise it reads the directory
 //! under its `rw` lock.
 
-mod ahead;
 mod dentries;
+mod evicted_holds;
 mod moves;
-mod nameless;
-mod parked;
+mod prefetch;
 mod search;
 mod table;
+mod tmpfiles;
 mod walk;
 
-pub use ahead::Ahead;
 pub use dentries::Target;
+pub use prefetch::Prefetch;
 pub use search::Identity;
 pub use table::{InodeRef, alive};
 pub use walk::{Follow, check_name};
@@ -41,15 +41,15 @@ pub struct Vfs {
     /// Tells path walks about concurrent moves of directories.
     pub moves: Moves,
     /// Inodes that are loaded before callers ask for them.
-    pub ahead: Arc<Ahead>,
+    pub prefetch: Arc<Prefetch>,
     root: OnceLock<Place>,
 }
 
 impl Vfs {
     /// Creates empty caches over `st`. `memory` bounds inodes and names together, in bytes. Without
-    /// `names` each name is searched for in its directory. With `ahead` a thread may load inodes
+    /// `names` each name is searched for in its directory. With `prefetch` a thread may load inodes
     /// before callers ask for them.
-    pub fn new(st: Arc<Store>, memory: u64, names: bool, ahead: bool) -> Self {
+    pub fn new(st: Arc<Store>, memory: u64, names: bool, prefetch: bool) -> Self {
         let seed = u64::from(st.rng.next_u32()) << 32 | u64::from(st.rng.next_u32());
         Vfs {
             st,
@@ -57,7 +57,7 @@ impl Vfs {
             dentries: if names { Dentries::new(memory / 4, seed) } else { Dentries::empty() },
             rename: Mutex::new(Level::Rename, ()),
             moves: Moves::default(),
-            ahead: Arc::new(Ahead::new(ahead)),
+            prefetch: Arc::new(Prefetch::new(prefetch)),
             root: OnceLock::new(),
         }
     }

@@ -26,8 +26,8 @@
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
-use crate::vfs::nameless::TmpfileTable;
-use crate::vfs::parked::EvictedHolds;
+use crate::vfs::evicted_holds::EvictedHolds;
+use crate::vfs::tmpfiles::TmpfileTable;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, InodeNr};
@@ -52,8 +52,8 @@ pub struct InodeTable {
     cache: Cache<Arc<Inode>>,
     limit: usize,
     evicted: ShardedCounter,
-    parked: EvictedHolds,
-    nameless: TmpfileTable,
+    evicted_holds: EvictedHolds,
+    tmpfiles: TmpfileTable,
 }
 
 impl OnEvict for Inode {
@@ -81,8 +81,8 @@ impl InodeTable {
             cache: Cache::new(Level::InodeTableShard, SHARDS),
             limit,
             evicted: ShardedCounter::default(),
-            parked: EvictedHolds::default(),
-            nameless: TmpfileTable::default(),
+            evicted_holds: EvictedHolds::default(),
+            tmpfiles: TmpfileTable::default(),
         }
     }
 
@@ -111,7 +111,7 @@ impl InodeTable {
             if let Some(inode) = self.peek(ino) {
                 return alive(inode);
             }
-            if self.nameless.has(ino) {
+            if self.tmpfiles.has(ino) {
                 return Err(Errno::Stale.into());
             }
             // Read before the slot, and compared under the shard's lock below: if an inode left the
@@ -137,7 +137,7 @@ impl InodeTable {
             }
             if shard.removals() == before {
                 // Under the shard's lock, so that an eviction and a load cannot both own the holds.
-                let holds = self.parked.take(ino);
+                let holds = self.evicted_holds.take(ino);
                 if holds > 0 {
                     loaded.hold(holds)?;
                 }
@@ -156,7 +156,7 @@ impl InodeTable {
             return known;
         }
         // A new inode has no holds: the stored ones belong to a previous inode of its number.
-        self.parked.take(inode.ino);
+        self.evicted_holds.take(inode.ino);
         let (inode, before) = shard.insert(inode.ino.0, inode);
         // Dropped after the lock: the drop of an inode may take other locks.
         drop(shard);
@@ -169,7 +169,7 @@ impl InodeTable {
     pub fn insert_nameless(&self, inode: Arc<Inode>) -> InodeRef {
         inode.unlisted.store(true, Ordering::Release);
         let inode = InodeRef::unlisted(inode.ino.0, inode);
-        self.nameless.insert(inode.clone());
+        self.tmpfiles.insert(inode.clone());
         inode
     }
 
@@ -180,12 +180,12 @@ impl InodeTable {
         if !inode.unlisted.load(Ordering::Acquire) {
             return;
         }
-        self.parked.take(inode.ino);
+        self.evicted_holds.take(inode.ino);
         let before = self.cache.lock(inode.ino.0).enter(inode);
         drop(before);
         // A thread that searches both places, the nameless table first, finds the inode in one of
         // them.
-        self.nameless.remove(inode);
+        self.tmpfiles.remove(inode);
         inode.unlisted.store(false, Ordering::Release);
         self.bound();
     }
@@ -198,22 +198,22 @@ impl InodeTable {
     /// Removes an inode that is being freed from the table of nameless inodes, if it never entered
     /// the cache. The caller should drop the result without a lock of a lower module.
     pub fn remove_nameless(&self, inode: &Inode) -> Option<InodeRef> {
-        if self.knows(inode) { None } else { self.nameless.remove(inode) }
+        if self.knows(inode) { None } else { self.tmpfiles.remove(inode) }
     }
 
     /// Releases `n` holds of an inode that is not in memory. If it is in memory, returns the inode
     /// and releases nothing. Returns ESTALE if the inode has no holds.
-    pub fn release_parked(&self, ino: InodeNr, n: u64) -> Result<Option<InodeRef>> {
+    pub fn release_evicted(&self, ino: InodeNr, n: u64) -> Result<Option<InodeRef>> {
         let shard = self.cache.lock(ino.0);
         if let Some(inode) = shard.get(ino.0) {
             return Ok(Some(inode));
         }
-        if self.parked.release(ino, n) { Ok(None) } else { Err(Errno::Stale.into()) }
+        if self.evicted_holds.release(ino, n) { Ok(None) } else { Err(Errno::Stale.into()) }
     }
 
     /// Returns the number of inodes with holds that are not in memory.
-    pub fn parked(&self) -> usize {
-        self.parked.len()
+    pub fn evicted_holds(&self) -> usize {
+        self.evicted_holds.len()
     }
 
     /// Removes a freed inode whose slot says that it is free. Returns the inode, unchanged, if it
@@ -241,7 +241,7 @@ impl InodeTable {
     pub fn unlinked(&self) -> Vec<Arc<Inode>> {
         // Before the cache: an inode that gets a name meanwhile enters the cache before it leaves
         // the nameless table.
-        let mut found = self.nameless.all();
+        let mut found = self.tmpfiles.all();
         found.retain(|inode| !inode.freeing());
         self.each(|inode| {
             if inode.links() == 0 && !inode.freeing() {
@@ -264,8 +264,8 @@ impl InodeTable {
     pub fn each_file(&self, mut f: impl FnMut(&Arc<Inode>)) {
         // Before the cache: an inode that gets a name meanwhile enters the cache before it leaves
         // the nameless table.
-        let nameless = self.nameless.all();
-        nameless.iter().for_each(&mut f);
+        let tmpfiles = self.tmpfiles.all();
+        tmpfiles.iter().for_each(&mut f);
         self.each(|inode| {
             if inode.ftype == FileType::Regular {
                 f(inode);
@@ -275,7 +275,7 @@ impl InodeTable {
 
     /// Returns the number of inodes in memory without a name that never entered the cache.
     pub fn nameless(&self) -> usize {
-        self.nameless.len()
+        self.tmpfiles.len()
     }
 
     /// Returns the number of inodes in the cache.
@@ -302,7 +302,7 @@ impl InodeTable {
     /// Examines up to `budget` unreferenced inodes, the oldest first. Evicts those that were not
     /// looked up since the last examination, and returns their number.
     pub fn shrink(&self, budget: usize) -> usize {
-        let park = |inode: &Arc<Inode>| self.parked.put(inode.ino, inode.holds());
+        let park = |inode: &Arc<Inode>| self.evicted_holds.put(inode.ino, inode.holds());
         let gone: Vec<Evicted<_>> = self.cache.shrink_with(budget, verdict, park);
         self.evicted.add(gone.len() as i64);
         gone.len()

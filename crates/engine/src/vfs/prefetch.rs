@@ -75,7 +75,7 @@ struct State {
 
 /// The queue of directories to prefetch, with the budget.
 #[derive(Debug)]
-pub struct Ahead {
+pub struct Prefetch {
     on: bool,
     state: Mutex<State>,
     bell: Bell,
@@ -83,10 +83,10 @@ pub struct Ahead {
     used: ShardedCounter,
 }
 
-impl Ahead {
+impl Prefetch {
     /// Creates an empty queue. Unless `on`, it stays empty.
     pub fn new(on: bool) -> Self {
-        Ahead {
+        Prefetch {
             on,
             state: Mutex::new(Level::Leaf, State::default()),
             bell: Bell::default(),
@@ -130,7 +130,7 @@ impl Ahead {
     /// Records a request for an inode. A prefetched inode counts once; a directory among them is
     /// queued, since the client probably continues there.
     fn met(&self, inode: &Inode) {
-        if !inode.hints.clear(Hint::Ahead) {
+        if !inode.hints.clear(Hint::Prefetched) {
             return;
         }
         self.used.add(1);
@@ -186,17 +186,17 @@ impl Vfs {
     /// Returns the inode that a name in `dir` leads to, for a caller that asked for the name. The
     /// caller must hold the directory's lock.
     pub(super) fn asked_for(&self, dir: &Inode, ino: InodeNr) -> Result<InodeRef> {
-        if !self.ahead.is_on() {
+        if !self.prefetch.is_on() {
             return self.node(ino);
         }
         match self.inodes.peek(ino) {
             Some(inode) => {
-                self.ahead.met(&inode);
+                self.prefetch.met(&inode);
                 alive(inode)
             }
             None => {
                 let inode = self.node(ino)?;
-                self.ahead.missed(dir);
+                self.prefetch.missed(dir);
                 Ok(inode)
             }
         }
@@ -205,10 +205,10 @@ impl Vfs {
     /// Returns the inode of an entry as [`Self::asked_for`] does, for a listing of `dir`.
     pub fn given_out(&self, dir: &Inode, entry: &dir::Entry<'_>) -> Result<InodeRef> {
         let inode = self.node(entry.ino)?;
-        if self.ahead.is_on() && !matches!(entry.name, b"." | b"..") {
-            self.ahead.met(&inode);
+        if self.prefetch.is_on() && !matches!(entry.name, b"." | b"..") {
+            self.prefetch.met(&inode);
             if inode.is_dir() {
-                self.ahead.listed(&inode, dir.hints.is_set(Hint::Listed));
+                self.prefetch.listed(&inode, dir.hints.is_set(Hint::Listed));
             }
         }
         Ok(inode)
@@ -245,14 +245,14 @@ impl Vfs {
             // and a freed one is refused.
             let Ok(inode) = self.node(ino) else { continue };
             if !known {
-                inode.hints.set(Hint::Ahead);
+                inode.hints.set(Hint::Prefetched);
                 loaded += 1;
             }
             if inode.is_dir() && !inode.hints.is_set(Hint::LookedThrough) {
                 below.push(Step::into(&inode));
             }
         }
-        self.ahead.done(loaded, rest, &below);
+        self.prefetch.done(loaded, rest, &below);
     }
 }
 

@@ -61,15 +61,15 @@ mod tests {
 
     #[test]
     fn holds_come_and_go() {
-        let (parked, ino) = (EvictedHolds::default(), InodeNr(77));
-        parked.put(ino, 0);
-        assert_eq!(parked.len(), 0);
-        parked.put(ino, 3);
-        assert!(parked.release(ino, 1));
-        assert_eq!((parked.take(ino), parked.take(ino)), (2, 0));
-        parked.put(ino, 2);
-        assert!(parked.release(ino, 5));
-        assert!(!parked.release(ino, 1));
-        assert_eq!(parked.len(), 0);
+        let (evicted, ino) = (EvictedHolds::default(), InodeNr(77));
+        evicted.put(ino, 0);
+        assert_eq!(evicted.len(), 0);
+        evicted.put(ino, 3);
+        assert!(evicted.release(ino, 1));
+        assert_eq!((evicted.take(ino), evicted.take(ino)), (2, 0));
+        evicted.put(ino, 2);
+        assert!(evicted.release(ino, 5));
+        assert!(!evicted.release(ino, 1));
+        assert_eq!(evicted.len(), 0);
     }
 }
