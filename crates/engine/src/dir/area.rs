@@ -9,13 +9,13 @@ use extant_format::types::{FileType, InodeNr};
 
 /// A name with the inode that it leads to: the content of an entry.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct New<'a> {
+pub(super) struct NamedInode<'a> {
     pub name: &'a [u8],
     pub ino: InodeNr,
     pub ftype: FileType,
 }
 
-impl<'a> New<'a> {
+impl<'a> NamedInode<'a> {
     /// Returns the length of the entry in bytes.
     pub fn len(&self) -> usize {
         entry_len(self.name.len())
@@ -91,10 +91,10 @@ fn find_folded<'a>(
 pub(super) fn names<'a>(
     area: &'a [u8],
     format: &DirFormat,
-) -> impl Iterator<Item = Result<New<'a>, Corrupt>> + use<'a> {
+) -> impl Iterator<Item = Result<NamedInode<'a>, Corrupt>> + use<'a> {
     entries(area, format).filter_map(|entry| match entry {
         Ok(e) if !e.is_used() || e.is_dot_or_dot_dot() => None,
-        Ok(e) => Some(Ok(New { name: e.name, ino: e.ino, ftype: e.file_type })),
+        Ok(e) => Some(Ok(NamedInode { name: e.name, ino: e.ino, ftype: e.file_type })),
         Err(e) => Some(Err(e)),
     })
 }

@@ -5,7 +5,7 @@
 //! There are no entries for `.` and `..`. The two areas, one after the other, equal the part of a
 //! first block behind `..`. A conversion copies them unchanged, so entries keep their offsets.
 
-use super::area::{self, New};
+use super::area::{self, NamedInode};
 use super::blocks::{Dir, overwrite};
 use super::{EntryPos, Kind, linear};
 use crate::error::{Errno, Result};
@@ -176,7 +176,7 @@ pub(super) fn insert(
     d: &Dir<'_>,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<bool> {
     let areas = Areas::read(d)?;
     for (nr, _, bytes) in areas.each() {
@@ -195,7 +195,7 @@ fn extend_second(
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
     second: &[u8],
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<bool> {
     let len = second.len() + new.len();
     if len > xattr::inline_room(d.env, owner) {

@@ -1,6 +1,6 @@
 //! Insertion of a name into a directory of any kind, and conversion to the next kind.
 
-use super::area::{self, New, Room};
+use super::area::{self, NamedInode, Room};
 use super::blocks::{Dir, overwrite};
 use super::hash::Hasher;
 use super::{Kind, inline, linear, split};
@@ -23,7 +23,7 @@ pub(super) fn insert(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<bool> {
     match d.kind {
         Kind::Inline => inline::insert(d, step, owner, new),
@@ -38,7 +38,7 @@ pub(super) fn make_space(
     env: &AttrEnv,
     tx: &mut Tx<'_>,
     owner: &Arc<Inode>,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<()> {
     let mut d = Dir::open_for_change(env, owner)?;
     match d.kind {
@@ -57,7 +57,7 @@ fn insert_linear(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<bool> {
     if d.count == 1 && d.hashed() {
         let buf = d.load(0)?;
@@ -81,7 +81,7 @@ fn insert_indexed(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<bool> {
     match split::insert(d, step, owner, new) {
         Err(Error::Corrupt(e)) if !d.format.metadata_csum => {

@@ -1,7 +1,7 @@
 //! Linear directories, which are sequences of leaves without order, and the entries `.` and `..` of
 //! all directories in blocks.
 
-use super::area::{self, New, Room};
+use super::area::{self, NamedInode, Room};
 use super::blocks::{Dir, Shape, overwrite};
 use super::{EntryPos, Kind};
 use crate::error::Result;
@@ -88,7 +88,7 @@ pub(super) fn insert(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<()> {
     if let Some(lblk) = find_gap(d, new.len())? {
         let buf = d.load(lblk)?;
@@ -106,7 +106,7 @@ pub(super) fn insert_at(
     step: &mut Step<'_>,
     buf: &Arc<Buffer>,
     known: Room,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<bool> {
     // The search under the lock for reading keeps full leaves out of the transaction. The result
     // stays valid: the directory's lock excludes other changes.
@@ -140,13 +140,21 @@ fn find_room(d: &Dir<'_>, bytes: &[u8], known: Room, wanted: usize) -> Result<Op
 }
 
 /// Returns a leaf with these entries; `None` if they do not fit.
-pub(super) fn leaf_image<'a>(d: &Dir<'_>, list: impl Iterator<Item = New<'a>>) -> Option<Vec<u8>> {
+pub(super) fn leaf_image<'a>(
+    d: &Dir<'_>,
+    list: impl Iterator<Item = NamedInode<'a>>,
+) -> Option<Vec<u8>> {
     let mut image = vec![0; d.format.block_size as usize];
     d.format.init_block(&mut image);
-    fill(d.format.area_mut(&mut image), &d.format, list.map(New::parts)).then_some(image)
+    fill(d.format.area_mut(&mut image), &d.format, list.map(NamedInode::parts)).then_some(image)
 }
 
-fn append(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>, new: &New<'_>) -> Result<()> {
+fn append(
+    d: &mut Dir<'_>,
+    step: &mut Step<'_>,
+    owner: &Arc<Inode>,
+    new: &NamedInode<'_>,
+) -> Result<()> {
     let (lblk, buf) = d.grow(step, owner)?;
     if let Some(image) = leaf_image(d, std::iter::once(*new)) {
         overwrite(step, &buf, d.leaf_seal(), &image)?;

@@ -34,7 +34,7 @@ use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode::{Inode, Step, Tx};
 use crate::xattr::AttrEnv;
-use area::{Hit, New, Room};
+use area::{Hit, NamedInode, Room};
 use blocks::Dir;
 use extant_blocks::Buffer;
 use extant_format::dir::{DirFormat, remove as remove_entry, set_target};
@@ -229,7 +229,7 @@ pub fn insert<'a, R>(
     check_name(new.name)?;
     check_key(dir)?;
     let NewName { name, ino, ftype, mut seat } = new;
-    let new = New { name, ino, ftype };
+    let new = NamedInode { name, ino, ftype };
     let mut rest = Some(rest);
     for _ in 0..insert::MAX_PASSES {
         // Only the first pass finds the directory as the lookup left it.
@@ -256,7 +256,7 @@ fn insert_once(
     step: &mut Step<'_>,
     dir: &Arc<Inode>,
     seat: Option<&InsertSlot>,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<bool> {
     let mut d = Dir::open_for_change(env, dir)?;
     if d.folds && env.geo.strict_names && fold::fold(new.name).is_none() {

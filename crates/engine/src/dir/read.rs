@@ -136,7 +136,7 @@ fn area_by_offset(
 /// Calls `f` with every used entry of every leaf and area, except `.` and `..`.
 pub(super) fn for_each_name(
     d: &Dir<'_>,
-    mut f: impl FnMut(area::New<'_>) -> Result<()>,
+    mut f: impl FnMut(area::NamedInode<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut take = |bytes: &[u8]| -> Result<()> {
         for entry in area::names(bytes, &d.format) {

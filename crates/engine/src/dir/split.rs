@@ -7,7 +7,7 @@
 //! Each step leaves a valid tree, so that a lack of space between two steps loses nothing. Each
 //! block is allocated before the changes that need it.
 
-use super::area::{self, New, Room};
+use super::area::{self, NamedInode, Room};
 use super::blocks::{Dir, overwrite};
 use super::hash::Hasher;
 use super::htree::{self, Frame, Path};
@@ -26,7 +26,7 @@ pub(super) fn insert(
     d: &mut Dir<'_>,
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<bool> {
     let root = htree::root(d)?;
     let path = htree::probe(d, &root, root.hasher.major(new.name))?;
@@ -47,7 +47,7 @@ pub(super) fn make_space(
     d: &mut Dir<'_>,
     tx: &mut Tx<'_>,
     owner: &Arc<Inode>,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<()> {
     // Each pass makes space in one more node: first in the lowest level that has space, then in the
     // levels below. After a level is added, the same passes may follow again.
@@ -69,7 +69,7 @@ fn insert_packed(
     d: &Dir<'_>,
     step: &mut Step<'_>,
     leaf: &Arc<Buffer>,
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<bool> {
     let old = leaf.snapshot();
     let area = d.format.area(&old);
@@ -185,7 +185,7 @@ fn split_leaf(
     step: &mut Step<'_>,
     owner: &Arc<Inode>,
     (path, hasher): (&Path, &Hasher),
-    new: &New<'_>,
+    new: &NamedInode<'_>,
 ) -> Result<()> {
     let Some(node) = path.frames.last() else {
         return Err(d.corrupt("hash tree path", path.leaf).into());
@@ -204,14 +204,14 @@ fn split_leaf(
     insert_key(d, step, node, halves.key, lblk)
 }
 
-fn image(d: &Dir<'_>, entries: &[(u32, New<'_>)]) -> Option<Vec<u8>> {
+fn image(d: &Dir<'_>, entries: &[(u32, NamedInode<'_>)]) -> Option<Vec<u8>> {
     linear::leaf_image(d, entries.iter().map(|(_, new)| *new))
 }
 
 /// The entries of a leaf and the new one, split by hash.
 struct Halves<'a> {
-    lower: Vec<(u32, New<'a>)>,
-    upper: Vec<(u32, New<'a>)>,
+    lower: Vec<(u32, NamedInode<'a>)>,
+    upper: Vec<(u32, NamedInode<'a>)>,
     /// Key of the upper half: its lowest hash, with bit 0 set if the lower half has that hash, too.
     key: u32,
 }
@@ -221,7 +221,7 @@ impl<'a> Halves<'a> {
         d: &Dir<'_>,
         leaf: &'a [u8],
         hasher: &Hasher,
-        new: &New<'a>,
+        new: &NamedInode<'a>,
     ) -> Result<Halves<'a>, Corrupt> {
         let mut entries = Vec::new();
         for entry in area::names(d.format.area(leaf), &d.format) {
@@ -235,7 +235,7 @@ impl<'a> Halves<'a> {
 
     /// Splits sorted entries into halves of about the same size, between two hashes if possible
     /// nearby.
-    fn part(mut entries: Vec<(u32, New<'a>)>) -> Halves<'a> {
+    fn part(mut entries: Vec<(u32, NamedInode<'a>)>) -> Halves<'a> {
         let at = median(&entries);
         let upper = entries.split_off(at);
         let key = match (entries.last(), upper.first()) {
@@ -249,7 +249,7 @@ impl<'a> Halves<'a> {
 
 /// Returns the index of the first entry of the upper half. Both halves get an entry, and neither
 /// gets more than half of the bytes and half an entry.
-fn median(entries: &[(u32, New<'_>)]) -> usize {
+fn median(entries: &[(u32, NamedInode<'_>)]) -> usize {
     let total: usize = entries.iter().map(|(_, new)| new.len()).sum();
     let mut below = 0;
     for (i, (_, new)) in entries.iter().enumerate() {
@@ -267,11 +267,11 @@ mod tests {
     use extant_format::types::{FileType, InodeNr};
     use proptest::prelude::*;
 
-    fn entry(hash: u32, name: &[u8]) -> (u32, New<'_>) {
-        (hash, New { name, ino: InodeNr(12), ftype: FileType::Regular })
+    fn entry(hash: u32, name: &[u8]) -> (u32, NamedInode<'_>) {
+        (hash, NamedInode { name, ino: InodeNr(12), ftype: FileType::Regular })
     }
 
-    fn bytes(entries: &[(u32, New<'_>)]) -> usize {
+    fn bytes(entries: &[(u32, NamedInode<'_>)]) -> usize {
         entries.iter().map(|(_, new)| new.len()).sum()
     }
 
