@@ -11,9 +11,9 @@
 //! the writing thread, then to the slab, and with the slab to the system.
 //!
 //! # Invariants
-//! - The bytes of a frame belong to one [`Loose`]. [`Stock::take`] makes it from a free index: one
-//!   that was never used, or that [`Slabs::give`] has noted. After `give` has noted its index, a
-//!   `Loose` is only dropped, without an access to the bytes.
+//! - The bytes of a frame belong to one [`RawFrame`]. [`Stock::take`] makes it from a free index:
+//!   one that was never used, or that [`Slabs::give`] has noted. After `give` has noted its index,
+//!   a `RawFrame` is only dropped, without an access to the bytes.
 //! - A slab lives as long as one of its frames.
 //!
 //! # Locking
@@ -104,7 +104,7 @@ impl Slab {
 }
 
 /// A frame: the only access to its bytes.
-struct Loose {
+struct RawFrame {
     /// `slab.size` bytes of the slab's memory.
     start: NonNull<u8>,
     /// All bytes are zero.
@@ -113,9 +113,9 @@ struct Loose {
 }
 
 // SAFETY: as a `Box<[u8]>`, it owns its bytes.
-unsafe impl Send for Loose {}
+unsafe impl Send for RawFrame {}
 // SAFETY: as above. Through a shared reference the bytes are only read.
-unsafe impl Sync for Loose {}
+unsafe impl Sync for RawFrame {}
 
 /// A slab from which frames are taken.
 struct Stock {
@@ -139,7 +139,7 @@ impl Stock {
         self.free() == self.frames() as usize
     }
 
-    fn take(&mut self) -> Option<Loose> {
+    fn take(&mut self) -> Option<RawFrame> {
         let used = self.used.pop();
         let fresh = used.is_none();
         let index = match used {
@@ -153,7 +153,7 @@ impl Stock {
         // SAFETY: `index` is less than the number of frames, so the offset lies within the slab's
         // memory.
         let start = unsafe { self.slab.start.add(index as usize * self.slab.size) };
-        Some(Loose { start, fresh, slab: self.slab.clone() })
+        Some(RawFrame { start, fresh, slab: self.slab.clone() })
     }
 }
 
@@ -182,7 +182,7 @@ impl Slabs {
     }
 
     /// Takes some frames from one slab, if any are free.
-    fn take(&mut self) -> Vec<Loose> {
+    fn take(&mut self) -> Vec<RawFrame> {
         let Some(key) = self.with_frames.first().copied() else { return Vec::new() };
         let Some(stock) = self.by_address.get_mut(&key) else { return Vec::new() };
         self.idle -= usize::from(stock.is_idle());
@@ -195,7 +195,7 @@ impl Slabs {
 
     /// Notes frames as unused. Frames of one slab must be adjacent in `frames`. Returns the slabs
     /// that are no longer needed, for the caller to drop without the lock.
-    fn give(&mut self, frames: &[Loose]) -> Vec<Arc<Slab>> {
+    fn give(&mut self, frames: &[RawFrame]) -> Vec<Arc<Slab>> {
         let keep = match (self.users, &self.filler) {
             (0, _) => 0,
             (_, None) => IDLE,
@@ -204,14 +204,14 @@ impl Slabs {
         let mut gone = Vec::new();
         for of_one in frames.chunk_by(|a, b| Arc::ptr_eq(&a.slab, &b.slab)) {
             // Frames of one slab are adjacent, so each slab is looked up once.
-            let Some(slab) = of_one.first().map(|loose| &loose.slab) else { continue };
+            let Some(slab) = of_one.first().map(|raw| &raw.slab) else { continue };
             let key = slab.key();
             let Some(stock) = self.by_address.get_mut(&key) else { continue };
             if stock.free() == 0 {
                 self.with_frames.insert(key);
             }
             stock.used.extend(
-                of_one.iter().map(|loose| ((loose.start.addr().get() - key) / slab.size) as u32),
+                of_one.iter().map(|raw| ((raw.start.addr().get() - key) / slab.size) as u32),
             );
             if stock.is_idle() {
                 self.idle += 1;
@@ -239,7 +239,7 @@ impl Slabs {
 
 struct Shared {
     size: usize,
-    near: Sharded<Mutex<Vec<Loose>>>,
+    near: Sharded<Mutex<Vec<RawFrame>>>,
     slabs: Mutex<Slabs>,
     /// Notified when slabs are wanted, and when the last user goes.
     wanted: Condvar,
@@ -257,7 +257,7 @@ impl Shared {
         })
     }
 
-    fn take(&'static self) -> Loose {
+    fn take(&'static self) -> RawFrame {
         if let Some(near) = self.near.local().lock().pop() {
             return near;
         }
@@ -279,7 +279,7 @@ impl Shared {
     }
 
     /// Takes frames from the present slabs, or from a slab that is ready.
-    fn some(&'static self) -> Vec<Loose> {
+    fn some(&'static self) -> Vec<RawFrame> {
         let mut slabs = self.slabs.lock();
         if slabs.with_frames.is_empty() {
             let ready = slabs.ready.pop();
@@ -320,14 +320,14 @@ impl Shared {
         }
     }
 
-    fn give(&self, loose: Loose) {
+    fn give(&self, raw: RawFrame) {
         let most = most_near(self.size);
         let mut near = self.near.local().lock();
-        near.push(loose);
+        near.push(raw);
         if near.len() > most {
-            let mut others: Vec<Loose> = near.drain(..most / 2).collect();
+            let mut others: Vec<RawFrame> = near.drain(..most / 2).collect();
             drop(near);
-            others.sort_unstable_by_key(|loose| loose.start);
+            others.sort_unstable_by_key(|raw| raw.start);
             let mut slabs = self.slabs.lock();
             let few = slabs.idle <= IDLE;
             let gone = slabs.give(&others);
@@ -341,9 +341,9 @@ impl Shared {
 
     /// Returns all unused memory to the system after the last user has gone.
     fn clear(&self) {
-        let mut near: Vec<Loose> =
+        let mut near: Vec<RawFrame> =
             self.near.iter().flat_map(|near| core::mem::take(&mut *near.lock())).collect();
-        near.sort_unstable_by_key(|loose| loose.start);
+        near.sort_unstable_by_key(|raw| raw.start);
         let mut slabs = self.slabs.lock();
         let mut gone = slabs.give(&near);
         if slabs.users == 0 {
@@ -370,9 +370,9 @@ impl SlabPages {
 
     /// Returns a frame with `part` at offset `from`, cut at the frame's end, and zeroes elsewhere.
     pub fn frame(&self, from: usize, part: &[u8]) -> Frame {
-        let loose = self.shared.take();
-        let fresh = loose.fresh;
-        let mut frame = Frame { loose: Some(Loose { fresh: false, ..loose }) };
+        let raw = self.shared.take();
+        let fresh = raw.fresh;
+        let mut frame = Frame { raw: Some(RawFrame { fresh: false, ..raw }) };
         let from = from.min(frame.len());
         let (before, rest) = frame.split_at_mut(from);
         let (to, behind) = rest.split_at_mut(part.len().min(rest.len()));
@@ -412,7 +412,7 @@ impl fmt::Debug for SlabPages {
 /// A page's memory. Returns to its source when dropped.
 pub struct Frame {
     /// `None` only during the drop.
-    loose: Option<Loose>,
+    raw: Option<RawFrame>,
 }
 
 impl Deref for Frame {
@@ -420,28 +420,28 @@ impl Deref for Frame {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        let Some(loose) = &self.loose else { return &[] };
+        let Some(raw) = &self.raw else { return &[] };
         // SAFETY: `start` points to `size` bytes of the slab's memory, which lives as long as
-        // `loose.slab`. They were initialized with zeroes when the slab was made. They belong to
+        // `raw.slab`. They were initialized with zeroes when the slab was made. They belong to
         // this frame alone: a writer has exclusive access to this frame.
-        unsafe { core::slice::from_raw_parts(loose.start.as_ptr(), loose.slab.size) }
+        unsafe { core::slice::from_raw_parts(raw.start.as_ptr(), raw.slab.size) }
     }
 }
 
 impl DerefMut for Frame {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let Some(loose) = &mut self.loose else { return &mut [] };
+        let Some(raw) = &mut self.raw else { return &mut [] };
         // SAFETY: as above.
-        unsafe { core::slice::from_raw_parts_mut(loose.start.as_ptr(), loose.slab.size) }
+        unsafe { core::slice::from_raw_parts_mut(raw.start.as_ptr(), raw.slab.size) }
     }
 }
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        if let Some(loose) = self.loose.take() {
-            let shared = loose.slab.shared;
-            shared.give(loose);
+        if let Some(raw) = self.raw.take() {
+            let shared = raw.slab.shared;
+            shared.give(raw);
         }
     }
 }
