@@ -19,7 +19,8 @@ use std::ops::Range;
 pub(super) struct ReplayFrees(OnceLock<Mutex<Vec<Range<u64>>>>);
 
 impl ReplayFrees {
-    /// Lists blocks that would be freed. Returns false, and lists nothing, unless frees are deferred.
+    /// Lists blocks that would be freed. Returns false, and lists nothing, unless frees are
+    /// deferred.
     pub fn defer(&self, blocks: Range<u64>) -> bool {
         let Some(list) = self.0.get() else { return false };
         list.lock().push(blocks);

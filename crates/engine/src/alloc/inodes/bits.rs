@@ -1,7 +1,7 @@
-//! One group's inode bitmap in memory, changed without a lock, in lots of neighboring numbers.
+//! One group's inode bitmap in memory, changed without a lock, in chunks of neighboring numbers.
 //!
-//! A lot is the inodes of [`BLOCKS`] blocks of the inode table, up to a word of bits. Each thread
-//! takes numbers from a lot of its own while it has any, so that threads share neither a word of
+//! A chunk is the inodes of [`BLOCKS`] blocks of the inode table, up to a word of bits. Each thread
+//! takes numbers from a chunk of its own while it has any, so that threads share neither a word of
 //! the bitmap nor a block of the table. For example, with 16 inodes in a block, thread 1 takes
 //! numbers 1 to 32 while thread 2 takes 33 to 64.
 //!
@@ -23,19 +23,19 @@ use extant_sync::CachePadded;
 use extant_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Maximum number of inode numbers in a lot.
-const MAX_LOT: u32 = u64::BITS;
+/// Maximum number of inode numbers in a chunk.
+const MAX_CHUNK: u32 = u64::BITS;
 
-/// Lots on one line of a cache.
+/// Chunks on one line of a cache.
 const ON_LINE: usize = 4;
 
-/// The most blocks of the table in a lot. A larger lot needs the group's lock, which threads share,
-/// less often.
+/// The most blocks of the table in a chunk. A larger chunk needs the group's lock, which threads
+/// share, less often.
 pub(super) const BLOCKS: u32 = 2;
 
-/// Numbers of a lot, by bit.
+/// Numbers of a chunk, by bit.
 #[derive(Debug, Default)]
-struct Lot {
+struct Chunk {
     used: AtomicU64,
     going: AtomicU64,
 }
@@ -49,15 +49,15 @@ pub(super) struct Bits {
     pub tid: AtomicU64,
     /// The descriptor does not agree with the bitmap.
     pub lies: bool,
-    /// Neighbouring lots lie on different lines.
-    lines: Box<[CachePadded<[Lot; ON_LINE]>]>,
-    lots: u32,
-    /// Numbers of a lot: a power of two.
+    /// Neighbouring chunks lie on different lines.
+    lines: Box<[CachePadded<[Chunk; ON_LINE]>]>,
+    chunks: u32,
+    /// Numbers of a chunk: a power of two.
     size: u32,
     /// The number of inodes of the group, and of the reserved ones at its start.
     count: u32,
     reserved: u32,
-    /// Lots before this one had no free number when they were last looked at.
+    /// Chunks before this one had no free number when they were last looked at.
     next: AtomicU32,
     /// Numbers in use as the descriptor counts them.
     counted: AtomicU32,
@@ -74,10 +74,10 @@ pub(super) struct Settled {
     pub behind: u32,
 }
 
-/// Numbers of a lot where a block of the table has so many: those of [`BLOCKS`] if a lot has room
-/// for them.
-pub(super) fn lot_size(inodes_per_block: u32) -> u32 {
-    let size = inodes_per_block.saturating_mul(BLOCKS).clamp(1, MAX_LOT);
+/// Numbers of a chunk where a block of the table has so many: those of [`BLOCKS`] if a chunk has
+/// room for them.
+pub(super) fn chunk_size(inodes_per_block: u32) -> u32 {
+    let size = inodes_per_block.saturating_mul(BLOCKS).clamp(1, MAX_CHUNK);
     // Of a power of two: so are blocks and slots.
     1 << size.ilog2()
 }
@@ -85,14 +85,14 @@ pub(super) fn lot_size(inodes_per_block: u32) -> u32 {
 impl Bits {
     /// As the bitmap's block says. `reserved` numbers at the start are not taken.
     pub fn new(buffer: Arc<Buffer>, size: u32, count: u32, reserved: u32, free: u32) -> Bits {
-        let lots = count.div_ceil(size);
-        let lines = (lots as usize).div_ceil(ON_LINE).max(1);
+        let chunks = count.div_ceil(size);
+        let lines = (chunks as usize).div_ceil(ON_LINE).max(1);
         let mut bits = Bits {
             buffer,
             tid: AtomicU64::new(0),
             lies: false,
             lines: (0..lines).map(|_| CachePadded::default()).collect(),
-            lots,
+            chunks,
             size,
             count,
             reserved,
@@ -105,70 +105,70 @@ impl Bits {
         bits
     }
 
-    /// Fills the lots from the block; gives how many numbers are in use.
+    /// Fills the chunks from the block; gives how many numbers are in use.
     fn load(&self) -> u32 {
         let bytes = self.buffer.read();
-        for lot in 0..self.lots {
-            let used =
-                self.of_word(bitmap::word(&bytes, self.word_of(lot).0), lot) | !self.mask(lot);
-            if let Some(lot) = self.lot(lot) {
-                lot.used.store(used, Ordering::Relaxed);
+        for chunk in 0..self.chunks {
+            let used = self.of_word(bitmap::word(&bytes, self.word_of(chunk).0), chunk)
+                | !self.mask(chunk);
+            if let Some(chunk) = self.chunk(chunk) {
+                chunk.used.store(used, Ordering::Relaxed);
             }
         }
         drop(bytes);
         self.used()
     }
 
-    fn lot(&self, lot: u32) -> Option<&Lot> {
-        let (lot, lines) = (lot as usize, self.lines.len());
-        self.lines.get(lot % lines)?.get(lot / lines)
+    fn chunk(&self, chunk: u32) -> Option<&Chunk> {
+        let (chunk, lines) = (chunk as usize, self.lines.len());
+        self.lines.get(chunk % lines)?.get(chunk / lines)
     }
 
-    /// The word of the bitmap that a lot lies in, and where.
-    fn word_of(&self, lot: u32) -> (usize, u32) {
-        let first = lot * self.size;
+    /// The word of the bitmap that a chunk lies in, and where.
+    fn word_of(&self, chunk: u32) -> (usize, u32) {
+        let first = chunk * self.size;
         ((first / u64::BITS) as usize, first % u64::BITS)
     }
 
-    fn of_word(&self, word: u64, lot: u32) -> u64 {
-        word >> self.word_of(lot).1
+    fn of_word(&self, word: u64, chunk: u32) -> u64 {
+        word >> self.word_of(chunk).1
     }
 
-    /// The bits of a lot that stand for numbers.
-    fn mask(&self, lot: u32) -> u64 {
-        let len = self.count.saturating_sub(lot * self.size).min(self.size);
+    /// The bits of a chunk that stand for numbers.
+    fn mask(&self, chunk: u32) -> u64 {
+        let len = self.count.saturating_sub(chunk * self.size).min(self.size);
         if len >= u64::BITS { u64::MAX } else { (1 << len) - 1 }
     }
 
-    /// Returns the bits of a lot's reserved numbers.
-    fn kept(&self, lot: u32) -> u64 {
-        let len = self.reserved.saturating_sub(lot * self.size).min(self.size);
+    /// Returns the bits of a chunk's reserved numbers.
+    fn kept(&self, chunk: u32) -> u64 {
+        let len = self.reserved.saturating_sub(chunk * self.size).min(self.size);
         if len >= u64::BITS { u64::MAX } else { (1 << len) - 1 }
     }
 
-    fn place(&self, index: u32) -> Option<(&Lot, u64)> {
-        let lot = self.lot(index / self.size).filter(|_| index < self.count)?;
-        Some((lot, 1 << (index % self.size)))
+    fn place(&self, index: u32) -> Option<(&Chunk, u64)> {
+        let chunk = self.chunk(index / self.size).filter(|_| index < self.count)?;
+        Some((chunk, 1 << (index % self.size)))
     }
 
-    /// Number of lots.
-    pub fn lots(&self) -> u32 {
-        self.lots
+    /// Number of chunks.
+    pub fn chunks(&self) -> u32 {
+        self.chunks
     }
 
-    /// First number of a lot.
-    pub fn first_of(&self, lot: u32) -> u32 {
-        lot * self.size
+    /// First number of a chunk.
+    pub fn first_of(&self, chunk: u32) -> u32 {
+        chunk * self.size
     }
 
-    /// Whether a lot had a free number a moment ago.
-    pub fn has_room(&self, lot: u32) -> bool {
-        self.lot(lot).is_some_and(|l| !(l.used.load(Ordering::SeqCst) | self.kept(lot)) != 0)
+    /// Whether a chunk had a free number a moment ago.
+    pub fn has_free(&self, chunk: u32) -> bool {
+        self.chunk(chunk).is_some_and(|l| !(l.used.load(Ordering::SeqCst) | self.kept(chunk)) != 0)
     }
 
-    /// Takes the first free number of a lot.
-    pub fn claim(&self, lot: u32) -> Option<u32> {
-        let (place, kept) = (self.lot(lot)?, self.kept(lot));
+    /// Takes the first free number of a chunk.
+    pub fn claim(&self, chunk: u32) -> Option<u32> {
+        let (place, kept) = (self.chunk(chunk)?, self.kept(chunk));
         let mut used = place.used.load(Ordering::Relaxed);
         loop {
             let free = !(used | kept);
@@ -182,7 +182,7 @@ impl Bits {
                 Ordering::Acquire,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return Some(lot * self.size + bit.trailing_zeros()),
+                Ok(_) => return Some(chunk * self.size + bit.trailing_zeros()),
                 Err(now) => used = now,
             }
         }
@@ -191,65 +191,66 @@ impl Bits {
     /// Takes this number. Returns false if it is in use. The group must be locked, and no other
     /// thread may take or free the number.
     pub fn claim_this(&self, index: u32) -> bool {
-        let Some((lot, bit)) = self.place(index) else { return false };
-        let was_free = lot.used.fetch_or(bit, Ordering::Acquire) & bit == 0;
-        was_free || lot.going.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+        let Some((chunk, bit)) = self.place(index) else { return false };
+        let was_free = chunk.used.fetch_or(bit, Ordering::Acquire) & bit == 0;
+        was_free || chunk.going.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
     /// Whether the number is in use: taken, and not freed.
     pub fn in_use(&self, index: u32) -> bool {
-        self.place(index).is_some_and(|(lot, bit)| {
-            lot.used.load(Ordering::Acquire) & !lot.going.load(Ordering::Acquire) & bit != 0
+        self.place(index).is_some_and(|(chunk, bit)| {
+            chunk.used.load(Ordering::Acquire) & !chunk.going.load(Ordering::Acquire) & bit != 0
         })
     }
 
     /// Frees a number at once. False if it was free.
     pub fn release(&self, index: u32) -> bool {
-        let Some((lot, bit)) = self.place(index) else { return false };
-        let was = lot.used.fetch_and(!bit, Ordering::SeqCst) & bit != 0;
+        let Some((chunk, bit)) = self.place(index) else { return false };
+        let was = chunk.used.fetch_and(!bit, Ordering::SeqCst) & bit != 0;
         self.look_from(index / self.size);
         was
     }
 
     /// Frees a number when the transaction freezes. False if it was free.
     pub fn release_later(&self, index: u32) -> bool {
-        let Some((lot, bit)) = self.place(index) else { return false };
-        lot.used.load(Ordering::Acquire) & bit != 0
-            && lot.going.fetch_or(bit, Ordering::AcqRel) & bit == 0
+        let Some((chunk, bit)) = self.place(index) else { return false };
+        chunk.used.load(Ordering::Acquire) & bit != 0
+            && chunk.going.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
-    /// The first lot that may have a free number.
+    /// The first chunk that may have a free number.
     pub fn next(&self) -> u32 {
         let mut next = self.next.load(Ordering::Relaxed);
-        while next < self.lots && !self.has_room(next) {
+        while next < self.chunks && !self.has_free(next) {
             next += 1;
         }
         self.next.store(next, Ordering::Relaxed);
         next
     }
 
-    /// A lot got a free number.
-    fn look_from(&self, lot: u32) {
-        if self.next.load(Ordering::Relaxed) > lot {
-            self.next.fetch_min(lot, Ordering::Relaxed);
+    /// A chunk got a free number.
+    fn look_from(&self, chunk: u32) {
+        if self.next.load(Ordering::Relaxed) > chunk {
+            self.next.fetch_min(chunk, Ordering::Relaxed);
         }
     }
 
     fn used(&self) -> u32 {
-        let of = |lot| {
-            self.lot(lot)
-                .map_or(0, |l| (l.used.load(Ordering::Relaxed) & self.mask(lot)).count_ones())
+        let of = |chunk| {
+            self.chunk(chunk)
+                .map_or(0, |l| (l.used.load(Ordering::Relaxed) & self.mask(chunk)).count_ones())
         };
-        (0..self.lots).map(of).sum()
+        (0..self.chunks).map(of).sum()
     }
 
     /// Makes the numbers freed in the transaction free. No handle may be open.
     pub fn settle(&self) -> Settled {
         let mut gone = 0;
-        for (index, lot) in (0..self.lots).filter_map(|index| Some((index, self.lot(index)?))) {
-            let going = lot.going.swap(0, Ordering::AcqRel);
+        for (index, chunk) in (0..self.chunks).filter_map(|index| Some((index, self.chunk(index)?)))
+        {
+            let going = chunk.going.swap(0, Ordering::AcqRel);
             if going != 0 {
-                lot.used.fetch_and(!going, Ordering::SeqCst);
+                chunk.used.fetch_and(!going, Ordering::SeqCst);
                 gone += going.count_ones();
                 self.look_from(index);
             }
@@ -261,19 +262,19 @@ impl Bits {
 
     /// One behind the last number in use.
     fn end(&self) -> u32 {
-        let of = |lot: u32| {
-            let used = self.lot(lot)?.used.load(Ordering::Relaxed) & self.mask(lot);
-            (used != 0).then(|| lot * self.size + (u64::BITS - used.leading_zeros()))
+        let of = |chunk: u32| {
+            let used = self.chunk(chunk)?.used.load(Ordering::Relaxed) & self.mask(chunk);
+            (used != 0).then(|| chunk * self.size + (u64::BITS - used.leading_zeros()))
         };
-        (0..self.lots).rev().find_map(of).unwrap_or(0)
+        (0..self.chunks).rev().find_map(of).unwrap_or(0)
     }
 
     /// Writes the bits into the bitmap.
     pub fn write(&self, bytes: &mut [u8]) {
-        for lot in 0..self.lots {
-            let (word, shift) = self.word_of(lot);
-            let used = self.lot(lot).map_or(0, |lot| lot.used.load(Ordering::Relaxed));
-            bitmap::put_word(bytes, word, used << shift, self.mask(lot) << shift);
+        for chunk in 0..self.chunks {
+            let (word, shift) = self.word_of(chunk);
+            let used = self.chunk(chunk).map_or(0, |chunk| chunk.used.load(Ordering::Relaxed));
+            bitmap::put_word(bytes, word, used << shift, self.mask(chunk) << shift);
         }
     }
 }
@@ -308,13 +309,13 @@ mod tests {
             let bits = bits(size, 200, 3, &[0, 1, 2, 100]);
             assert!(!bits.lies);
             let mut taken = Vec::new();
-            for lot in 0..bits.lots() {
-                taken.extend(std::iter::from_fn(|| bits.claim(lot)));
-                assert!(!bits.has_room(lot));
+            for chunk in 0..bits.chunks() {
+                taken.extend(std::iter::from_fn(|| bits.claim(chunk)));
+                assert!(!bits.has_free(chunk));
             }
             let all: Vec<u32> = (3..200).filter(|n| *n != 100).collect();
-            assert_eq!(taken, all, "lots of {size}");
-            assert_eq!(bits.next(), bits.lots());
+            assert_eq!(taken, all, "chunks of {size}");
+            assert_eq!(bits.next(), bits.chunks());
             assert_eq!(written(&bits), (0..200).collect::<Vec<_>>());
             assert_eq!(bits.settle().freed, -196);
         }
@@ -341,8 +342,8 @@ mod tests {
         let taken: Vec<u32> = std::thread::scope(|scope| {
             let bits = &bits;
             let take = move || -> Vec<u32> {
-                (0..bits.lots())
-                    .flat_map(|lot| std::iter::from_fn(move || bits.claim(lot)))
+                (0..bits.chunks())
+                    .flat_map(|chunk| std::iter::from_fn(move || bits.claim(chunk)))
                     .collect()
             };
             let threads = [scope.spawn(take), scope.spawn(take)];

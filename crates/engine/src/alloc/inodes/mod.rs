@@ -8,8 +8,8 @@
 //!   thread that changes it joins its bitmap and its descriptor to the transaction first, and holds
 //!   a handle meanwhile. Freeze therefore sees all changes of its transaction, and none of the
 //!   next.
-//! - The unused part of a table is its tail. It is opened lot by lot, in order, with the group
-//!   locked: the blocks of a lot are zeroed before a number of it is taken.
+//! - The unused part of a table is its tail. It is opened chunk by chunk, in order, with the group
+//!   locked: the blocks of a chunk are zeroed before a number of it is taken.
 //! - A group's value in `free` is exact after each freeze that changed the group. In between it is
 //!   0 only if no number was free at some moment: a thread that finds none stores 0 and searches
 //!   again; a thread that frees a number checks for a 0 afterwards. All four accesses are
@@ -40,7 +40,7 @@ use std::sync::Arc;
 /// meanwhile.
 const SWEEPS: u32 = 4;
 
-/// The number of groups whose lots a shard of threads remembers.
+/// The number of groups whose chunks a shard of threads remembers.
 const REMEMBERED: usize = 8;
 
 /// The inodes of all groups.
@@ -51,7 +51,7 @@ pub(super) struct Inodes {
     places: Box<[Place]>,
     /// Free inodes of each group; 0 for a group that is not used any more.
     pub free: Index,
-    /// The lots that each shard of threads has: a group's number, and one more than the lot's.
+    /// The chunks that each shard of threads has: a group's number, and one more than the chunk's.
     mine: Sharded<[AtomicU64; REMEMBERED]>,
     /// Groups that the running transaction changed, more than once perhaps.
     changed: Sharded<Mutex<Vec<GroupNr>>>,
@@ -70,8 +70,8 @@ struct Place {
 
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// The owner of each lot: the index of a shard of threads plus one, or 0 for none. Empty while
-    /// no lot has an owner.
+    /// The owner of each chunk: the index of a shard of threads plus one, or 0 for none. Empty
+    /// while no chunk has an owner.
     owners: Vec<u8>,
     /// Slots at the start of the table that hold inodes or zeroes, once that was looked at.
     opened: u32,
@@ -90,7 +90,7 @@ pub struct NewInode {
 
 impl Alloc {
     /// Credits of [`Self::new_inode`] and [`Self::free_inode`]: bitmap, descriptor, superblock, a
-    /// lot's blocks of the table.
+    /// chunk's blocks of the table.
     pub const INODE_CREDITS: u32 = 3 + bits::BLOCKS;
 
     /// Takes an inode number: Orlov for directories, the parent's group for the rest. Initialises
@@ -274,7 +274,7 @@ impl Inodes {
                 .into());
         }
         self.join(h, g, bits)?;
-        let mine = self.lot_of(g).and_then(|lot| bits.claim(lot));
+        let mine = self.chunk_of(g).and_then(|chunk| bits.claim(chunk));
         let taken =
             mine.map_or_else(|| self.claim_elsewhere(h, g, bits), |index| Ok(Some(index)))?;
         let Some(index) = taken else { return Ok(None) };
@@ -312,7 +312,7 @@ impl Inodes {
             let geo = &self.vol.geo;
             let reserved = if g.0 == 0 { geo.first_ino.saturating_sub(1) } else { 0 };
             let free = self.groups.with(g, |desc| desc.free_inodes);
-            let size = bits::lot_size(geo.inodes_per_block());
+            let size = bits::chunk_size(geo.inodes_per_block());
             place.bits.store(Some(Arc::new(Bits::new(
                 buffer,
                 size,
@@ -345,17 +345,17 @@ impl Inodes {
         &self.mine.local()[g.0 as usize % REMEMBERED]
     }
 
-    /// The lot of the group that this thread's shard has.
-    fn lot_of(&self, g: GroupNr) -> Option<u32> {
+    /// The chunk of the group that this thread's shard has.
+    fn chunk_of(&self, g: GroupNr) -> Option<u32> {
         let word = self.remembered(g).load(Ordering::Relaxed);
         (word >> 32 == u64::from(g.0)).then_some(word as u32)?.checked_sub(1)
     }
 
-    fn remember(&self, g: GroupNr, lot: u32) {
-        self.remembered(g).store(u64::from(g.0) << 32 | u64::from(lot + 1), Ordering::Relaxed);
+    fn remember(&self, g: GroupNr, chunk: u32) {
+        self.remembered(g).store(u64::from(g.0) << 32 | u64::from(chunk + 1), Ordering::Relaxed);
     }
 
-    /// Takes a number from another lot than this thread's, which becomes this thread's.
+    /// Takes a number from another chunk than this thread's, which becomes this thread's.
     fn claim_elsewhere(&self, h: &mut Handle<'_>, g: GroupNr, bits: &Bits) -> Result<Option<u32>> {
         let mut group = self.lock(g)?;
         if group.bad {
@@ -372,8 +372,8 @@ impl Inodes {
         Ok(found)
     }
 
-    /// Takes a number from the first lot without an owner that has one, or else from the first lot
-    /// that has one.
+    /// Takes a number from the first chunk without an owner that has one, or else from the first
+    /// chunk that has one.
     fn claim_in(
         &self,
         h: &mut Handle<'_>,
@@ -383,16 +383,16 @@ impl Inodes {
     ) -> Result<Option<u32>> {
         // There are at most 128 shards.
         let me = shard_index() as u8 + 1;
-        group.owners.resize(bits.lots() as usize, 0);
+        group.owners.resize(bits.chunks() as usize, 0);
         for owned_too in [false, true] {
-            for lot in (bits.next()..bits.lots()).filter(|lot| bits.has_room(*lot)) {
-                let owner = group.owners.get(lot as usize).copied().unwrap_or(0);
+            for chunk in (bits.next()..bits.chunks()).filter(|chunk| bits.has_free(*chunk)) {
+                let owner = group.owners.get(chunk as usize).copied().unwrap_or(0);
                 if !owned_too && owner != 0 && owner != me {
                     continue;
                 }
-                self.open_lot(h, g, group, bits.first_of(lot)..bits.first_of(lot + 1))?;
-                if let Some(index) = bits.claim(lot) {
-                    self.change_owner(g, group, lot, me);
+                self.open_chunk(h, g, group, bits.first_of(chunk)..bits.first_of(chunk + 1))?;
+                if let Some(index) = bits.claim(chunk) {
+                    self.change_owner(g, group, chunk, me);
                     return Ok(Some(index));
                 }
             }
@@ -400,37 +400,38 @@ impl Inodes {
         Ok(None)
     }
 
-    fn change_owner(&self, g: GroupNr, group: &mut Group, lot: u32, me: u8) {
-        if let Some(before) = self.lot_of(g).and_then(|lot| group.owners.get_mut(lot as usize))
+    fn change_owner(&self, g: GroupNr, group: &mut Group, chunk: u32, me: u8) {
+        if let Some(before) =
+            self.chunk_of(g).and_then(|chunk| group.owners.get_mut(chunk as usize))
             && *before == me
         {
             *before = 0;
         }
-        if let Some(owner) = group.owners.get_mut(lot as usize) {
+        if let Some(owner) = group.owners.get_mut(chunk as usize) {
             *owner = me;
         }
-        self.remember(g, lot);
+        self.remember(g, chunk);
     }
 
-    /// Zeroes those blocks of the table that a lot lies in and that were never used.
-    fn open_lot(
+    /// Zeroes those blocks of the table that a chunk lies in and that were never used.
+    fn open_chunk(
         &self,
         h: &mut Handle<'_>,
         g: GroupNr,
         group: &mut Group,
-        lot: Range<u32>,
+        chunk: Range<u32>,
     ) -> Result<()> {
-        // The descriptor is read once: the used part of the table then grows by lots opened here.
+        // The descriptor is read once: the used part of the table then grows by chunks opened here.
         if group.opened == 0 {
             group.opened = self.open_slots(group, &self.groups.desc(g)?);
         }
-        if lot.start > group.opened {
+        if chunk.start > group.opened {
             let error = Corrupt::new("inode bitmap")
                 .field("inodes in the part never used")
-                .found(lot.start);
+                .found(chunk.start);
             return Err(error.expected(group.opened).at_group(g).into());
         }
-        while group.opened < lot.end.min(self.vol.geo.inodes_per_group) {
+        while group.opened < chunk.end.min(self.vol.geo.inodes_per_group) {
             self.open_block(h, g, group, group.opened)?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use extant_format::bitmap::count_zeros;
 use extant_format::superblock::State;
 
 /// Runs of which a full batch is made.
-const LOT: usize = 64;
+const BATCH: usize = 64;
 
 fn note(house: &House, (start, len): (BlockNr, u32)) -> crate::Result<()> {
     let mut h = house.vol.start(house.alloc.credits(len))?;
@@ -35,7 +35,7 @@ fn noted_frees_are_pending_until_the_freeze_books_them() {
     for set in ["default", "1k", "bigalloc_1k", "no_flex_bg", "uninit_bg"] {
         let house = House::named(set);
         let total = house.alloc.usage().free;
-        let (runs, before) = (runs(&house, LOT - 1), clear(&house));
+        let (runs, before) = (runs(&house, BATCH - 1), clear(&house));
         let blocks: u64 = runs.iter().map(|(_, len)| u64::from(*len)).sum();
         runs.iter().for_each(|run| note(&house, *run).unwrap());
         assert_eq!((house.alloc.pending(), house.alloc.usage().free), (blocks, total), "{set}");
@@ -54,7 +54,7 @@ fn noted_frees_are_pending_until_the_freeze_books_them() {
 #[test]
 fn a_full_lot_is_booked_and_not_allocated_before_the_commit() {
     let house = House::named("1k");
-    let (runs, before) = (runs(&house, LOT), clear(&house));
+    let (runs, before) = (runs(&house, BATCH), clear(&house));
     let blocks: u64 = runs.iter().map(|(_, len)| u64::from(*len)).sum();
     // All by this thread, so in one batch.
     runs.iter().for_each(|run| note(&house, *run).unwrap());

@@ -41,9 +41,9 @@ const MAX_FILES: usize = 1024;
 const ROUND: usize = 16 * MAX_FILES;
 const MAX_THREADS: usize = 4;
 
-/// Bytes that are worth the start of a thread, and lots that it gets if all are as fast.
+/// Bytes that are worth the start of a thread, and chunks that it gets if all are as fast.
 const WORTH_BYTES: u64 = 16 << 20;
-const LOTS_EACH: usize = 4;
+const CHUNKS_EACH: usize = 4;
 
 /// How long a batch may take to be put together.
 const MAX_TIME: Duration = Duration::from_millis(100);
@@ -144,7 +144,7 @@ fn threads_for(st: &Store, files: usize) -> usize {
     (files / MAX_FILES).max(by_bytes).min(extant_sync::shard_count()).clamp(1, MAX_THREADS)
 }
 
-/// Writes files back, by so many threads of which this is one: each takes the next lot when it is
+/// Writes files back, by so many threads of which this is one: each takes the next chunk when it is
 /// done with one. Gives those that others work on.
 fn shared(
     st: &Store,
@@ -155,13 +155,14 @@ fn shared(
     let size = if threads < 2 {
         MAX_FILES
     } else {
-        inodes.len().div_ceil(threads * LOTS_EACH).clamp(1, MAX_FILES)
+        inodes.len().div_ceil(threads * CHUNKS_EACH).clamp(1, MAX_FILES)
     };
     // Relaxed: each number is taken by one thread, which then owns that part; no other data is
     // published by it.
     let next = AtomicUsize::new(0);
-    let lots = std::iter::from_fn(|| inodes.chunks(size).nth(next.fetch_add(1, Ordering::Relaxed)));
-    let work = || lots_of(st, lots.clone(), go_on);
+    let chunks =
+        std::iter::from_fn(|| inodes.chunks(size).nth(next.fetch_add(1, Ordering::Relaxed)));
+    let work = || write_chunks(st, chunks.clone(), go_on);
     std::thread::scope(|scope| {
         let start = |_| Builder::new().name("extant-sync".into()).spawn_scoped(scope, work).ok();
         // Those that could not be had are done without.
@@ -177,16 +178,16 @@ fn shared(
     })
 }
 
-/// Writes lots of files back, as many files at a time as a batch takes. Gives those that others
+/// Writes chunks of files back, as many files at a time as a batch takes. Gives those that others
 /// work on.
-fn lots_of<'a>(
+fn write_chunks<'a>(
     st: &Store,
-    lots: impl Iterator<Item = &'a [Arc<Inode>]>,
+    chunks: impl Iterator<Item = &'a [Arc<Inode>]>,
     go_on: impl Fn() -> bool,
 ) -> (Vec<Arc<Inode>>, Result<()>) {
     let (mut busy, mut result) = (Vec::new(), Ok(()));
-    for lot in lots {
-        let mut rest = lot;
+    for chunk in chunks {
+        let mut rest = chunk;
         while !rest.is_empty() && go_on() {
             let (dealt, written) = first_of(st, rest, &mut busy);
             result = result.and(written);
