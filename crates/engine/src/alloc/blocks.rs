@@ -115,8 +115,8 @@ impl Blocks {
         u64::from(blocks.div_ceil(self.cluster_ratio()))
     }
 
-    /// Clusters that have to be left.
-    pub fn keep(&self, purpose: Purpose, privileged: bool) -> u64 {
+    /// Returns the number of clusters that must remain free.
+    pub fn min_free(&self, purpose: Purpose, privileged: bool) -> u64 {
         match (purpose, privileged) {
             (Purpose::Data, false) => self.root.saturating_add(self.margin),
             (Purpose::Data, true) => self.margin,

@@ -243,13 +243,13 @@ impl Alloc {
     pub fn reserve(&self, blocks: u32, map: u32, privileged: bool) -> Result<()> {
         let (clusters, map) = (self.blocks.clusters(blocks), u64::from(map));
         let budget = &self.blocks.budget;
-        let of_margin = self.blocks.keep(Purpose::Metadata, blocks == 0);
-        let keep = self.blocks.keep(Purpose::Data, privileged);
+        let of_margin = self.blocks.min_free(Purpose::Metadata, blocks == 0);
+        let min_free = self.blocks.min_free(Purpose::Data, privileged);
         self.unless_preallocated(|| {
-            if budget.take(clusters + map, keep) {
+            if budget.take(clusters + map, min_free) {
                 return Ok(());
             }
-            if budget.take(clusters, if clusters > 0 { keep } else { 0 }) {
+            if budget.take(clusters, if clusters > 0 { min_free } else { 0 }) {
                 if budget.take(map, of_margin) {
                     return Ok(());
                 }

@@ -80,7 +80,7 @@ impl Blocks {
         let budget = if want.reserved {
             len
         } else {
-            this.budget.take_some(len, min, this.keep(want.purpose, want.privileged))
+            this.budget.take_some(len, min, this.min_free(want.purpose, want.privileged))
         };
         let found =
             if budget == 0 { None } else { this.find(&this.wish(want, budget as u32, min as u32)) };
@@ -123,7 +123,7 @@ impl Blocks {
         let wish = this.wish(want, u32::try_from(len).ok()?, 1);
         let mut tree = this.with_group(wish.group, false)?;
         let hole = this.hole(&wish, &tree)?;
-        if !this.budget.take(len, this.keep(want.purpose, want.privileged)) {
+        if !this.budget.take(len, this.min_free(want.purpose, want.privileged)) {
             return None;
         }
         let taken = this.take(this.shape.tree_of(wish.group), &mut tree, hole);

@@ -114,7 +114,7 @@ impl PreallocRegistry {
 
     /// Returns the number of free clusters beyond those that must stay free.
     pub fn spare(&self) -> u64 {
-        let left = self.blocks.keep(Purpose::Data, false).saturating_add(self.scarce);
+        let left = self.blocks.min_free(Purpose::Data, false).saturating_add(self.scarce);
         self.blocks.budget.amount().saturating_sub(left)
     }
 
