@@ -53,9 +53,10 @@ fn counted(args: &Args) -> io::Result<bool> {
         };
         crate::jobs::Kind::named(word).ok_or_else(unknown)
     };
-    let kinds: Vec<_> = match all {
-        true => KINDS.iter().collect(),
-        false => args.workloads.iter().map(named).collect::<io::Result<_>>()?,
+    let kinds: Vec<_> = if all {
+        KINDS.iter().collect()
+    } else {
+        args.workloads.iter().map(named).collect::<io::Result<_>>()?
     };
     let mut passed = true;
     for counted in count::count(&kinds, args)? {
