@@ -172,6 +172,9 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p extant-lab -p extant-sync --features extant-lab/contention --all-targets -- -D warnings
+	$(CARGO) clippy -p extant --no-default-features -- -D warnings
+	$(CARGO) clippy -p extant -- -D warnings
+	$(CARGO) clippy -p extant --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 # Packages of the crates to be published, without building them: `make lint` has built the same files.

@@ -27,6 +27,8 @@
 //! ```
 //!
 //! # Features
+//! - `casefold` (default): opens file systems with the feature `casefold`, which are refused with
+//!   [`ErrorKind::Unsupported`] otherwise. Takes four crates with tables of Unicode.
 //! - `file-device` (default): devices in files and on disks of Linux.
 //! - `mkfs`: the module `mkfs`, which makes file systems.
 //!
@@ -44,6 +46,19 @@ mod path;
 mod types;
 
 /// Devices that file systems lie on.
+///
+/// A new image is an empty file that gets a length. [`Fs::unmount`] releases the device.
+///
+/// ```no_run
+/// use extant::device::FileDeviceOptions;
+/// use extant::{BlockDevice, Fs, mkfs};
+/// use std::sync::Arc;
+///
+/// let device = FileDeviceOptions::new("new.img").create(true).open()?;
+/// device.set_len(1 << 30)?;
+/// let fs = Fs::options().create_on(Arc::new(device), &mkfs::Options::default())?;
+/// # fs.unmount()?; Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub mod device {
     pub use extant_blocks::{
         BlockDevice, Claim, DeviceError, ImageSpec, MemDevice, Op, OverlayDevice, Place,
@@ -55,6 +70,20 @@ pub mod device {
 }
 
 /// Makes file systems.
+///
+/// Options are fields, and lists in the form of mke2fs(8). With a seed, a time and
+/// [`OpenOptions::seed`] the same calls make the same bytes.
+///
+/// ```
+/// # use extant::*;
+/// # let device = std::sync::Arc::new(device::MemDevice::new(16 << 20));
+/// let mut options = mkfs::Options { seed: Some(7), ..Default::default() };
+/// options.label = b"root".to_vec();
+/// options.time = Some(Timestamp::new(1_700_000_000, 0));
+/// options.apply_features("^has_journal,casefold")?;
+/// let fs = Fs::options().seed(7).create_on(device, &options)?;
+/// # fs.unmount()?; Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[cfg(feature = "mkfs")]
 pub mod mkfs {
     pub use extant_engine::mkfs::{

@@ -7,48 +7,10 @@
 //! of later versions equal those of 12.1, since Unicode changes neither foldings nor
 //! decompositions. A name that is not UTF-8 equals only itself.
 
-use regex_syntax::hir::{Class, HirKind};
 use std::borrow::Cow;
-use std::sync::LazyLock;
-use unicode_normalization::char::{canonical_combining_class, decompose_canonical};
 
 /// The encoding number of `utf8-12.1` in the superblock.
 pub(super) const UTF8_12_1: u16 = 1;
-
-/// Code points that folding removes: `Default_Ignorable_Code_Point`, unassigned ones included.
-const IGNORED: [(u32, u32); 17] = [
-    (0x00AD, 0x00AD),
-    (0x034F, 0x034F),
-    (0x061C, 0x061C),
-    (0x115F, 0x1160),
-    (0x17B4, 0x17B5),
-    (0x180B, 0x180E),
-    (0x200B, 0x200F),
-    (0x202A, 0x202E),
-    (0x2060, 0x206F),
-    (0x3164, 0x3164),
-    (0xFE00, 0xFE0F),
-    (0xFEFF, 0xFEFF),
-    (0xFFA0, 0xFFA0),
-    (0xFFF0, 0xFFF8),
-    (0x1_BCA0, 0x1_BCA3),
-    (0x1_D173, 0x1_D17A),
-    (0xE_0000, 0xE_0FFF),
-];
-
-/// Code points that Unicode 12.1 assigns, in ascending order.
-static KNOWN: LazyLock<Vec<(u32, u32)>> =
-    LazyLock::new(|| match regex_syntax::parse(r"\p{Age=12.1}").map(|hir| hir.into_kind()) {
-        Ok(HirKind::Class(Class::Unicode(class))) => {
-            class.ranges().iter().map(|range| (range.start().into(), range.end().into())).collect()
-        }
-        _ => Vec::new(),
-    });
-
-fn is_in(ranges: &[(u32, u32)], c: char) -> bool {
-    let at = ranges.partition_point(|(_, end)| *end < u32::from(c));
-    ranges.get(at).is_some_and(|(start, _)| *start <= u32::from(c))
-}
 
 /// Returns the form of a name that is compared and hashed; `None` if the name is not UTF-8.
 pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
@@ -56,23 +18,18 @@ pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
         return Some(name.to_ascii_lowercase());
     }
     let text = std::str::from_utf8(name).ok()?;
-    let mut folded: Vec<(u8, char)> = Vec::with_capacity(text.len());
-    for c in text.chars() {
-        if is_in(&KNOWN, c) {
-            caseless::default_case_fold_str(c.encode_utf8(&mut [0; 4])).chars().for_each(|c| {
-                decompose_canonical(c, |c| folded.push((canonical_combining_class(c), c)))
-            })
-        } else {
-            folded.push((0, c))
-        }
-    }
-    // Combining marks between two letters are sorted by class. Ignored code points separate marks
-    // as letters do, so they are removed after the sort.
-    folded
-        .chunk_by_mut(|a, b| (a.0 == 0) == (b.0 == 0))
-        .for_each(|run| run.sort_by_key(|(class, _)| *class));
-    folded.retain(|(_, c)| !is_in(&IGNORED, *c));
-    Some(folded.into_iter().map(|(_, c)| c).collect::<String>().into_bytes())
+    fold_text(text).map(String::into_bytes)
+}
+
+#[cfg(feature = "casefold")]
+fn fold_text(text: &str) -> Option<String> {
+    Some(super::unicode::fold(text))
+}
+
+/// Without the tables no file system with folded names is opened ([`super::can_fold`]).
+#[cfg(not(feature = "casefold"))]
+fn fold_text(_text: &str) -> Option<String> {
+    None
 }
 
 /// Folds a name. Returns a name that cannot be folded unchanged.
@@ -102,7 +59,7 @@ impl<'a> FoldedName<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "casefold"))]
 mod tests {
     use super::*;
 
@@ -136,6 +93,6 @@ mod tests {
         assert!(FoldedName::new(b"A\xFF").is(b"A\xFF"));
         assert!(!FoldedName::new(b"A\xFF").is(b"a\xFF"));
         assert_eq!(&*or_raw(b"A\xFF"), b"A\xFF");
-        assert!(KNOWN.len() > 600);
+        assert!(super::super::unicode::KNOWN.len() > 600);
     }
 }

@@ -27,6 +27,8 @@ pub mod nokey;
 mod read;
 mod respell;
 mod split;
+#[cfg(feature = "casefold")]
+mod unicode;
 mod window;
 
 use crate::bounds::Remark;
@@ -47,9 +49,10 @@ use std::sync::Arc;
 
 pub use respell::{are_spellings, respell};
 
-/// Returns whether the folding of an encoding, as the superblock numbers it, is implemented.
+/// Returns whether the folding of an encoding, as the superblock numbers it, is implemented, with
+/// the tables of the feature `casefold`.
 pub fn can_fold(encoding: u16) -> bool {
-    encoding == fold::UTF8_12_1
+    cfg!(feature = "casefold") && encoding == fold::UTF8_12_1
 }
 
 /// Returns whether names of a directory are equal if they differ in case only.
