@@ -28,7 +28,7 @@ pub fn agree(mut fuse: &File, handler: &impl Handler, rings: bool) -> io::Result
     let wrong = || {
         io::Error::new(
             io::ErrorKind::InvalidData,
-            "the kernel's first FUSE request is not understood",
+            "the kernel's first FUSE request is not understood: mounts need Linux 5.17 or later",
         )
     };
     let (head, rest) = InHeader::read_from_prefix(&buf[..len]).map_err(|_| wrong())?;
