@@ -428,7 +428,7 @@ impl Fs {
 
     /// Iterates over all entries below a directory, each directory before its entries. Symlinks are
     /// not followed. After an error the walk goes on beside it. Any call is allowed between two
-    /// items.
+    /// items. [`Walk::skip_dir`] leaves out a directory; [`Fs::inode`] opens the inode of an item.
     ///
     /// ```
     /// # use extant::*;

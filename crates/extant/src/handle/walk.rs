@@ -24,7 +24,10 @@ pub struct Walk {
     levels: Vec<Level>,
     /// Directories that were entered: a damaged tree may have loops.
     entered: HashSet<u32>,
+    /// Of entering the directory that was the last item.
     error: Option<Error>,
+    /// The last item is the directory of the last level.
+    at_dir: bool,
 }
 
 #[derive(Debug)]
@@ -42,7 +45,36 @@ impl Walk {
         };
         let entered = HashSet::from([dir.inode().number()]);
         let entries = dir.entries();
-        Walk { levels: vec![Level { dir, path, entries }], entered, error: None }
+        Walk { levels: vec![Level { dir, path, entries }], entered, error: None, at_dir: false }
+    }
+
+    /// Leaves out the entries below the directory that was the last item. Without effect after
+    /// other items.
+    ///
+    /// ```
+    /// # use extant::*;
+    /// # let device = std::sync::Arc::new(device::MemDevice::new(16 << 20));
+    /// # let fs = Fs::options().create_on(device, &mkfs::Options::default())?;
+    /// fs.create_dir_all("/proc/1")?;
+    /// fs.create_dir_all("/usr/bin")?;
+    /// let mut walk = fs.walk("/")?;
+    /// let mut paths = Vec::new();
+    /// while let Some(entry) = walk.next() {
+    ///     let entry = entry?;
+    ///     if entry.path == b"/proc" {
+    ///         walk.skip_dir();
+    ///     }
+    ///     paths.push(entry.path);
+    /// }
+    /// assert!(paths.contains(&b"/usr/bin".to_vec()));
+    /// assert!(!paths.contains(&b"/proc/1".to_vec()));
+    /// # fs.unmount()?; Ok::<(), Error>(())
+    /// ```
+    pub fn skip_dir(&mut self) {
+        self.error = None;
+        if std::mem::take(&mut self.at_dir) {
+            self.levels.pop();
+        }
     }
 
     /// Goes down into a directory; the error of that is the next item.
@@ -65,6 +97,7 @@ impl Walk {
         }
         let entries = dir.entries();
         self.levels.push(Level { dir, path: path.to_vec(), entries });
+        self.at_dir = true;
     }
 }
 
@@ -72,6 +105,7 @@ impl Iterator for Walk {
     type Item = Result<WalkEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        self.at_dir = false;
         if let Some(error) = self.error.take() {
             return Some(Err(error));
         }

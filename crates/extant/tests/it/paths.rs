@@ -74,3 +74,32 @@ fn a_walk_sees_each_entry_once() {
     assert_eq!(fs.walk("a/b/").unwrap().next().unwrap().unwrap().depth, 0);
     fs.unmount().unwrap();
 }
+
+#[test]
+fn a_walk_leaves_out_the_directory_that_it_is_told_to_skip() {
+    let fs = new();
+    for path in ["/a/b/c", "/a/d", "/e"] {
+        fs.create_dir_all(path).unwrap();
+    }
+    fs.write("/a/f", b"").unwrap();
+    let walk_without = |skipped: &[u8]| {
+        let (mut walk, mut paths) = (fs.walk("/").unwrap(), Vec::new());
+        while let Some(entry) = walk.next() {
+            let path = entry.unwrap().path;
+            if path == skipped {
+                walk.skip_dir();
+                walk.skip_dir();
+            }
+            paths.push(String::from_utf8(path).unwrap());
+        }
+        paths.retain(|path| path != "/lost+found");
+        paths.sort();
+        paths
+    };
+    assert_eq!(walk_without(b"/a"), ["/a", "/e"]);
+    assert_eq!(walk_without(b"/a/b"), ["/a", "/a/b", "/a/d", "/a/f", "/e"]);
+    // A file, and a directory without entries.
+    assert_eq!(walk_without(b"/a/f").len(), 6);
+    assert_eq!(walk_without(b"/e").len(), 6);
+    fs.unmount().unwrap();
+}
