@@ -6,8 +6,8 @@ use extant::{BlockDevice, Fs, Runtime};
 use std::sync::Arc;
 use std::thread;
 
-/// Bytes of caches for all file systems together; each takes 64 MiB at least.
-const MEMORY: u64 = 1 << 30;
+/// Bytes of caches for all file systems together.
+const MEMORY: u64 = 256 << 20;
 
 /// Writes `content` to `path` of the file system on each device, four at a time; the result of
 /// each, in order.
@@ -17,8 +17,9 @@ pub fn distribute(
     content: &[u8],
 ) -> Vec<extant::Result<()>> {
     let lot = devices.len().div_ceil(4).max(1);
-    // Commits and writeback of all file systems share four threads.
-    let runtime = Runtime::builder().threads(4).build().expect("threads of the runtime");
+    // Commits and writeback of all file systems share four threads, and their caches one bound.
+    let runtime =
+        Runtime::builder().threads(4).memory(MEMORY).build().expect("threads of the runtime");
     thread::scope(|scope| {
         let write_lot = |lot: &[Arc<dyn BlockDevice>]| -> Vec<extant::Result<()>> {
             lot.iter().map(|device| write(device, &runtime, path, content)).collect()
@@ -35,7 +36,7 @@ fn write(
     path: &str,
     content: &[u8],
 ) -> extant::Result<()> {
-    let fs = Fs::options().memory(MEMORY / 4).runtime(runtime).open_on(device.clone())?;
+    let fs = Fs::options().runtime(runtime).open_on(device.clone())?;
     fs.write(path, content)?;
     fs.unmount()
 }

@@ -37,6 +37,7 @@ mod models;
 mod mutex;
 mod padded;
 mod parking;
+mod pressure;
 mod random;
 #[cfg(not(loom))]
 mod revocable;
@@ -76,6 +77,7 @@ pub use modelled::{
 #[cfg(not(loom))]
 pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use padded::CachePadded;
+pub use pressure::MemoryPressure;
 pub use random::{SharedRng, SplitMix64};
 #[cfg(not(loom))]
 pub use revocable::Revocable;

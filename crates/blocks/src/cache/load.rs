@@ -77,7 +77,7 @@ impl<'a> Loading<'a> {
     pub(super) fn publish(self, buffer: Buffer) -> Arc<Buffer> {
         let buffer = Arc::new(buffer);
         let (used, dropped) = self.cache.shard(self.nr).lock().complete(&self.load, buffer);
-        self.cache.counters.evictions.add(dropped.len() as i64);
+        self.cache.evicted(dropped.len());
         used
     }
 }

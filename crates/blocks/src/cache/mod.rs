@@ -24,7 +24,10 @@ mod shard;
 pub use buffer::{Buffer, BufferRead, BufferWrite};
 
 use crate::BlockDevice;
-use extant_sync::{Arc, ArcTable, CachePadded, Level, Mutex, ShardedCounter, levels, shard_count};
+use extant_sync::{
+    Arc, ArcTable, CachePadded, Level, MemoryPressure, Mutex, OnceLock, ShardedCounter, levels,
+    shard_count,
+};
 use load::{Load, Loading, Outcome};
 use shard::{Blocks, Shard};
 use std::fmt;
@@ -46,6 +49,8 @@ pub struct Cache {
     blocks: Arc<Blocks>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     counters: Counters,
+    /// Told of evictions, if it was named.
+    pressure: OnceLock<Arc<MemoryPressure>>,
 }
 
 #[derive(Debug, Default)]
@@ -92,7 +97,8 @@ impl Cache {
             CachePadded::new(Mutex::new(Level::CacheShard, Shard::new(blocks.clone(), capacity)))
         };
         let shards = (0..shards).map(shard).collect();
-        Arc::new(Cache { device, block_size, blocks, shards, counters: Counters::default() })
+        let counters = Counters::default();
+        Arc::new(Cache { device, block_size, blocks, shards, counters, pressure: OnceLock::new() })
     }
 
     /// Returns the device below.
@@ -187,7 +193,7 @@ impl Cache {
     pub fn fresh(&self, nr: u64) -> Arc<Buffer> {
         let buffer = Arc::new(Buffer::new(nr, zeroes(self.block_size), true));
         let (used, dropped) = self.shard(nr).lock().insert_fresh(buffer);
-        self.counters.evictions.add(dropped.len() as i64);
+        self.evicted(dropped.len());
         drop(dropped);
         used.unwrap_or_else(|existing| {
             existing.zero();
@@ -255,6 +261,31 @@ impl Cache {
         for (loading, block) in run.into_iter().zip(bytes.chunks_exact(self.block_size)) {
             let nr = loading.nr();
             loading.publish(Buffer::new(nr, Arc::from(block), false));
+        }
+    }
+
+    /// Counts blocks that were evicted for others. The caller must hold no lock of a shard.
+    #[inline]
+    fn evicted(&self, blocks: usize) {
+        self.counters.evictions.add(blocks as i64);
+        if blocks > 0
+            && let Some(pressure) = self.pressure.get()
+        {
+            pressure.evicted((blocks * self.block_size) as u64);
+        }
+    }
+
+    /// Counts evictions in `pressure`, too, from now on. Only the first call has an effect.
+    pub fn watch(&self, pressure: Arc<MemoryPressure>) {
+        let _ = self.pressure.set(pressure);
+    }
+
+    /// Changes the capacity to about `bytes`, and drops unused blocks beyond it.
+    pub fn set_capacity(&self, bytes: usize) {
+        let capacity = (bytes / self.block_size).div_ceil(self.shards.len()).max(1);
+        for shard in &self.shards {
+            let dropped = shard.lock().set_capacity(capacity);
+            self.counters.evictions.add(dropped.len() as i64);
         }
     }
 

@@ -166,6 +166,12 @@ impl Shard {
         }
     }
 
+    /// Changes the number of blocks to keep, and drops unused ones beyond it.
+    pub(super) fn set_capacity(&mut self, capacity: usize) -> Dropped {
+        self.capacity = capacity;
+        if self.ring.len() > capacity { self.shrink(capacity) } else { Dropped::new() }
+    }
+
     /// Drops unused blocks, including recently used ones, until `target` are left or all are in
     /// use.
     pub(super) fn shrink(&mut self, target: usize) -> Dropped {

@@ -11,6 +11,7 @@ mod open;
 mod options;
 mod report;
 mod runtime;
+mod shares;
 mod shutdown;
 mod sync;
 
@@ -30,6 +31,7 @@ use extant_format::superblock::{State, Superblock};
 use extant_format::types::FileType;
 use extant_sync::atomic::Ordering;
 use jobs::Jobs;
+use shares::PoolMember;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,6 +46,8 @@ pub struct Fs {
     /// The anchors of open files, by shard.
     _anchors: Vec<Arc<Anchor>>,
     jobs: Option<Jobs>,
+    /// The part in the memory of a runtime.
+    memory: Option<PoolMember>,
     recovery: Recovery,
     /// The journal refers to it weakly.
     _client: Arc<client::StoreClient>,
@@ -159,6 +163,7 @@ impl Fs {
 
     fn stop_jobs(&mut self) -> bool {
         self.ops.vfs.prefetch.bell().stop();
+        self.memory = None;
         self.jobs.take().map(Jobs::stop).is_some()
     }
 

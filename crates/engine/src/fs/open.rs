@@ -3,6 +3,7 @@
 use super::client::StoreClient;
 use super::features::{self, Access};
 use super::jobs::{self, Jobs};
+use super::shares::PoolMember;
 use super::{Fs, OpenOptions, Recovery, boot, fast_commit};
 use crate::alloc::Alloc;
 use crate::bounds::Remarks;
@@ -31,13 +32,16 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Share of the memory for metadata blocks.
-const CACHE_SHARE: u64 = 4;
+pub(super) const CACHE_SHARE: u64 = 4;
 
 /// Share of the memory for free-space trees, at most.
 const TREE_SHARE: u64 = 8;
 
 /// Share of the memory for file content.
-const PAGE_SHARE: u64 = 2;
+pub(super) const PAGE_SHARE: u64 = 2;
+
+/// Share of the memory for inodes and names.
+pub(super) const VFS_SHARE: u64 = 4;
 
 /// Share of the memory for a transaction's blocks, and again for copies that are not home.
 const JOURNAL_SHARE: u64 = 16;
@@ -159,7 +163,7 @@ fn assemble(
     let looks_ahead = options.look_ahead && !options.is_deterministic();
     let ops = Arc::new(Operations::new(Vfs::new(
         store,
-        options.shared_memory() / 4,
+        options.shared_memory() / VFS_SHARE,
         options.names,
         looks_ahead,
     )));
@@ -167,8 +171,13 @@ fn assemble(
     if looks_ahead {
         jobs::look_ahead(&ops, &options.tasks())?;
     }
+    let memory = match options.memory_pool() {
+        Some(pool) => Some(PoolMember::join(pool, &ops, &options.tasks())?),
+        None => None,
+    };
     Ok(Fs {
         ops,
+        memory,
         _anchors: anchors,
         jobs: None,
         recovery,
@@ -447,8 +456,11 @@ pub(super) fn build(
     let head = if write { sb.last_orphan() } else { InodeNr::NONE };
     let quota_files = boot::quota_files(&*dev, &geo, &sb);
     let orphan_file = if write { boot::orphan_file(&*dev, &geo, &sb)? } else { None };
-    let cache =
-        Cache::new(dev.clone(), geo.block_size as usize, (options.memory / CACHE_SHARE) as usize);
+    let cache = Cache::new(
+        dev.clone(),
+        geo.block_size as usize,
+        (options.total_memory() / CACHE_SHARE) as usize,
+    );
     let log_blocks = log.as_ref().map(Log::own_blocks).unwrap_or_default();
     let mut config = Config::new(cache.clone(), log);
     config.commit_interval = options.commit_interval;
@@ -481,7 +493,7 @@ pub(super) fn build(
         remarks: Remarks::default(),
     };
     let vol = Arc::new(vol);
-    check_groups(vol.geo.groups_count, options.memory)?;
+    check_groups(vol.geo.groups_count, options.total_memory())?;
     let groups = Arc::new(Groups::open(vol.clone(), sb)?.with_log(log_blocks));
     let alloc = Arc::new(Alloc::open(vol.clone(), groups.clone())?);
     let quota = Quotas::new(vol.clone(), groups.clone(), quota_files);

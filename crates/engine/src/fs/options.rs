@@ -3,6 +3,7 @@
 use super::Runtime;
 use super::memory::{MIN_MEMORY, default_memory};
 use super::runtime::task_owner;
+use super::shares::MemoryPool;
 use crate::alloc::MAX_AGGRESSION;
 use crate::error::{Error, Result};
 use crate::orphan::OrphanDesign;
@@ -177,7 +178,9 @@ impl OpenOptions {
 
     /// Bounds all caches together, in bytes. Values below 64 MiB count as 64 MiB. The default is a
     /// quarter of the memory that this process may have: the machine's, or the limit of its control
-    /// groups.
+    /// groups. Without effect in a runtime with memory of its own ([`RuntimeBuilder::memory`]).
+    ///
+    /// [`RuntimeBuilder::memory`]: super::RuntimeBuilder::memory
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes.max(MIN_MEMORY);
         self
@@ -335,7 +338,21 @@ impl OpenOptions {
     /// Returns the bytes that are divided among caches with a size that affects the bytes of the
     /// image.
     pub(crate) fn shared_memory(&self) -> u64 {
-        if self.is_deterministic() { MIN_MEMORY } else { self.memory }
+        match self.memory_pool() {
+            None if !self.is_deterministic() => self.memory,
+            // Those that can grow and shrink get a share of the pool.
+            _ => MIN_MEMORY,
+        }
+    }
+
+    /// Returns the memory that the file system shares with others, if it does.
+    pub(super) fn memory_pool(&self) -> Option<&Arc<MemoryPool>> {
+        self.runtime.as_ref().and_then(Runtime::memory).filter(|_| !self.is_deterministic())
+    }
+
+    /// Returns the most bytes that the caches may take.
+    pub(super) fn total_memory(&self) -> u64 {
+        self.memory_pool().map_or(self.memory, |pool| pool.total())
     }
 
     /// Opens the device that a path leads to, as [`crate::Fs::open`] does.

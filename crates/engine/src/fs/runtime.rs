@@ -1,9 +1,12 @@
 //! Threads that many file systems of one process share.
 
 use super::OpenOptions;
+use super::memory::MIN_MEMORY;
+use super::shares::MemoryPool;
 use crate::os::run_in_background;
 use extant_sync::scheduler::{Lanes, Scheduler, SchedulerStats, TaskOwner};
 use extant_sync::shard_count;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The least number of threads: one for timers, one for the background, one for jobs that wait for
@@ -24,6 +27,7 @@ const MAX_BACKGROUND: usize = 8 + 2;
 #[derive(Clone, Debug)]
 pub struct Runtime {
     scheduler: Scheduler,
+    memory: Option<Arc<MemoryPool>>,
 }
 
 /// The bounds of a [`Runtime`].
@@ -31,6 +35,7 @@ pub struct Runtime {
 #[must_use]
 pub struct RuntimeBuilder {
     threads: usize,
+    memory: Option<u64>,
 }
 
 /// Counters of a [`Runtime`].
@@ -45,11 +50,13 @@ pub struct RuntimeStats {
     pub runs: u64,
     /// Wakeups of threads.
     pub wakeups: u64,
+    /// Bytes of [`RuntimeBuilder::memory`] that are lent to file systems; 0 without it.
+    pub memory: u64,
 }
 
 impl Default for RuntimeBuilder {
     fn default() -> Self {
-        RuntimeBuilder { threads: shard_count().clamp(MIN_THREADS, 8) }
+        RuntimeBuilder { threads: shard_count().clamp(MIN_THREADS, 8), memory: None }
     }
 }
 
@@ -59,6 +66,20 @@ impl RuntimeBuilder {
     /// number of processors, between 4 and 8.
     pub fn threads(mut self, n: usize) -> Self {
         self.threads = n.max(MIN_THREADS);
+        self
+    }
+
+    /// Bounds the caches of all file systems of the runtime together, in bytes: pages, metadata
+    /// blocks, inodes and names. Values below 64 MiB count as 64 MiB. By default each file system
+    /// has a bound of its own ([`OpenOptions::memory`]), which has no effect with this one.
+    ///
+    /// Each file system gets 4 MiB, also beyond the bound if that is too small for all of them. The
+    /// rest goes to those whose caches evict: idle ones give their bytes back, and busy ones come
+    /// to equal shares. Beside the bound, the journal of a file system takes up to 8 MiB while it
+    /// has changes that are not in their places yet. File systems with a seed keep a bound of their
+    /// own.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes.max(MIN_MEMORY));
         self
     }
 
@@ -81,7 +102,8 @@ impl RuntimeBuilder {
             lower_priority: run_in_background,
         });
         scheduler.start()?;
-        Ok(Runtime { scheduler })
+        let memory = self.memory.map(|bytes| Arc::new(MemoryPool::new(bytes)));
+        Ok(Runtime { scheduler, memory })
     }
 }
 
@@ -94,7 +116,13 @@ impl Runtime {
     /// The counters now.
     pub fn stats(&self) -> RuntimeStats {
         let SchedulerStats { threads, most_threads, runs, wakeups, .. } = self.scheduler.stats();
-        RuntimeStats { threads, most_threads, runs, wakeups }
+        let memory = self.memory.as_ref().map_or(0, |pool| pool.lent());
+        RuntimeStats { threads, most_threads, runs, wakeups, memory }
+    }
+
+    /// The memory that its file systems share.
+    pub(super) fn memory(&self) -> Option<&Arc<MemoryPool>> {
+        self.memory.as_ref()
     }
 }
 

@@ -20,7 +20,7 @@
 //! a counted reference to an inode.
 
 use extant_format::types::{FileType, InodeNr};
-use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use extant_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use extant_sync::epoch::{Guard, pin};
 use extant_sync::list_lru::{Answer, Cursor, Link, ListLru};
 use extant_sync::table::{Hashed, Table, TableShard};
@@ -230,23 +230,28 @@ pub struct Dentries {
     seeds: SharedSeed,
     /// If false, the table stays empty.
     remembers: bool,
-    limit: i64,
+    limit: AtomicI64,
     bytes: ShardedCounter,
     len: ShardedCounter,
     evicted: ShardedCounter,
 }
 
+/// Returns the bound for `memory` bytes: enough for some names in each shard.
+fn limit_of(memory: u64) -> i64 {
+    let least = 64 * SHARDS as u64 * ENTRY_BYTES;
+    i64::try_from(memory.max(least)).unwrap_or(i64::MAX)
+}
+
 impl Dentries {
     /// Creates a table that tries to stay within `memory` bytes. All hashes depend on `seed`.
     pub fn new(memory: u64, seed: u64) -> Self {
-        let least = 64 * SHARDS as u64 * ENTRY_BYTES;
         Dentries {
             table: Table::new(Level::DentryShard, SHARDS),
             lru: ListLru::new(),
             seed,
             seeds: SharedSeed::from_u64(seed.rotate_left(32)),
             remembers: true,
-            limit: i64::try_from(memory.max(least)).unwrap_or(i64::MAX),
+            limit: AtomicI64::new(limit_of(memory)),
             bytes: ShardedCounter::default(),
             len: ShardedCounter::default(),
             evicted: ShardedCounter::default(),
@@ -319,7 +324,7 @@ impl Dentries {
         self.len.add(1);
         // `shrink` locks other shards of the table.
         drop(shard);
-        if self.bytes.at_least(self.limit) {
+        if self.bytes.at_least(self.limit.load(Ordering::Relaxed)) {
             self.shrink(SHRINK_BATCH);
         }
     }
@@ -363,6 +368,18 @@ impl Dentries {
         self.bytes.sub(entry.bytes());
         self.len.sub(1);
         shard.remove(hash, is)
+    }
+
+    /// Changes the bound, in bytes, and evicts names beyond it.
+    pub fn set_memory(&self, memory: u64) {
+        let limit = limit_of(memory);
+        self.limit.store(limit, Ordering::Relaxed);
+        // The first pass may only clear marks of use.
+        let mut passes = self.len().saturating_mul(2) / SHRINK_BATCH;
+        while passes > 0 && self.bytes.at_least(limit) {
+            self.shrink(SHRINK_BATCH);
+            passes -= 1;
+        }
     }
 
     /// Returns the number of names in memory.
@@ -474,7 +491,7 @@ mod tests {
     #[test]
     fn the_bound_holds_and_the_used_stay() {
         let dentries = Dentries::new(0, 7);
-        let limit = dentries.limit;
+        let limit = dentries.limit.load(Ordering::Relaxed);
         dentries.set(DIR, 0, b"hot", target(1, FileType::Directory));
         for n in 0..50_000u32 {
             dentries.set(DIR, 1, &n.to_le_bytes(), None);

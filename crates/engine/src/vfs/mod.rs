@@ -61,4 +61,11 @@ impl Vfs {
             root: OnceLock::new(),
         }
     }
+
+    /// Changes the bound on inodes and names together, in bytes.
+    pub fn set_memory(&self, memory: u64) {
+        let names = if self.dentries.remembers() { memory / 4 } else { 0 };
+        self.inodes.set_memory(memory - names);
+        self.dentries.set_memory(names);
+    }
 }

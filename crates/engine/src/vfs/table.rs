@@ -31,7 +31,7 @@ use crate::vfs::tmpfiles::TmpfileTable;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, InodeNr};
-use extant_sync::atomic::Ordering;
+use extant_sync::atomic::{AtomicUsize, Ordering};
 use extant_sync::cache::{Cache, Evicted, Held, OnEvict, Verdict};
 use extant_sync::epoch::Guard;
 use extant_sync::lockref::Lockref;
@@ -50,7 +50,7 @@ pub type InodeRef = Held<Arc<Inode>>;
 #[derive(Debug)]
 pub struct InodeTable {
     cache: Cache<Arc<Inode>>,
-    limit: usize,
+    limit: AtomicUsize,
     evicted: ShardedCounter,
     evicted_holds: EvictedHolds,
     tmpfiles: TmpfileTable,
@@ -73,13 +73,17 @@ impl OnEvict for Inode {
     }
 }
 
+/// Returns the number of inodes that fit in `memory` bytes.
+fn limit_of(memory: u64) -> usize {
+    usize::try_from(memory / Inode::BYTES).unwrap_or(usize::MAX).max(16 * SHARDS)
+}
+
 impl InodeTable {
     /// Creates a cache that tries to stay within `memory` bytes, without the inodes' own caches.
     pub fn new(memory: u64) -> Self {
-        let limit = (memory / Inode::BYTES).max(16 * SHARDS as u64) as usize;
         InodeTable {
             cache: Cache::new(Level::InodeTableShard, SHARDS),
-            limit,
+            limit: AtomicUsize::new(limit_of(memory)),
             evicted: ShardedCounter::default(),
             evicted_holds: EvictedHolds::default(),
             tmpfiles: TmpfileTable::default(),
@@ -293,8 +297,20 @@ impl InodeTable {
         u64::try_from(self.evicted.sum()).unwrap_or(0)
     }
 
+    /// Changes the bound, in bytes, and evicts inodes beyond it.
+    pub fn set_memory(&self, memory: u64) {
+        let limit = limit_of(memory);
+        self.limit.store(limit, Ordering::Relaxed);
+        // The first pass may only clear marks of use.
+        let mut passes = self.cache.len().saturating_mul(2) / SHRINK_BATCH;
+        while passes > 0 && self.cache.exceeds(limit) {
+            self.shrink(SHRINK_BATCH);
+            passes -= 1;
+        }
+    }
+
     fn bound(&self) {
-        if self.cache.exceeds(self.limit) {
+        if self.cache.exceeds(self.limit.load(Ordering::Relaxed)) {
             self.shrink(SHRINK_BATCH);
         }
     }

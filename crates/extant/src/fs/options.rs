@@ -58,7 +58,8 @@ impl OpenOptions {
     }
 
     /// Bounds all caches together, in bytes. Values below 64 MiB count as 64 MiB. The default is a
-    /// quarter of the memory that the process may use.
+    /// quarter of the memory that the process may use. Without effect in a runtime with memory of
+    /// its own ([`RuntimeBuilder::memory`](crate::RuntimeBuilder::memory)).
     #[must_use]
     pub fn memory(self, bytes: u64) -> Self {
         self.with(|options| options.memory(bytes))

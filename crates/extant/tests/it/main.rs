@@ -3,6 +3,7 @@
 mod errors;
 mod examples;
 mod handles;
+mod memory;
 mod paths;
 
 use extant::{Fs, mkfs};

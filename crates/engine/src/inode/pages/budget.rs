@@ -11,12 +11,17 @@ use super::Pages;
 use super::map::Totals;
 use crate::inode::Inode;
 use extant_sync::atomic::{AtomicU64, Ordering};
-use extant_sync::{Level, Link, Mutex, Sharded, ShardedCounter, ShardedList, SlabPages};
+use extant_sync::{
+    Level, Link, MemoryPressure, Mutex, Sharded, ShardedCounter, ShardedList, SlabPages,
+};
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Pages dropped from one inode before the next one's turn.
 const EVICT_BATCH: usize = 256;
+
+/// The least bound, in bytes.
+const MIN_BYTES: u64 = 1 << 20;
 
 /// Pages in the page cache, and the inodes with pages under writeback.
 #[derive(Debug)]
@@ -72,6 +77,8 @@ pub struct PageBudget {
     page_size: u64,
     counts: Arc<Counts>,
     queue: Sharded<Mutex<VecDeque<Weak<Inode>>>>,
+    /// Told of evictions, if it was named.
+    pressure: OnceLock<Arc<MemoryPressure>>,
     /// Memory for pages.
     pub frames: SlabPages,
 }
@@ -81,12 +88,23 @@ impl PageBudget {
     pub fn new(limit: u64, page_size: u32) -> PageBudget {
         let page_size = u64::from(page_size.max(1));
         PageBudget {
-            limit: AtomicU64::new(limit.max(1 << 20) / page_size),
+            limit: AtomicU64::new(limit.max(MIN_BYTES) / page_size),
             page_size,
             counts: Arc::new(Counts::new()),
             queue: Sharded::new(|_| Mutex::new(Level::Lru, VecDeque::new())),
+            pressure: OnceLock::new(),
             frames: SlabPages::new(page_size as usize),
         }
+    }
+
+    /// Changes the bound, in bytes. [`PageBudget::shrink`] makes it hold.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes.max(MIN_BYTES) / self.page_size, Ordering::Relaxed);
+    }
+
+    /// Counts evictions in `pressure` from now on. Only the first call has an effect.
+    pub fn watch(&self, pressure: Arc<MemoryPressure>) {
+        let _ = self.pressure.set(pressure);
     }
 
     /// Bytes of all pages.
@@ -171,7 +189,10 @@ impl PageBudget {
     fn evict_from(&self, inode: &Arc<Inode>, queue: &Mutex<VecDeque<Weak<Inode>>>) {
         let pages: &Pages = &inode.pages;
         pages.queued.store(false, Ordering::Release);
-        pages.change(self, |map| map.evict(EVICT_BATCH));
+        let evicted = pages.change(self, |map| map.evict(EVICT_BATCH));
+        if let Some(pressure) = self.pressure.get() {
+            pressure.evicted(evicted as u64 * self.page_size);
+        }
         if pages.any() && !pages.queued.swap(true, Ordering::AcqRel) {
             queue.lock().push_back(Arc::downgrade(inode));
         }
