@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench pages space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -68,6 +68,11 @@ bench: setup
 	$(CARGO) build --release -p extant-cli -p extant-lab
 	$(TARGET)/release/extant-lab bench --runs $(BENCH_RUNS)
 	$(TARGET)/release/extant-lab pairs --runs $(PAIR_RUNS)
+
+# Writes the figures of stored runs (docs/runs) into the pages. To renew a run:
+# `extant-lab pairs --json > docs/runs/pairs.json`.
+pages:
+	$(CARGO) run -q --release -p extant-lab -- pages
 
 # Designs of block allocators beside the engine, and how fragmented long use leaves a file system.
 space: setup

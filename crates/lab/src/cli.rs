@@ -5,7 +5,7 @@ use crate::side::{SIDES, Side};
 use crate::tables::{dref, inodes, orphan, sync};
 use crate::workload::Scale;
 use crate::{
-    age, bars, claims, contention, huge, pairs, prealloc, report, scratch, serve, space60t,
+    age, bars, claims, contention, huge, pages, pairs, prealloc, report, scratch, serve, space60t,
 };
 use clap::{Args, Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
@@ -50,6 +50,8 @@ enum Command {
     /// Fills and uses a file system for a long time, and the kernel's ext4, and looks how
     /// fragmented both are. Needs root.
     Age(age::Args),
+    /// Writes the figures of stored runs, docs/runs/*.json, into the pages of the project.
+    Pages(pages::Args),
     /// Serves a FUSE mount until standard input ends: an image, or nothing but names in memory.
     #[command(hide = true)]
     Serve {
@@ -117,6 +119,7 @@ pub fn main() -> ExitCode {
         Command::Space60t(args) => space60t::run(&args),
         Command::SpaceClaims(args) => claims::run(&args),
         Command::Age(args) => age::run(&args),
+        Command::Pages(args) => pages::run(&args),
         Command::Serve { image, threads, write_through, rings, dir } => {
             let transport = if rings { Transport::IoUring } else { Transport::Device };
             let writeback_cache = !write_through;

@@ -53,7 +53,7 @@ mod tests {
 
     fn row(threads: usize, ours: f64, theirs: f64) -> Row {
         let values = |rate: f64| Values { rate: vec![rate; 3], ..Values::default() };
-        Row { name: "w", threads, bar: Some(2.0), sides: [values(ours), values(theirs)] }
+        Row { name: "w".into(), threads, bar: Some(2.0), sides: [values(ours), values(theirs)] }
     }
 
     #[test]

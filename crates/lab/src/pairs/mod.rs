@@ -8,6 +8,7 @@ mod judge;
 mod text;
 
 use crate::jobs::{self, Crowd, KINDS, Kind, SYNCERS, Size};
+use crate::machine::Machine;
 use crate::measure::Done;
 use crate::report::say;
 use crate::scratch;
@@ -19,10 +20,10 @@ use std::time::Duration;
 
 pub use cost::{Meter, Metered};
 pub use interval::{Interval, Standing};
-pub use judge::Verdict;
+pub use judge::{Verdict, judge};
 
 /// Numbers of threads.
-const THREADS: [usize; 4] = [1, 2, 4, 16];
+pub const THREADS: [usize; 4] = [1, 2, 4, 16];
 
 /// The two sides; ratios are of the first to the second.
 const SIDES: [Side; 2] = [Side::Engine, Side::Ext4];
@@ -95,7 +96,7 @@ impl Plan<'_> {
 }
 
 /// Values of one side in a row, one for each pair.
-#[derive(Clone, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Deserialize, serde::Serialize)]
 pub struct Values {
     /// Operations per second.
     pub rate: Vec<f64>,
@@ -115,10 +116,10 @@ impl Values {
 }
 
 /// A row: a workload with a number of threads.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 pub struct Row {
     /// The workload.
-    pub name: &'static str,
+    pub name: String,
     /// Its threads.
     pub threads: usize,
     /// How many times the kernel's rate it has to be.
@@ -145,7 +146,7 @@ impl Rows {
         let next = self.rows.len();
         let at = *self.places.entry((name, threads)).or_insert(next);
         if at == next {
-            self.rows.push(Row { name, threads, bar, sides: Default::default() });
+            self.rows.push(Row { name: name.to_owned(), threads, bar, sides: Default::default() });
         }
         &mut self.rows[at]
     }
@@ -162,9 +163,11 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if rows.rows.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "`--only` names no row"));
     }
-    let verdicts = judge::judge(&rows.rows);
+    let verdicts = judge(&rows.rows);
     if args.json {
-        say(&format!("{}\n", serde_json::json!({ "rows": rows.rows, "bars": verdicts })))?
+        let machine = Machine::this();
+        let all = serde_json::json!({ "machine": machine, "rows": rows.rows, "bars": verdicts });
+        say(&format!("{all}\n"))?
     } else {
         say(&text::text(&rows.rows, &verdicts, meter.counts_instructions()))?
     }
