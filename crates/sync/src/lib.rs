@@ -37,6 +37,7 @@ mod models;
 mod mutex;
 mod padded;
 mod parking;
+#[cfg(not(loom))]
 mod pressure;
 mod random;
 #[cfg(not(loom))]
@@ -77,6 +78,7 @@ pub use modelled::{
 #[cfg(not(loom))]
 pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use padded::CachePadded;
+#[cfg(not(loom))]
 pub use pressure::MemoryPressure;
 pub use random::{SharedRng, SplitMix64};
 #[cfg(not(loom))]
