@@ -1,0 +1,74 @@
+//! Errors of building: the path in the image, and the cause.
+
+use std::{fmt, io};
+
+/// Errors of building.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// An entry that no image can hold, or that contradicts earlier ones.
+    Entry {
+        /// Path in the image, from its root, without a leading `/`.
+        path: Vec<u8>,
+        /// Cause, as a part of a sentence.
+        cause: String,
+    },
+    /// The content of a file cannot be read, or has changed since it was added.
+    Content {
+        /// Path in the image, from its root, without a leading `/`.
+        path: Vec<u8>,
+        /// Error of the source.
+        error: io::Error,
+    },
+}
+
+/// Result of building.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn entry(path: &[u8], cause: impl fmt::Display) -> Error {
+        Error::Entry { path: path.to_vec(), cause: cause.to_string() }
+    }
+}
+
+/// Displays the path, with bytes that are no text as `\xNN`.
+struct Shown<'a>(&'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("/");
+        }
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                if c.is_control() {
+                    write!(f, "{}", c.escape_default())?
+                } else {
+                    write!(f, "{c}")?
+                }
+            }
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Entry { path, cause } => write!(f, "{}: {cause}", Shown(path)),
+            Error::Content { path, error } => {
+                write!(f, "{}: the content cannot be read: {error}", Shown(path))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Content { error, .. } => Some(error),
+            Error::Entry { .. } => None,
+        }
+    }
+}

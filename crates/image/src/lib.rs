@@ -1,0 +1,18 @@
+//! Builds ext4 images from trees of files, without mounting and without privileges.
+//!
+//! A [`Tree`] collects entries from any number of sources, in memory and without content.
+#![forbid(unsafe_code)]
+
+mod error;
+mod tree;
+
+pub use error::{Error, Result};
+pub use tree::{
+    Attributes, ContentSource, DataRange, EntryKind, FileContent, OpenContent, SourceId, Tree,
+    TreeEntry,
+};
+
+/// The examples of the README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,148 @@
+//! Attributes of nodes: mode, owner, times, extended attributes.
+
+use super::NodeId;
+use extant_format::Timestamp;
+use extant_format::acl::Acl;
+use extant_format::xattr::{NameIndex, XATTR_NAME_MAX, XATTR_VALUE_MAX, split_name};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Attributes of an entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// Permission bits, with set-id and sticky bits; other bits are ignored.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of the data.
+    pub mtime: Timestamp,
+    /// Last access; as `mtime` if unset.
+    pub atime: Option<Timestamp>,
+    /// Last change of the inode; as `mtime` if unset.
+    pub ctime: Option<Timestamp>,
+    /// Extended attributes: full names and values as getxattr(2) gives them. Of equal names the
+    /// last counts.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Default for Attributes {
+    /// Attributes of a directory that was not added itself: mode 0755, owner 0:0, time 0.
+    fn default() -> Self {
+        Attributes {
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            mtime: Timestamp::default(),
+            atime: None,
+            ctime: None,
+            xattrs: Vec::new(),
+        }
+    }
+}
+
+/// An extended attribute in the form that the disk has.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct Xattr {
+    /// Number of the prefix.
+    pub index: u8,
+    /// Name without its prefix.
+    pub name: Vec<u8>,
+    /// Value; access control lists in their short form.
+    pub value: Vec<u8>,
+}
+
+/// A set of extended attributes that many nodes may have; 0 is the empty set.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub(super) struct XattrSetId(pub u32);
+
+/// The distinct sets of extended attributes.
+#[derive(Debug, Default)]
+pub(super) struct XattrSets {
+    sets: Vec<Arc<[Xattr]>>,
+    numbers: HashMap<Arc<[Xattr]>, XattrSetId>,
+}
+
+impl XattrSets {
+    /// Returns the set with these attributes, sorted by prefix and name; `Err` has the cause.
+    pub(super) fn intern(&mut self, list: &[(Vec<u8>, Vec<u8>)]) -> Result<XattrSetId, String> {
+        let mut set: Vec<Xattr> = Vec::with_capacity(list.len());
+        for (name, value) in list {
+            let Some(xattr) = convert(name, value)? else { continue };
+            set.retain(|other| (other.index, &other.name) != (xattr.index, &xattr.name));
+            set.push(xattr);
+        }
+        if set.is_empty() {
+            return Ok(XattrSetId::default());
+        }
+        set.sort();
+        if let Some(number) = self.numbers.get(set.as_slice()) {
+            return Ok(*number);
+        }
+        let set: Arc<[Xattr]> = set.into();
+        self.sets.push(set.clone());
+        let number = u32::try_from(self.sets.len()).map_err(|_| "too many sets of attributes")?;
+        self.numbers.insert(set, XattrSetId(number));
+        Ok(XattrSetId(number))
+    }
+
+    /// Returns the attributes of a set.
+    pub(super) fn get(&self, id: XattrSetId) -> &[Xattr] {
+        let index = (id.0 as usize).checked_sub(1);
+        index.and_then(|index| self.sets.get(index)).map_or(&[], |set| set)
+    }
+}
+
+/// Converts an attribute to the form of the disk. An access control list that the mode expresses
+/// gives `None`.
+fn convert(full: &[u8], value: &[u8]) -> Result<Option<Xattr>, String> {
+    let shown = String::from_utf8_lossy(full);
+    let Some((index, rest)) = split_name(full) else {
+        return Err(format!("the extended attribute {shown} has a prefix that ext4 cannot store"));
+    };
+    if (index, rest) == (NameIndex::SYSTEM, NameIndex::INLINE_DATA_NAME) {
+        return Err(format!("the extended attribute {shown} belongs to the file system"));
+    }
+    if rest.len() > XATTR_NAME_MAX || value.len() > XATTR_VALUE_MAX || full.contains(&0) {
+        let (name, value) = (rest.len(), value.len());
+        return Err(format!(
+            "the extended attribute {shown} has a name of {name} and a value of {value} bytes; \
+             255 and 65536 are the most, without NUL in the name"
+        ));
+    }
+    let is_acl = [NameIndex::POSIX_ACL_ACCESS, NameIndex::POSIX_ACL_DEFAULT].contains(&index);
+    if !is_acl {
+        return Ok(Some(Xattr { index, name: rest.to_vec(), value: value.to_vec() }));
+    }
+    let acl =
+        Acl::from_xattr(value).map_err(|e| format!("the attribute {shown} is no list: {e}"))?;
+    let expressed = |acl: &Acl| index == NameIndex::POSIX_ACL_ACCESS && acl.is_mode();
+    Ok(acl.filter(|acl| !expressed(acl)).map(|acl| Xattr {
+        index,
+        name: Vec::new(),
+        value: acl.to_disk(),
+    }))
+}
+
+/// Times of the nodes that have others than `mtime`.
+#[derive(Debug, Default)]
+pub(super) struct OtherTimes {
+    times: HashMap<NodeId, [Option<Timestamp>; 2]>,
+}
+
+impl OtherTimes {
+    pub(super) fn set(&mut self, node: NodeId, attributes: &Attributes) {
+        let times = [attributes.atime, attributes.ctime];
+        if times.iter().all(Option::is_none) {
+            self.times.remove(&node);
+        } else {
+            self.times.insert(node, times);
+        }
+    }
+
+    /// Returns the access and the change time, if they are set.
+    pub(super) fn get(&self, node: NodeId) -> [Option<Timestamp>; 2] {
+        self.times.get(&node).copied().unwrap_or_default()
+    }
+}

@@ -1,0 +1,110 @@
+//! Removal of entries, of one layer or of all lower ones.
+
+use super::entries::EntryId;
+use super::{Body, NodeId, Tree};
+use crate::error::Result;
+
+impl Tree {
+    /// Begins the next layer. Entries that exist belong to lower layers from now on.
+    pub fn begin_layer(&mut self) {
+        self.layer = self.layer.saturating_add(1);
+    }
+
+    /// Removes an entry with everything below it. Returns whether it was there. A symlink is
+    /// removed itself. The root stays, and only its entries are removed.
+    ///
+    /// # Errors
+    /// [`Error::Entry`](crate::Error::Entry) for a path that no image can hold.
+    pub fn remove(&mut self, path: &[u8]) -> Result<bool> {
+        self.remove_if(path, |_, _| true)
+    }
+
+    /// Removes the entries at and below a path that lower layers made. Entries of the current layer
+    /// stay, with the directories that lead to them, so the order of a layer's entries is of no
+    /// importance. Returns whether a lower entry was at the path.
+    ///
+    /// # Errors
+    /// As [`Tree::remove`].
+    pub fn whiteout(&mut self, path: &[u8]) -> Result<bool> {
+        self.remove_if(path, |entry, current| entry < current)
+    }
+
+    /// Removes the entries below a directory that lower layers made. The directory itself stays. A
+    /// path that leads to no directory is ignored.
+    ///
+    /// # Errors
+    /// As [`Tree::remove`].
+    pub fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
+        let directory = match self.place(path)? {
+            Some((parent, name)) => self.child(parent, name),
+            None => super::path::is_root(path).then_some(NodeId::ROOT),
+        };
+        if let Some(directory) = directory {
+            self.prune(self.below(directory), |entry, current| entry < current);
+        }
+        Ok(())
+    }
+
+    fn remove_if(&mut self, path: &[u8], goes: fn(u16, u16) -> bool) -> Result<bool> {
+        let mut list = Vec::new();
+        match self.place(path)? {
+            Some((parent, name)) => {
+                let Some(entry) = self.live_entry(parent, name) else { return Ok(false) };
+                if !goes(self.entries.get(entry).layer, self.layer) {
+                    return Ok(false);
+                }
+                list.push(entry);
+                list.extend(self.below(self.entries.get(entry).node));
+            }
+            None if super::path::is_root(path) => list = self.below(NodeId::ROOT),
+            None => return Ok(false),
+        }
+        self.prune(list, goes);
+        Ok(true)
+    }
+
+    /// Returns all entries below a node, each directory before its own entries.
+    fn below(&self, node: NodeId) -> Vec<EntryId> {
+        let mut list: Vec<EntryId> = self.children(node).collect();
+        let mut next = 0;
+        while let Some(entry) = list.get(next) {
+            let children = self.children(self.entries.get(*entry).node);
+            list.extend(children);
+            next += 1;
+        }
+        list
+    }
+
+    /// Removes those entries of the list that `goes` names, by the entry's layer and the current
+    /// one, except for directories with entries that stay.
+    fn prune(&mut self, list: Vec<EntryId>, goes: fn(u16, u16) -> bool) {
+        for entry in list.into_iter().rev() {
+            let stays = !goes(self.entries.get(entry).layer, self.layer);
+            if !stays && self.children(self.entries.get(entry).node).next().is_none() {
+                self.detach(entry);
+            }
+        }
+    }
+
+    /// Removes everything below a node, which is replaced.
+    pub(super) fn clear(&mut self, node: NodeId) {
+        self.prune(self.below(node), |_, _| true);
+    }
+
+    /// Takes an entry without children out of its directory.
+    fn detach(&mut self, entry: EntryId) {
+        let node = std::mem::replace(&mut self.entries.get_mut(entry).node, NodeId::NONE);
+        let node = self.node_mut(node);
+        node.links = node.links.saturating_sub(1);
+        self.live -= 1;
+    }
+
+    /// Returns the entries of a directory; none for other nodes.
+    pub(super) fn children(&self, node: NodeId) -> impl Iterator<Item = EntryId> + '_ {
+        let first = match self.node(node).body {
+            Body::Directory { first, .. } => first,
+            _ => EntryId::NONE,
+        };
+        self.entries.siblings(first)
+    }
+}
