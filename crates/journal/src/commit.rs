@@ -71,7 +71,8 @@ pub(crate) fn attempt(core: &Core, begun: Attempt) -> Outcome {
     match attempted {
         Ok(Ok(Some(_))) => return Outcome::Durable,
         Ok(Ok(None)) => {
-            core.control.found_empty(begun, core.running());
+            let is_empty = || core.members.is_empty();
+            core.control.found_empty(begun, core.running(), is_empty);
             return Outcome::Empty;
         }
         Ok(Err(error)) => core.abort(error),

@@ -206,11 +206,16 @@ impl Control {
         self.end(&mut state);
     }
 
-    /// Ends an attempt whose transaction was empty and stays the running one.
-    pub fn found_empty(&self, attempt: Attempt, tid: Tid) {
+    /// Ends an attempt whose transaction was empty and stays the running one. The request for it is
+    /// dropped if the transaction `is_empty` still. Handles join it before the attempt ends, and
+    /// their requests find it requested already.
+    pub fn found_empty(&self, attempt: Attempt, tid: Tid, is_empty: impl Fn() -> bool) {
         let mut state = self.state.lock();
         state.empty_at = attempt.0;
-        state.asked = state.asked.min(tid.previous());
+        // Under the lock: a request that is not seen here comes after this, with its content.
+        if is_empty() {
+            state.asked = state.asked.min(tid.previous());
+        }
         self.wake_all();
         self.end(&mut state);
     }
@@ -277,11 +282,25 @@ mod tests {
         let begun = control.next_attempt(|| RUNNING).expect("it was asked for");
         std::thread::scope(|scope| {
             let other = scope.spawn(|| control.wait(RUNNING, || RUNNING));
-            control.found_empty(begun, RUNNING);
+            control.found_empty(begun, RUNNING, || true);
             // If it came too late to wait for this attempt, it makes its own.
             let waited = other.join().expect("no panic").0;
             assert!(matches!(waited, Waited::Durable | Waited::Lead(_)));
         });
+    }
+
+    /// A handle joins the transaction as soon as an attempt has found it empty, and asks for a
+    /// commit before the attempt ends.
+    #[test]
+    fn a_request_for_content_that_an_attempt_missed_is_kept() {
+        let control = Control::new(Tid(4));
+        control.ask(RUNNING);
+        let begun = control.next_attempt(|| RUNNING).expect("it was asked for");
+        control.ask(RUNNING);
+        control.found_empty(begun, RUNNING, || false);
+        let begun = control.next_attempt(|| RUNNING).expect("the content waits for its commit");
+        control.found_empty(begun, RUNNING, || true);
+        assert_eq!(control.next_attempt(|| RUNNING), Err(NextRun::WhenWoken));
     }
 
     #[test]
