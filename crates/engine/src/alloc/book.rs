@@ -200,7 +200,7 @@ impl Blocks {
         let buffer = self.groups.bitmap_block(h, g, Kind::Blocks)?;
         let (used, wrong) = used(g, &others, &buffer);
         if !used.is_empty() {
-            self.clear(h, g, &used, purpose, &buffer)?;
+            self.clear(h, &used, purpose, &buffer)?;
             self.defer(h.tid(), g, used.iter().map(|part| part.run));
         }
         // Its other clear bits may be a file's blocks, too.
@@ -211,15 +211,15 @@ impl Blocks {
         }
     }
 
-    /// Clears the bits of blocks that are freed.
+    /// Clears the bits of blocks of one group that are freed. `buffer` has the group's bitmap.
     fn clear(
         &self,
         h: &mut Handle<'_>,
-        g: GroupNr,
         parts: &[Part],
         purpose: Purpose,
         buffer: &Arc<Buffer>,
     ) -> Result<()> {
+        let Some(g) = parts.first().map(|part| part.group) else { return Ok(()) };
         let sum = parts.iter().map(|part| part.run.len).sum();
         let most = self.vol.geo.clusters_in_group(g);
         self.groups.join(h, g)?;

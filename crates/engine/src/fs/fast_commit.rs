@@ -29,7 +29,6 @@ pub(super) fn in_memory(
     let mounted = MountedDevice::unclaimed(overlay.clone());
     let store = open::build(
         (mounted.clone(), &mounted),
-        geo,
         sb,
         None,
         &options,

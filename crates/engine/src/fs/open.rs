@@ -61,17 +61,17 @@ pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
 }
 
 fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<Fs> {
-    let dev: Arc<dyn BlockDevice> = mounted.clone();
-    let (sb, geo) = boot::superblock(&*dev)?;
+    let (sb, geo) = boot::superblock(&**mounted)?;
     let mut recovery = Recovery::default();
-    let write = may_write(&*dev, &sb, options, &mut recovery)?;
+    let write = may_write(&**mounted, &sb, options, &mut recovery)?;
+    let opening = Opening { mounted, options, write, recovery };
     if !write || !sb.incompat().contains(Incompat::MMP) {
-        return open_claimed(mounted, geo, &sb, options, write, recovery);
+        return opening.open(&sb, &geo);
     }
     // An owner of its own: the renewal must not wait for other jobs of the file system.
     let renewal = options.tasks().scheduler().owner();
     let mmp = Mmp::claim(mounted.clone(), &sb, &geo, options.interrupt.as_deref(), &renewal)?;
-    match open_claimed(mounted, geo, &sb, options, write, recovery) {
+    match opening.open(&sb, &geo) {
         Ok(mut fs) => {
             let store = Arc::downgrade(&fs.ops.vfs.st);
             mmp.when_lost(move || store.upgrade().into_iter().for_each(|st| stop_writing(&st)));
@@ -87,42 +87,145 @@ fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<F
     }
 }
 
-fn open_claimed(
-    mounted: &Arc<MountedDevice>,
-    geo: Geometry,
-    sb: &Superblock,
-    options: &OpenOptions,
+/// An opening in progress.
+struct Opening<'a> {
+    mounted: &'a Arc<MountedDevice>,
+    options: &'a OpenOptions,
+    /// Whether the file system is opened for writing.
     write: bool,
-    mut recovery: Recovery,
-) -> Result<Fs> {
-    let external_log = external_log(options, write)?;
-    let log_device = external_log.clone().map(|log| -> Arc<dyn BlockDevice> { log });
-    recovery.was_in_use = sb.incompat().contains(Incompat::RECOVER)
-        || sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
-    let recovered =
-        recover(mounted.clone(), log_device.as_ref(), &geo, sb, options, write, &mut recovery);
-    let (dev, log) = match recovered {
-        Err(e @ (Error::Corrupt(_) | Error::Io(_))) if !write && options.skip_damaged_log => {
-            recovery.journal = None;
-            recovery.in_memory = false;
-            recovery.log_skipped = Some(e.to_string());
-            (mounted.clone() as Arc<dyn BlockDevice>, None)
+    /// The report for the caller.
+    recovery: Recovery,
+}
+
+impl Opening<'_> {
+    /// Opens the file system of a superblock, as it was found on the device, and its geometry.
+    fn open(mut self, sb: &Superblock, geo: &Geometry) -> Result<Fs> {
+        let (options, mounted) = (self.options, self.mounted);
+        let external_log = external_log(options, self.write)?;
+        let log_device = external_log.clone().map(|log| -> Arc<dyn BlockDevice> { log });
+        self.recovery.was_in_use = sb.incompat().contains(Incompat::RECOVER)
+            || sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
+        let (dev, log) = match self.recover(log_device.as_ref(), geo, sb) {
+            Err(e @ (Error::Corrupt(_) | Error::Io(_)))
+                if !self.write && options.skip_damaged_log =>
+            {
+                self.recovery.journal = None;
+                self.recovery.in_memory = false;
+                self.recovery.log_skipped = Some(e.to_string());
+                (mounted.clone() as Arc<dyn BlockDevice>, None)
+            }
+            other => other?,
+        };
+        let (sb, _) = boot::superblock(&*dev)?;
+        if !self.write {
+            let mut fs = self.assemble(dev, &sb, sb.clone(), None)?;
+            fs.external_log = external_log;
+            return Ok(fs);
         }
-        other => other?,
-    };
-    let (sb, _) = boot::superblock(&*dev)?;
-    if !write {
-        let mut fs = assemble((dev, mounted), &sb, sb.clone(), None, options, recovery)?;
+        let mut marked = sb.clone();
+        mark_mounted(&*dev, &mut marked, log.is_some(), options)?;
+        let assembled = self.assemble(dev.clone(), &sb, marked, log);
+        let mut fs = assembled.inspect_err(|_| unmark(&*dev, sb))?;
         fs.external_log = external_log;
-        return Ok(fs);
+        start(&mut fs, options).inspect_err(|_| abandon(&fs))?;
+        Ok(fs)
     }
-    let mut marked = sb.clone();
-    mark_mounted(&*dev, &mut marked, log.is_some(), options)?;
-    let assembled = assemble((dev.clone(), mounted), &sb, marked, Some(log), options, recovery);
-    let mut fs = assembled.inspect_err(|_| unmark(&*dev, sb))?;
-    fs.external_log = external_log;
-    start(&mut fs, options).inspect_err(|_| abandon(&fs))?;
-    Ok(fs)
+
+    /// Replays the journal, onto the device or in memory. Gives the device to work on, and the log.
+    fn recover(
+        &mut self,
+        external_log: Option<&Arc<dyn BlockDevice>>,
+        geo: &Geometry,
+        sb: &Superblock,
+    ) -> Result<(Arc<dyn BlockDevice>, Option<Log>)> {
+        let Opening { options, write, ref mut recovery, .. } = *self;
+        let dev: Arc<dyn BlockDevice> = self.mounted.clone();
+        let needed = sb.incompat().contains(Incompat::RECOVER);
+        if options.no_recovery || !(needed || write) {
+            return Ok((dev, None));
+        }
+        let Some(log) = boot::log(&dev, external_log, geo, sb)? else { return Ok((dev, None)) };
+        if !needed && log.needs_recovery() {
+            recovery.log_emptied = true;
+            return Ok((dev.clone(), empty_log(&dev, external_log, geo, sb)?));
+        }
+        if !log.needs_recovery() {
+            if write && log.errno() != 0 {
+                note_errors(&*dev, sb, log.errno())?;
+            }
+            return Ok((dev, Some(log)));
+        }
+        let blocks = device_blocks(&*dev, geo);
+        let replay = recovery::scan(&log, blocks)?;
+        let (outcome, fast) = (replay.outcome(), replay.fast_commits().clone());
+        recovery.journal = Some(outcome);
+        if write {
+            let log = if fast.is_empty() {
+                replay.finish(&*dev)?
+            } else {
+                recovery::scan(&fast_commit::commit(replay, &dev, options)?, blocks)?
+                    .finish(&*dev)?
+            };
+            note_errors(&*dev, sb, outcome.errno)?;
+            return Ok((dev, Some(log)));
+        }
+        recovery.in_memory = true;
+        let full = replay.overlay(dev);
+        if fast.is_empty() {
+            Ok((full, None))
+        } else {
+            Ok((fast_commit::in_memory(full, &fast, options)?, None))
+        }
+    }
+
+    /// Builds the modules, from bottom to top. `before` is the superblock as it was found, `sb` as
+    /// it is marked now.
+    fn assemble(
+        self,
+        dev: Arc<dyn BlockDevice>,
+        before: &Superblock,
+        sb: Superblock,
+        log: Option<Log>,
+    ) -> Result<Fs> {
+        let Opening { mounted, options, write, recovery } = self;
+        let closed = is_closed(before) && recovery.journal.is_none() && !recovery.log_emptied;
+        let store = build((dev, mounted), sb, log, options, Use { write, closed })?;
+        let client = Arc::new(StoreClient(store.clone()));
+        let as_client: Arc<dyn extant_journal::Client> = client.clone();
+        store.journal.set_client(Arc::downgrade(&as_client));
+        store.alloc.set_discard(options.discard);
+        store.alloc.bound_memory(options.shared_memory() / TREE_SHARE);
+        for (name, value) in &options.tunables {
+            store.alloc.set(name, *value)?;
+        }
+        store.quota.ignore_limits(options.use_reserve);
+        let looks_ahead = options.look_ahead && !options.is_deterministic();
+        let ops = Arc::new(Operations::new(Vfs::new(
+            store,
+            options.shared_memory() / VFS_SHARE,
+            options.names,
+            looks_ahead,
+        )));
+        let anchors = ops.moor();
+        if looks_ahead {
+            jobs::look_ahead(&ops, &options.tasks())?;
+        }
+        let memory = match options.memory_pool() {
+            Some(pool) => Some(PoolMember::join(pool, &ops, &options.tasks())?),
+            None => None,
+        };
+        Ok(Fs {
+            ops,
+            memory,
+            _anchors: anchors,
+            jobs: None,
+            recovery,
+            _client: client,
+            clean_state: before.state(),
+            mmp: None,
+            external_log: None,
+        })
+    }
 }
 
 /// The journal's own device, claimed, where one was named and is used.
@@ -132,60 +235,6 @@ fn external_log(options: &OpenOptions, write: bool) -> Result<Option<Arc<Mounted
     }
     let device = options.journal_device(!write)?;
     Ok(device.map(|device| MountedDevice::claimed(device, write)).transpose()?)
-}
-
-/// Builds the modules, from bottom to top. `before` is the superblock as it was found, `sb` as
-/// it is marked now; `log` is `None` for a file system that is only read.
-fn assemble(
-    devices: (Arc<dyn BlockDevice>, &Arc<MountedDevice>),
-    before: &Superblock,
-    sb: Superblock,
-    log: Option<Option<Log>>,
-    options: &OpenOptions,
-    recovery: Recovery,
-) -> Result<Fs> {
-    // The geometry must include the decisions of marking.
-    let geo = Geometry::new(&sb)?;
-    let how = Use {
-        write: log.is_some(),
-        closed: is_closed(before) && recovery.journal.is_none() && !recovery.log_emptied,
-    };
-    let store = build(devices, geo, sb, log.flatten(), options, how)?;
-    let client = Arc::new(StoreClient(store.clone()));
-    let as_client: Arc<dyn extant_journal::Client> = client.clone();
-    store.journal.set_client(Arc::downgrade(&as_client));
-    store.alloc.set_discard(options.discard);
-    store.alloc.bound_memory(options.shared_memory() / TREE_SHARE);
-    for (name, value) in &options.tunables {
-        store.alloc.set(name, *value)?;
-    }
-    store.quota.ignore_limits(options.use_reserve);
-    let looks_ahead = options.look_ahead && !options.is_deterministic();
-    let ops = Arc::new(Operations::new(Vfs::new(
-        store,
-        options.shared_memory() / VFS_SHARE,
-        options.names,
-        looks_ahead,
-    )));
-    let anchors = ops.moor();
-    if looks_ahead {
-        jobs::look_ahead(&ops, &options.tasks())?;
-    }
-    let memory = match options.memory_pool() {
-        Some(pool) => Some(PoolMember::join(pool, &ops, &options.tasks())?),
-        None => None,
-    };
-    Ok(Fs {
-        ops,
-        memory,
-        _anchors: anchors,
-        jobs: None,
-        recovery,
-        _client: client,
-        clean_state: before.state(),
-        mmp: None,
-        external_log: None,
-    })
 }
 
 /// Makes the first changes: processes the orphans of a crash, and starts the jobs.
@@ -292,52 +341,6 @@ fn check_groups(groups: u32, memory: u64) -> Result<()> {
     )))
 }
 
-/// Replays the journal, onto the device or in memory. Gives the device to work on, and the log.
-fn recover(
-    dev: Arc<dyn BlockDevice>,
-    external_log: Option<&Arc<dyn BlockDevice>>,
-    geo: &Geometry,
-    sb: &Superblock,
-    options: &OpenOptions,
-    write: bool,
-    recovery: &mut Recovery,
-) -> Result<(Arc<dyn BlockDevice>, Option<Log>)> {
-    let needed = sb.incompat().contains(Incompat::RECOVER);
-    if options.no_recovery || !(needed || write) {
-        return Ok((dev, None));
-    }
-    let Some(log) = boot::log(&dev, external_log, geo, sb)? else { return Ok((dev, None)) };
-    if !needed && log.needs_recovery() {
-        return empty_log(dev, external_log, geo, sb, recovery);
-    }
-    if !log.needs_recovery() {
-        if write && log.errno() != 0 {
-            note_errors(&*dev, sb, log.errno())?;
-        }
-        return Ok((dev, Some(log)));
-    }
-    let blocks = device_blocks(&*dev, geo);
-    let replay = recovery::scan(&log, blocks)?;
-    let (outcome, fast) = (replay.outcome(), replay.fast_commits().clone());
-    recovery.journal = Some(outcome);
-    if write {
-        let log = if fast.is_empty() {
-            replay.finish(&*dev)?
-        } else {
-            recovery::scan(&fast_commit::commit(replay, &dev, options)?, blocks)?.finish(&*dev)?
-        };
-        note_errors(&*dev, sb, outcome.errno)?;
-        return Ok((dev, Some(log)));
-    }
-    recovery.in_memory = true;
-    let full = replay.overlay(dev);
-    if fast.is_empty() {
-        Ok((full, None))
-    } else {
-        Ok((fast_commit::in_memory(full, &fast, options)?, None))
-    }
-}
-
 /// The blocks that a log may name. The superblock on the device does not bound them: a file system
 /// that was enlarged while it was mounted has its new size in the log only.
 fn device_blocks(dev: &dyn BlockDevice, geo: &Geometry) -> u64 {
@@ -347,21 +350,18 @@ fn device_blocks(dev: &dyn BlockDevice, geo: &Geometry) -> u64 {
 /// Empties a log that the superblock does not require. Its content is older than changes that were
 /// made without it, which a replay would undo. The kernel empties it at mount, too.
 fn empty_log(
-    dev: Arc<dyn BlockDevice>,
+    dev: &Arc<dyn BlockDevice>,
     external_log: Option<&Arc<dyn BlockDevice>>,
     geo: &Geometry,
     sb: &Superblock,
-    recovery: &mut Recovery,
-) -> Result<(Arc<dyn BlockDevice>, Option<Log>)> {
-    let Some(log) = boot::log(&dev, external_log, geo, sb)? else { return Ok((dev, None)) };
+) -> Result<Option<Log>> {
+    let Some(log) = boot::log(dev, external_log, geo, sb)? else { return Ok(None) };
     tracing::warn!(
         "the superblock says that nothing is to be recovered: what the journal holds is dropped"
     );
-    recovery::scan(&log, device_blocks(&*dev, geo))?.discard()?;
-    recovery.log_emptied = true;
-    note_errors(&*dev, sb, log.errno())?;
-    let log = boot::log(&dev, external_log, geo, sb)?;
-    Ok((dev, log))
+    recovery::scan(&log, device_blocks(&**dev, geo))?.discard()?;
+    note_errors(&**dev, sb, log.errno())?;
+    boot::log(dev, external_log, geo, sb)
 }
 
 /// A file system has errors until it is checked: those of a journal that was aborted, and those
@@ -447,12 +447,13 @@ pub(super) struct Use {
 
 pub(super) fn build(
     (dev, mounted): (Arc<dyn BlockDevice>, &Arc<MountedDevice>),
-    geo: Geometry,
     sb: Superblock,
     log: Option<Log>,
     options: &OpenOptions,
     Use { write, closed }: Use,
 ) -> Result<Arc<Store>> {
+    // The geometry must include the decisions of marking.
+    let geo = Geometry::new(&sb)?;
     let head = if write { sb.last_orphan() } else { InodeNr::NONE };
     let quota_files = boot::quota_files(&*dev, &geo, &sb);
     let orphan_file = if write { boot::orphan_file(&*dev, &geo, &sb)? } else { None };

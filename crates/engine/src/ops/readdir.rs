@@ -28,6 +28,14 @@ const BATCH: usize = 64;
 /// As [`BATCH`], where each entry's inode is loaded, whether it is asked for or not.
 const BATCH_PLUS: usize = 16;
 
+/// The kind of listing.
+#[derive(Clone, Copy)]
+enum Listing {
+    Names,
+    /// With each entry's inode.
+    Inodes,
+}
+
 /// Copies of entries, which are handed out when the directory is no longer locked: a caller may
 /// change it then.
 ///
@@ -101,7 +109,7 @@ impl Operations {
         cookie: u64,
         mut each: impl FnMut(dir::Entry<'_>) -> bool,
     ) -> Result<()> {
-        self.read_batches(dir, cookie, BATCH, |_| None, |e, _| each(e))
+        self.read_batches(dir, cookie, Listing::Names, |e, _| each(e))
     }
 
     /// As [`Operations::read_dir_from`], with each entry's inode, which stays in memory while
@@ -113,21 +121,20 @@ impl Operations {
         cookie: u64,
         each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
-        // Under the directory's lock: no name can be removed before its inode is found.
-        let find = |e: &dir::Entry<'_>| {
-            self.record_corruption(self.vfs.given_out(&dir.0, e)).ok().map(Node)
-        };
-        self.read_batches(dir, cookie, BATCH_PLUS, find, each)
+        self.read_batches(dir, cookie, Listing::Inodes, each)
     }
 
     fn read_batches(
         &self,
         dir: &Node,
         mut cookie: u64,
-        size: usize,
-        find: impl Fn(&dir::Entry<'_>) -> Option<Node>,
+        listing: Listing,
         mut each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
+        let size = match listing {
+            Listing::Names => BATCH,
+            Listing::Inodes => BATCH_PLUS,
+        };
         let (mut bad, mut steps) = (Ok(()), Steps::default());
         let mut batch = Batch::default();
         loop {
@@ -138,7 +145,15 @@ impl Operations {
             let read = {
                 let _lock = dir.0.read_lock()?;
                 dir::read(self.st(), &dir.0, cookie, &mut |e| {
-                    batch.push(&e, find(&e));
+                    let node = match listing {
+                        Listing::Names => None,
+                        // Under the directory's lock: no name can be removed before its inode is
+                        // found.
+                        Listing::Inodes => {
+                            self.record_corruption(self.vfs.given_out(&dir.0, &e)).ok().map(Node)
+                        }
+                    };
+                    batch.push(&e, node);
                     batch.entries.len() < size
                 })
             };

@@ -79,28 +79,47 @@ impl Local {
         })
     }
 
-    /// Changes the usage of an owner that is at hand: at once if it has limits.
-    ///
-    /// # Errors
-    /// EDQUOT if limits hold and are exceeded.
-    pub fn change(
+    /// Changes the usage of an owner that is at hand, beyond its limits if need be: at once if it
+    /// has limits.
+    pub fn add(
         &mut self,
         kind: QuotaKind,
         id: u32,
         change: Change,
-        bound: bool,
+        clock: impl FnOnce() -> (u64, Grace),
+    ) {
+        let Some(entry) = self.find(kind, id) else { return };
+        match entry.limited() {
+            Some(owner) => owner.add(change, clock()),
+            None => entry.change.add(change),
+        }
+    }
+
+    /// As [`Self::add`], within the limits.
+    ///
+    /// # Errors
+    /// EDQUOT if limits are exceeded; nothing is changed then.
+    pub fn add_within(
+        &mut self,
+        kind: QuotaKind,
+        id: u32,
+        change: Change,
         clock: impl FnOnce() -> (u64, Grace),
     ) -> Result<()> {
         let Some(entry) = self.find(kind, id) else { return Ok(()) };
-        if !entry.owner.limited.load(Ordering::Acquire) {
-            entry.change.add(change);
-            return Ok(());
+        match entry.limited() {
+            Some(owner) => owner.add_within(change, clock()),
+            None => {
+                entry.change.add(change);
+                Ok(())
+            }
         }
-        if bound {
-            entry.owner.add_within(change, clock())
-        } else {
-            entry.owner.add(change, clock());
-            Ok(())
-        }
+    }
+}
+
+impl Entry {
+    /// The owner, if it has limits.
+    fn limited(&self) -> Option<&Dquot> {
+        self.owner.limited.load(Ordering::Acquire).then_some(&*self.owner)
     }
 }

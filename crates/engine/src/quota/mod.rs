@@ -291,9 +291,11 @@ impl Quotas {
         let mut done = Owners::default();
         for (kind, id) in new.each() {
             let Some(file) = self.sound(kind) else { continue };
-            if let Err(e) = kept.change(kind, id, change, bound, || self.clock(file)) {
+            if !bound {
+                kept.add(kind, id, change, || self.clock(file));
+            } else if let Err(e) = kept.add_within(kind, id, change, || self.clock(file)) {
                 for (kind, id) in done.each() {
-                    let _ = kept.change(kind, id, change.reversed(), false, || self.clock(file));
+                    kept.add(kind, id, change.reversed(), || self.clock(file));
                 }
                 return Err(e);
             }
@@ -301,7 +303,7 @@ impl Quotas {
         }
         for (kind, id) in gone.each() {
             let Some(file) = self.sound(kind) else { continue };
-            let _ = kept.change(kind, id, change.reversed(), false, || self.clock(file));
+            kept.add(kind, id, change.reversed(), || self.clock(file));
         }
         Ok(Outcome::Done)
     }

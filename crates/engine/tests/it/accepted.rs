@@ -32,18 +32,14 @@ fn content(file: usize, piece: u64, len: usize) -> Vec<u8> {
     vec![(file as u64 * 7 + piece * 3) as u8 | 1; len]
 }
 
-/// Accepted pieces: the file, the piece, the offset, and the number of bytes.
-type Accepted = Vec<(usize, u64, u64, usize)>;
+/// A piece: the number of its file, its own, its offset, and the number of bytes.
+type Piece = (usize, u64, u64, usize);
+
+/// Accepted pieces.
+type Accepted = Vec<Piece>;
 
 /// Writes a piece. Returns false if the disk is full.
-fn put(
-    file: &File,
-    nr: usize,
-    piece: u64,
-    offset: u64,
-    len: usize,
-    accepted: &mut Accepted,
-) -> bool {
+fn put(file: &File, (nr, piece, offset, len): Piece, accepted: &mut Accepted) -> bool {
     let written = file.write_at(offset, &content(nr, piece, len));
     if is_full(&written) {
         return false;
@@ -72,7 +68,8 @@ fn fill(fs: &Fs, pieces: u64, piece_len: usize, apart: u64) -> Accepted {
     let mut accepted = Accepted::new();
     for nr in 0.. {
         let Ok(file) = create(fs, &nr.to_string()) else { break };
-        if !(0..pieces).all(|piece| put(&file, nr, piece, piece * apart, piece_len, &mut accepted))
+        if !(0..pieces)
+            .all(|piece| put(&file, (nr, piece, piece * apart, piece_len), &mut accepted))
         {
             break;
         }
@@ -108,7 +105,7 @@ fn a_sparse_file_on_ext3_keeps_accepted_data() {
     let mut accepted = Accepted::new();
     // Each page has a pointer block of its own.
     let full =
-        !(0..20_000).all(|piece| put(&file, 0, piece, piece * 256 * 1024, 1024, &mut accepted));
+        !(0..20_000).all(|piece| put(&file, (0, piece, piece * 256 * 1024, 1024), &mut accepted));
     assert!(full && accepted.len() > 4000, "{}", accepted.len());
     drop(file);
     assert_kept(&image, fs, &accepted);
@@ -142,7 +139,7 @@ fn allocated_blocks_that_are_written_one_by_one_on_a_full_disk_keep_their_conten
     let mut accepted = Accepted::new();
     // Every other block: each needs an extent of its own, and so does the one behind it.
     for (nr, file) in files.iter().enumerate() {
-        if !(0..5).all(|piece| put(file, nr, piece, piece * 2048, 1024, &mut accepted)) {
+        if !(0..5).all(|piece| put(file, (nr, piece, piece * 2048, 1024), &mut accepted)) {
             break;
         }
     }

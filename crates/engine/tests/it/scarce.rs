@@ -260,7 +260,7 @@ fn lacks(base: &Pages, setup: Setup, operation: &Operation, room: u32, copy: &mu
         before = after;
     }
     fs.sync().unwrap_or_else(|e| panic!("{what}: what was accepted is lost: {e}"));
-    assert_kept(fs, &device, setup, &before, copy, undone, &what);
+    assert_kept((fs, &device, setup), &before, copy, undone, &what);
     undone
 }
 
@@ -271,9 +271,7 @@ fn look(fs: &Fs, what: &str) -> Manifest {
 /// Verifies that existing files stay, the image is sound, and the free space equals the reported
 /// one.
 fn assert_kept(
-    fs: Fs,
-    device: &PageDevice,
-    setup: Setup,
+    (fs, device, setup): (Fs, &PageDevice, Setup),
     held: &Manifest,
     copy: &mut Copy,
     undone: u32,

@@ -51,6 +51,14 @@ pub(in crate::extent) fn remove<N: PointersMut>(
     Ok(direct.remove(nodes, &range, how)?.unwrap_or(range.start))
 }
 
+/// A pointer that is not zero.
+#[derive(Clone, Copy)]
+struct Pointer {
+    slot: usize,
+    /// The block that it leads to.
+    block: u32,
+}
+
 /// Adjacent pointers of one level in one block or inode.
 struct Array {
     at: At,
@@ -76,10 +84,10 @@ impl Array {
         let low = (range.start.saturating_sub(self.base) / self.span).min(count) as usize;
         let high = range.end.saturating_sub(self.base).div_ceil(self.span).min(count) as usize;
         let mut rest = self.slots.start + low..self.slots.start + high;
-        while let Some((slot, block)) = self.last(nodes, &rest)? {
+        while let Some(last) = self.last(nodes, &rest)? {
             let (stopped, next) = match self.levels {
-                0 => self.remove_run(nodes, rest.start..slot + 1, how)?,
-                _ => (self.remove_below(nodes, slot, block, range, how)?, slot),
+                0 => self.remove_run(nodes, rest.start..last.slot + 1, how)?,
+                _ => (self.remove_below(nodes, last, range, how)?, last.slot),
             };
             if stopped.is_some() {
                 return Ok(stopped);
@@ -90,14 +98,11 @@ impl Array {
     }
 
     /// Returns the last pointer of the slots that is not zero.
-    fn last<N: PointersMut>(
-        &self,
-        nodes: &N,
-        slots: &Range<usize>,
-    ) -> Result<Option<(usize, u32)>> {
+    fn last<N: PointersMut>(&self, nodes: &N, slots: &Range<usize>) -> Result<Option<Pointer>> {
         let slots = slots.clone();
         nodes.view(self.at, |bytes| {
-            slots.rev().map(|n| (n, pointer(bytes, n))).find(|found| found.1 != 0)
+            let mut all = slots.rev().map(|slot| Pointer { slot, block: pointer(bytes, slot) });
+            all.find(|found| found.block != 0)
         })
     }
 
@@ -136,8 +141,7 @@ impl Array {
     fn remove_below<N: PointersMut>(
         &self,
         nodes: &mut N,
-        slot: usize,
-        block: u32,
+        Pointer { slot, block }: Pointer,
         range: &Range<u64>,
         how: &mut impl Removal<N>,
     ) -> Result<Option<u64>> {

@@ -67,8 +67,9 @@ pub(in crate::file) fn stretch(
     if verity::applies(inode) {
         verity::check(st, inode, blocks.start, &bytes)?;
     }
-    keep(st, inode, blocks.start, &bytes, &kept, generation);
-    Ok(Stretch { lblk: blocks.start, bytes })
+    let stretch = Stretch { lblk: blocks.start, bytes };
+    keep(st, inode, &stretch, &kept, generation);
+    Ok(stretch)
 }
 
 /// Zeroes the bytes behind the end of the file. Returns true if they were not zero.
@@ -82,21 +83,15 @@ fn zero_behind(st: &Store, inode: &Inode, lblk: u32, bytes: &mut [u8]) -> bool {
     dirty
 }
 
-fn keep(
-    st: &Store,
-    inode: &Arc<Inode>,
-    lblk: u32,
-    bytes: &[u8],
-    kept: &[Range<u32>],
-    generation: u64,
-) {
+/// Caches the blocks `kept` of a stretch, unless content has changed since `generation`.
+fn keep(st: &Store, inode: &Arc<Inode>, stretch: &Stretch, kept: &[Range<u32>], generation: u64) {
     if kept.is_empty() {
         return;
     }
     let size = st.block_size();
     let block = |l: u32| {
-        let from = (l - lblk) as usize * size;
-        bytes.get(from..from + size).map(Arc::<[u8]>::from)
+        let from = (l - stretch.lblk) as usize * size;
+        stretch.bytes.get(from..from + size).map(Arc::<[u8]>::from)
     };
     let pages: Vec<(u32, Arc<[u8]>)> =
         kept.iter().cloned().flatten().filter_map(|l| Some((l, block(l)?))).collect();

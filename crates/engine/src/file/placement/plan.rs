@@ -193,10 +193,11 @@ fn hole(
         }
         None => {
             let rights = need.rights.unwrap_or_default();
-            let want = AllocRequest { lblk: first, need: blocks, waits: need.waits, rights };
+            let PlanRequest { growth, waits, .. } = *need;
+            let want = AllocRequest { lblk: first, need: blocks, growth, waits, rights };
             let promised = if need.rights.is_some() { blocks } else { 0 };
             let claim = space::promised(st, inode, (promised, rights), || {
-                space::claim(st, inode, work, want, need.growth, need.reserved)
+                space::claim(st, inode, work, want, need.reserved)
             })?;
             st.quota.release_reservation(inode, promised.saturating_sub(claim.len).into());
             claim

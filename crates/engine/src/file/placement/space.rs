@@ -181,6 +181,8 @@ pub(in crate::file) struct AllocRequest {
     pub lblk: u32,
     /// Blocks needed, in whole clusters.
     pub need: u32,
+    /// How the file grows by the write.
+    pub growth: Growth,
     pub waits: Waits,
     /// Rights of the caller whose content it is.
     pub rights: SpaceRights,
@@ -220,13 +222,12 @@ pub(in crate::file) fn claim(
     inode: &Inode,
     work: &mut Work,
     want: AllocRequest,
-    growth: Growth,
     reserved: &mut u32,
 ) -> Result<Claim> {
     let _of =
         tracing::trace_span!(target: "extant::frsp", "data", inode = inode.ino.0, lblk = want.lblk)
             .entered();
-    let need = match window::take(st, inode, work, want, growth)? {
+    let need = match window::take(st, inode, work, want)? {
         Ahead::Claim(claim) => {
             settle(st, &claim, reserved);
             return Ok(claim);

@@ -84,8 +84,8 @@ pub(in crate::file) fn take(
     inode: &Inode,
     work: &mut Work,
     want: AllocRequest,
-    growth: Growth,
 ) -> Result<Ahead> {
+    let growth = want.growth;
     let low = !extent::has_unwritten(inode);
     if let Some(own) = work {
         match own.take(want.lblk, want.need, low) {
@@ -103,7 +103,7 @@ pub(in crate::file) fn take(
     let found = if small && (around.is_alone() || !open) {
         small_file(st, inode, want, &around, low)
     } else {
-        window(st, inode, work, want, &around, growth.size)
+        window(st, inode, work, want, &around)
     };
     Ok(found.map_or(Ahead::Nothing, Ahead::Claim))
 }
@@ -133,7 +133,6 @@ fn window(
     work: &mut Work,
     want: AllocRequest,
     around: &Around,
-    size: u64,
 ) -> Option<Claim> {
     let low = !extent::has_unwritten(inode);
     let bits = st.geo.cluster_bits;
@@ -142,7 +141,7 @@ fn window(
         return None;
     }
     let own = work.get_or_insert_with(|| st.alloc.prealloc());
-    let free = own.trim(want.lblk, bounds(st, inode, want, around, size));
+    let free = own.trim(want.lblk, bounds(st, inode, want, around));
     let at = u64::from(want.lblk >> bits);
     let most = room.max((want.need >> bits).into());
     if !free.contains(&at) {
@@ -168,7 +167,7 @@ fn window(
 
 /// Returns the window in clusters: by the file's size, without mapped blocks. A request that
 /// extends beyond the window extends it.
-fn bounds(st: &Store, inode: &Inode, want: AllocRequest, around: &Around, size: u64) -> Range<u64> {
+fn bounds(st: &Store, inode: &Inode, want: AllocRequest, around: &Around) -> Range<u64> {
     let bits = st.geo.cluster_bits;
     let (logical, len) = (want.lblk >> bits, (want.need >> bits).max(1));
     let unit = st.geo.block_size << bits;
@@ -177,7 +176,7 @@ fn bounds(st: &Store, inode: &Inode, want: AllocRequest, around: &Around, size: 
     let ask = Ask {
         logical,
         len,
-        size: size.max(least),
+        size: want.growth.size.max(least),
         block: st.geo.block_size,
         unit,
         group: st.geo.clusters_per_group,

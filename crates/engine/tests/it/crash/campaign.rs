@@ -85,8 +85,9 @@ impl Met<'_> {
                 held.clone()
             }
             None => {
-                let case = Case { setup: self.scene.setup, durable, tagged: self.scene.tagged };
-                let held = catch_unwind(AssertUnwindSafe(|| self.examine(bench, case, state)));
+                let Scene { setup, tagged, .. } = *self.scene;
+                let case = Case { state, setup, durable, tagged };
+                let held = catch_unwind(AssertUnwindSafe(|| self.examine(bench, case)));
                 held.unwrap_or_else(|_| Err("a panic".into()))?
             }
         };
@@ -95,16 +96,11 @@ impl Met<'_> {
         if complaints.is_empty() { Ok(()) } else { Err(complaints.join("; ")) }
     }
 
-    fn examine(
-        &mut self,
-        bench: &mut Bench,
-        case: Case<'_>,
-        state: &State,
-    ) -> Result<Arc<Manifest>, String> {
+    fn examine(&mut self, bench: &mut Bench, case: Case<'_>) -> Result<Arc<Manifest>, String> {
         let (rates, rng) = (self.rates, &mut self.rng);
         // Without a journal no recovery can be cut.
         let again = usize::from(!case.setup.unlogged && rng.one_in(rates.again));
-        let recovered = bench.recover(case.setup, state, again > 0)?;
+        let recovered = bench.recover(case, again > 0)?;
         let name = recovered.name(&self.scene.base);
         if let Some(held) = self.recovered.get(&name).filter(|_| !rng.one_in(rates.same)) {
             bench.tally.same += 1;
@@ -117,7 +113,7 @@ impl Met<'_> {
             kernel: case.setup.kernel && rng.one_in(rates.kernel),
             again,
         };
-        let held = Arc::new(bench.look(case, state, recovered, depth, rng)?);
+        let held = Arc::new(bench.look(case, recovered, depth, rng)?);
         match self.recovered.insert(name, held.clone()) {
             Some(before) if !before.diff(&held).is_empty() => {
                 Err(format!("equal bytes, unequal trees: {:?}", before.diff(&held)))

@@ -49,9 +49,10 @@ pub(crate) struct Tally {
     pub truncated: u64,
 }
 
-/// The origin of a state.
+/// A state and its origin.
 #[derive(Clone, Copy)]
 pub(crate) struct Case<'a> {
+    pub state: &'a State,
     pub setup: Setup,
     pub durable: &'a Durable,
     /// See [`super::scene::Scene::tagged`].
@@ -99,16 +100,11 @@ impl Bench {
     }
 
     /// Recovers a state. With `record` the writes of the recovery, and later ones, are recorded.
-    pub fn recover(
-        &mut self,
-        setup: Setup,
-        state: &State,
-        record: bool,
-    ) -> Result<Recovered, String> {
+    pub fn recover(&mut self, case: Case<'_>, record: bool) -> Result<Recovered, String> {
         self.tally.states += 1;
-        let device = Arc::new(RecordingDevice::new(PageDevice::new(state.pages.clone())));
+        let device = Arc::new(RecordingDevice::new(PageDevice::new(case.state.pages.clone())));
         device.pause(!record);
-        let fs = Fs::open_device(device.clone(), &setup.options())
+        let fs = Fs::open_device(device.clone(), &case.setup.options())
             .map_err(|e| format!("opening: {e}"))?;
         device.mark("recovered");
         Ok(Recovered { fs, device })
@@ -118,19 +114,17 @@ impl Bench {
     pub fn examine(
         &mut self,
         case: Case<'_>,
-        state: &State,
         depth: Depth,
         rng: &mut Rng,
     ) -> Result<Manifest, String> {
-        let recovered = self.recover(case.setup, state, depth.again > 0)?;
-        self.look(case, state, recovered, depth, rng)
+        let recovered = self.recover(case, depth.again > 0)?;
+        self.look(case, recovered, depth, rng)
     }
 
     /// Examines a recovered state. Returns its tree.
     pub fn look(
         &mut self,
         case: Case<'_>,
-        state: &State,
         recovered: Recovered,
         depth: Depth,
         rng: &mut Rng,
@@ -156,12 +150,22 @@ impl Bench {
             fs.crash();
         }
         if depth.e2fsck {
-            self.by_e2fsck(case, state, &held, &owned, truncated)?;
+            self.by_e2fsck(case, &held, &owned, truncated)?;
         }
         if depth.kernel {
-            self.by_kernel(state, &held)?;
+            self.by_kernel(case.state, &held)?;
         }
-        self.again(case, state, &device, &held, depth.again, rng)?;
+        let events = device.take_log();
+        let changes = events.iter().filter(|event| event.changes()).count();
+        for _ in 0..depth.again.min(changes) {
+            let mut walk = Walk::new(&case.state.pages, &events);
+            let mut cut = 0;
+            for _ in 0..=rng.below(changes as u64) {
+                cut = walk.step().unwrap_or(cut);
+            }
+            self.again(case, &walk, &held, rng)
+                .map_err(|why| format!("recovery cut at {cut}: {why}"))?;
+        }
         Ok(held)
     }
 
@@ -170,13 +174,12 @@ impl Bench {
     fn by_e2fsck(
         &mut self,
         case: Case<'_>,
-        state: &State,
         held: &Manifest,
         owned: &[u64],
         truncated: bool,
     ) -> Result<(), String> {
         self.tally.e2fsck += 1;
-        let path = self.theirs.put(&state.pages);
+        let path = self.theirs.put(&case.state.pages);
         // An image that was closed needs no recovery.
         let verdict = if case.setup.unlogged { e2fsck::check(path) } else { e2fsck::recover(path) };
         if !verdict.is_clean() {
@@ -213,35 +216,19 @@ impl Bench {
         }
     }
 
-    /// Cuts the recovery, or the writes after it, and recovers again.
+    /// Recovers again after a cut of the recovery, or of the writes after it, to which `walk` came.
     fn again(
         &mut self,
         case: Case<'_>,
-        state: &State,
-        device: &RecordingDevice<PageDevice>,
+        walk: &Walk<'_>,
         held: &Manifest,
-        times: usize,
         rng: &mut Rng,
     ) -> Result<(), String> {
-        let events = device.take_log();
-        let changes = events.iter().filter(|event| event.changes()).count() as u64;
-        for _ in 0..times.min(changes as usize) {
-            let mut walk = Walk::new(&state.pages, &events);
-            let stop = rng.below(changes);
-            let mut cut = 0;
-            for _ in 0..=stop {
-                cut = walk.step().unwrap_or(cut);
-            }
-            let second = walk.state(*rng.pick(&PARTS), rng);
-            self.tally.again += 1;
-            let depth = Depth { go_on: true, e2fsck: rng.one_in(4), kernel: false, again: 0 };
-            let cut_at = |why| format!("recovery cut at {cut}: {why}");
-            let found = self.examine(case, &second, depth, rng).map_err(cut_at)?;
-            if !walk.has_passed_mark() {
-                same("the second recovery", held, &found).map_err(cut_at)?;
-            }
-        }
-        Ok(())
+        let second = walk.state(*rng.pick(&PARTS), rng);
+        self.tally.again += 1;
+        let depth = Depth { go_on: true, e2fsck: rng.one_in(4), kernel: false, again: 0 };
+        let found = self.examine(Case { state: &second, ..case }, depth, rng)?;
+        if walk.has_passed_mark() { Ok(()) } else { same("the second recovery", held, &found) }
     }
 }
 

@@ -65,11 +65,9 @@ fn cut_recovery(setup: Setup, times: usize, work: impl FnOnce(&mut Stage)) {
     let mut rng = Rng::new(7);
     let state = walk.state(Part::All, &mut rng);
     let mut bench = Bench::new();
-    let case = Case { setup, durable: walk.promised(&scene), tagged: false };
+    let case = Case { state: &state, setup, durable: walk.promised(&scene), tagged: false };
     let depth = Depth { go_on: true, e2fsck: true, kernel: true, again: times };
-    bench
-        .examine(case, &state, depth, &mut rng)
-        .unwrap_or_else(|why| panic!("{}: {why}", setup.name));
+    bench.examine(case, depth, &mut rng).unwrap_or_else(|why| panic!("{}: {why}", setup.name));
     println!("{}: {:?}", setup.name, bench.tally);
     assert!(
         bench.tally.again as usize >= times.min(20),
@@ -148,8 +146,8 @@ fn a_truncate_goes_on_after_a_cut_between_its_transactions() {
             continue;
         }
         let state = walk.state(Part::All, &mut rng);
-        let case = Case { setup: MANY_GROUPS, durable, tagged: false };
-        let examined = bench.recover(case.setup, &state, true).and_then(|recovered| {
+        let case = Case { state: &state, setup: MANY_GROUPS, durable, tagged: false };
+        let examined = bench.recover(case, true).and_then(|recovered| {
             // The others are as in all tests.
             let inside = recovered.truncated();
             let depth = Depth {
@@ -158,7 +156,7 @@ fn a_truncate_goes_on_after_a_cut_between_its_transactions() {
                 kernel: false,
                 again: if inside { 4 } else { 0 },
             };
-            bench.look(case, &state, recovered, depth, &mut rng)
+            bench.look(case, recovered, depth, &mut rng)
         });
         examined.unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
     }

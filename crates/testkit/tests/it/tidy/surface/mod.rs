@@ -191,7 +191,7 @@ impl Walk<'_> {
             Item::Struct(item) => {
                 let (parameters, bounds) = generics(&item.generics);
                 self.line(path, format!("{marks}struct{parameters}{bounds}"));
-                let public = self.fields(&place, path, "", (&item.fields, &item.generics), true);
+                let public = self.fields(&place, path, "", (&item.fields, &item.generics));
                 if public && !marks.contains("non_exhaustive") {
                     self.surface.exhaustive.insert(path.to_owned());
                 }
@@ -209,7 +209,7 @@ impl Walk<'_> {
                         format!("{}{}{value}", attributes(&variant.attrs), variant.ident),
                     );
                     let of = format!("{}.", variant.ident);
-                    self.fields(&place, path, &of, (&variant.fields, &item.generics), false);
+                    self.fields(&place, path, &of, (&variant.fields, &item.generics));
                 }
                 if !marks.contains("non_exhaustive") {
                     self.surface.exhaustive.insert(path.to_owned());
@@ -218,7 +218,7 @@ impl Walk<'_> {
             Item::Trait(item) => self.describe_trait(&place, path, item, &marks),
             Item::Fn(item) => {
                 self.line(path, format!("{marks}{}", signature(&item.sig)));
-                self.function(&place, path, &item.attrs, &item.sig, &Generics::default());
+                self.function(&place, path, (&item.attrs, &item.sig), &Generics::default());
             }
             Item::Type(item) => {
                 let (parameters, bounds) = generics(&item.generics);
@@ -240,16 +240,16 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds public fields, or all those of a variant. Returns whether one has a name and is public.
+    /// Adds public fields, or all those of the variant `of`. Returns whether one has a name and is
+    /// public.
     fn fields(
         &mut self,
         place: &Place,
         path: &str,
         of: &str,
         (fields, parameters): (&Fields, &Generics),
-        only_public: bool,
     ) -> bool {
-        let mut found = false;
+        let (mut found, only_public) = (false, of.is_empty());
         for (at, field) in fields.iter().enumerate() {
             if only_public && !is_public(&field.vis) || is_hidden(&field.attrs) {
                 continue;
@@ -279,7 +279,7 @@ impl Walk<'_> {
                     let given = if member.default.is_some() { " (provided)" } else { "" };
                     self.line(path, format!("{}{given}", signature(&member.sig)));
                     let own = format!("{path}::{}", member.sig.ident);
-                    self.function(place, &own, &member.attrs, &member.sig, &item.generics);
+                    self.function(place, &own, (&member.attrs, &member.sig), &item.generics);
                 }
                 TraitItem::Type(member) => {
                     self.line(path, text(member));
@@ -339,7 +339,7 @@ impl Walk<'_> {
                 let marks = attributes(&item.attrs);
                 self.line(path, format!("{of}{marks}{}", signature(&item.sig)));
                 let own = format!("{path}::{}", item.sig.ident);
-                self.function(place, &own, &item.attrs, &item.sig, &block.generics);
+                self.function(place, &own, (&item.attrs, &item.sig), &block.generics);
             }
             ImplItem::Const(item) if is_public(&item.vis) && !is_hidden(&item.attrs) => {
                 let marks = attributes(&item.attrs);
@@ -354,8 +354,7 @@ impl Walk<'_> {
         &mut self,
         place: &Place,
         path: &str,
-        attrs: &[Attribute],
-        sig: &Signature,
+        (attrs, sig): (&[Attribute], &Signature),
         outer: &Generics,
     ) {
         let mut inner = Mentions::new(outer);
