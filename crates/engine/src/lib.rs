@@ -5,7 +5,7 @@
 //! [`Operations::resolve`]. All take `&self`, and any number of threads may call them.
 //!
 //! ```
-//! use extant_engine::{Caller, Follow, Fs, New, OpenFlags, OpenOptions, mkfs};
+//! use extant_engine::{Caller, Follow, Fs, NodeKind, OpenFlags, OpenOptions, mkfs};
 //! use extant_blocks::MemDevice;
 //! use std::sync::Arc;
 //!
@@ -13,7 +13,7 @@
 //! let device = Arc::new(MemDevice::new(64 << 20));
 //! let fs = Fs::create(device.clone(), &mkfs::Options::default(), &OpenOptions::new())?;
 //! let root = fs.root()?;
-//! let node = fs.create(&Caller::default(), &root, b"greeting", 0o644, New::File)?;
+//! let node = fs.create(&root, b"greeting", 0o644, NodeKind::File)?;
 //! let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
 //! file.write_at(0, b"hello")?;
 //! file.sync()?;
@@ -108,13 +108,13 @@ pub use fs::{
     Frozen, Fs, FsStats, Health, OpenOptions, Recovery, Runtime, RuntimeBuilder, RuntimeStats,
 };
 pub use ops::{
-    AccessTimes, Attr, Caller, DirEntry, File, New, Node, OpenFlags, Operations, OrphanReport,
+    AccessTimes, Attr, DirEntry, File, Node, NodeKind, OpenFlags, Operations, OrphanReport,
     RenameFlags, SetAttr, TimeSet,
 };
 pub use orphan::OrphanStats;
 #[doc(hidden)]
 pub use store::PlugPolicy;
 pub use store::PoolStats;
-pub use vfs::{Follow, Identity};
+pub use vfs::{Caller, Follow};
 pub use volume::{Clock, SpaceRights, SystemClock};
 pub use xattr::Mode as XattrMode;

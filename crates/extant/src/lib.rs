@@ -97,15 +97,15 @@ pub mod mkfs {
 pub use device::BlockDevice;
 pub use error::{Error, ErrorKind, Result};
 pub use extant_engine::{
-    Clock, Falloc, FileType, Runtime, RuntimeBuilder, RuntimeStats, SystemClock, Timestamp, Usage,
-    XattrMode,
+    Clock, Falloc, FileType, NodeKind, Runtime, RuntimeBuilder, RuntimeStats, SystemClock,
+    Timestamp, Usage, XattrMode,
 };
 pub use extant_format::error::Corrupt;
 pub use extant_format::types::{BlockNr, GroupNr, InodeNr};
 pub use fs::{Frozen, Fs, OpenOptions};
 pub use handle::{Dir, Entries, Extents, File, Inode, Walk, WalkEntry};
 pub use path::AsBytes;
-pub use types::{DirEntry, Extent, FileOptions, Metadata, NodeKind, Recovery, SetMetadata};
+pub use types::{DirEntry, Extent, FileOptions, Metadata, Recovery, SetMetadata};
 
 /// The examples of the README are tests, too.
 #[cfg(doctest)]

@@ -1,7 +1,7 @@
 //! Values that calls take and give.
 
 use extant_engine as engine;
-use extant_engine::{Attr, FileType, New, TimeSet, Timestamp};
+use extant_engine::{Attr, FileType, TimeSet, Timestamp};
 
 /// Attributes of an inode, all of one moment, as statx(2) has them.
 ///
@@ -168,53 +168,6 @@ impl SetMetadata {
     pub fn modified(mut self, time: Timestamp) -> Self {
         self.0.mtime = Some(TimeSet::At(time));
         self
-    }
-}
-
-/// The kind of a new inode, for [`Dir::create`](crate::Dir::create).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeKind<'a> {
-    /// An empty regular file.
-    File,
-    /// An empty directory.
-    Dir,
-    /// A symlink with this target.
-    Symlink(&'a [u8]),
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
-    /// A character device: major, minor.
-    CharDevice(u32, u32),
-    /// A block device: major, minor.
-    BlockDevice(u32, u32),
-}
-
-impl<'a> NodeKind<'a> {
-    pub(crate) fn to_engine(self) -> New<'a> {
-        match self {
-            NodeKind::File => New::File,
-            NodeKind::Dir => New::Dir,
-            NodeKind::Symlink(target) => New::Symlink(target),
-            NodeKind::Fifo => New::Special(FileType::Fifo, (0, 0)),
-            NodeKind::Socket => New::Special(FileType::Socket, (0, 0)),
-            NodeKind::CharDevice(major, minor) => {
-                New::Special(FileType::CharDevice, (major, minor))
-            }
-            NodeKind::BlockDevice(major, minor) => {
-                New::Special(FileType::BlockDevice, (major, minor))
-            }
-        }
-    }
-
-    /// 0755 for directories, 0777 for symlinks, 0644 for all others.
-    pub(crate) fn permissions(self) -> u16 {
-        match self {
-            NodeKind::Dir => 0o755,
-            NodeKind::Symlink(_) => 0o777,
-            _ => 0o644,
-        }
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::interrupts::Interrupts;
 use crate::types::{ErrorCode, FileAttr, NodeId, WriteFlags};
-use extant_engine::{FileType, New, SetAttr, Timestamp, Usage};
+use extant_engine::{FileType, NodeKind, SetAttr, Timestamp, Usage};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -206,7 +206,7 @@ pub trait Handler: Send + Sync + 'static {
         credentials: Credentials,
         at: (NodeId, &[u8]),
         mode: CreateMode,
-        what: New<'_>,
+        what: NodeKind<'_>,
     ) -> Answer<Entry>;
 
     /// Creates and opens a file. Counts one lookup.

@@ -7,9 +7,9 @@
 //! keeps its blocks, too: some nodes of its index become the level above the others.
 
 use crate::atlas::Atlas;
-use crate::seeds::{Seed, WHO, options};
+use crate::seeds::{Seed, options};
 use extant_blocks::MemDevice;
-use extant_engine::{Falloc, Fs, New, Node, OpenFlags};
+use extant_engine::{Falloc, Fs, Node, NodeKind, OpenFlags};
 use extant_format::dir::DirFormat;
 use extant_format::extent::{self, Index, Leaf, NodeMut, ROOT_SIZE, capacity, seal_extent_block};
 use extant_format::htree::{self, Kind, RootInfo, seal_htree};
@@ -71,7 +71,7 @@ impl Layout {
         let device = Arc::new(MemDevice::from_bytes(image));
         let fs = Fs::open_device(device.clone(), &options()).expect("a good image opens");
         let dir = fs
-            .create(&WHO, &fs.root().expect("root"), DIR.as_bytes(), 0o755, New::Dir)
+            .create(&fs.root().expect("root"), DIR.as_bytes(), 0o755, NodeKind::Dir)
             .expect("mkdir");
         let unit = u64::from(Atlas::of(image).geo.cluster_ratio()) << 10;
         let files: Vec<u64> = (0..FILES).map(|n| self.file(&fs, &dir, n, unit)).collect();
@@ -88,7 +88,7 @@ impl Layout {
     /// A file with all blocks for its map. Returns its number.
     fn file(&self, fs: &Fs, dir: &Node, n: u64, unit: u64) -> u64 {
         let node =
-            fs.create(&WHO, dir, format!("file{n}").as_bytes(), 0o644, New::File).expect("create");
+            fs.create(dir, format!("file{n}").as_bytes(), 0o644, NodeKind::File).expect("create");
         let file =
             fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
         let room = usize::from(capacity(1024));
@@ -234,8 +234,8 @@ impl Layout {
 
 /// A directory of many long names. Returns its number.
 fn directory(fs: &Fs, parent: &Node) -> u64 {
-    let dir = fs.create(&WHO, parent, b"dir", 0o755, New::Dir).expect("mkdir");
-    let file = fs.create(&WHO, &dir, b"linked", 0o644, New::File).expect("create");
+    let dir = fs.create(parent, b"dir", 0o755, NodeKind::Dir).expect("mkdir");
+    let file = fs.create(&dir, b"linked", 0o644, NodeKind::File).expect("create");
     (0..NAMES).for_each(|n| fs.link(&file, &dir, format!("{n:0>250}").as_bytes()).expect("link"));
     dir.ino()
 }

@@ -1,8 +1,10 @@
 //! Runs all operations of a program on an image, and detects panics, hangs and writes of readers.
 
-use crate::seeds::{WHO, options};
+use crate::seeds::options;
 use extant_blocks::{FaultDevice, MemDevice, Op};
-use extant_engine::{Falloc, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode};
+use extant_engine::{
+    Falloc, FileType, Fs, Node, NodeKind, OpenFlags, RenameFlags, SetAttr, XattrMode,
+};
 use extant_testkit::rng::Rng;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -96,7 +98,7 @@ fn read_only(base: &Arc<MemDevice>) -> Result<(), String> {
         walk(&fs);
         let _ = fs.stats();
         let root = fs.root();
-        let made = root.map(|root| fs.create(&WHO, &root, b"never", 0o644, New::File).is_ok());
+        let made = root.map(|root| fs.create(&root, b"never", 0o644, NodeKind::File).is_ok());
         if made.unwrap_or(false) {
             return Err("a read-only file system changed".into());
         }
@@ -200,18 +202,21 @@ fn change(fs: &Fs, nodes: &[Node], step: u64, rng: &mut Rng) {
     let name = some_name(fs, dir, rng);
     let new = format!("new name {}", rng.below(30)).into_bytes();
     match step % 10 {
-        0 => drop(fs.create(&WHO, dir, &new, 0o644, New::File).map(|node| alter(fs, &node, rng))),
-        1 => drop(fs.create(&WHO, dir, &new, 0o755, New::Dir)),
+        0 => drop(fs.create(dir, &new, 0o644, NodeKind::File).map(|node| alter(fs, &node, rng))),
+        1 => drop(fs.create(dir, &new, 0o755, NodeKind::Dir)),
         2 => drop(fs.create(
-            &WHO,
             dir,
             &new,
             0o755,
-            New::Symlink(&vec![b's'; rng.below(200) as usize + 1]),
+            NodeKind::Symlink(&vec![b's'; rng.below(200) as usize + 1]),
         )),
         3 => drop(fs.unlink(dir, &name).or_else(|_| fs.rmdir(dir, &name))),
-        4 => drop(fs.rename(dir, &name, other, &new, RenameFlags::empty())),
-        5 => drop(fs.rename(dir, &name, other, &some_name(fs, other, rng), RenameFlags::EXCHANGE)),
+        4 => drop(fs.rename((dir, &name), (other, &new), RenameFlags::empty())),
+        5 => drop(fs.rename(
+            (dir, &name),
+            (other, &some_name(fs, other, rng)),
+            RenameFlags::EXCHANGE,
+        )),
         6 => drop(fs.link(rng.pick(nodes), dir, &new)),
         7 => drop(fs.sync()),
         _ => alter(fs, rng.pick(nodes), rng),

@@ -5,8 +5,7 @@ use crate::atlas::Atlas;
 use crate::records::{self, CREATE, Record, UNLINK};
 use extant_blocks::MemDevice;
 use extant_engine::{
-    Caller, Clock, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, Timestamp,
-    XattrMode,
+    Clock, Falloc, File, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, Timestamp, XattrMode,
 };
 use extant_format::extent::Leaf;
 use extant_format::jbd2::JournalSuperblock;
@@ -15,9 +14,6 @@ use extant_testkit::rng::Rng;
 use extant_testkit::tool::run;
 use std::ffi::OsString;
 use std::sync::Arc;
-
-/// Credentials of all operations.
-pub const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 /// A valid image.
 pub struct Seed {
@@ -201,9 +197,9 @@ pub fn options() -> OpenOptions {
 /// Makes one object of each kind. Returns open files without names.
 fn fill(fs: &Fs) -> Vec<File> {
     let root = fs.root().expect("root");
-    let dir = fs.create(&WHO, &root, b"dir", 0o755, New::Dir).expect("mkdir");
-    let sub = fs.create(&WHO, &dir, b"sub", 0o755, New::Dir).expect("mkdir");
-    fs.create(&WHO, &sub, b"deep", 0o700, New::Dir).expect("mkdir");
+    let dir = fs.create(&root, b"dir", 0o755, NodeKind::Dir).expect("mkdir");
+    let sub = fs.create(&dir, b"sub", 0o755, NodeKind::Dir).expect("mkdir");
+    fs.create(&sub, b"deep", 0o700, NodeKind::Dir).expect("mkdir");
     links(fs, &root, &dir);
     fragmented(fs, &root);
     for (n, len) in [0, 30, 150, 5000, 70_000].into_iter().enumerate() {
@@ -214,16 +210,15 @@ fn fill(fs: &Fs) -> Vec<File> {
         let _ = fs.set_xattr(&node, b"user.short", b"value", XattrMode::Any);
         let _ = fs.set_xattr(&node, b"trusted.long", &vec![n as u8; len], XattrMode::Any);
     }
-    fs.create(&WHO, &dir, b"short", 0o777, New::Symlink(b"sub/file2")).expect("symlink");
-    fs.create(&WHO, &dir, b"long", 0o777, New::Symlink(&[b'l'; 300])).expect("symlink");
-    fs.create(&WHO, &dir, b"fifo", 0o600, New::Special(extant_engine::FileType::Fifo, (0, 0)))
-        .expect("mkfifo");
+    fs.create(&dir, b"short", 0o777, NodeKind::Symlink(b"sub/file2")).expect("symlink");
+    fs.create(&dir, b"long", 0o777, NodeKind::Symlink(&[b'l'; 300])).expect("symlink");
+    fs.create(&dir, b"fifo", 0o600, NodeKind::Fifo).expect("mkfifo");
     orphans(fs, &root)
 }
 
 /// Fills a directory until it has an index, of two levels if blocks are small.
 fn links(fs: &Fs, root: &Node, dir: &Node) {
-    let many = fs.create(&WHO, root, b"many", 0o755, New::Dir).expect("mkdir");
+    let many = fs.create(root, b"many", 0o755, NodeKind::Dir).expect("mkdir");
     let file = write(fs, dir, b"linked", &[(0, 10)]);
     for n in 0..600 {
         fs.link(&file, &many, format!("a rather long name of a link {n}").as_bytes())
@@ -256,7 +251,7 @@ fn open(fs: &Fs, node: &Node) -> File {
 }
 
 fn write(fs: &Fs, dir: &Node, name: &[u8], pieces: &[(u64, usize)]) -> Node {
-    let node = fs.create(&WHO, dir, name, 0o644, New::File).expect("create");
+    let node = fs.create(dir, name, 0o644, NodeKind::File).expect("create");
     let file = open(fs, &node);
     for (offset, len) in pieces {
         let data = Rng::new(*offset).bytes(*len);

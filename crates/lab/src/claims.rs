@@ -15,7 +15,7 @@ use crate::target::{How, io_error};
 use clap::Args as ClapArgs;
 use extant_blocks::{BlockDevice, SparseDevice};
 use extant_engine::mkfs::{self, Zeroing};
-use extant_engine::{Caller, Fs, FsStats, New, OpenFlags, OpenOptions};
+use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
@@ -114,14 +114,8 @@ fn memory() -> io::Result<Claim> {
 fn write_files(fs: &Fs) -> extant_engine::Result<()> {
     let data = vec![0; FILE_BYTES];
     for file in 0..FILES {
-        let node = fs.create(
-            &Caller::default(),
-            &fs.root()?,
-            format!("d{file}").as_bytes(),
-            0o755,
-            New::Dir,
-        )?;
-        let node = fs.create(&Caller::default(), &node, b"f", 0o644, New::File)?;
+        let node = fs.create(&fs.root()?, format!("d{file}").as_bytes(), 0o755, NodeKind::Dir)?;
+        let node = fs.create(&node, b"f", 0o644, NodeKind::File)?;
         let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
         let mut done = 0;
         while done < data.len() {

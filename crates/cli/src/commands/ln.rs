@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, ends_with_slash, inside, join};
 use crate::text::shown;
-use extant_engine::{Caller, Errno, FileType, Follow, Fs, New};
+use extant_engine::{Errno, FileType, Follow, Fs, NodeKind};
 use std::ffi::OsString;
 
 /// Make hard links, or symlinks with -s
@@ -62,7 +62,7 @@ fn link(args: &Args, fs: &Fs, target: &[u8], path: &[u8], into: bool) -> Result<
         fs.lookup(&dir, name).and(Err(Errno::Exist.into())).at_path(&made)?;
     }
     if args.symbolic {
-        fs.create(&Caller::default(), &dir, name, 0o777, New::Symlink(target)).at_path(&made)?;
+        fs.create(&dir, name, 0o777, NodeKind::Symlink(target)).at_path(&made)?;
     } else {
         let node = fs.resolve(target, Follow::No).at_path(target)?;
         fs.link(&node, &dir, name).at_path(&made)?;

@@ -5,7 +5,7 @@ use crate::copy::owner::{Owner, parse_owner};
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, inside};
 use crate::text::shown;
-use extant_engine::{Caller, Errno, FileType, Follow, Fs, New, Node};
+use extant_engine::{Caller, Errno, FileType, Follow, Fs, Node, NodeKind};
 use std::ffi::OsString;
 
 /// Make directories
@@ -52,12 +52,12 @@ fn make(args: &Args, fs: &Fs, path: &[u8]) -> Result {
         return make_all(fs, &who, path, args.mode).map(|_| ());
     }
     let (dir, name) = fs.resolve_parent(path).at_path(path)?;
-    fs.create(&who, &dir, name, args.mode, New::Dir).at_path(path)?;
+    fs.create_as(&who, (&dir, name), args.mode, NodeKind::Dir).at_path(path)?;
     Ok(())
 }
 
 /// Makes a directory and its missing parents, and returns the directory.
-pub fn make_all(fs: &Fs, who: &Caller, path: &[u8], mode: u16) -> Result<Node> {
+pub fn make_all(fs: &Fs, who: &Caller<'_>, path: &[u8], mode: u16) -> Result<Node> {
     let mut made = Vec::new();
     let mut dir = fs.root().at("/")?;
     let mut parts = path.split(|b| *b == b'/').filter(|part| !part.is_empty()).peekable();
@@ -68,7 +68,7 @@ pub fn make_all(fs: &Fs, who: &Caller, path: &[u8], mode: u16) -> Result<Node> {
         dir = match fs.resolve(&made, Follow::Yes) {
             Ok(node) => node,
             Err(e) if e.is(Errno::NoEnt) => {
-                fs.create(who, &dir, part, mode, New::Dir).at_path(&made)?
+                fs.create_as(who, (&dir, part), mode, NodeKind::Dir).at_path(&made)?
             }
             Err(e) => return Err(e).at_path(&made),
         };

@@ -34,7 +34,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
             return Err(extant_engine::Error::from(Errno::NotDir)).at_path(from);
         }
         let (new_dir, new_name) = target(fs, to, name, moves_directory).at_path(to)?;
-        fs.rename(&dir, name, &new_dir, new_name, flags).at(format_args!(
+        fs.rename((&dir, name), (&new_dir, new_name), flags).at(format_args!(
             "{} to {}",
             shown(from),
             shown(to)

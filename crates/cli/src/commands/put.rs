@@ -8,7 +8,7 @@ use crate::copy::source;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, ends_with_slash, inside};
 use crate::text::shown;
-use extant_engine::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenFlags};
+use extant_engine::{Caller, Errno, FileType, Follow, Fs, Node, NodeKind, OpenFlags};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -81,7 +81,7 @@ fn base(fs: &Fs, path: &[u8], owner: Option<Owner>) -> Result<Node> {
     let dir = match fs.resolve(path, Follow::Yes) {
         Err(e) if e.is(Errno::NoEnt) => {
             let (dir, name) = fs.resolve_parent(path).at_path(path)?;
-            fs.create(&who, &dir, name, 0o755, New::Dir).at_path(path)?
+            fs.create_as(&who, (&dir, name), 0o755, NodeKind::Dir).at_path(path)?
         }
         other => other.at_path(path)?,
     };
@@ -124,7 +124,7 @@ fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
         name,
         owner: args.owner.or(kept).map_or_else(Caller::default, Owner::caller),
         mode: old.map_or(0o644, |attr| attr.mode & 0o7777),
-        what: New::File,
+        what: NodeKind::File,
     };
     let mut placer = Placer::new(fs, &job);
     let placed = placer.place(&wanted, path, |node| stream(fs, node, &job));

@@ -13,8 +13,8 @@ pub struct Owner {
 
 impl Owner {
     /// Returns the owner as the creator of new inodes.
-    pub fn caller(self) -> Caller {
-        Caller { uid: self.uid, gid: self.gid, umask: 0 }
+    pub fn caller(self) -> Caller<'static> {
+        Caller { uid: self.uid, gid: self.gid, ..Caller::default() }
     }
 }
 

@@ -6,7 +6,7 @@
 //! sync.
 
 use super::job::{Copied, Job};
-use extant_engine::{Caller, Errno, FileType, Fs, New, Node, RenameFlags};
+use extant_engine::{Caller, Errno, FileType, Fs, Node, NodeKind, RenameFlags};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -22,11 +22,11 @@ pub struct Wanted<'a> {
     /// The name in it.
     pub name: &'a [u8],
     /// Owner of the file.
-    pub owner: Caller,
+    pub owner: Caller<'a>,
     /// Permissions.
     pub mode: u16,
     /// The rest.
-    pub what: New<'a>,
+    pub what: NodeKind<'a>,
 }
 
 /// A complete file that is to be renamed.
@@ -61,7 +61,8 @@ impl<'a> Placer<'a> {
         path: &[u8],
         fill: impl FnOnce(&Node) -> Result,
     ) -> Result<Node> {
-        let copied = if matches!(wanted.what, New::File) { Copied::File } else { Copied::Other };
+        let copied =
+            if matches!(wanted.what, NodeKind::File) { Copied::File } else { Copied::Other };
         let Wanted { dir, name, .. } = *wanted;
         match self.create(wanted, name) {
             Err(e) if e.is(Errno::Exist) => {}
@@ -88,7 +89,7 @@ impl<'a> Placer<'a> {
     }
 
     fn create(&self, wanted: &Wanted<'_>, name: &[u8]) -> extant_engine::Result<Node> {
-        self.fs.create(&wanted.owner, wanted.dir, name, wanted.mode, wanted.what)
+        self.fs.create_as(&wanted.owner, (wanted.dir, name), wanted.mode, wanted.what)
     }
 
     /// Completes a new file; takes its name away again if that fails.
@@ -121,7 +122,7 @@ impl<'a> Placer<'a> {
             let renamed = synced.clone().and_then(|()| {
                 let flags = RenameFlags::empty();
                 self.fs
-                    .rename(&one.dir, &one.beside, &one.dir, &one.name, flags)
+                    .rename((&one.dir, &one.beside), (&one.dir, &one.name), flags)
                     .map_err(|e| e.to_string())
             });
             match renamed {

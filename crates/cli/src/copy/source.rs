@@ -19,8 +19,8 @@ use super::replace::{Placer, Wanted, free_name};
 use crate::image::join;
 use crate::walk::{MAX_DEPTH, TOO_DEEP};
 use extant_engine::{
-    Errno, File as ImageFile, FileType, Fs, New, Node, OpenFlags, RenameFlags, SetAttr, TimeSet,
-    Timestamp, XattrMode,
+    Errno, File as ImageFile, FileType, Fs, Node, NodeKind, OpenFlags, RenameFlags, SetAttr,
+    TimeSet, Timestamp, XattrMode,
 };
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
 use std::collections::HashMap;
@@ -205,8 +205,12 @@ impl<'a> Copier<'a> {
         let meta = source.metadata()?;
         let place = place.below(name, &source)?;
         // The directory is private to its owner until its attributes are set at the end.
-        let made = match self.fs.create(&self.owner_of(&meta).caller(), dir, name, 0o700, New::Dir)
-        {
+        let made = match self.fs.create_as(
+            &self.owner_of(&meta).caller(),
+            (dir, name),
+            0o700,
+            NodeKind::Dir,
+        ) {
             Err(e) if e.is(Errno::Exist) => {
                 let there = self.fs.lookup(dir, name)?;
                 match there.file_type() {
@@ -270,7 +274,7 @@ impl<'a> Copier<'a> {
         }
         let from = Held::Open(from);
         let meta = from.metadata()?;
-        let wanted = self.wanted(entry, &meta, New::File);
+        let wanted = self.wanted(entry, &meta, NodeKind::File);
         placer.place(&wanted, &self.source_path(entry), |node| {
             let flags =
                 OpenFlags { write: true, direct: meta.len() >= MIN_STREAM, ..OpenFlags::default() };
@@ -289,18 +293,18 @@ impl<'a> Copier<'a> {
     ) -> Result<Node> {
         let target;
         let ftype = meta.file_type();
-        let device = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+        let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
         let what = if ftype.is_symlink() {
             target = rustix::fs::readlinkat(known, c"", Vec::new())?.into_bytes();
-            New::Symlink(&target)
+            NodeKind::Symlink(&target)
         } else if ftype.is_block_device() {
-            New::Special(FileType::BlockDevice, device)
+            NodeKind::BlockDevice(major, minor)
         } else if ftype.is_char_device() {
-            New::Special(FileType::CharDevice, device)
+            NodeKind::CharDevice(major, minor)
         } else if ftype.is_fifo() {
-            New::Special(FileType::Fifo, (0, 0))
+            NodeKind::Fifo
         } else if ftype.is_socket() {
-            New::Special(FileType::Socket, (0, 0))
+            NodeKind::Socket
         } else {
             return Err(replaced().into());
         };
@@ -309,7 +313,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Returns the file of the image to be made for an entry.
-    fn wanted<'e>(&self, entry: &Entry<'e>, meta: &Metadata, what: New<'e>) -> Wanted<'e> {
+    fn wanted<'e>(&self, entry: &Entry<'e>, meta: &Metadata, what: NodeKind<'e>) -> Wanted<'e> {
         let owner = self.owner_of(meta).caller();
         // Permissions widen last, when the ACL is there. A symlink's do not change.
         let limit = if meta.file_type().is_symlink() { 0o7777 } else { 0o700 };
@@ -445,7 +449,7 @@ impl<'a> Copier<'a> {
     /// Replaces a name at once: there is no moment without it.
     fn link_over(&self, node: &Node, dir: &Node, name: &[u8]) -> Result {
         let beside = free_name(|beside| self.fs.link(node, dir, beside))?.1;
-        let renamed = self.fs.rename(dir, &beside, dir, name, RenameFlags::empty());
+        let renamed = self.fs.rename((dir, &beside), (dir, name), RenameFlags::empty());
         Ok(renamed.or_else(|e| self.fs.unlink(dir, &beside).and(Err(e)))?)
     }
 

@@ -142,10 +142,11 @@ Options of -o:
   allow_idmap                   the kernel may show the mount elsewhere with ids mapped
   commit=SECONDS                how long a change may stay in memory, up to 86400; 0: the default, 5
   errors=continue|remount-ro|panic
-                                after an error in the file system's own structures; the superblock says it by
-                                default, and panic is as remount-ro
+                                after an error in the file system's own structures; the superblock
+                                says it by default, and panic is as remount-ro
   data=ordered|writeback|journal
-                                whether file data goes through the journal, too; writeback is as ordered
+                                whether file data goes through the journal, too; writeback is as
+                                ordered
   discard, nodiscard            whether the disk is told of freed space
   init_itable, noinit_itable    whether unused parts of inode tables are zeroed in the background
   io=buffered|direct            access to the image through the page cache, or past it
@@ -162,8 +163,8 @@ Options of -o:
   prefetch_block_bitmaps, no_prefetch_block_bitmaps, prefetch_block_bitmaps=0|1
                                 whether block bitmaps are scanned in the background
 Options of every mount:
-  suid, nosuid, dev, nodev, exec, noexec, atime, noatime, diratime, nodiratime, relatime, norelatime,
-  strictatime, nostrictatime, sync, async, dirsync
+  suid, nosuid, dev, nodev, exec, noexec, atime, noatime, diratime, nodiratime, relatime,
+  norelatime, strictatime, nostrictatime, sync, async, dirsync
 Accepted without effect, for lists that are written for mount(8) or for the kernel's ext4:";
 
 impl Options {

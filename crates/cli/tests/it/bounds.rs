@@ -4,7 +4,7 @@
 use crate::args;
 use crate::program::{EXTANT, done, extant, json};
 use crate::rival::beside_a_rival;
-use extant_engine::{Caller, Fs, New, OpenOptions};
+use extant_engine::{Fs, NodeKind, OpenOptions};
 use extant_testkit::tool::{Printed, run};
 use extant_testkit::{Image, Scratch, e2fsck};
 use std::ffi::OsString;
@@ -33,12 +33,11 @@ fn deep_trees_need_memory_for_one_path() {
     const LEVELS: usize = 2040;
     let image = image(64 << 20);
     let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).unwrap();
-    let mut dir =
-        fs.create(&Caller::default(), &fs.root().unwrap(), b"deep", 0o755, New::Dir).unwrap();
+    let mut dir = fs.create(&fs.root().unwrap(), b"deep", 0o755, NodeKind::Dir).unwrap();
     for _ in 0..LEVELS {
-        dir = fs.create(&Caller::default(), &dir, &[b'n'; 200], 0o755, New::Dir).unwrap();
+        dir = fs.create(&dir, &[b'n'; 200], 0o755, NodeKind::Dir).unwrap();
     }
-    fs.create(&Caller::default(), &dir, b"bottom", 0o644, New::File).unwrap();
+    fs.create(&dir, b"bottom", 0o644, NodeKind::File).unwrap();
     drop(dir);
     fs.unmount().unwrap();
     let (path, most) = (image.path(), 160 << 10);

@@ -531,7 +531,7 @@ fn chance() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Caller, Clock, Errno, File, New, OpenFlags, Timestamp};
+    use crate::{Clock, Errno, File, NodeKind, OpenFlags, Timestamp};
     use extant_testkit::{FeatureSet, Memory};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::mpsc::channel;
@@ -579,9 +579,8 @@ mod tests {
         let (fs, panics) = brittle(Some("it needs recovery"));
         let root = fs.root().unwrap();
         panics.store(true, Ordering::Relaxed);
-        let made = catch_unwind(AssertUnwindSafe(|| {
-            fs.create(&Caller::default(), &root, b"file", 0o644, New::File)
-        }));
+        let made =
+            catch_unwind(AssertUnwindSafe(|| fs.create(&root, b"file", 0o644, NodeKind::File)));
         assert!(made.is_err(), "the clock panics");
         panics.store(false, Ordering::Relaxed);
         assert!(fs.is_read_only(), "the journal is aborted");
@@ -596,9 +595,7 @@ mod tests {
             let (fs, panics) = brittle(None);
             let root = fs.root().unwrap();
             let files = ["one", "two"].map(|name| -> File {
-                let node = fs
-                    .create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File)
-                    .unwrap();
+                let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).unwrap();
                 fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
             });
             files

@@ -77,7 +77,7 @@ impl Operations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Caller, Fs, New, OpenFlags, OpenOptions};
+    use crate::{Fs, NodeKind, OpenFlags, OpenOptions};
     use extant_testkit::FeatureSet;
     use std::time::Duration;
 
@@ -90,7 +90,7 @@ mod tests {
                 .unwrap();
         let before = fs.superblock().kbytes_written();
         let root = fs.root().unwrap();
-        let node = fs.create(&Caller::default(), &root, b"file", 0o644, New::File).unwrap();
+        let node = fs.create(&root, b"file", 0o644, NodeKind::File).unwrap();
         let file = fs
             .open_file(&node, OpenFlags { write: true, direct: true, ..Default::default() })
             .unwrap();

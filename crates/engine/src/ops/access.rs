@@ -70,7 +70,7 @@ impl Operations {
 mod tests {
     use super::*;
     use crate::ops::{SetAttr, TimeSet};
-    use crate::{Caller, Fs, New, OpenOptions};
+    use crate::{Fs, NodeKind, OpenOptions};
     use extant_testkit::{FeatureSet, Memory};
     use std::sync::Arc;
 
@@ -81,7 +81,7 @@ mod tests {
         let device = Arc::new(Memory::from_bytes(&image.bytes()));
         let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
-        let node = fs.create(&Caller::default(), &root, b"file", 0o644, New::File).unwrap();
+        let node = fs.create(&root, b"file", 0o644, NodeKind::File).unwrap();
         // An access within the clock's tick of the creation would change nothing.
         let past = Some(TimeSet::At(Timestamp { sec: 0, nsec: 0 }));
         fs.set_attr(&node, &SetAttr { atime: past, ..SetAttr::default() }).unwrap();

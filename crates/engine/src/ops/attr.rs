@@ -1,7 +1,7 @@
 //! stat, chmod, chown, utimens, truncate, inode flags.
 
 use super::quota::Ownership;
-use super::{Caller, Node, Operations};
+use super::{Node, Operations};
 use crate::error::{Errno, Result};
 use crate::inode::{Body, Inode};
 use crate::{dir, file, xattr};
@@ -354,11 +354,6 @@ impl Operations {
             check_changeable(inode, &set)?;
             self.set_body(inode, &set)
         })
-    }
-
-    /// Returns whether `who` has the rights of the owner.
-    pub fn is_owner(&self, who: &Caller, node: &Node) -> bool {
-        who.uid == 0 || who.uid == node.0.body().uid
     }
 }
 

@@ -5,8 +5,7 @@ use crate::dir::{self, NewName};
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step, Tx};
 use crate::quota::{Change, Owners};
-use crate::vfs::{Target, check_name};
-use crate::volume::SpaceRights;
+use crate::vfs::{Caller, Target, check_name};
 use crate::{extent, file, xattr};
 use extant_format::error::Corrupt;
 use extant_format::inode::{self as disk, InodeFlags, can_store_rdev};
@@ -14,51 +13,57 @@ use extant_format::types::{FileType, Timestamp};
 use extant_sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// The credentials of the creator of an inode.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Caller {
-    /// Owner of the new inode.
-    pub uid: u32,
-    /// Group of the new inode, unless the directory is set-group-id.
-    pub gid: u32,
-    /// Permissions to take away where the directory has no default ACL.
-    pub umask: u16,
-}
-
-impl Caller {
-    /// Whether the caller may make programs that run with the rights of a group: root, or a member.
-    fn may_act_for(&self, gid: u32) -> bool {
-        self.uid == 0 || self.gid == gid
-    }
-
-    /// Rights to space of a new inode's creator: quota limits do not apply to root.
-    pub(super) fn rights(&self) -> SpaceRights {
-        SpaceRights { ignore_limits: self.uid == 0, use_reserve: false }
-    }
-}
-
-/// The kind of a new inode.
-#[derive(Clone, Copy, Debug)]
-pub enum New<'a> {
-    /// An empty file.
+/// The kind of a new inode, for [`Operations::create`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeKind<'a> {
+    /// An empty regular file.
     File,
-    /// A directory.
+    /// An empty directory.
     Dir,
     /// A symlink with this target.
     Symlink(&'a [u8]),
-    /// A device, FIFO or socket: type and device number (major, minor).
-    Special(FileType, (u32, u32)),
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device: major, minor.
+    CharDevice(u32, u32),
+    /// A block device: major, minor.
+    BlockDevice(u32, u32),
 }
 
-impl New<'_> {
+impl NodeKind<'_> {
     fn ftype(&self) -> FileType {
         match self {
-            New::File => FileType::Regular,
-            New::Dir => FileType::Directory,
-            New::Symlink(_) => FileType::Symlink,
-            New::Special(ftype, _) => *ftype,
+            NodeKind::File => FileType::Regular,
+            NodeKind::Dir => FileType::Directory,
+            NodeKind::Symlink(_) => FileType::Symlink,
+            NodeKind::Fifo => FileType::Fifo,
+            NodeKind::Socket => FileType::Socket,
+            NodeKind::CharDevice(..) => FileType::CharDevice,
+            NodeKind::BlockDevice(..) => FileType::BlockDevice,
         }
     }
+
+    /// The device number of device files (major, minor).
+    fn rdev(&self) -> Option<(u32, u32)> {
+        match *self {
+            NodeKind::CharDevice(major, minor) | NodeKind::BlockDevice(major, minor) => {
+                Some((major, minor))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A request for a new inode.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    kind: NodeKind<'a>,
+    /// Permission bits.
+    mode: u16,
+    caller: &'a Caller<'a>,
 }
 
 /// Links that a directory may have, unless dir_nlink lets the count be unknown.
@@ -80,7 +85,7 @@ const INHERITED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::PROJINHERIT);
 
 /// The inode that hides a name from lower layers: a character device 0:0.
-const WHITEOUT: New<'_> = New::Special(FileType::CharDevice, (0, 0));
+const WHITEOUT: NodeKind<'_> = NodeKind::CharDevice(0, 0);
 
 /// The mode bit of a directory that hands its group down.
 const SETGID: u16 = 0o2000;
@@ -106,29 +111,32 @@ fn inherited(dir: InodeFlags, ftype: FileType) -> InodeFlags {
 }
 
 impl Operations {
-    /// Makes `name` in `dir`. `mode` are permission bits. A set-group-id directory hands its group
-    /// down; a file that the group may execute does not become set-group-id then unless the caller
-    /// is root or has that group. EEXIST if the name is there, EDQUOT beyond the limits of an
-    /// owner.
-    pub fn create(
+    /// Makes `name` in `dir`, for root. `mode` are permission bits. EEXIST if the name is there.
+    pub fn create(&self, dir: &Node, name: &[u8], mode: u16, kind: NodeKind<'_>) -> Result<Node> {
+        self.create_as(&Caller::default(), (dir, name), mode, kind)
+    }
+
+    /// As [`Operations::create`], for a caller. A set-group-id directory hands its group down; a
+    /// file that the group may execute does not become set-group-id then unless the caller is root
+    /// or has that group. EDQUOT beyond the limits of an owner.
+    pub fn create_as(
         &self,
-        who: &Caller,
-        dir: &Node,
-        name: &[u8],
+        caller: &Caller<'_>,
+        (dir, name): (&Node, &[u8]),
         mode: u16,
-        what: New<'_>,
+        kind: NodeKind<'_>,
     ) -> Result<Node> {
         self.own(dir)?;
         check_name(name)?;
-        self.check_new(&what)?;
-        self.with_space(|| self.create_once(who, &dir.0, name, mode, &what))
+        self.check_kind(&kind)?;
+        self.with_space(|| self.create_once(&dir.0, name, Asked { kind, mode, caller }))
     }
 
     /// Makes a file without a name (O_TMPFILE); it is held once and goes with its last holder
     /// unless it is linked, which is possible as long as it never had a name. Until then
     /// [`Operations::node`] does not find it, unless [`Operations::make_findable`] says that it has
     /// to.
-    pub fn create_nameless(&self, who: &Caller, dir: &Node, mode: u16) -> Result<Node> {
+    pub fn create_nameless(&self, caller: &Caller<'_>, dir: &Node, mode: u16) -> Result<Node> {
         self.own(dir)?;
         self.with_space(|| {
             let dir = &dir.0;
@@ -138,9 +146,9 @@ impl Operations {
             dir.check_live()?;
             check_dir_writable(dir)?;
             let st = self.st();
-            let plan = self.plan(who, dir, mode, &New::File)?;
+            let plan = self.plan(dir, Asked { kind: NodeKind::File, mode, caller })?;
             plan.owners(self)?;
-            let mut tx = st.begin(self.new_credits(&plan))?.with_rights(who.rights());
+            let mut tx = st.begin(self.new_credits(&plan))?.with_rights(caller.rights());
             let inode = self.new_inode(&mut tx, &plan)?;
             self.fill_or_undo(&mut tx, &inode, &plan)?;
             let listed = tx.step(|step| {
@@ -167,44 +175,33 @@ impl Operations {
         Ok(())
     }
 
-    fn check_new(&self, what: &New<'_>) -> Result<()> {
-        match what {
-            New::Symlink([]) => Err(Errno::NoEnt.into()),
-            New::Symlink(target) if target.len() >= self.st().block_size().min(4096) => {
+    fn check_kind(&self, kind: &NodeKind<'_>) -> Result<()> {
+        match kind {
+            NodeKind::Symlink([]) => Err(Errno::NoEnt.into()),
+            NodeKind::Symlink(target) if target.len() >= self.st().block_size().min(4096) => {
                 Err(Errno::NameTooLong.into())
             }
-            New::Special(
-                FileType::Regular | FileType::Directory | FileType::Symlink | FileType::Unknown,
-                _,
-            ) => Err(Errno::Inval.into()),
             // Readers would end the target at the zero byte.
-            New::Symlink(target) if target.contains(&0) => Err(Errno::Inval.into()),
-            New::Special(ftype, rdev) if ftype.is_device() && !can_store_rdev(*rdev) => {
-                Err(Errno::Inval.into())
-            }
+            NodeKind::Symlink(target) if target.contains(&0) => Err(Errno::Inval.into()),
+            _ if kind.rdev().is_some_and(|rdev| !can_store_rdev(rdev)) => Err(Errno::Inval.into()),
             _ => Ok(()),
         }
     }
 
-    fn create_once(
-        &self,
-        who: &Caller,
-        dir: &Arc<Inode>,
-        name: &[u8],
-        mode: u16,
-        what: &New<'_>,
-    ) -> Result<Node> {
+    fn create_once(&self, dir: &Arc<Inode>, name: &[u8], asked: Asked<'_>) -> Result<Node> {
         check_dir(dir)?;
         let st = self.st();
         st.writable()?;
-        let ftype = what.ftype();
+        let ftype = asked.kind.ftype();
         let _lock = dir.write_lock()?;
         let seat = self.free_seat(dir, name, ftype)?;
-        let plan = self.plan(who, dir, mode, what)?;
+        let plan = self.plan(dir, asked)?;
         plan.owners(self)?;
-        let credits =
-            self.new_credits(&plan) + dir::insert_credits(st, dir) + 1 + link_credits(st, what);
-        let mut tx = st.begin(credits)?.with_rights(who.rights());
+        let credits = self.new_credits(&plan)
+            + dir::insert_credits(st, dir)
+            + 1
+            + link_credits(st, &asked.kind);
+        let mut tx = st.begin(credits)?.with_rights(asked.caller.rights());
         tx.touch(dir)?;
         let inode = self.new_inode(&mut tx, &plan)?;
         self.fill_or_undo(&mut tx, &inode, &plan)?;
@@ -238,14 +235,9 @@ impl Operations {
     }
 
     /// Returns the attributes that the new inode gets from its directory and its creator.
-    fn plan<'a>(
-        &self,
-        who: &Caller,
-        dir: &'a Arc<Inode>,
-        asked: u16,
-        what: &'a New<'a>,
-    ) -> Result<Plan<'a>> {
-        let (st, ftype) = (self.st(), what.ftype());
+    fn plan<'a>(&self, dir: &'a Arc<Inode>, asked: Asked<'a>) -> Result<Plan<'a>> {
+        let Asked { kind, mode: asked, caller } = asked;
+        let (st, ftype) = (self.st(), kind.ftype());
         let (dir_mode, dir_gid, dir_flags, projid) = {
             let body = dir.body();
             (body.mode, body.gid, body.flags, inherited_project(&body))
@@ -253,22 +245,22 @@ impl Operations {
         let inherit = if ftype == FileType::Symlink {
             xattr::Inherited::plain(asked)
         } else {
-            xattr::inherit_acl(st, dir, asked, who.umask, ftype)?
+            xattr::inherit_acl(st, dir, asked, caller.umask, ftype)?
         };
         let setgid = dir_mode & SETGID != 0;
         let mut mode = inherit.mode & 0o7777 | ftype.to_mode();
         if setgid && ftype == FileType::Directory {
             mode |= SETGID;
-        } else if setgid && asked & GROUP_PROGRAM == GROUP_PROGRAM && !who.may_act_for(dir_gid) {
+        } else if setgid && asked & GROUP_PROGRAM == GROUP_PROGRAM && !caller.may_act_for(dir_gid) {
             mode &= !SETGID;
         }
         let flags = inherited(dir_flags, ftype);
         Ok(Plan {
             dir,
-            what,
+            kind,
             mode,
-            uid: who.uid,
-            gid: if setgid { dir_gid } else { who.gid },
+            uid: caller.uid,
+            gid: if setgid { dir_gid } else { caller.gid },
             flags,
             projid,
             acl: inherit.acls,
@@ -304,8 +296,8 @@ impl Operations {
     }
 
     fn make_inode(&self, tx: &mut Tx<'_>, plan: &Plan<'_>) -> Result<Arc<Inode>> {
-        let (st, Plan { dir, what, .. }) = (self.st(), plan);
-        let ftype = what.ftype();
+        let (st, Plan { dir, kind, .. }) = (self.st(), plan);
+        let ftype = kind.ftype();
         let ino = tx.obtain(|h| st.alloc.new_inode(h, dir.near(), ftype))?;
         if self.vfs.inodes.peek(ino).is_some_and(|known| !known.freeing()) {
             // The number stays marked as in use, which it is.
@@ -322,11 +314,10 @@ impl Operations {
         body.projid = plan.projid;
         body.links = if ftype == FileType::Directory { 2 } else { 1 };
         body.generation = st.rng.next_u32();
-        match what {
-            New::File => file::init(st, &mut body),
-            New::Special(ftype, rdev) if ftype.is_device() => body.set_rdev(*rdev),
-            New::Dir | New::Symlink(_) | New::Special(..) => {}
+        if *kind == NodeKind::File {
+            file::init(st, &mut body);
         }
+        kind.rdev().into_iter().for_each(|rdev| body.set_rdev(rdev));
         let inode = Inode::fresh(st, ino, body);
         if let Err(e) = tx.touch_new(&inode) {
             // Nothing knows of the inode yet: only its number is to be given back.
@@ -343,14 +334,14 @@ impl Operations {
     /// Attributes of a new whiteout: it belongs to the caller; group, flags and project come from
     /// its directory, as with the kernel. A default ACL is not inherited, since a whiteout has no
     /// permissions.
-    pub(super) fn plan_whiteout<'a>(&self, who: &Caller, dir: &'a Arc<Inode>) -> Plan<'a> {
+    pub(super) fn plan_whiteout<'a>(&self, caller: &Caller<'_>, dir: &'a Arc<Inode>) -> Plan<'a> {
         let body = dir.body();
         Plan {
             dir,
-            what: &WHITEOUT,
+            kind: WHITEOUT,
             mode: FileType::CharDevice.to_mode(),
-            uid: who.uid,
-            gid: if body.mode & SETGID != 0 { body.gid } else { who.gid },
+            uid: caller.uid,
+            gid: if body.mode & SETGID != 0 { body.gid } else { caller.gid },
             flags: inherited(body.flags, FileType::CharDevice),
             projid: inherited_project(&body),
             acl: Vec::new(),
@@ -375,13 +366,13 @@ impl Operations {
 
     fn fill(&self, tx: &mut Tx<'_>, inode: &Arc<Inode>, plan: &Plan<'_>) -> Result<()> {
         let st = self.st();
-        match plan.what {
-            New::File | New::Special(..) => {}
-            New::Dir => {
+        match plan.kind {
+            NodeKind::Dir => {
                 tx.step(|step| extent::init(st, step, inode))?;
                 tx.step(|step| dir::init(st, step, inode, plan.dir.ino))?;
             }
-            New::Symlink(target) => file::set_link(st, tx, inode, target)?,
+            NodeKind::Symlink(target) => file::set_link(st, tx, inode, target)?,
+            _ => {}
         }
         for (name, value) in &plan.acl {
             xattr::set(st, tx, inode, (name, Some(value)), xattr::Mode::Any)?;
@@ -444,7 +435,7 @@ fn dir_links(now: u16, by: i32) -> u16 {
 pub(super) struct Plan<'a> {
     /// The directory in which it is made.
     dir: &'a Arc<Inode>,
-    what: &'a New<'a>,
+    kind: NodeKind<'a>,
     mode: u16,
     uid: u32,
     gid: u32,
@@ -464,10 +455,10 @@ impl Plan<'_> {
     }
 }
 
-fn link_credits(st: &crate::store::Store, what: &New<'_>) -> u32 {
-    match what {
-        New::Symlink(target) if target.len() >= 60 => st.alloc.credits(1) + 4,
-        New::Dir => st.alloc.credits(1) + 4,
+fn link_credits(st: &crate::store::Store, kind: &NodeKind<'_>) -> u32 {
+    match kind {
+        NodeKind::Symlink(target) if target.len() >= 60 => st.alloc.credits(1) + 4,
+        NodeKind::Dir => st.alloc.credits(1) + 4,
         _ => 0,
     }
 }

@@ -27,7 +27,7 @@ mod xattrs;
 pub use access::AccessTimes;
 pub(crate) use anchor::Anchor;
 pub use attr::{Attr, SetAttr, TimeSet};
-pub use create::{Caller, New};
+pub use create::NodeKind;
 pub use handle::{File, OpenFlags};
 pub use orphans::OrphanReport;
 pub(crate) use orphans::ToReap;
@@ -40,7 +40,7 @@ use crate::error::{Errno, Error, Result};
 use crate::file::{MAX_WAITS_FOR_SPACE, release_reserved};
 use crate::inode::Inode;
 use crate::store::Store;
-use crate::vfs::{Follow, Identity, InodeRef, Vfs, alive};
+use crate::vfs::{Caller, Follow, InodeRef, Vfs, alive};
 use anchor::Anchors;
 use extant_format::features::Incompat;
 use extant_format::types::InodeNr;
@@ -182,36 +182,36 @@ impl Operations {
 
     pub(super) fn stat_by(
         &self,
-        who: Option<&Identity<'_>>,
+        caller: Option<&Caller<'_>>,
         path: &[u8],
         follow: Follow,
     ) -> Result<Attr> {
         self.alive()?;
         let pinned = pin();
-        if let Some(inode) = self.vfs.look(&pinned, who, path, follow) {
+        if let Some(inode) = self.vfs.look(&pinned, caller, path, follow) {
             return Ok(Attr::of(inode));
         }
         drop(pinned);
-        self.resolve_by(who, path, follow).map(|node| node.attr())
+        self.resolve_by(caller, path, follow).map(|node| node.attr())
     }
 
     pub(super) fn resolve_by(
         &self,
-        who: Option<&Identity<'_>>,
+        caller: Option<&Caller<'_>>,
         path: &[u8],
         follow: Follow,
     ) -> Result<Node> {
         self.alive()?;
-        self.record_corruption(self.vfs.resolve(who, path, follow).map(Node))
+        self.record_corruption(self.vfs.resolve(caller, path, follow).map(Node))
     }
 
     pub(super) fn parent_by<'p>(
         &self,
-        who: Option<&Identity<'_>>,
+        caller: Option<&Caller<'_>>,
         path: &'p [u8],
     ) -> Result<(Node, &'p [u8])> {
         self.alive()?;
-        let (dir, name) = self.vfs.resolve_parent(who, path)?;
+        let (dir, name) = self.vfs.resolve_parent(caller, path)?;
         Ok((Node(dir), name))
     }
 

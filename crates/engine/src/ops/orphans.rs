@@ -473,7 +473,7 @@ const LAST_CREDITS: u32 = Orphans::CREDITS + 1 + Alloc::INODE_CREDITS + 3;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Caller, Fs, New, OpenOptions};
+    use crate::{Fs, NodeKind, OpenOptions};
     use extant_testkit::FeatureSet;
     use std::time::{Duration, Instant};
 
@@ -493,7 +493,7 @@ mod tests {
         };
         wait_for_sleep();
         let root = fs.root().unwrap();
-        drop(fs.create(&Caller::default(), &root, b"file", 0o644, New::File).unwrap());
+        drop(fs.create(&root, b"file", 0o644, NodeKind::File).unwrap());
         fs.unlink(&root, b"file").unwrap();
         fs.sync().unwrap();
         wait_for_sleep();

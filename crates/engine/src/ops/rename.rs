@@ -1,6 +1,6 @@
 //! rename, with RENAME_NOREPLACE, RENAME_EXCHANGE and RENAME_WHITEOUT.
 
-use super::create::{Caller, MAX_DIR_LINKS, check_dir, check_dir_writable};
+use super::create::{MAX_DIR_LINKS, check_dir, check_dir_writable};
 use super::unlink::{Left, check_removable, check_removable_name};
 use super::{Node, Operations, lock_dirs, lock_inodes};
 use crate::dir::EntryPos;
@@ -8,7 +8,7 @@ use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step, Tx};
 use crate::orphan::Orphans;
 use crate::store::Store;
-use crate::vfs::Target;
+use crate::vfs::{Caller, Target};
 use crate::volume::SpaceRights;
 use crate::{
     alloc::Alloc,
@@ -41,7 +41,7 @@ struct Side<'a> {
 /// The caller of a rename.
 #[derive(Clone, Copy)]
 struct By<'a> {
-    who: &'a Caller,
+    caller: &'a Caller<'a>,
     rights: SpaceRights,
 }
 
@@ -58,29 +58,27 @@ struct Move<'a> {
 const MAX_DEPTH: u32 = 1 << 20;
 
 impl Operations {
-    /// Moves `name` of `dir` to `new_name` of `new_dir`. A whiteout belongs to root.
+    /// Gives the name `from`, in a directory, the place `to`. A whiteout belongs to root.
     pub fn rename(
         &self,
-        dir: &Node,
-        name: &[u8],
-        new_dir: &Node,
-        new_name: &[u8],
+        from: (&Node, &[u8]),
+        to: (&Node, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        let by = By { who: &Caller::default(), rights: SpaceRights::default() };
-        self.rename_by(by, (dir, name), (new_dir, new_name), flags)
+        let by = By { caller: &Caller::default(), rights: SpaceRights::default() };
+        self.rename_by(by, from, to, flags)
     }
 
     /// As [`Operations::rename`]. A whiteout belongs to the caller; quota limits do not apply to
     /// root.
     pub fn rename_as(
         &self,
-        who: &Caller,
+        caller: &Caller<'_>,
         from: (&Node, &[u8]),
         to: (&Node, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        self.rename_by(By { who, rights: who.rights() }, from, to, flags)
+        self.rename_by(By { caller, rights: caller.rights() }, from, to, flags)
     }
 
     fn rename_by(
@@ -214,7 +212,7 @@ impl Operations {
             dir::parent(st, moved)?;
         }
         let plan =
-            flags.contains(RenameFlags::WHITEOUT).then(|| self.plan_whiteout(by.who, from.dir));
+            flags.contains(RenameFlags::WHITEOUT).then(|| self.plan_whiteout(by.caller, from.dir));
         plan.as_ref().map_or(Ok(()), |plan| plan.owners(self))?;
         let mut tx = st.begin(self.rename_credits(to))?.with_rights(by.rights);
         [from.dir, to.dir, moved]

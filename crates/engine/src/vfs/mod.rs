@@ -4,6 +4,7 @@
 //! in the inode cache. If all three are there, it takes no lock; otherwise it reads the directory
 //! under its `rw` lock.
 
+mod caller;
 mod dentries;
 mod evicted_holds;
 mod moves;
@@ -13,9 +14,9 @@ mod table;
 mod tmpfiles;
 mod walk;
 
+pub use caller::Caller;
 pub use dentries::Target;
 pub use prefetch::Prefetch;
-pub use search::Identity;
 pub use table::{InodeRef, alive};
 pub use walk::{Follow, check_name};
 

@@ -259,7 +259,7 @@ impl Vfs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Caller, Fs, New, OpenFlags, OpenOptions};
+    use crate::{Fs, NodeKind, OpenFlags, OpenOptions};
     use extant_testkit::FeatureSet;
 
     /// The number of a former directory belongs to a file when the step runs, and the file's
@@ -269,10 +269,10 @@ mod tests {
         let image = FeatureSet::named("ext2").make();
         image.leave_unjudged("the file system is not closed");
         let fs = Fs::open(image.path(), &OpenOptions::new().look_ahead(true)).unwrap();
-        let (who, root) = (Caller::default(), fs.root().unwrap());
-        let dir = fs.create(&who, &root, b"dir", 0o755, New::Dir).unwrap();
+        let root = fs.root().unwrap();
+        let dir = fs.create(&root, b"dir", 0o755, NodeKind::Dir).unwrap();
         let old = Step::into(&dir.0);
-        let file = fs.create(&who, &root, b"file", 0o644, New::File).unwrap();
+        let file = fs.create(&root, b"file", 0o644, NodeKind::File).unwrap();
         let lost = fs.lookup(&root, b"lost+found").unwrap().ino() as u8;
         let mut names = vec![0; 4096];
         names[..12].copy_from_slice(&[lost, 0, 0, 0, 0, 16, 1, 2, b'x', 0, 0, 0]);

@@ -6,8 +6,8 @@
 //! under the directory's lock and cached. A thread that changes an ACL drops the cached one under
 //! the same lock, so the cached ACL is never older than the last change.
 
-use super::Vfs;
 use super::walk::Place;
+use super::{Caller, Vfs};
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Ownership};
 use crate::xattr;
@@ -21,27 +21,7 @@ const SEARCH: u16 = 1;
 /// others.
 const GROUP: u16 = 0o070;
 
-/// The credentials of a path walk. Root (user 0) may search every directory.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Identity<'a> {
-    /// User.
-    pub uid: u32,
-    /// Main group.
-    pub gid: u32,
-    /// Supplementary groups.
-    pub groups: &'a [u32],
-}
-
-impl Identity<'_> {
-    /// Returns the identity, or `None` for root.
-    pub fn bound(&self) -> Option<&Self> {
-        (self.uid != 0).then_some(self)
-    }
-
-    fn is_in(&self, gid: u32) -> bool {
-        self.gid == gid || self.groups.contains(&gid)
-    }
-
+impl Caller<'_> {
     fn by_mode(&self, dir: &Ownership) -> bool {
         let class = match self.uid == dir.uid {
             true => dir.mode >> 6,
@@ -72,56 +52,57 @@ enum Verdict {
 }
 
 #[inline]
-fn judge(dir: &Inode, who: &Identity<'_>) -> Verdict {
+fn judge(dir: &Inode, caller: &Caller<'_>) -> Verdict {
     let owned = dir.ownership();
     // As in Linux: the owner's permissions are in the mode, and an ACL whose mask forbids
     // everything is not read.
-    if who.uid == owned.uid || !owned.has_attributes || owned.mode & GROUP == 0 {
-        return Verdict::Known(who.by_mode(&owned));
+    if caller.uid == owned.uid || !owned.has_attributes || owned.mode & GROUP == 0 {
+        return Verdict::Known(caller.by_mode(&owned));
     }
-    match dir.dir.get().and_then(|caches| caches.acl.load().get().map(|acl| who.by(&owned, acl))) {
+    match dir.dir.get().and_then(|caches| caches.acl.load().get().map(|acl| caller.by(&owned, acl)))
+    {
         Some(may) => Verdict::Known(may),
         None => Verdict::Attributes,
     }
 }
 
 impl Vfs {
-    /// Returns whether `who` may search the directory at a place, or `None` if memory lacks the
+    /// Returns whether the caller may search the directory at a place, or `None` if memory lacks the
     /// inode or its ACL. Must run with the epoch pinned; takes no lock.
     #[inline]
     pub(super) fn known_to_search(
         &self,
         pinned: &Guard,
         at: Place,
-        who: Option<&Identity<'_>>,
+        caller: Option<&Caller<'_>>,
     ) -> Option<bool> {
-        let Some(who) = who else { return Some(true) };
+        let Some(caller) = caller else { return Some(true) };
         let dir = self.inodes.look(pinned, at.ino).filter(|dir| dir.generation == at.generation)?;
-        match judge(dir, who) {
+        match judge(dir, caller) {
             Verdict::Known(may) => Some(may),
             Verdict::Attributes => None,
         }
     }
 
-    /// Verifies that `who` may search the directory at a place. Returns EACCES if not, and ENOTDIR
+    /// Verifies that the caller may search the directory at a place. Returns EACCES if not, and ENOTDIR
     /// for other files.
-    pub(super) fn check_search(&self, at: Place, who: Option<&Identity<'_>>) -> Result<()> {
-        let Some(who) = who else { return Ok(()) };
+    pub(super) fn check_search(&self, at: Place, caller: Option<&Caller<'_>>) -> Result<()> {
+        let Some(caller) = caller else { return Ok(()) };
         let dir = self.current(at)?.ok_or(Errno::Stale)?;
-        self.check_search_of(&dir, who)
+        self.check_search_of(&dir, caller)
     }
 
     /// Verifies the same as [`Self::check_search`], for callers that have the directory. The caller
     /// must not hold its lock.
-    pub fn check_search_of(&self, dir: &Inode, who: &Identity<'_>) -> Result<()> {
+    pub fn check_search_of(&self, dir: &Inode, caller: &Caller<'_>) -> Result<()> {
         if !dir.is_dir() {
             return Err(Errno::NotDir.into());
         }
-        let may = match judge(dir, who) {
+        let may = match judge(dir, caller) {
             Verdict::Known(may) => may,
             Verdict::Attributes => {
                 let acl = xattr::keep_access_acl(&self.st, dir)?;
-                who.by(&dir.ownership(), &acl)
+                caller.by(&dir.ownership(), &acl)
             }
         };
         if may { Ok(()) } else { Err(Errno::Acces.into()) }

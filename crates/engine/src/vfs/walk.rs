@@ -5,7 +5,7 @@
 //! and reads directories under their locks.
 
 use super::table::InodeRef;
-use super::{Identity, Target, Vfs};
+use super::{Caller, Target, Vfs};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::{dir, file};
@@ -55,7 +55,7 @@ enum Known {
 
 /// A walk through directories and symlinks.
 struct Walk<'a> {
-    who: Option<&'a Identity<'a>>,
+    caller: Option<&'a Caller<'a>>,
     root: Place,
     /// Number of symlinks that may still be followed.
     budget: u32,
@@ -183,10 +183,10 @@ impl Vfs {
 
     /// Resolves an absolute path (bytes, components separated by `/`). If the caches know all of
     /// it, the cost is one lookup for each component and one reference at the end. Returns EACCES
-    /// if `who` may not search a directory on the path; `None` may search all.
+    /// if the caller may not search a directory on the path; `None` may search all.
     pub fn resolve(
         &self,
-        who: Option<&Identity<'_>>,
+        caller: Option<&Caller<'_>>,
         path: &[u8],
         follow: Follow,
     ) -> Result<InodeRef> {
@@ -195,7 +195,7 @@ impl Vfs {
             let moves = self.moves.now();
             // The epoch stays pinned until the reference is taken: entries and inodes may leave
             // their tables meanwhile, but are not reclaimed.
-            match self.known(&pinned, who, path, follow) {
+            match self.known(&pinned, caller, path, follow) {
                 Known::At(place) => {
                     if let Some(inode) = self.inodes.peek_pinned(&pinned, place.ino)
                         && inode.generation == place.generation
@@ -209,7 +209,7 @@ impl Vfs {
                 _ => {}
             }
         }
-        self.resolve_slowly(who, path, follow)
+        self.resolve_slowly(caller, path, follow)
     }
 
     /// Returns the inode at a path, without a reference, if the caches know all of the path.
@@ -217,11 +217,11 @@ impl Vfs {
     pub fn look<'g>(
         &'g self,
         pinned: &'g Guard,
-        who: Option<&Identity<'_>>,
+        caller: Option<&Caller<'_>>,
         path: &[u8],
         follow: Follow,
     ) -> Option<&'g Arc<Inode>> {
-        let Known::At(place) = self.known(pinned, who, path, follow) else { return None };
+        let Known::At(place) = self.known(pinned, caller, path, follow) else { return None };
         let inode = self.inodes.look(pinned, place.ino)?;
         (inode.generation == place.generation && !inode.freeing()).then_some(inode)
     }
@@ -231,7 +231,7 @@ impl Vfs {
     fn known(
         &self,
         pinned: &Guard,
-        who: Option<&Identity<'_>>,
+        caller: Option<&Caller<'_>>,
         path: &[u8],
         follow: Follow,
     ) -> Known {
@@ -243,7 +243,7 @@ impl Vfs {
         loop {
             let Some((name, behind)) = next_name(rest) else { return Known::At(at) };
             rest = behind;
-            match self.known_to_search(pinned, at, who) {
+            match self.known_to_search(pinned, at, caller) {
                 Some(true) => {}
                 Some(false) => return Known::Denied,
                 None => return Known::Unknown,
@@ -266,7 +266,7 @@ impl Vfs {
     #[cold]
     fn resolve_slowly(
         &self,
-        who: Option<&Identity<'_>>,
+        caller: Option<&Caller<'_>>,
         path: &[u8],
         follow: Follow,
     ) -> Result<InodeRef> {
@@ -274,7 +274,7 @@ impl Vfs {
         let start = *self.root.get_or_init(|| Place { ino: root.ino, generation: root.generation });
         for tries in 1..=MAX_TRIES {
             let moves = self.moves.now();
-            let mut walk = Walk { who, root: start, budget: MAX_LINKS };
+            let mut walk = Walk { caller, root: start, budget: MAX_LINKS };
             let walked = self.walk(&mut walk, start, path, follow);
             // A name that was absent at one moment may have existed all the time, under a directory
             // that moved. The last try accepts its result even if directories keep moving.
@@ -306,7 +306,7 @@ impl Vfs {
     /// Resolves all components but the last. Returns the directory and the last name.
     pub fn resolve_parent<'p>(
         &self,
-        who: Option<&Identity<'_>>,
+        caller: Option<&Caller<'_>>,
         path: &'p [u8],
     ) -> Result<(InodeRef, &'p [u8])> {
         let trimmed = trim_slashes(path);
@@ -317,9 +317,9 @@ impl Vfs {
         if name.is_empty() {
             return Err(Errno::Exist.into());
         }
-        let dir = self.resolve(who, head, Follow::Yes)?;
-        match who {
-            Some(who) => self.check_search_of(&dir, who)?,
+        let dir = self.resolve(caller, head, Follow::Yes)?;
+        match caller {
+            Some(caller) => self.check_search_of(&dir, caller)?,
             None if !dir.is_dir() => return Err(Errno::NotDir.into()),
             None => {}
         }
@@ -334,7 +334,7 @@ impl Vfs {
         let mut parts = path.split(|&b| b == b'/').filter(|p| !p.is_empty()).peekable();
         let mut at = if path.first() == Some(&b'/') { walk.root } else { from };
         while let Some(name) = parts.next() {
-            self.check_search(at, walk.who)?;
+            self.check_search(at, walk.caller)?;
             if name == b"." {
                 continue;
             }

@@ -2,7 +2,7 @@
 //! pieces.
 
 use extant_engine::{
-    Caller, Errno, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions, Result, XattrMode,
+    Errno, Falloc, File, Follow, Fs, NodeKind, OpenFlags, OpenOptions, Result, XattrMode,
 };
 use extant_testkit::Image;
 use std::sync::Barrier;
@@ -15,7 +15,7 @@ fn lazy() -> OpenOptions {
 }
 
 fn create(fs: &Fs, name: &str) -> Result<File> {
-    let node = fs.create(&Caller::default(), &fs.root()?, name.as_bytes(), 0o644, New::File)?;
+    let node = fs.create(&fs.root()?, name.as_bytes(), 0o644, NodeKind::File)?;
     fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() })
 }
 

@@ -1,6 +1,6 @@
 //! Inodes that are loaded before a caller asks for them.
 
-use extant_engine::{Caller, Fs, New, Node, OpenOptions};
+use extant_engine::{Fs, Node, NodeKind, OpenOptions};
 use extant_testkit::debugfs;
 use extant_testkit::image::{FeatureSet, Image};
 use std::os::unix::fs::FileExt;
@@ -17,13 +17,11 @@ fn name(prefix: &str, i: usize) -> Vec<u8> {
 fn tree() -> Image {
     let image = FeatureSet::named("orphan_file").make();
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
-    let make = |dir: &Node, name: &[u8], what| {
-        fs.create(&Caller::default(), dir, name, 0o755, what).expect("create")
-    };
-    let top = make(&fs.root().expect("root"), b"top", New::Dir);
+    let make = |dir: &Node, name: &[u8], what| fs.create(dir, name, 0o755, what).expect("create");
+    let top = make(&fs.root().expect("root"), b"top", NodeKind::Dir);
     for d in 0..DIRS {
-        let dir = make(&top, &name("d", d), New::Dir);
-        (0..FILES).for_each(|f| drop(make(&dir, &name("f", f), New::File)));
+        let dir = make(&top, &name("d", d), NodeKind::Dir);
+        (0..FILES).for_each(|f| drop(make(&dir, &name("f", f), NodeKind::File)));
     }
     fs.unmount().expect("unmount");
     image

@@ -2,7 +2,7 @@
 
 use extant_blocks::{SignatureKind, StrictDevice, identify};
 use extant_engine::mkfs::{Options, Preset, make};
-use extant_engine::{Caller, File, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{File, Follow, Fs, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::Memory;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn open_file(fs: &Fs, name: &str, direct: bool) -> File {
 
 fn make_file(fs: &Fs, name: &str, bytes: &[u8], direct: bool) {
     let root = fs.root().unwrap();
-    fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).unwrap();
+    fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).unwrap();
     let file = open_file(fs, name, direct);
     let mut at = 0;
     // Pieces whose borders are not those of blocks.

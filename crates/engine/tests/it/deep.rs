@@ -4,8 +4,7 @@
 use crate::crash::{Copy, PageDevice, Pages};
 use extant_blocks::{Fault, FaultDevice, Op};
 use extant_engine::{
-    Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
-    SetAttr,
+    Errno, Falloc, File, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, RenameFlags, SetAttr,
 };
 use extant_hostile::deep;
 use extant_testkit::image::Image;
@@ -118,16 +117,14 @@ impl Layout {
 const TAIL: u64 = 150;
 
 fn create(fs: &Fs, name: &str) -> File {
-    let node = fs
-        .create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File)
-        .unwrap();
+    let node = fs.create(&fs.root().unwrap(), name.as_bytes(), 0o644, NodeKind::File).unwrap();
     fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
 }
 
 fn move_planted(fs: &Fs, name: &str) -> File {
     let (root, from) =
         (fs.root().unwrap(), fs.resolve(format!("/{}", deep::DIR), Follow::No).unwrap());
-    fs.rename(&from, b"file0", &root, name.as_bytes(), RenameFlags::empty()).unwrap();
+    fs.rename((&from, b"file0"), (&root, name.as_bytes()), RenameFlags::empty()).unwrap();
     let node = fs.lookup(&root, name.as_bytes()).unwrap();
     fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
 }
@@ -199,7 +196,7 @@ fn judge(layout: &Layout, fs: Fs, device: &FaultDevice<PageDevice>, copy: &mut C
     let next = || -> extant_engine::Result<()> {
         let root = fs.root()?;
         fs.sync()?;
-        let node = fs.create(&Caller::default(), &root, b"next", 0o644, New::File)?;
+        let node = fs.create(&root, b"next", 0o644, NodeKind::File)?;
         fs.write_direct(&node, 0, &vec![9; 300 << 10], false)?;
         fs.sync()
     };

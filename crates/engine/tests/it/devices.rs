@@ -3,7 +3,7 @@
 
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
 use extant_engine::{
-    Caller, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
+    Caller, Errno, Error, File, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, RenameFlags,
     XattrMode,
 };
 use extant_hostile::deep::{self, Layout};
@@ -14,8 +14,6 @@ use extant_testkit::{dumpe2fs, e2fsck};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 const MIB: u64 = 1 << 20;
 
@@ -56,10 +54,10 @@ fn filled(set: &str) -> Vec<u8> {
     let fs = open(&device);
     let root = fs.root().unwrap();
     let dir = planted(&fs, "dir", &root, "old").unwrap();
-    let dir = dir.unwrap_or_else(|| fs.create(&WHO, &root, b"old", 0o755, New::Dir).unwrap());
+    let dir = dir.unwrap_or_else(|| fs.create(&root, b"old", 0o755, NodeKind::Dir).unwrap());
     for n in 0..100 {
         let node = fs
-            .create(&WHO, &dir, format!("a file of some name {n}").as_bytes(), 0o644, New::File)
+            .create(&dir, format!("a file of some name {n}").as_bytes(), 0o644, NodeKind::File)
             .unwrap();
         if n % 10 == 0 {
             open_file(&fs, &node).unwrap().write_at(0, &vec![n as u8; 20_000]).unwrap();
@@ -75,7 +73,7 @@ fn filled(set: &str) -> Vec<u8> {
 fn planted(fs: &Fs, from: &str, dir: &Node, name: &str) -> extant_engine::Result<Option<Node>> {
     match fs.resolve(format!("/{}", deep::DIR), Follow::No) {
         Ok(deep) => {
-            fs.rename(&deep, from.as_bytes(), dir, name.as_bytes(), RenameFlags::empty())?;
+            fs.rename((&deep, from.as_bytes()), (dir, name.as_bytes()), RenameFlags::empty())?;
             fs.lookup(dir, name.as_bytes()).map(Some)
         }
         Err(e) if e.is(Errno::NoEnt) => Ok(None),
@@ -106,12 +104,12 @@ fn one_file(fs: &Fs, n: u64, durable: &mut Durable) -> extant_engine::Result<()>
     let root = fs.root()?;
     let dir = match fs.lookup(&root, b"new") {
         Ok(dir) => dir,
-        Err(_) => fs.create(&WHO, &root, b"new", 0o755, New::Dir)?,
+        Err(_) => fs.create(&root, b"new", 0o755, NodeKind::Dir)?,
     };
     let name = format!("file{n}");
     let node = match planted(fs, &name, &dir, &name)? {
         Some(node) => node,
-        None => fs.create(&WHO, &dir, name.as_bytes(), 0o644, New::File)?,
+        None => fs.create(&dir, name.as_bytes(), 0o644, NodeKind::File)?,
     };
     let file = open_file(fs, &node)?;
     let mut data = Rng::new(n).bytes(30_000 + 100 * n as usize);
@@ -126,7 +124,7 @@ fn one_file(fs: &Fs, n: u64, durable: &mut Durable) -> extant_engine::Result<()>
 fn old_files(fs: &Fs, durable: &mut Durable) -> extant_engine::Result<()> {
     let old = fs.resolve("/old", Follow::No)?;
     fs.unlink(&old, b"a file of some name 10")?;
-    fs.rename(&old, b"a file of some name 20", &old, b"moved", RenameFlags::empty())?;
+    fs.rename((&old, b"a file of some name 20"), (&old, b"moved"), RenameFlags::empty())?;
     let node = fs.lookup(&old, b"a file of some name 30")?;
     let file = open_file(fs, &node)?;
     file.set_len(5000)?;
@@ -307,7 +305,7 @@ fn each_open_file_reports_a_lost_write_once() {
     let device = device(&filled("default"));
     let fs = open(&device);
     let root = fs.root().unwrap();
-    let node = fs.create(&WHO, &root, b"file", 0o644, New::File).unwrap();
+    let node = fs.create(&root, b"file", 0o644, NodeKind::File).unwrap();
     let files = [open_file(&fs, &node).unwrap(), open_file(&fs, &node).unwrap()];
     files[0].write_at(0, &[1; 8192]).unwrap();
     files[0].sync().unwrap();
@@ -340,12 +338,12 @@ fn a_journal_that_cannot_be_written_stops_all_changes_once() {
     let root = fs.root().unwrap();
     fs.sync().unwrap();
     device.inject(Fault::new(Op::Flush, 0));
-    fs.create(&WHO, &root, b"lost", 0o644, New::File).unwrap();
+    fs.create(&root, b"lost", 0o644, NodeKind::File).unwrap();
     let failed = device.failed();
     assert!(is_eio(&fs.sync().unwrap_err()));
     assert_eq!(device.failed(), failed + 1, "a failed flush is not tried again");
     assert!(fs.is_read_only());
-    let refused = fs.create(&WHO, &root, b"later", 0o644, New::File).unwrap_err();
+    let refused = fs.create(&root, b"later", 0o644, NodeKind::File).unwrap_err();
     assert!(refused.is(Errno::RoFs), "{refused}");
     assert_eq!(fs.read_dir(&root).unwrap().iter().filter(|e| e.name == b"old").count(), 1);
     drop(root);
@@ -394,7 +392,7 @@ fn piece(thread: u64, offset: u64, len: u64) -> Vec<u8> {
 /// Writes at random places until two writes were refused. Returns the accepted writes.
 fn fill(fs: &Fs, root: &Node, thread: u64) -> Vec<(u64, u64)> {
     let node =
-        fs.create(&WHO, root, format!("thread{thread}").as_bytes(), 0o644, New::File).unwrap();
+        fs.create(root, format!("thread{thread}").as_bytes(), 0o644, NodeKind::File).unwrap();
     let file = open_file(fs, &node).unwrap();
     let (mut accepted, mut refused, mut offset, mut rng) = (Vec::new(), 0, 0, Rng::new(thread));
     while refused < 2 {
@@ -438,17 +436,17 @@ fn inodes_run_out_and_come_back() {
     let mut made = Vec::new();
     let refused = loop {
         let name = format!("{}", made.len());
-        match fs.create(&WHO, &root, name.as_bytes(), 0o644, New::File) {
+        match fs.create(&root, name.as_bytes(), 0o644, NodeKind::File) {
             Ok(_) => made.push(name),
             Err(e) => break e,
         }
     };
     assert!(refused.is(Errno::NoSpc), "{refused}");
     assert_eq!(fs.usage().inodes_free, 0);
-    assert!(fs.create(&WHO, &root, b"dir", 0o755, New::Dir).unwrap_err().is(Errno::NoSpc));
-    assert!(fs.create_nameless(&WHO, &root, 0o600).unwrap_err().is(Errno::NoSpc));
+    assert!(fs.create(&root, b"dir", 0o755, NodeKind::Dir).unwrap_err().is(Errno::NoSpc));
+    assert!(fs.create_nameless(&Caller::default(), &root, 0o600).unwrap_err().is(Errno::NoSpc));
     fs.unlink(&root, made[3].as_bytes()).unwrap();
-    fs.create(&WHO, &root, b"dir", 0o755, New::Dir).unwrap();
+    fs.create(&root, b"dir", 0o755, NodeKind::Dir).unwrap();
     drop(root);
     fs.unmount().unwrap();
     image.assert_clean();

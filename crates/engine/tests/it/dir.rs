@@ -1,6 +1,6 @@
 //! Directories: compared with a map of names, checked by e2fsck, listed by the kernel.
 
-use extant_engine::{Caller, Errno, Fs, New, Node, OpenOptions};
+use extant_engine::{Errno, Fs, Node, NodeKind, OpenOptions};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
@@ -11,8 +11,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 type Model = BTreeMap<Vec<u8>, u64>;
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 fn open(image: &Image) -> Fs {
     Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).unwrap()
@@ -51,10 +49,10 @@ impl<'f> Subject<'f> {
     fn new(fs: &'f Fs, name: &str) -> Self {
         let ops = fs.operations();
         let root = ops.root().unwrap();
-        let dir = ops.create(&WHO, &root, name.as_bytes(), 0o755, New::Dir).unwrap();
+        let dir = ops.create(&root, name.as_bytes(), 0o755, NodeKind::Dir).unwrap();
         let files = (0..2)
             .map(|n| {
-                ops.create(&WHO, &root, format!("{name}.{n}").as_bytes(), 0o644, New::File).unwrap()
+                ops.create(&root, format!("{name}.{n}").as_bytes(), 0o644, NodeKind::File).unwrap()
             })
             .collect();
         Subject { fs, dir, files, model: Model::new() }
@@ -453,7 +451,7 @@ fn emptied_leaves_are_read_again() {
         for name in &names {
             assert_eq!(fs.lookup(&dir, name).is_ok(), kept.contains(name), "{set}");
             if !kept.contains(name) {
-                fs.create(&WHO, &dir, name, 0o644, New::File).unwrap();
+                fs.create(&dir, name, 0o644, NodeKind::File).unwrap();
             }
         }
         unmount(fs);
@@ -500,16 +498,14 @@ fn subdirectories_move() {
         let ops = fs.operations();
         let root = ops.root().unwrap();
         let dirs: Vec<Node> = (0..3)
-            .map(|n| ops.create(&WHO, &root, format!("d{n}").as_bytes(), 0o755, New::Dir).unwrap())
+            .map(|n| ops.create(&root, format!("d{n}").as_bytes(), 0o755, NodeKind::Dir).unwrap())
             .collect();
         for n in 0..300 {
             let name = format!("sub{n}");
-            let sub = ops.create(&WHO, &dirs[0], name.as_bytes(), 0o755, New::Dir).unwrap();
+            let sub = ops.create(&dirs[0], name.as_bytes(), 0o755, NodeKind::Dir).unwrap();
             ops.rename(
-                &dirs[0],
-                name.as_bytes(),
-                &dirs[1 + n % 2],
-                name.as_bytes(),
+                (&dirs[0], name.as_bytes()),
+                (&dirs[1 + n % 2], name.as_bytes()),
                 extant_engine::RenameFlags::empty(),
             )
             .unwrap();
@@ -556,7 +552,7 @@ fn names_that_are_no_components_are_refused_after_the_others() {
         let root = fs.operations().root().unwrap();
         let names = ["first", "a-slash", "zero-byte", "the-last"];
         for name in names {
-            fs.create(&WHO, &root, name.as_bytes(), 0o644, New::File).unwrap();
+            fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).unwrap();
         }
         unmount(fs);
         image.replace(b"a-slash", b"a/slash");

@@ -1,7 +1,7 @@
 //! Discards beside writers, commits and unmount.
 
 use extant_blocks::{BlockDevice, forward_device};
-use extant_engine::{Caller, Errno, File, Fs, New, OpenFlags, OpenOptions, set_interrupt};
+use extant_engine::{Errno, File, Fs, NodeKind, OpenFlags, OpenOptions, set_interrupt};
 use extant_testkit::{Image, Memory, Scratch, tool};
 use std::io;
 use std::ops::Range;
@@ -81,9 +81,7 @@ fn ext4() -> Image {
 }
 
 fn create(fs: &Fs, name: &str) -> File {
-    let node = fs
-        .create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File)
-        .unwrap();
+    let node = fs.create(&fs.root().unwrap(), name.as_bytes(), 0o644, NodeKind::File).unwrap();
     fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).unwrap()
 }
 

@@ -3,7 +3,7 @@
 
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
 use extant_engine::{
-    Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
+    Errno, Error, Falloc, File, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, RenameFlags,
     Result, SetAttr, XattrMode,
 };
 use extant_testkit::Memory;
@@ -21,7 +21,7 @@ fn open_with(image: &Image, options: &OpenOptions) -> Fs {
 }
 
 fn create(fs: &Fs, dir: &Node, name: &str) -> Result<Node> {
-    fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File)
+    fs.create(dir, name.as_bytes(), 0o644, NodeKind::File)
 }
 
 fn open_file(fs: &Fs, node: &Node) -> File {
@@ -102,7 +102,7 @@ fn a_name_whose_inode_became_another_is_looked_up_again() {
     fs.sync().unwrap();
     assert_eq!(create(&fs, &root, "c").unwrap().ino(), number);
     // Any result is right, if they return.
-    let _ = fs.rename(&root, b"b", &root, b"d", RenameFlags::empty());
+    let _ = fs.rename((&root, b"b"), (&root, b"d"), RenameFlags::empty());
     let _ = fs.unlink(&root, b"b");
     let _ = fs.unmount();
 }
@@ -124,21 +124,19 @@ fn a_whiteout_does_not_outlive_its_rename() {
     let fs = open(&image);
     let root = fs.root().unwrap();
     create(&fs, &root, "moved").unwrap();
-    let dir = fs.create(&Caller::default(), &root, b"dir", 0o755, New::Dir).unwrap();
+    let dir = fs.create(&root, b"dir", 0o755, NodeKind::Dir).unwrap();
     fill(&fs, &root, "ballast");
     let long = |i: u32| format!("{i:0>200}");
     let mut count = 0;
     // Directories and their blocks draw on a margin that data leave.
-    while fs
-        .create(&Caller::default(), &root, format!("d{count}").as_bytes(), 0o755, New::Dir)
-        .is_ok()
-    {
+    while fs.create(&root, format!("d{count}").as_bytes(), 0o755, NodeKind::Dir).is_ok() {
         count += 1;
     }
     let full = (0..100).find_map(|i| create(&fs, &dir, &long(i)).err()).unwrap();
     assert!(full.is(Errno::NoSpc), "{full}");
-    let moved =
-        fs.rename(&root, b"moved", &dir, long(200).as_bytes(), RenameFlags::WHITEOUT).unwrap_err();
+    let moved = fs
+        .rename((&root, b"moved"), (&dir, long(200).as_bytes()), RenameFlags::WHITEOUT)
+        .unwrap_err();
     assert!(moved.is(Errno::NoSpc), "{moved}");
     assert!(fs.lookup(&root, b"moved").is_ok());
     fs.unmount().unwrap();
@@ -252,7 +250,7 @@ fn unmount_reports_data_lost_by_writeback() {
 fn an_error_is_still_known_after_a_replay() {
     let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "4096", "-e", "remount-ro"]);
     let fs = open(&image);
-    let dir = fs.create(&Caller::default(), &fs.root().unwrap(), b"dir", 0o755, New::Dir).unwrap();
+    let dir = fs.create(&fs.root().unwrap(), b"dir", 0o755, NodeKind::Dir).unwrap();
     create(&fs, &dir, "name").unwrap();
     drop(dir);
     fs.unmount().unwrap();
@@ -369,7 +367,7 @@ fn a_directory_without_room_for_a_link_is_found_before_anything_moves() {
     let fs = open(&image);
     let root = fs.root().unwrap();
     for name in ["full", "dir"] {
-        fs.create(&Caller::default(), &root, name.as_bytes(), 0o755, New::Dir).unwrap();
+        fs.create(&root, name.as_bytes(), 0o755, NodeKind::Dir).unwrap();
     }
     fs.unmount().unwrap();
     debugfs::write(image.path(), "sif full links_count 65000");
@@ -380,15 +378,15 @@ fn a_directory_without_room_for_a_link_is_found_before_anything_moves() {
     let is_full = |result: Result<()>| {
         assert!(result.as_ref().is_err_and(|e| e.is(Errno::Mlink)), "{result:?}")
     };
-    is_full(fs.rename(&root, b"dir", &full, b"moved", RenameFlags::empty()));
-    is_full(fs.create(&Caller::default(), &full, b"new", 0o755, New::Dir).map(drop));
+    is_full(fs.rename((&root, b"dir"), (&full, b"moved"), RenameFlags::empty()));
+    is_full(fs.create(&full, b"new", 0o755, NodeKind::Dir).map(drop));
     assert_eq!((links(&root), links(&full)), (before, 65000));
     assert!(
         fs.resolve("/dir", Follow::No).is_ok() && fs.resolve("/full/moved", Follow::No).is_err()
     );
     // A file needs no link there.
     create(&fs, &root, "file").unwrap();
-    fs.rename(&root, b"file", &full, b"file", RenameFlags::empty()).unwrap();
+    fs.rename((&root, b"file"), (&full, b"file"), RenameFlags::empty()).unwrap();
     fs.unmount().unwrap();
     debugfs::write(image.path(), "sif full links_count 2");
     image.assert_clean();

@@ -1,7 +1,7 @@
 //! Files of many extents, in every kind of map: written sparsely, in any order, punched, shifted,
 //! truncated and removed; checked by e2fsck, debugfs and the kernel.
 
-use extant_engine::{Caller, Errno, Falloc, File, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{Errno, Falloc, File, Fs, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::debugfs;
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::Mount;
@@ -28,7 +28,7 @@ impl Sparse {
     fn new(set: &FeatureSet, bytes: u64) -> Sparse {
         let image = set.make_sized(bytes);
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
-        fs.create(&Caller::default(), &fs.root().unwrap(), b"file", 0o644, New::File).unwrap();
+        fs.create(&fs.root().unwrap(), b"file", 0o644, NodeKind::File).unwrap();
         Sparse {
             image,
             fs: Some(fs),
@@ -439,7 +439,7 @@ fn only_written_mapped_ranges_have_a_physical_place() {
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
     let root = fs.root().expect("root");
     let [file, small] = [b"file", b"tiny"].map(|name| {
-        let node = fs.create(&Caller::default(), &root, name, 0o644, New::File).expect("create");
+        let node = fs.create(&root, name, 0o644, NodeKind::File).expect("create");
         fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open")
     });
     small.write_at(0, b"in the inode").expect("write");

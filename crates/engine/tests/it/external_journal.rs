@@ -1,7 +1,7 @@
 //! Journals on a device of their own.
 
 use extant_engine::{
-    Caller, Errno, Error, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions, Result,
+    Errno, Error, Falloc, File, Follow, Fs, NodeKind, OpenFlags, OpenOptions, Result,
 };
 use extant_testkit::e2fsck;
 use extant_testkit::image::Image;
@@ -10,8 +10,6 @@ use extant_testkit::tree::Manifest;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 /// Where the log's superblock is on a device with blocks of 4 KiB.
 const LOG_AT: u64 = 4096;
@@ -141,7 +139,7 @@ fn the_kernel_and_e2fsck_replay_our_log() {
         let root = fs.root().unwrap();
         for n in 0..100u8 {
             let node =
-                fs.create(&WHO, &root, format!("file{n}").as_bytes(), 0o644, New::File).unwrap();
+                fs.create(&root, format!("file{n}").as_bytes(), 0o644, NodeKind::File).unwrap();
             let file =
                 fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
             file.write_at(0, &[n; 2000]).unwrap();
@@ -201,7 +199,7 @@ fn only_the_own_journal_is_taken() {
 }
 
 fn create(fs: &Fs, name: &str) -> File {
-    let made = fs.create(&WHO, &fs.root().unwrap(), name.as_bytes(), 0o644, New::File).unwrap();
+    let made = fs.create(&fs.root().unwrap(), name.as_bytes(), 0o644, NodeKind::File).unwrap();
     fs.open_file(&made, OpenFlags { write: true, ..OpenFlags::default() }).unwrap()
 }
 

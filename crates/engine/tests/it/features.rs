@@ -2,7 +2,7 @@
 //! that are read and written.
 
 use extant_blocks::{FaultDevice, Op, OverlayDevice};
-use extant_engine::{Caller, Errno, Error, Follow, Fs, New, Node, OpenFlags, OpenOptions};
+use extant_engine::{Errno, Error, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions};
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::types::Timestamp;
 use extant_hostile::atlas::{Atlas, change_superblock, superblock};
@@ -14,8 +14,6 @@ use extant_testkit::tool::run;
 use extant_testkit::{dumpe2fs, e2fsck};
 use std::fs::OpenOptions as OpenFile;
 use std::sync::Arc;
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 type Device = Arc<FaultDevice<Arc<Memory>>>;
 
@@ -38,7 +36,7 @@ fn small(set: &str) -> Vec<u8> {
 }
 
 fn create(fs: &Fs, name: &str) -> extant_engine::Result<Node> {
-    fs.create(&WHO, &fs.root()?, name.as_bytes(), 0o644, New::File)
+    fs.create(&fs.root()?, name.as_bytes(), 0o644, NodeKind::File)
 }
 
 fn write_file(fs: &Fs, name: &str, data: &[u8]) {

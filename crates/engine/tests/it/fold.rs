@@ -1,7 +1,7 @@
 //! Directories that fold case: any spelling leads to the name, the first one stays, and e2fsck
 //! hashes as the engine does.
 
-use extant_engine::{Caller, Errno, FileType, Follow, Fs, New, Node, OpenOptions, RenameFlags};
+use extant_engine::{Errno, Follow, Fs, Node, NodeKind, OpenOptions, RenameFlags};
 use extant_testkit::image::Image;
 use std::collections::BTreeSet;
 
@@ -16,14 +16,14 @@ fn open(image: &Image) -> Fs {
     Fs::open(image.path(), &OpenOptions::new()).expect("the image opens")
 }
 
-fn make(fs: &Fs, dir: &Node, name: &[u8], what: New<'_>) -> extant_engine::Result<Node> {
-    fs.create(&Caller::default(), dir, name, 0o755, what)
+fn make(fs: &Fs, dir: &Node, name: &[u8], what: NodeKind<'_>) -> extant_engine::Result<Node> {
+    fs.create(dir, name, 0o755, what)
 }
 
 /// A directory in the root that folds.
 fn folding(fs: &Fs, name: &str) -> Node {
     let root = fs.root().expect("root");
-    let dir = make(fs, &root, name.as_bytes(), New::Dir).expect(name);
+    let dir = make(fs, &root, name.as_bytes(), NodeKind::Dir).expect(name);
     fs.set_flags(&dir, dir.attr().flags | CASEFOLD).expect("chattr +F");
     dir
 }
@@ -42,12 +42,12 @@ fn life(args: &[&str]) {
     let image = Image::mke2fs(24 << 20, args);
     let fs = open(&image);
     let root = fs.root().expect("root");
-    let dir = make(&fs, &root, b"Folder", New::Dir).expect("mkdir");
+    let dir = make(&fs, &root, b"Folder", NodeKind::Dir).expect("mkdir");
     // Negative results from before the change must not be used after it.
     is(fs.lookup(&dir, b"readme"), Errno::NoEnt);
     is(fs.resolve("/Folder/ReadMe", Follow::No), Errno::NoEnt);
     fs.set_flags(&dir, dir.attr().flags | CASEFOLD).expect("chattr +F");
-    let file = make(&fs, &dir, "Readme-Größe".as_bytes(), New::File).expect("create");
+    let file = make(&fs, &dir, "Readme-Größe".as_bytes(), NodeKind::File).expect("create");
     let other = "README-GRO\u{308}SSE";
     for _ in 0..2 {
         assert_eq!(fs.lookup(&dir, other.as_bytes()).expect("another spelling").ino(), file.ino());
@@ -56,19 +56,19 @@ fn life(args: &[&str]) {
             file.ino()
         );
     }
-    is(make(&fs, &dir, other.as_bytes(), New::File), Errno::Exist);
+    is(make(&fs, &dir, other.as_bytes(), NodeKind::File), Errno::Exist);
     assert_eq!(names(&fs, &dir), BTreeSet::from(["Readme-Größe".as_bytes().to_vec()]));
     is(fs.resolve("/folder", Follow::No), Errno::NoEnt);
     is(fs.set_flags(&dir, dir.attr().flags & !CASEFOLD), Errno::NotEmpty);
-    let sub = make(&fs, &dir, b"Sub", New::Dir).expect("mkdir");
+    let sub = make(&fs, &dir, b"Sub", NodeKind::Dir).expect("mkdir");
     assert_eq!(sub.attr().flags & CASEFOLD, CASEFOLD, "handed down");
     assert_eq!(file.attr().flags & CASEFOLD, 0);
     fs.link(&file, &sub, b"Link").expect("link");
-    fs.rename(&dir, other.as_bytes(), &sub, b"Moved", RenameFlags::empty())
+    fs.rename((&dir, other.as_bytes()), (&sub, b"Moved"), RenameFlags::empty())
         .expect("rename by another spelling");
     is(fs.resolve("/Folder/readme-größe", Follow::No), Errno::NoEnt);
     assert_eq!(fs.resolve("/Folder/SUB/mOVED", Follow::No).expect("moved").ino(), file.ino());
-    fs.rename(&sub, b"LINK", &sub, b"moved", RenameFlags::empty())
+    fs.rename((&sub, b"LINK"), (&sub, b"moved"), RenameFlags::empty())
         .expect("over another name of the same");
     fs.unlink(&sub, b"MOVED").expect("unlink by another spelling");
     is(fs.lookup(&sub, b"Moved"), Errno::NoEnt);
@@ -87,7 +87,7 @@ fn any_spelling_leads_to_the_name() {
 }
 
 fn rename(fs: &Fs, dir: &Node, old: &str, new: &str) -> extant_engine::Result<()> {
-    fs.rename(dir, old.as_bytes(), dir, new.as_bytes(), RenameFlags::empty())
+    fs.rename((dir, old.as_bytes()), (dir, new.as_bytes()), RenameFlags::empty())
 }
 
 /// The name of an inode.
@@ -105,7 +105,8 @@ fn a_name_gets_another_spelling() {
         let dir = folding(&fs, "d");
         let made: Vec<Node> = (0..=others)
             .map(|n| {
-                make(&fs, &dir, format!("ßtraße-{n:04}").as_bytes(), New::File).expect("create")
+                make(&fs, &dir, format!("ßtraße-{n:04}").as_bytes(), NodeKind::File)
+                    .expect("create")
             })
             .collect();
         for (n, node) in made.iter().enumerate() {
@@ -114,7 +115,11 @@ fn a_name_gets_another_spelling() {
             rename(&fs, &dir, &format!("SStrasse-{n:04}"), &shown).expect("another spelling");
             assert_eq!(spelled(&fs, &dir, node.ino()), [shown.as_str()]);
             is(
-                fs.rename(&dir, shown.as_bytes(), &dir, long.as_bytes(), RenameFlags::NOREPLACE),
+                fs.rename(
+                    (&dir, shown.as_bytes()),
+                    (&dir, long.as_bytes()),
+                    RenameFlags::NOREPLACE,
+                ),
                 Errno::Exist,
             );
             rename(&fs, &dir, &shown, &long).expect("a longer one");
@@ -136,17 +141,17 @@ fn names_that_are_no_text_are_themselves_or_refused() {
     let image = Image::mke2fs(16 << 20, KIND);
     let fs = open(&image);
     let dir = folding(&fs, "d");
-    make(&fs, &dir, raw, New::File).expect("create");
+    make(&fs, &dir, raw, NodeKind::File).expect("create");
     assert!(fs.lookup(&dir, raw).is_ok());
     is(fs.lookup(&dir, b"a\xFFb"), Errno::NoEnt);
-    make(&fs, &dir, b"a\xFFb", New::File).expect("another name");
+    make(&fs, &dir, b"a\xFFb", NodeKind::File).expect("another name");
     fs.unmount().expect("unmount");
     image.assert_clean();
     let image = Image::mke2fs(16 << 20, STRICT);
     let fs = open(&image);
     let dir = folding(&fs, "d");
-    is(make(&fs, &dir, raw, New::File), Errno::Inval);
-    make(&fs, &fs.root().expect("root"), raw, New::File).expect("where names are not folded");
+    is(make(&fs, &dir, raw, NodeKind::File), Errno::Inval);
+    make(&fs, &fs.root().expect("root"), raw, NodeKind::File).expect("where names are not folded");
     fs.unmount().expect("unmount");
     image.assert_clean();
 }
@@ -190,7 +195,7 @@ fn hashes_are_those_of_e2fsck() {
     for (n, name) in made.iter_mut().enumerate() {
         // Some names consist of ignored code points only, and would be equal.
         name.push_str(&n.to_string());
-        make(&fs, &dir, name.as_bytes(), New::Special(FileType::Fifo, (0, 0))).expect(name);
+        make(&fs, &dir, name.as_bytes(), NodeKind::Fifo).expect(name);
     }
     for name in made.iter().step_by(7) {
         assert!(fs.lookup(&dir, name.as_bytes()).is_ok(), "{name}");
@@ -222,12 +227,12 @@ fn images_of_our_own_fold() {
     drop(device);
     image.assert_clean();
     let fs = open(&image);
-    make(&fs, &folding(&fs, "d"), b"Name", New::File).expect("create");
+    make(&fs, &folding(&fs, "d"), b"Name", NodeKind::File).expect("create");
     assert!(fs.resolve("/d/nAME", Follow::No).is_ok());
     fs.unmount().expect("unmount");
     image.assert_clean();
     let without = Image::mke2fs(16 << 20, &["-t", "ext4"]);
     let fs = open(&without);
-    let dir = make(&fs, &fs.root().expect("root"), b"d", New::Dir).expect("mkdir");
+    let dir = make(&fs, &fs.root().expect("root"), b"d", NodeKind::Dir).expect("mkdir");
     is(fs.set_flags(&dir, dir.attr().flags | CASEFOLD), Errno::OpNotSupp);
 }

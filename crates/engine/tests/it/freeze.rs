@@ -2,7 +2,7 @@
 //! does not continue. Also: the state that readers beside the mount see.
 
 use extant_engine::format::{ErrorPolicy, State};
-use extant_engine::{AccessTimes, Caller, Errno, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{AccessTimes, Errno, Follow, Fs, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::{Memory, debugfs, dumpe2fs};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +11,7 @@ use std::time::Duration;
 
 fn write(fs: &Fs, name: &str) {
     let root = fs.root().expect("root");
-    let node =
-        fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).expect("create");
+    let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).expect("create");
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
     file.write_at(0, &[5; 9000]).expect("write");
 }
@@ -58,9 +57,7 @@ fn no_byte_changes_while_frozen() {
     let fs = Fs::open_device(device.clone(), &OpenOptions::new().discard(true)).expect("open");
     let root = fs.root().expect("root");
     let files = ["overwritten", "written", "fallocated", "read"].map(|name| {
-        let node = fs
-            .create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File)
-            .expect("create");
+        let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).expect("create");
         let flags = OpenFlags { write: true, direct: true, ..Default::default() };
         let file = fs.open_file(&node, flags).expect("open");
         file.write_at(0, &[1; 1 << 16]).expect("write");
@@ -154,9 +151,7 @@ fn a_shut_down_file_system_changes_no_more_and_is_recovered() {
     fs.shut_down().expect("shutdown");
     fs.shut_down().expect("a second one does nothing");
     let root = fs.root().expect("root");
-    let refused = fs
-        .create(&Caller::default(), &root, b"late", 0o644, New::File)
-        .expect_err("nothing changes");
+    let refused = fs.create(&root, b"late", 0o644, NodeKind::File).expect_err("nothing changes");
     assert!(refused.is(Errno::Io), "{refused}");
     let unsynced = fs.sync().expect_err("nothing becomes durable");
     assert!(unsynced.is(Errno::Io), "{unsynced}");

@@ -3,7 +3,7 @@
 
 use extant_blocks::{Fault, FaultDevice, Op};
 use extant_engine::{
-    Caller, Clock, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions,
+    Caller, Clock, Errno, Error, Falloc, File, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions,
     RenameFlags, SetAttr, Timestamp, XattrMode,
 };
 use extant_hostile::deep::{self, Layout};
@@ -15,15 +15,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
-
 /// Nothing is written unasked.
 fn options() -> OpenOptions {
     OpenOptions::new().memory(64 << 20).commit_interval(Duration::from_secs(1000))
 }
 
-fn make(fs: &Fs, dir: &Node, name: &str, what: New<'_>) -> Node {
-    fs.create(&WHO, dir, name.as_bytes(), 0o755, what).expect(name)
+fn make(fs: &Fs, dir: &Node, name: &str, what: NodeKind<'_>) -> Node {
+    fs.create(dir, name.as_bytes(), 0o755, what).expect(name)
 }
 
 fn open_file(fs: &Fs, node: &Node) -> File {
@@ -57,8 +55,8 @@ fn a_rename_that_fails_half_way_changes_nothing() {
     let image = FeatureSet::named("64k").make();
     let fs = Fs::open(image.path(), &options()).unwrap();
     for i in 0..DIRS {
-        let dir = make(&fs, &fs.root().unwrap(), &format!("dir{i}"), New::Dir);
-        make(&fs, &dir, "x", New::File);
+        let dir = make(&fs, &fs.root().unwrap(), &format!("dir{i}"), NodeKind::Dir);
+        make(&fs, &dir, "x", NodeKind::File);
     }
     fs.unmount().unwrap();
     let block: u64 = debugfs::read(image.path(), "blocks dir0").trim().parse().unwrap();
@@ -70,11 +68,11 @@ fn a_rename_that_fails_half_way_changes_nothing() {
     let dir = dir_of(&fs, 0);
     device.inject(Fault::new(Op::Read, 0).from_then_on().within(block << 16..(block + 1) << 16));
     let failed =
-        fs.rename(&dir, b"x", &fs.root().unwrap(), b"y", RenameFlags::empty()).unwrap_err();
+        fs.rename((&dir, b"x"), (&fs.root().unwrap(), b"y"), RenameFlags::empty()).unwrap_err();
     assert_eq!(failed.errno(), 5, "{failed}");
     let end = dir_of(&fs, 1);
     let other = RenameFlags::EXCHANGE;
-    let failed = fs.rename(&dir, b"x", &end, b"x", other).unwrap_err();
+    let failed = fs.rename((&dir, b"x"), (&end, b"x"), other).unwrap_err();
     assert_eq!(failed.errno(), 5, "{failed}");
     assert!(!fs.is_read_only(), "both calls failed before their first change");
     device.heal();
@@ -102,7 +100,7 @@ fn prepared(layout: Option<Layout>) -> Vec<u8> {
     for i in 0..20 {
         let dir = match i {
             DEEP_DIR if layout.is_some() => move_planted(&fs, "dir", &root, &format!("d{i}")),
-            _ => make(&fs, &root, &format!("d{i}"), New::Dir),
+            _ => make(&fs, &root, &format!("d{i}"), NodeKind::Dir),
         };
         for name in ["a", "b", "c"] {
             let node = match DEEP_FILES
@@ -111,12 +109,12 @@ fn prepared(layout: Option<Layout>) -> Vec<u8> {
                 .filter(|_| layout.is_some())
             {
                 Some(n) => move_planted(&fs, &format!("file{n}"), &dir, name),
-                None => make(&fs, &dir, name, New::File),
+                None => make(&fs, &dir, name, NodeKind::File),
             };
             open_file(&fs, &node).write_at(0, &vec![i; 3000]).unwrap();
             fs.set_xattr(&node, b"user.long", &[i; 700], XattrMode::Any).unwrap();
         }
-        make(&fs, &dir, "sub", New::Dir);
+        make(&fs, &dir, "sub", NodeKind::Dir);
     }
     fs.unmount().unwrap();
     image.bytes()
@@ -131,7 +129,7 @@ const DEEP_DIR: u8 = 11;
 /// Moves the file that [`Layout::plant`] made to another place.
 fn move_planted(fs: &Fs, from: &str, dir: &Node, name: &str) -> Node {
     let deep = fs.resolve(format!("/{}", deep::DIR), Follow::No).unwrap();
-    fs.rename(&deep, from.as_bytes(), dir, name.as_bytes(), RenameFlags::empty()).unwrap();
+    fs.rename((&deep, from.as_bytes()), (dir, name.as_bytes()), RenameFlags::empty()).unwrap();
     fs.lookup(dir, name.as_bytes()).unwrap()
 }
 
@@ -140,19 +138,19 @@ fn use_everything(fs: &Fs) {
     let dir = |i: u32| fs.resolve(format!("/d{i}"), Follow::No);
     let at = |i: u32, name: &str| fs.resolve(format!("/d{i}/{name}"), Follow::No);
     let rename = |i: u32, from: &str, to: u32, name: &str, flags| {
-        fs.rename(&dir(i)?, from.as_bytes(), &dir(to)?, name.as_bytes(), flags)
+        fs.rename((&dir(i)?, from.as_bytes()), (&dir(to)?, name.as_bytes()), flags)
     };
     let create =
-        |i: u32, name: &str, what: New<'_>| fs.create(&WHO, &dir(i)?, name.as_bytes(), 0o755, what);
+        |i: u32, name: &str, what: NodeKind<'_>| fs.create(&dir(i)?, name.as_bytes(), 0o755, what);
     let _ = dir(0).and_then(|dir| fs.unlink(&dir, b"a"));
     let _ = rename(1, "a", 2, "new", RenameFlags::empty());
     let _ = rename(3, "a", 4, "b", RenameFlags::empty());
     let _ = rename(5, "sub", 6, "moved", RenameFlags::empty());
     let _ = rename(7, "sub", 8, "a", RenameFlags::EXCHANGE);
     let _ = rename(9, "a", 10, "white", RenameFlags::WHITEOUT);
-    let _ = create(11, "dir", New::Dir);
-    let _ = create(11, "link", New::Symlink(&[b't'; 300]));
-    let _ = create(11, "file", New::File)
+    let _ = create(11, "dir", NodeKind::Dir);
+    let _ = create(11, "link", NodeKind::Symlink(&[b't'; 300]));
+    let _ = create(11, "file", NodeKind::File)
         .and_then(|node| fs.set_xattr(&node, b"user.x", &[1; 600], XattrMode::Any));
     let _ = at(12, "a").and_then(|node| fs.link(&node, &dir(13)?, b"linked"));
     let _ = dir(14).and_then(|dir| fs.rmdir(&dir, b"sub"));
@@ -166,7 +164,7 @@ fn use_everything(fs: &Fs) {
         .and_then(|node| fs.open_file(&node, write))
         .and_then(|file| file.write_at(2000, &[7; 5000]));
     let _ = dir(17)
-        .and_then(|dir| fs.create_nameless(&WHO, &dir, 0o600))
+        .and_then(|dir| fs.create_nameless(&Caller::default(), &dir, 0o600))
         .map(|node| fs.release(&node, 1));
     let _ = fs.sync();
 }
@@ -220,7 +218,7 @@ fn groups_that_share_a_bitmap_are_refused() {
 
 /// Fills a file system with data.
 fn fill(fs: &Fs) {
-    let ballast = open_file(fs, &make(fs, &fs.root().unwrap(), "ballast", New::File));
+    let ballast = open_file(fs, &make(fs, &fs.root().unwrap(), "ballast", NodeKind::File));
     for size in [1 << 20, 1 << 16, 1 << 10] {
         let mut at = ballast.len();
         while ballast.write_at(at, &vec![7; size]).is_ok_and(|n| n == size) {
@@ -232,7 +230,7 @@ fn fill(fs: &Fs) {
 
 /// A file whose map fills the inode: any further extent takes a block.
 fn with_four_extents(fs: &Fs, name: &str) -> File {
-    let file = open_file(fs, &make(fs, &fs.root().unwrap(), name, New::File));
+    let file = open_file(fs, &make(fs, &fs.root().unwrap(), name, NodeKind::File));
     file.write_at(0, &[1; 8192]).unwrap();
     [100_000, 200_000, 300_000]
         .into_iter()
@@ -297,7 +295,7 @@ fn an_orphan_that_cannot_be_freed_is_recorded_when_the_file_system_is_closed() {
     let fs = Fs::open(image.path(), &options()).unwrap();
     let root = fs.root().unwrap();
     for name in ["first", "second"] {
-        let node = make(&fs, &root, name, New::File);
+        let node = make(&fs, &root, name, NodeKind::File);
         let file = open_file(&fs, &node);
         file.write_at(0, &[1; 9000]).unwrap();
     }
@@ -310,7 +308,7 @@ fn an_orphan_that_cannot_be_freed_is_recorded_when_the_file_system_is_closed() {
     debugfs::write(image.path(), &format!("ssv last_orphan {ino}"));
     let fs = Fs::open(image.path(), &options()).unwrap();
     assert_eq!((fs.recovery().orphans.kept, fs.recovery().orphans.freed), (1, 0));
-    make(&fs, &fs.root().unwrap(), "third", New::File);
+    make(&fs, &fs.root().unwrap(), "third", NodeKind::File);
     fs.unmount().unwrap();
     let header = dumpe2fs::header(image.path());
     assert!(!header.features().contains("needs_recovery"), "{:?}", header.features());
@@ -335,9 +333,9 @@ fn fsync_flushes_overwrites_from_before_an_error() {
     image.leave_unjudged("it was written to in a time to come");
     let options = options().clock(Arc::new(Still));
     let fs = Fs::open(image.path(), &options).unwrap();
-    let dir = make(&fs, &fs.root().unwrap(), "dir", New::Dir);
-    make(&fs, &dir, "name", New::File);
-    let file = open_file(&fs, &make(&fs, &fs.root().unwrap(), "file", New::File));
+    let dir = make(&fs, &fs.root().unwrap(), "dir", NodeKind::Dir);
+    make(&fs, &dir, "name", NodeKind::File);
+    let file = open_file(&fs, &make(&fs, &fs.root().unwrap(), "file", NodeKind::File));
     file.write_at(0, &[1; 4096]).unwrap();
     drop((dir, file));
     fs.unmount().unwrap();
@@ -378,7 +376,7 @@ fn a_log_without_recovery_flag_is_emptied_as_by_the_kernel() {
     for set in ["default", "ext3_1k"] {
         let image = FeatureSet::named(set).make();
         let fs = Fs::open(image.path(), &options()).unwrap();
-        let node = make(&fs, &fs.root().unwrap(), "logged", New::File);
+        let node = make(&fs, &fs.root().unwrap(), "logged", NodeKind::File);
         fs.sync_node(&node, false).unwrap();
         fs.crash();
         debugfs::write(image.path(), "feature -needs_recovery");
@@ -392,7 +390,7 @@ fn a_log_without_recovery_flag_is_emptied_as_by_the_kernel() {
 
         let fs = Fs::open(image.path(), &options()).unwrap();
         assert!(fs.recovery().log_emptied && fs.recovery().journal.is_none(), "{set}");
-        let after = make(&fs, &fs.root().unwrap(), "after", New::File);
+        let after = make(&fs, &fs.root().unwrap(), "after", NodeKind::File);
         fs.sync_node(&after, false).unwrap();
         fs.crash();
         for image in [&image, &by_kernel] {
@@ -412,7 +410,7 @@ fn a_listing_names_inodes_that_cannot_be_had() {
     let image = FeatureSet::named("default").make_sized(16 << 20);
     let fs = Fs::open(image.path(), &options()).unwrap();
     for name in ["one", "two", "three"] {
-        make(&fs, &fs.root().unwrap(), name, New::File);
+        make(&fs, &fs.root().unwrap(), name, NodeKind::File);
     }
     fs.unmount().unwrap();
     image.leave_unjudged("a name leads nowhere");

@@ -1,6 +1,6 @@
 //! Held inodes, such as those that a FUSE kernel remembers, need not stay in memory.
 
-use extant_engine::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
+use extant_engine::{Fs, Node, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::image::Image;
 use extant_testkit::rng::Rng;
 
@@ -16,7 +16,7 @@ fn name(i: usize) -> Vec<u8> {
 /// Makes files that are held without references. Returns their numbers.
 fn make(fs: &Fs, dir: &Node) -> Vec<u64> {
     let file = |i| {
-        let node = fs.create(&Caller::default(), dir, &name(i), 0o644, New::File).expect("create");
+        let node = fs.create(dir, &name(i), 0o644, NodeKind::File).expect("create");
         node.hold(1 + i as u64 % 3).expect("hold");
         node.attr().ino
     };
@@ -99,9 +99,7 @@ fn holds_come_and_go_while_inodes_do() {
     let dir = fs.root().expect("root");
     let free = fs.usage().inodes_free;
     const SHARED: usize = 64;
-    let made = |i| {
-        fs.create(&Caller::default(), &dir, &name(i), 0o644, New::File).expect("create").attr().ino
-    };
+    let made = |i| fs.create(&dir, &name(i), 0o644, NodeKind::File).expect("create").attr().ino;
     let numbers: Vec<u64> = (0..SHARED).map(made).collect();
     fs.sync().expect("sync");
     std::thread::scope(|scope| {
@@ -140,7 +138,7 @@ fn a_file_with_writers_stays_in_memory() {
     let image = Image::mke2fs(32 << 20, SMALL);
     let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20)).expect("open");
     let dir = fs.root().expect("root");
-    let node = fs.create(&Caller::default(), &dir, b"written", 0o644, New::File).expect("create");
+    let node = fs.create(&dir, b"written", 0o644, NodeKind::File).expect("create");
     node.hold(1).expect("hold");
     fs.operations().open_hint(&node);
     let ino = node.attr().ino;

@@ -1,13 +1,11 @@
 //! Damaged directories and attributes: they may cost an error, and nothing else.
 
 use extant_blocks::MemDevice;
-use extant_engine::{Caller, Fs, New, Node, OpenOptions, XattrMode};
+use extant_engine::{Fs, Node, NodeKind, OpenOptions, XattrMode};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::rng::Rng;
 use extant_testkit::{debugfs, e2fsck};
 use std::sync::Arc;
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 /// Entries after which a listing counts as endless.
 const ENDLESS: usize = 100_000;
@@ -28,8 +26,8 @@ fn with_directory(set: &str, count: u64) -> (Vec<u8>, Vec<u64>, usize) {
     let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
     let ops = fs.operations();
     let root = ops.root().unwrap();
-    let dir = ops.create(&WHO, &root, b"d", 0o755, New::Dir).unwrap();
-    let file = ops.create(&WHO, &root, b"f", 0o644, New::File).unwrap();
+    let dir = ops.create(&root, b"d", 0o755, NodeKind::Dir).unwrap();
+    let file = ops.create(&root, b"f", 0o644, NodeKind::File).unwrap();
     for n in 0..count {
         ops.link(&file, &dir, &name(n)).unwrap();
     }
@@ -54,14 +52,12 @@ fn use_directory(fs: &Fs, rng: &mut Rng) {
         let _ = ops.unlink(&dir, &name(rng.below(4000)));
         let from = name(rng.below(2000));
         let _ = ops.rename(
-            &dir,
-            &from,
-            &dir,
-            &name(rng.below(4000)),
+            (&dir, &from),
+            (&dir, &name(rng.below(4000))),
             extant_engine::RenameFlags::empty(),
         );
     }
-    let _ = ops.create(&WHO, &dir, b"sub", 0o755, New::Dir);
+    let _ = ops.create(&dir, b"sub", 0o755, NodeKind::Dir);
     list(fs, &dir);
     let _ = ops.rmdir(&root, b"d");
 }
@@ -152,7 +148,7 @@ fn with_attributes(args: &[&str]) -> (Image, Vec<std::ops::Range<usize>>) {
     let ops = fs.operations();
     let root = ops.root().unwrap();
     for n in 0..4u8 {
-        let file = ops.create(&WHO, &root, &[b'f', b'0' + n], 0o644, New::File).unwrap();
+        let file = ops.create(&root, &[b'f', b'0' + n], 0o644, NodeKind::File).unwrap();
         ops.set_xattr(&file, b"user.small", &[n; 20], XattrMode::Any).unwrap();
         ops.set_xattr(&file, b"user.large", &[n / 2; 700], XattrMode::Any).unwrap();
         let _ = ops.set_xattr(&file, b"user.huge", &[n; 9000], XattrMode::Any);
@@ -269,7 +265,7 @@ fn files_own_no_block_of_the_file_system() {
         let image = Image::mke2fs(32 << 20, &["-t", kind, "-b", "1024", "-O", "^resize_inode"]);
         image.leave_unjudged("a file owns a block of the file system");
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
-        let file = fs.create(&WHO, &fs.root().unwrap(), b"victim", 0o666, New::File).unwrap();
+        let file = fs.create(&fs.root().unwrap(), b"victim", 0o666, NodeKind::File).unwrap();
         fs.write_direct(&file, 0, &[7; 1024], false).unwrap();
         drop(file);
         fs.unmount().unwrap();

@@ -2,7 +2,7 @@
 //! e2fsck, read by the kernel, changed by the kernel, read and changed by Extant again.
 
 use extant_engine::{
-    Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, XattrMode,
+    Errno, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, RenameFlags, XattrMode,
 };
 use extant_testkit::image::{FEATURE_SETS, FeatureSet, Image};
 use extant_testkit::kernel::Mount;
@@ -16,7 +16,7 @@ fn open(image: &Image) -> Fs {
 }
 
 fn write_file(fs: &Fs, dir: &Node, name: &str, data: &[u8]) -> Node {
-    let node = fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).expect(name);
+    let node = fs.create(dir, name.as_bytes(), 0o644, NodeKind::File).expect(name);
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect(name);
     assert_eq!(file.write_at(0, data).expect(name), data.len());
     node
@@ -46,10 +46,9 @@ fn content(round: u64, i: u64) -> Vec<u8> {
 /// Makes a directory of files, links and special files; later rounds remove that of the round
 /// before.
 fn work(fs: &Fs, round: u64) {
-    let who = Caller::default();
     let root = fs.root().expect("root");
     let top = format!("round{round}");
-    let dir = fs.create(&who, &root, top.as_bytes(), 0o755, New::Dir).expect("mkdir");
+    let dir = fs.create(&root, top.as_bytes(), 0o755, NodeKind::Dir).expect("mkdir");
     for i in 0..60 {
         let node = write_file(fs, &dir, &format!("file{i}"), &content(round, i));
         if i % 7 == 0 {
@@ -57,13 +56,13 @@ fn work(fs: &Fs, round: u64) {
                 .expect("setxattr");
         }
     }
-    fs.create(&who, &dir, b"short", 0o777, New::Symlink(b"file1")).expect("symlink");
-    fs.create(&who, &dir, b"long", 0o777, New::Symlink(&[b'x'; 200])).expect("long symlink");
+    fs.create(&dir, b"short", 0o777, NodeKind::Symlink(b"file1")).expect("symlink");
+    fs.create(&dir, b"long", 0o777, NodeKind::Symlink(&[b'x'; 200])).expect("long symlink");
     let linked = fs.lookup(&dir, b"file3").expect("file3");
     fs.link(&linked, &dir, b"hard").expect("link");
-    let sub = fs.create(&who, &dir, b"sub", 0o700, New::Dir).expect("sub");
-    fs.rename(&dir, b"file2", &sub, b"moved", RenameFlags::empty()).expect("rename");
-    fs.rename(&dir, b"file6", &dir, b"file7", RenameFlags::empty()).expect("rename over");
+    let sub = fs.create(&dir, b"sub", 0o700, NodeKind::Dir).expect("sub");
+    fs.rename((&dir, b"file2"), (&sub, b"moved"), RenameFlags::empty()).expect("rename");
+    fs.rename((&dir, b"file6"), (&dir, b"file7"), RenameFlags::empty()).expect("rename over");
     fs.unlink(&dir, b"file8").expect("unlink");
     let busy = fs.rmdir(&root, top.as_bytes()).expect_err("not empty");
     assert!(busy.is(Errno::NotEmpty), "{busy}");

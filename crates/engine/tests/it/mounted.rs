@@ -3,15 +3,13 @@
 
 use extant_blocks::{Event, Fault, FaultDevice, Op, RecordingDevice};
 use extant_engine::{
-    Caller, Clock, Errno, Error, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
-    SetAttr, Timestamp, XattrMode, mkfs,
+    Caller, Clock, Errno, Error, File, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions,
+    RenameFlags, SetAttr, Timestamp, XattrMode, mkfs,
 };
 use extant_testkit::Memory;
 use extant_testkit::image::FeatureSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 fn memory() -> Arc<Memory> {
     Arc::new(Memory::from_bytes(&FeatureSet::named("default").make().bytes()))
@@ -22,7 +20,7 @@ fn open(device: &Arc<Memory>) -> Fs {
 }
 
 fn make(fs: &Fs, name: &str) -> Node {
-    fs.create(&WHO, &fs.root().expect("root"), name.as_bytes(), 0o644, New::File).expect("create")
+    fs.create(&fs.root().expect("root"), name.as_bytes(), 0o644, NodeKind::File).expect("create")
 }
 
 fn written(fs: &Fs, name: &str, byte: u8, direct: bool) -> File {
@@ -59,7 +57,7 @@ fn a_handle_that_outlives_unmount_writes_nothing() {
         is_stale(file.seek_data(0));
         is_stale(file.extents(0, 10, |_| true));
         is_stale(file.check_map());
-        is_stale(ops.create(&WHO, &root, b"late", 0o644, New::File));
+        is_stale(ops.create(&root, b"late", 0o644, NodeKind::File));
         is_stale(ops.resolve("/old", Follow::No));
         is_stale(ops.stat("/old", Follow::No));
         is_stale(ops.read_dir(&root));
@@ -104,10 +102,10 @@ fn nodes_of_another_file_system_are_refused() {
         fs.link(&foreign, &root, b"link").err(),
         fs.link(&own, &other_root, b"link").err(),
         fs.open_file(&foreign, write).err(),
-        fs.create(&WHO, &other_root, b"made", 0o644, New::File).err(),
-        fs.create_nameless(&WHO, &other_root, 0o644).err(),
-        fs.rename(&root, b"own", &other_root, b"moved", RenameFlags::empty()).err(),
-        fs.rename(&other_root, b"foreign", &root, b"moved", RenameFlags::empty()).err(),
+        fs.create(&other_root, b"made", 0o644, NodeKind::File).err(),
+        fs.create_nameless(&Caller::default(), &other_root, 0o644).err(),
+        fs.rename((&root, b"own"), (&other_root, b"moved"), RenameFlags::empty()).err(),
+        fs.rename((&other_root, b"foreign"), (&root, b"moved"), RenameFlags::empty()).err(),
         fs.unlink(&other_root, b"own").err(),
         fs.rmdir(&other_root, b"lost+found").err(),
         fs.lookup(&other_root, b"own").err(),

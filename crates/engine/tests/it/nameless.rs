@@ -2,11 +2,9 @@
 //! that are still held at unmount are freed.
 
 use crate::crash::{EXT3, EXT4, QUOTA, record, sweep};
-use extant_engine::{Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions};
+use extant_engine::{Caller, Errno, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::FeatureSet;
 use std::sync::Barrier;
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 const SETS: [&str; 3] = ["orphan_file", "ext3_1k", "no_journal"];
 
@@ -35,8 +33,9 @@ fn nameless_inodes_are_not_in_the_cache() {
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
         let (before, free) = (fs.stats().inodes_cached, fs.usage().inodes_free);
-        let nodes: Vec<Node> =
-            (0..FILES).map(|_| fs.create_nameless(&WHO, &root, 0o600).unwrap()).collect();
+        let nodes: Vec<Node> = (0..FILES)
+            .map(|_| fs.create_nameless(&Caller::default(), &root, 0o600).unwrap())
+            .collect();
         for node in &nodes {
             write(&fs, node, &[7; 9000]);
             assert!(is_stale(&fs, node.ino()), "{set}: never written to its slot");
@@ -74,7 +73,7 @@ fn a_link_makes_them_findable() {
         let image = FeatureSet::named(set).make_sized(32 << 20);
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
-        let node = fs.create_nameless(&WHO, &root, 0o600).unwrap();
+        let node = fs.create_nameless(&Caller::default(), &root, 0o600).unwrap();
         write(&fs, &node, b"content");
         fs.link(&node, &root, b"name").unwrap();
         fs.release(&node, 1);
@@ -97,7 +96,7 @@ fn make_findable_lets_lookups_by_number_succeed() {
     let image = FeatureSet::named("orphan_file").make_sized(32 << 20);
     let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
     let root = fs.root().unwrap();
-    let node = fs.create_nameless(&WHO, &root, 0o600).unwrap();
+    let node = fs.create_nameless(&Caller::default(), &root, 0o600).unwrap();
     fs.operations().make_findable(&node).unwrap();
     fs.operations().make_findable(&node).unwrap();
     let ino = node.ino();
@@ -126,9 +125,9 @@ fn a_file_that_lost_its_name_gets_no_other() {
         let image = FeatureSet::named(set).make_sized(32 << 20);
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
-        let named = fs.create(&WHO, &root, b"named", 0o600, New::File).unwrap();
-        let nameless = fs.create_nameless(&WHO, &root, 0o600).unwrap();
-        let shown = fs.create_nameless(&WHO, &root, 0o600).unwrap();
+        let named = fs.create(&root, b"named", 0o600, NodeKind::File).unwrap();
+        let nameless = fs.create_nameless(&Caller::default(), &root, 0o600).unwrap();
+        let shown = fs.create_nameless(&Caller::default(), &root, 0o600).unwrap();
         fs.operations().make_findable(&shown).unwrap();
         for (node, name) in [(&nameless, &b"first"[..]), (&shown, b"shown")] {
             fs.link(node, &root, name).unwrap();
@@ -158,8 +157,9 @@ fn unmount_frees_held_nameless_files() {
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
         let (free, blocks) = (fs.usage().inodes_free, fs.usage().free);
-        let held: Vec<Node> =
-            (0..20).map(|_| fs.create_nameless(&WHO, &root, 0o600).unwrap()).collect();
+        let held: Vec<Node> = (0..20)
+            .map(|_| fs.create_nameless(&Caller::default(), &root, 0o600).unwrap())
+            .collect();
         held.iter().for_each(|node| write(&fs, node, &[1; 20_000]));
         let open: Vec<_> = held
             .iter()
@@ -168,7 +168,11 @@ fn unmount_frees_held_nameless_files() {
             .collect();
         // Of these only the number is left, and no caller knows it.
         for _ in 0..20 {
-            write(&fs, &fs.create_nameless(&WHO, &root, 0o600).unwrap(), &[2; 20_000]);
+            write(
+                &fs,
+                &fs.create_nameless(&Caller::default(), &root, 0o600).unwrap(),
+                &[2; 20_000],
+            );
         }
         assert_eq!(fs.stats().inodes_nameless, 40, "{set}");
         drop(root);
@@ -192,7 +196,7 @@ fn an_old_reference_is_not_the_next_file() {
         let mut reused = 0;
         let mut last: Option<Node> = None;
         for round in 0..60 {
-            let node = fs.create_nameless(&WHO, &root, 0o600).unwrap();
+            let node = fs.create_nameless(&Caller::default(), &root, 0o600).unwrap();
             write(&fs, &node, &[round; 100]);
             if let Some(old) = last.take_if(|old| old.ino() == node.ino()) {
                 reused += 1;
@@ -234,7 +238,7 @@ fn names_come_from_two_sides() {
     let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
     let root = fs.root().unwrap();
     for _ in 0..150 {
-        let node = fs.create_nameless(&WHO, &root, 0o600).unwrap();
+        let node = fs.create_nameless(&Caller::default(), &root, 0o600).unwrap();
         write(&fs, &node, &[3; 5000]);
         let start = Barrier::new(4);
         let second = std::thread::scope(|scope| {
@@ -295,8 +299,10 @@ fn nameless_files_survive_power_cuts() {
                         for i in 0..12 {
                             let data = extant_testkit::rng::Rng::new(thread << 8 | i)
                                 .bytes((i * 900 + 100) as usize);
-                            let node =
-                                stage.fs.create_nameless(&WHO, root, 0o600).expect("nameless");
+                            let node = stage
+                                .fs
+                                .create_nameless(&Caller::default(), root, 0o600)
+                                .expect("nameless");
                             write(&stage.fs, &node, &data);
                             if i % 3 == 0 {
                                 stage.fs.sync_node(&node, false).expect("fsync");

@@ -1,7 +1,7 @@
 //! Names and inodes that are evicted, moved and created while other threads look them up.
 
 use extant_engine::{
-    Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, SetAttr,
+    Errno, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, RenameFlags, SetAttr,
 };
 use extant_testkit::kernel::Mount;
 use extant_testkit::{FeatureSet, Image, debugfs};
@@ -13,11 +13,11 @@ fn open(image: &Image) -> Fs {
 }
 
 fn dir(fs: &Fs, at: &Node, name: &str) -> Node {
-    fs.create(&Caller::default(), at, name.as_bytes(), 0o755, New::Dir).unwrap()
+    fs.create(at, name.as_bytes(), 0o755, NodeKind::Dir).unwrap()
 }
 
 fn file(fs: &Fs, at: &Node, name: &str) -> Node {
-    fs.create(&Caller::default(), at, name.as_bytes(), 0o644, New::File).unwrap()
+    fs.create(at, name.as_bytes(), 0o644, NodeKind::File).unwrap()
 }
 
 fn set_size(fs: &Fs, node: &Node, size: u64) {
@@ -156,7 +156,7 @@ fn exchanged_directories_hide_nothing() {
             });
         }
         for _ in 0..ROUNDS {
-            fs.rename(&root, b"p", &root, b"q", RenameFlags::EXCHANGE).unwrap();
+            fs.rename((&root, b"p"), (&root, b"q"), RenameFlags::EXCHANGE).unwrap();
             let spare = fs.resolve("/q", Follow::Yes).unwrap();
             fs.unlink(&spare, b"leaf").unwrap();
             drop(file(&fs, &spare, "leaf"));
@@ -205,7 +205,7 @@ fn renames_race_with_deep_walks() {
         let mut rounds = 0;
         while rounds < ROUNDS || walks.iter().any(|(_, found)| found.load(Ordering::Acquire) < 20) {
             let (from, to) = if rounds % 2 == 0 { (&left, &right) } else { (&right, &left) };
-            fs.rename(from, b"moved", to, b"moved", RenameFlags::empty()).unwrap();
+            fs.rename((from, b"moved"), (to, b"moved"), RenameFlags::empty()).unwrap();
             if rounds % 8 == 0 {
                 fs.shrink(50);
             }
@@ -257,7 +257,9 @@ fn absent_names_race_with_creation() {
         for n in 0..ROUNDS {
             change(&|| drop(file(&fs, &top, "name")));
             change(&|| match n % 3 {
-                0 => fs.rename(&top, b"name", &root, b"elsewhere", RenameFlags::empty()).unwrap(),
+                0 => {
+                    fs.rename((&top, b"name"), (&root, b"elsewhere"), RenameFlags::empty()).unwrap()
+                }
                 _ => fs.unlink(&top, b"name").unwrap(),
             });
         }
@@ -275,19 +277,19 @@ fn the_flag_of_direct_access_is_handed_down() {
     const JOURNAL_DATA: u32 = 0x4000;
     let image = FeatureSet::named("default").make_sized(16 << 20);
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
-    let (who, root) = (Caller::default(), fs.root().expect("root"));
-    let before = fs.create(&who, &root, b"before", 0o644, New::File).expect("create");
-    let dir = fs.create(&who, &root, b"dir", 0o755, New::Dir).expect("mkdir");
+    let root = fs.root().expect("root");
+    let before = fs.create(&root, b"before", 0o644, NodeKind::File).expect("create");
+    let dir = fs.create(&root, b"dir", 0o755, NodeKind::Dir).expect("mkdir");
     fs.set_flags(&dir, dir.attr().flags | DAX).expect("chattr +x");
-    for (name, what) in [(b"sub", New::Dir), (b"new", New::File)] {
-        let made = fs.create(&who, &dir, name, 0o755, what).expect("create");
+    for (name, what) in [(b"sub", NodeKind::Dir), (b"new", NodeKind::File)] {
+        let made = fs.create(&dir, name, 0o755, what).expect("create");
         assert_eq!(made.attr().flags & DAX, DAX);
     }
     assert_eq!(before.attr().flags & DAX, 0);
     let both = before.attr().flags | DAX | JOURNAL_DATA;
     assert!(fs.set_flags(&before, both).expect_err("not both").is(Errno::OpNotSupp));
     fs.set_flags(&dir, dir.attr().flags & !DAX).expect("chattr -x");
-    let made = fs.create(&who, &dir, b"later", 0o644, New::File).expect("create");
+    let made = fs.create(&dir, b"later", 0o644, NodeKind::File).expect("create");
     assert_eq!(made.attr().flags & DAX, 0);
     drop((before, dir, root, made));
     fs.unmount().expect("unmount");
@@ -334,7 +336,7 @@ fn an_exchange_gives_no_directory_more_subdirectories_than_it_may_have() {
     let root = fs.root().unwrap();
     let [full, other] = [b"full".as_slice(), b"other"].map(|name| fs.lookup(&root, name).unwrap());
     let swap = |from: &Node, a: &str, to: &Node, b: &str| {
-        fs.rename(from, a.as_bytes(), to, b.as_bytes(), RenameFlags::EXCHANGE)
+        fs.rename((from, a.as_bytes()), (to, b.as_bytes()), RenameFlags::EXCHANGE)
     };
     assert!(swap(&full, "file", &other, "dir").unwrap_err().is(Errno::Mlink));
     assert!(swap(&other, "dir", &full, "file").unwrap_err().is(Errno::Mlink));

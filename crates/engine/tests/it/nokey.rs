@@ -4,8 +4,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use extant_engine::{
-    Caller, Errno, Falloc, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
-    SetAttr,
+    Caller, Errno, Falloc, FileType, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions,
+    RenameFlags, SetAttr,
 };
 use extant_format::dir::{DirEntry, DirFormat, NewEntry, entries, entry_len, put_entry};
 use extant_format::features::{Compat, Incompat};
@@ -142,7 +142,7 @@ fn names_are_those_that_the_kernel_shows() {
 fn content_is_refused_and_nothing_is_made() {
     let image = encrypted(KINDS[0]);
     let fs = open(&image);
-    let (who, root) = (Caller::default(), fs.root().expect("root"));
+    let root = fs.root().expect("root");
     let many = fs.lookup(&root, b"many").expect("many");
     let entries = fs.read_dir(&many).expect("readdir");
     let of = |kind| {
@@ -161,14 +161,14 @@ fn content_is_refused_and_nothing_is_made() {
     let path = [b"/many/", link.as_slice()].concat();
     assert!(fs.resolve(&path, Follow::Yes).expect_err("an encrypted target").is(Errno::NoEnt));
     assert!(fs.resolve(&path, Follow::No).is_ok());
-    no_key(fs.create(&who, &many, b"new", 0o644, New::File));
-    no_key(fs.create_nameless(&who, &many, 0o644));
+    no_key(fs.create(&many, b"new", 0o644, NodeKind::File));
+    no_key(fs.create_nameless(&Caller::default(), &many, 0o644));
     no_key(fs.link(&node, &many, b"another"));
-    no_key(fs.rename(&many, &file, &root, b"out", RenameFlags::empty()));
-    let plain = fs.create(&who, &root, b"plain", 0o644, New::File).expect("outside");
-    no_key(fs.rename(&root, b"plain", &many, b"in", RenameFlags::empty()));
+    no_key(fs.rename((&many, &file), (&root, b"out"), RenameFlags::empty()));
+    let plain = fs.create(&root, b"plain", 0o644, NodeKind::File).expect("outside");
+    no_key(fs.rename((&root, b"plain"), (&many, b"in"), RenameFlags::empty()));
     assert_eq!(fs.lookup(&root, b"plain").expect("still there").ino(), plain.ino());
-    fs.rename(&root, b"many", &root, b"moved", RenameFlags::empty()).expect("the whole of it");
+    fs.rename((&root, b"many"), (&root, b"moved"), RenameFlags::empty()).expect("the whole of it");
     // Attributes are no content.
     fs.set_attr(&node, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).expect("chmod");
     fs.unmount().expect("unmount");
@@ -352,7 +352,7 @@ fn names_that_fold_show_the_hash_that_is_kept_with_them() {
         let (many, own) = listed(&fs);
         assert_eq!(own, names, "{block}, index: {indexed}");
         assert!(own.len() > 100);
-        no_key(fs.create(&Caller::default(), &many, b"new", 0o644, New::File));
+        no_key(fs.create(&many, b"new", 0o644, NodeKind::File));
         for (n, (ino, name)) in names.iter().enumerate() {
             let node = fs.lookup(&many, name).expect("what is listed is found");
             assert_eq!(node.ino(), *ino);

@@ -1,10 +1,10 @@
 //! Inode numbers: their choice, and the traces of freed inodes.
 
-use extant_engine::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
+use extant_engine::{Fs, Node, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::image::FeatureSet;
 
 fn make(fs: &Fs, dir: &Node, name: &str) -> Node {
-    fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).expect(name)
+    fs.create(dir, name.as_bytes(), 0o644, NodeKind::File).expect(name)
 }
 
 #[test]
@@ -58,17 +58,14 @@ fn the_last_numbers_can_be_used_again_and_again() {
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("the image opens");
     let root = fs.root().expect("root");
     let mut made = 0u32;
-    while fs
-        .create(&Caller::default(), &root, format!("f{made}").as_bytes(), 0o644, New::File)
-        .is_ok()
-    {
+    while fs.create(&root, format!("f{made}").as_bytes(), 0o644, NodeKind::File).is_ok() {
         made += 1;
     }
     fs.sync().expect("sync");
     for n in 0..20u32 {
         fs.unlink(&root, format!("f{n}").as_bytes()).expect("unlink");
         make(&fs, &root, &format!("g{n}"));
-        assert!(fs.create(&Caller::default(), &root, b"none", 0o644, New::File).is_err());
+        assert!(fs.create(&root, b"none", 0o644, NodeKind::File).is_err());
     }
     fs.unmount().expect("unmount");
     image.assert_clean();

@@ -3,7 +3,7 @@
 
 use crate::crash::{Setup, Stage, record, setup, sweep};
 use extant_blocks::{Fault, FaultDevice, Op};
-use extant_engine::{Caller, Fs, New, Node, OpenFlags, OpenOptions};
+use extant_engine::{Caller, Fs, Node, NodeKind, OpenFlags, OpenOptions};
 use extant_format::superblock::ErrorPolicy;
 use extant_format::{InodeNr, RoCompat, orphan};
 use extant_hostile::atlas::{Atlas, Kind, change_superblock};
@@ -39,7 +39,7 @@ const LIST: Setup = setup(
 const SLOTS: u64 = 254;
 
 fn new_file(fs: &Fs, dir: &Node, name: &str) -> Node {
-    fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).expect(name)
+    fs.create(dir, name.as_bytes(), 0o644, NodeKind::File).expect(name)
 }
 
 /// Makes a file, holds it and removes its name.
@@ -58,9 +58,7 @@ fn many(stage: &mut Stage) {
         for thread in 0..4 {
             let root = &root;
             scope.spawn(move || {
-                let dir = fs
-                    .create(&Caller::default(), root, &[b'a' + thread], 0o755, New::Dir)
-                    .expect("mkdir");
+                let dir = fs.create(root, &[b'a' + thread], 0o755, NodeKind::Dir).expect("mkdir");
                 let mut held = Vec::new();
                 for i in 0..90 {
                     held.push(new_orphan(fs, &dir, &format!("f{i}")));
@@ -383,7 +381,7 @@ fn an_orphan_that_cannot_be_read_keeps_its_record_and_writers_go_on() {
         assert!(!fs.is_read_only(), "{args:?}, {what}");
         let root = fs.root().expect("root");
         if what != "inode bitmap" {
-            let dir = fs.create(&Caller::default(), &root, b"dir", 0o755, New::Dir).expect("mkdir");
+            let dir = fs.create(&root, b"dir", 0o755, NodeKind::Dir).expect("mkdir");
             drop(new_orphan(&fs, &dir, "held"));
             new_file(&fs, &dir, "file");
         }
@@ -420,10 +418,7 @@ fn an_orphan_that_cannot_be_read_stops_changes_where_the_policy_says_so() {
         assert!(report.kept > 0, "{args:?}: {report:?}");
         assert!(fs.is_read_only());
         assert!(fs.recovery().read_only.is_some(), "opening says why");
-        assert!(
-            fs.create(&Caller::default(), &fs.root().expect("root"), b"new", 0o644, New::File)
-                .is_err()
-        );
+        assert!(fs.create(&fs.root().expect("root"), b"new", 0o644, NodeKind::File).is_err());
         assert!(fs.unmount().is_err(), "closing tells that changes were stopped");
         device.heal();
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open again");

@@ -2,7 +2,7 @@
 //! change becomes durable.
 
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op, forward_device};
-use extant_engine::{Caller, Clock, Follow, Fs, New, OpenFlags, OpenOptions, Timestamp};
+use extant_engine::{Clock, Follow, Fs, NodeKind, OpenFlags, OpenOptions, Timestamp};
 use extant_testkit::e2fsck;
 use extant_testkit::image::{FeatureSet, Image};
 use std::collections::BTreeSet;
@@ -13,8 +13,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 fn options() -> OpenOptions {
     OpenOptions::new().memory(64 << 20).commit_interval(Duration::from_secs(3600)).seed(1)
@@ -77,8 +75,8 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
 fn use_it(fs: &Fs) -> extant_engine::Result<()> {
     let root = fs.root()?;
     for n in 0..6 {
-        let dir = fs.create(&WHO, &root, format!("dir{n}").as_bytes(), 0o755, New::Dir)?;
-        let node = fs.create(&WHO, &dir, b"file", 0o644, New::File)?;
+        let dir = fs.create(&root, format!("dir{n}").as_bytes(), 0o755, NodeKind::Dir)?;
+        let node = fs.create(&dir, b"file", 0o644, NodeKind::File)?;
         let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
         file.write_at(0, &vec![n as u8; 300_000])?;
         file.sync()?;
@@ -257,7 +255,7 @@ fn pieces(n: u8) -> impl Iterator<Item = (u64, Vec<u8>)> {
 fn use_all(fs: &Fs) -> extant_engine::Result<()> {
     let root = fs.root()?;
     for n in 0..4 {
-        let node = fs.create(&WHO, &root, format!("file{n}").as_bytes(), 0o644, New::File)?;
+        let node = fs.create(&root, format!("file{n}").as_bytes(), 0o644, NodeKind::File)?;
         let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
         for (offset, data) in pieces(n) {
             file.write_at(offset, &data)?;

@@ -1,7 +1,7 @@
 //! Preallocation seen from outside: places of files' blocks, and exact free space.
 
 use extant_blocks::{BlockDevice, Event, RecordingDevice};
-use extant_engine::{Caller, Errno, Error, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{Errno, Error, Falloc, File, Follow, Fs, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::Memory;
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image, dumpe2fs, e2fsck};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 fn create(fs: &Fs, name: &str, direct: bool) -> File {
     let root = fs.root().unwrap();
-    let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).unwrap();
+    let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).unwrap();
     fs.open_file(&node, OpenFlags { write: true, direct, ..Default::default() }).unwrap()
 }
 

@@ -1,15 +1,14 @@
 //! Races of two threads for one inode or block, repeated: in either order both succeed, and the
 //! image is sound.
 
-use extant_engine::{Caller, Errno, Fs, New, Node, OpenOptions, Result, XattrMode};
+use extant_engine::{Caller, Errno, Fs, Node, NodeKind, OpenOptions, Result, XattrMode};
 use extant_testkit::FeatureSet;
 use std::sync::Barrier;
 
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const ROUNDS: u32 = 200;
 
 fn create(fs: &Fs, dir: &Node, name: &str) -> Node {
-    fs.create(&WHO, dir, name.as_bytes(), 0o644, New::File).expect(name)
+    fs.create(dir, name.as_bytes(), 0o644, NodeKind::File).expect(name)
 }
 
 /// Runs both at the same time and returns the results.
@@ -34,7 +33,7 @@ fn a_link_comes_before_the_freeing_or_not_at_all() {
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
         for i in 0..ROUNDS {
-            let node = fs.create_nameless(&WHO, &root, 0o600).unwrap();
+            let node = fs.create_nameless(&Caller::default(), &root, 0o600).unwrap();
             fs.write_direct(&node, 0, &[7; 5000], false).unwrap();
             let name = format!("name{i}");
             let (linked, ()) = at_once(

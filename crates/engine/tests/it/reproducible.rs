@@ -1,7 +1,7 @@
 //! With a seed, equal calls give equal bytes, independently of memory, load and time.
 
 use extant_engine::{
-    Caller, Clock, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags, Timestamp, XattrMode,
+    Clock, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, RenameFlags, Timestamp, XattrMode,
 };
 use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
@@ -36,7 +36,7 @@ struct Circumstances {
 }
 
 fn create(fs: &Fs, dir: &Node, name: &str, bytes: &[u8], at: u64) {
-    let node = fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).unwrap();
+    let node = fs.create(dir, name.as_bytes(), 0o644, NodeKind::File).unwrap();
     let file = fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).unwrap();
     for (n, piece) in bytes.chunks(100_000).enumerate() {
         file.write_at(at + n as u64 * 100_000, piece).unwrap();
@@ -79,7 +79,7 @@ fn step(fs: &Fs, n: u64, held: &mut Vec<extant_engine::File>) {
                 fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() }).unwrap();
             file.set_len(rng.below(300_000)).unwrap();
             let flags = RenameFlags::empty();
-            fs.rename(&dir, name(n).as_bytes(), &root, name(n).as_bytes(), flags).unwrap();
+            fs.rename((&dir, name(n).as_bytes()), (&root, name(n).as_bytes()), flags).unwrap();
         }
         _ if n % 32 == 31 => fs.sync().unwrap(),
         _ => {}
@@ -114,8 +114,7 @@ fn run(image: &Image, circumstances: Circumstances) -> Vec<u8> {
         let fs = Fs::open_device(device.clone(), &options).unwrap();
         let root = fs.root().unwrap();
         for n in 0..5 {
-            fs.create(&Caller::default(), &root, format!("dir{n}").as_bytes(), 0o755, New::Dir)
-                .unwrap();
+            fs.create(&root, format!("dir{n}").as_bytes(), 0o755, NodeKind::Dir).unwrap();
         }
         drop(root);
         let mut held = Vec::new();

@@ -4,7 +4,7 @@
 use extant_blocks::forward_device;
 use extant_engine::device::BlockDevice;
 use extant_engine::{
-    Caller, Clock, Follow, Fs, New, OpenFlags, OpenOptions, Runtime, RuntimeStats, Timestamp,
+    Clock, Follow, Fs, NodeKind, OpenFlags, OpenOptions, Runtime, RuntimeStats, Timestamp,
 };
 use extant_testkit::{FeatureSet, Memory};
 use std::io;
@@ -28,7 +28,7 @@ fn options(runtime: &Runtime) -> OpenOptions {
 
 fn write(fs: &Fs, name: &str, content: &[u8]) {
     let root = fs.root().unwrap();
-    let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).unwrap();
+    let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).unwrap();
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
     assert_eq!(file.write_at(0, content).unwrap(), content.len());
 }
@@ -164,7 +164,7 @@ fn devices_that_hang_keep_no_other_file_system_from_work() {
     std::thread::spawn(move || {
         let root = own.root().unwrap();
         for _ in 0..3000 {
-            let made = own.create(&Caller::default(), &root, b"again", 0o644, New::File);
+            let made = own.create(&root, b"again", 0o644, NodeKind::File);
             drop(made.unwrap());
             own.unlink(&root, b"again").unwrap();
         }

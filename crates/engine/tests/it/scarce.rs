@@ -6,14 +6,12 @@ use crate::crash::{
     BIGALLOC, Copy, EXT2, EXT3, EXT4, INLINE, PageDevice, Pages, QUOTA, Setup, seen, setup,
 };
 use extant_engine::{
-    Caller, Errno, Falloc, File, Follow, Fs, New, Node, OpenFlags, OpenOptions, RenameFlags,
+    Caller, Errno, Falloc, File, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, RenameFlags,
     Result, SetAttr, XattrMode,
 };
 use extant_testkit::tree::Manifest;
 use extant_testkit::{Scratch, e2fsck};
 use std::sync::Arc;
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 /// Files of one block each, whose removal makes space.
 const SPARE: u32 = 150;
@@ -65,14 +63,14 @@ const fn in_part(name: &'static str, steps: Steps) -> Operation {
 
 const OPERATIONS: [Operation; 16] = [
     whole("create", |fs, n| {
-        (n < 6).then(|| fs.create(&WHO, &at(fs, "/d/names")?, &long(n), 0o644, New::File).map(drop))
+        (n < 6).then(|| fs.create(&at(fs, "/d/names")?, &long(n), 0o644, NodeKind::File).map(drop))
     }),
     whole("mkdir", |fs, n| {
-        (n < 3).then(|| fs.create(&WHO, &at(fs, "/d/names")?, &long(n), 0o755, New::Dir).map(drop))
+        (n < 3).then(|| fs.create(&at(fs, "/d/names")?, &long(n), 0o755, NodeKind::Dir).map(drop))
     }),
     whole("symlink", |fs, n| {
         (n < 2).then(|| {
-            fs.create(&WHO, &at(fs, "/d")?, &long(n), 0o777, New::Symlink(&[b't'; 300])).map(drop)
+            fs.create(&at(fs, "/d")?, &long(n), 0o777, NodeKind::Symlink(&[b't'; 300])).map(drop)
         })
     }),
     whole("link", |fs, n| {
@@ -82,10 +80,8 @@ const OPERATIONS: [Operation; 16] = [
         let from = format!("r{n}");
         (n < 6).then(|| {
             fs.rename(
-                &at(fs, "/d")?,
-                from.as_bytes(),
-                &at(fs, "/d/names")?,
-                &long(n),
+                (&at(fs, "/d")?, from.as_bytes()),
+                (&at(fs, "/d/names")?, &long(n)),
                 RenameFlags::empty(),
             )
         })
@@ -109,10 +105,8 @@ const OPERATIONS: [Operation; 16] = [
         let from = format!("r{n}");
         (n < 6).then(|| {
             fs.rename(
-                &at(fs, "/d")?,
-                from.as_bytes(),
-                &at(fs, "/d/names")?,
-                &long(n),
+                (&at(fs, "/d")?, from.as_bytes()),
+                (&at(fs, "/d/names")?, &long(n)),
                 RenameFlags::WHITEOUT,
             )
         })
@@ -172,7 +166,7 @@ fn long(n: u32) -> Vec<u8> {
 
 fn named_late(fs: &Fs, n: u32) -> Result<()> {
     let dir = at(fs, "/d/names")?;
-    let node = fs.create_nameless(&WHO, &dir, 0o600)?;
+    let node = fs.create_nameless(&Caller::default(), &dir, 0o600)?;
     let linked = fs.link(&node, &dir, &long(n));
     fs.release(&node, 1);
     linked
@@ -180,7 +174,7 @@ fn named_late(fs: &Fs, n: u32) -> Result<()> {
 
 fn file(fs: &Fs, path: &str, pieces: &[(u64, usize)]) -> Result<()> {
     let (dir, name) = fs.resolve_parent(path.as_bytes())?;
-    let node = fs.create(&WHO, &dir, name, 0o644, New::File)?;
+    let node = fs.create(&dir, name, 0o644, NodeKind::File)?;
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
     pieces.iter().try_for_each(|(offset, len)| file.write_at(*offset, &vec![5; *len]).map(drop))
 }
@@ -192,9 +186,9 @@ fn is_full(result: &Result<()>) -> bool {
 /// Creates the files that the operations use.
 fn prepare(fs: &Fs) -> Result<()> {
     let root = fs.root()?;
-    let dir = fs.create(&WHO, &root, b"d", 0o755, New::Dir)?;
+    let dir = fs.create(&root, b"d", 0o755, NodeKind::Dir)?;
     for name in ["names", "hogs", "spare"] {
-        fs.create(&WHO, &dir, name.as_bytes(), 0o755, New::Dir)?;
+        fs.create(&dir, name.as_bytes(), 0o755, NodeKind::Dir)?;
     }
     file(fs, "/d/f", &[(0, 2500)])?;
     file(fs, "/d/g", &[(0, 10)])?;
@@ -222,7 +216,7 @@ fn full(setup: Setup) -> Pages {
     drop(ballast);
     let hogs = at(&fs, "/d/hogs").expect("hogs");
     let full = (0..)
-        .map(|n| fs.create(&WHO, &hogs, format!("{n}").as_bytes(), 0o755, New::Dir).map(drop))
+        .map(|n| fs.create(&hogs, format!("{n}").as_bytes(), 0o755, NodeKind::Dir).map(drop))
         .find(Result::is_err);
     assert!(is_full(&full.expect("an end")), "{}", setup.name);
     drop(hogs);
@@ -391,7 +385,7 @@ fn the_smallest_log_has_room_for_each_operation() {
 
 fn change_everything(fs: &Fs, what: &str) {
     let root = fs.root().unwrap();
-    let node = fs.create(&WHO, &root, b"file", 0o644, New::File).unwrap();
+    let node = fs.create(&root, b"file", 0o644, NodeKind::File).unwrap();
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
     // Five pieces far from each other, one of them long.
     for (at, len) in
@@ -419,7 +413,7 @@ fn change_everything(fs: &Fs, what: &str) {
     }
     file.write_at(70 << 20, &[7; 9000]).unwrap();
     drop(file);
-    let dir = fs.create(&WHO, &root, b"dir", 0o755, New::Dir).unwrap();
+    let dir = fs.create(&root, b"dir", 0o755, NodeKind::Dir).unwrap();
     for n in 0..200 {
         let name = format!("{}{n}", "name".repeat(40));
         fs.link(&node, &dir, name.as_bytes()).unwrap_or_else(|e| panic!("{what}, link {n}: {e}"));
@@ -428,9 +422,9 @@ fn change_everything(fs: &Fs, what: &str) {
         let name = format!("{}{n}", "name".repeat(40));
         fs.unlink(&dir, name.as_bytes()).unwrap_or_else(|e| panic!("{what}, unlink {n}: {e}"));
     }
-    fs.create(&WHO, &root, b"link", 0o777, New::Symlink(&[b't'; 300])).unwrap();
+    fs.create(&root, b"link", 0o777, NodeKind::Symlink(&[b't'; 300])).unwrap();
     fs.set_xattr(&node, b"user.x", &[1; 600], XattrMode::Any).unwrap();
-    fs.rename(&root, b"file", &dir, b"moved", RenameFlags::empty()).unwrap();
+    fs.rename((&root, b"file"), (&dir, b"moved"), RenameFlags::empty()).unwrap();
     fs.set_attr(&node, &SetAttr { uid: Some(5), ..Default::default() }).unwrap();
     fs.unlink(&dir, b"moved").unwrap_or_else(|e| panic!("{what}, removal: {e}"));
     drop(node);
@@ -455,7 +449,7 @@ fn the_smallest_log_has_room_for_long_runs_and_many_owners() {
         let image = extant_testkit::image::Image::mke2fs(bytes, &args.concat());
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
-        let node = fs.create(&WHO, &root, b"long", 0o644, New::File).unwrap();
+        let node = fs.create(&root, b"long", 0o644, NodeKind::File).unwrap();
         let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
         for at in 0..40 {
             assert_eq!(file.write_at(at << 20, &[7; 1 << 20]).unwrap(), 1 << 20, "{what}");
@@ -465,10 +459,10 @@ fn the_smallest_log_has_room_for_long_runs_and_many_owners() {
             fs.set_flags(&node, flags).unwrap_or_else(|e| panic!("{what}, flags {flags:x}: {e}"));
         }
         for owner in 0..500 {
-            let who = Caller { uid: 1000 + owner * 100_000, ..WHO };
+            let who = Caller { uid: 1000 + owner * 100_000, ..Caller::default() };
             // Between the blocks of the quota file lie others.
             let name = format!("owned{owner}");
-            let owned = fs.create(&who, &root, name.as_bytes(), 0o644, New::Dir);
+            let owned = fs.create_as(&who, (&root, name.as_bytes()), 0o644, NodeKind::Dir);
             owned.unwrap_or_else(|e| panic!("{what}, owner {owner}: {e}"));
         }
         drop((file, node));
@@ -515,7 +509,7 @@ fn freed_space_reaches_every_thread() {
 fn write_and_remove(fs: &Fs, name: &str, len: u64, direct: bool, what: &str) {
     let root = fs.root().unwrap();
     let node = fs
-        .create(&WHO, &root, name.as_bytes(), 0o644, New::File)
+        .create(&root, name.as_bytes(), 0o644, NodeKind::File)
         .unwrap_or_else(|e| panic!("{what}: {e}"));
     let file =
         fs.open_file(&node, OpenFlags { write: true, direct, ..Default::default() }).unwrap();
@@ -550,7 +544,7 @@ fn freed_numbers_reach_every_thread() {
                 let name = |n: u64| format!("f{thread}-{n}").into_bytes();
                 for round in 0..ROUNDS {
                     for n in 0..share {
-                        let made = fs.create(&WHO, &root, &name(n), 0o644, New::File);
+                        let made = fs.create(&root, &name(n), 0o644, NodeKind::File);
                         made.unwrap_or_else(|e| {
                             panic!("thread {thread}, round {round}, {n} of {share}: {e}")
                         });

@@ -1,7 +1,7 @@
 //! Permission to search directories: the kernel's answers for the same image.
 
 use extant_engine::{
-    Caller, Error, Follow, Fs, Identity, New, OpenOptions, RenameFlags, SetAttr, XattrMode,
+    Caller, Error, Follow, Fs, NodeKind, OpenOptions, RenameFlags, SetAttr, XattrMode,
 };
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
@@ -15,14 +15,18 @@ use std::path::Path;
 const ACCESS: &[u8] = b"system.posix_acl_access";
 
 /// A user, a main group, further groups.
-const WHO: [Identity<'static>; 7] = [
-    Identity { uid: 0, gid: 0, groups: &[] },
-    Identity { uid: 1000, gid: 1000, groups: &[] },
-    Identity { uid: 1000, gid: 2000, groups: &[] },
-    Identity { uid: 1001, gid: 1001, groups: &[2000] },
-    Identity { uid: 1001, gid: 3000, groups: &[1001, 7] },
-    Identity { uid: 1002, gid: 1002, groups: &[] },
-    Identity { uid: 1003, gid: 2000, groups: &[3000] },
+const fn caller(uid: u32, gid: u32, groups: &'static [u32]) -> Caller<'static> {
+    Caller { uid, gid, groups, umask: 0 }
+}
+
+const WHO: [Caller<'static>; 7] = [
+    caller(0, 0, &[]),
+    caller(1000, 1000, &[]),
+    caller(1000, 2000, &[]),
+    caller(1001, 1001, &[2000]),
+    caller(1001, 3000, &[1001, 7]),
+    caller(1002, 1002, &[]),
+    caller(1003, 2000, &[3000]),
 ];
 
 /// Prints the number of the error of lstat(2) of each path, for each user. Users are separated by
@@ -42,7 +46,7 @@ for my $who (@ARGV) {
 }
 "#;
 
-fn name(who: &Identity<'_>) -> String {
+fn name(who: &Caller<'_>) -> String {
     let groups: String = who.groups.iter().map(|group| format!(" {group}")).collect();
     format!("{} {}{groups}", who.uid, who.gid)
 }
@@ -163,10 +167,10 @@ fn change(fs: &Fs) {
     fs.set_xattr(&node("/attributes"), ACCESS, &acl, XattrMode::Any).unwrap();
     // A directory is renamed, and a directory that only its owner may search takes its place.
     let root = fs.root().unwrap();
-    fs.rename(&root, b"a4-0", &root, b"moved", RenameFlags::empty()).unwrap();
-    let who = Caller { uid: 1002, gid: 1002, umask: 0o077 };
-    let taken = fs.create(&who, &root, b"a4-0", 0o777, New::Dir).unwrap();
-    fs.create(&who, &taken, b"f", 0o777, New::File).unwrap();
+    fs.rename((&root, b"a4-0"), (&root, b"moved"), RenameFlags::empty()).unwrap();
+    let who = Caller { umask: 0o077, ..caller(1002, 1002, &[]) };
+    let taken = fs.create_as(&who, (&root, b"a4-0"), 0o777, NodeKind::Dir).unwrap();
+    fs.create_as(&who, (&taken, b"f"), 0o777, NodeKind::File).unwrap();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! e2fsck.
 
 use extant_engine::{
-    Caller, Errno, Falloc, File, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions, Result,
+    Errno, Falloc, File, FileType, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, Result,
     Usage,
 };
 use extant_testkit::rng::Rng;
@@ -18,10 +18,6 @@ fn open(image: &Image) -> Fs {
     Fs::open(image.path(), &OpenOptions::new()).unwrap()
 }
 
-fn root_user() -> Caller {
-    Caller::default()
-}
-
 fn is_full<T: std::fmt::Debug>(result: &Result<T>) -> bool {
     match result {
         Ok(_) => false,
@@ -31,7 +27,7 @@ fn is_full<T: std::fmt::Debug>(result: &Result<T>) -> bool {
 }
 
 fn create(fs: &Fs, dir: &Node, name: &str) -> Result<Node> {
-    fs.create(&root_user(), dir, name.as_bytes(), 0o644, New::File)
+    fs.create(dir, name.as_bytes(), 0o644, NodeKind::File)
 }
 
 fn open_file(fs: &Fs, node: &Node) -> File {
@@ -50,9 +46,7 @@ fn in_threads(work: impl Fn(u64) + Sync) {
 /// A directory for each thread.
 fn directories(fs: &Fs) -> Vec<Node> {
     let root = fs.root().unwrap();
-    let make = |i| {
-        fs.create(&root_user(), &root, format!("thread{i}").as_bytes(), 0o755, New::Dir).unwrap()
-    };
+    let make = |i| fs.create(&root, format!("thread{i}").as_bytes(), 0o755, NodeKind::Dir).unwrap();
     (0..THREADS).map(make).collect()
 }
 
@@ -155,10 +149,9 @@ fn threads_use_up_the_inodes() {
         let made = std::sync::atomic::AtomicU64::new(0);
         in_threads(|thread| {
             for i in 0.. {
-                let what = if i % 50 == 7 { New::Dir } else { New::File };
+                let what = if i % 50 == 7 { NodeKind::Dir } else { NodeKind::File };
                 let name = format!("{i}");
-                let node =
-                    fs.create(&root_user(), &dirs[thread as usize], name.as_bytes(), 0o700, what);
+                let node = fs.create(&dirs[thread as usize], name.as_bytes(), 0o700, what);
                 if is_full(&node) {
                     return;
                 }
@@ -369,7 +362,7 @@ fn directories_are_spread_at_the_top_and_near_their_parents_below() {
     let (root, per_group) = (fs.root().unwrap(), u64::from(fs.superblock().inodes_per_group()));
     let group = |node: &Node| (node.ino() - 1) / per_group;
     let make = |dir: &Node, i: u32| {
-        fs.create(&root_user(), dir, i.to_string().as_bytes(), 0o755, New::Dir).unwrap()
+        fs.create(dir, i.to_string().as_bytes(), 0o755, NodeKind::Dir).unwrap()
     };
     let tops: Vec<Node> = (0..8).map(|i| make(&root, i)).collect();
     let groups: std::collections::BTreeSet<u64> = tops.iter().map(group).collect();

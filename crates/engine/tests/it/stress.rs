@@ -5,8 +5,8 @@
 //! run; the ignored test runs one seed after the other.
 
 use extant_engine::{
-    Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, New, Node, OpenFlags, OpenOptions,
-    RenameFlags, Result, SetAttr, TimeSet, Timestamp, XattrMode,
+    Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, Node, NodeKind, OpenFlags,
+    OpenOptions, RenameFlags, Result, SetAttr, TimeSet, Timestamp, XattrMode,
 };
 use extant_hostile::deep::{self, Layout};
 use extant_testkit::rng::Rng;
@@ -145,19 +145,19 @@ impl Worker<'_> {
     }
 
     fn create(&mut self) -> Result<()> {
-        let (dir, who, mode) = (self.dir()?, Caller::default(), 0o600 + self.rng.below(64) as u16);
+        let (dir, mode) = (self.dir()?, 0o600 + self.rng.below(64) as u16);
         let name = self.name();
         let target = vec![b't'; 1 + self.rng.below(300) as usize];
         let what = match self.rng.below(8) {
-            0 => New::Symlink(&target),
-            1 => New::Special(FileType::Fifo, (0, 0)),
+            0 => NodeKind::Symlink(&target),
+            1 => NodeKind::Fifo,
             2 | 3 => {
                 let name = self.dir_name();
-                return self.fs.create(&who, &dir, &name, mode, New::Dir).map(drop);
+                return self.fs.create(&dir, &name, mode, NodeKind::Dir).map(drop);
             }
-            _ => New::File,
+            _ => NodeKind::File,
         };
-        let node = self.fs.create(&who, &dir, &name, mode, what)?;
+        let node = self.fs.create(&dir, &name, mode, what)?;
         match node.attr().ftype {
             FileType::Regular => self.keep(&node),
             _ => Ok(()),
@@ -218,7 +218,7 @@ impl Worker<'_> {
             2 => RenameFlags::WHITEOUT,
             _ => RenameFlags::empty(),
         };
-        self.fs.rename(&from, &name, &to, &new, flags)
+        self.fs.rename((&from, &name), (&to, &new), flags)
     }
 
     fn link(&mut self) -> Result<()> {
@@ -405,7 +405,7 @@ fn place_planted(fs: &Fs, root: &Node) {
     let Ok(from) = fs.lookup(root, deep::DIR.as_bytes()) else { return };
     let top = fs.lookup(root, b"top").expect("top");
     let rename = |old: String, new: String| {
-        fs.rename(&from, old.as_bytes(), &top, new.as_bytes(), RenameFlags::empty())
+        fs.rename((&from, old.as_bytes()), (&top, new.as_bytes()), RenameFlags::empty())
             .expect("rename");
     };
     (0..deep::FILES).for_each(|n| rename(format!("file{n}"), format!("f{n}")));
@@ -416,7 +416,7 @@ fn place_planted(fs: &Fs, root: &Node) {
 /// Leaves a twentieth of a file system free.
 fn fill(fs: &Fs) {
     let root = fs.root().expect("root");
-    let node = fs.create(&Caller::default(), &root, b"ballast", 0o600, New::File).expect("create");
+    let node = fs.create(&root, b"ballast", 0o600, NodeKind::File).expect("create");
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
     let usage = fs.usage();
     let len = usage.available.saturating_sub(usage.blocks / 20) * u64::from(fs.block_size());
@@ -443,7 +443,7 @@ fn stress(set: &str, seed: u64, operations: u64) {
         fs = open(&image);
     }
     let root = fs.root().expect("root");
-    fs.create(&Caller::default(), &root, b"top", 0o755, New::Dir).expect("mkdir");
+    fs.create(&root, b"top", 0o755, NodeKind::Dir).expect("mkdir");
     place_planted(&fs, &root);
     if scarce && !seed.is_multiple_of(2) {
         fill(&fs);

@@ -2,14 +2,14 @@
 //! its place, or a file system that works without the damaged part.
 
 use extant_blocks::MemDevice;
-use extant_engine::{Errno, Error, Follow, Fs, New, OpenFlags, RenameFlags, Result};
+use extant_engine::{Errno, Error, Follow, Fs, NodeKind, OpenFlags, RenameFlags, Result};
 use extant_format::error::Corrupt;
 use extant_format::extent::{Node, NodeMut};
 use extant_format::superblock::Superblock;
 use extant_format::{BlockNr, InodeNr, RoCompat};
 use extant_hostile::atlas::{Atlas, Kind, Piece, change_superblock};
 use extant_hostile::drive::{Depth, survive};
-use extant_hostile::seeds::{Seed, WHO, options};
+use extant_hostile::seeds::{Seed, options};
 use extant_testkit::image::FeatureSet;
 use std::sync::Arc;
 
@@ -165,7 +165,7 @@ fn bad_checksums_of_bitmaps() {
         let root = fs.root().unwrap();
         for n in 0..20 {
             let node =
-                fs.create(&WHO, &root, format!("new{n}").as_bytes(), 0o644, New::File).unwrap();
+                fs.create(&root, format!("new{n}").as_bytes(), 0o644, NodeKind::File).unwrap();
             let file =
                 fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
             file.write_at(0, &[1; 5000]).unwrap();
@@ -338,7 +338,7 @@ fn directories_in_circles() {
         let many = fs.lookup(&root, b"many").unwrap();
         let inner = fs.resolve("/dir/sub/deep", Follow::No).unwrap();
         // A move into the circle asks for the way to the root.
-        let moved = fs.rename(&root, b"many", &inner, b"moved", RenameFlags::empty());
+        let moved = fs.rename((&root, b"many"), (&inner, b"moved"), RenameFlags::empty());
         if (of, parent) != (dir, deep) || moved.is_err() {
             corrupt(moved);
         }
@@ -363,7 +363,7 @@ fn directories_in_circles() {
     );
     let root = fs.root().unwrap();
     let inner = fs.resolve("/dir/sub/deep/sub", Follow::No).unwrap();
-    assert!(fs.rename(&root, b"dir", &inner, b"moved", RenameFlags::empty()).is_err());
+    assert!(fs.rename((&root, b"dir"), (&inner, b"moved"), RenameFlags::empty()).is_err());
     drop((root, inner));
     drop(fs);
     assert_survives(&image);

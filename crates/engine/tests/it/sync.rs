@@ -3,7 +3,7 @@
 
 use crate::crash::{EXT4, INLINE, Stage, record, sweep};
 use extant_blocks::{Event, Fault, FaultDevice, Op, RecordingDevice};
-use extant_engine::{Caller, Fs, New, Node, OpenFlags, OpenOptions, Operations, PlugPolicy};
+use extant_engine::{Fs, Node, NodeKind, OpenFlags, OpenOptions, Operations, PlugPolicy};
 use extant_testkit::FeatureSet;
 use extant_testkit::Memory;
 use extant_testkit::rng::Rng;
@@ -27,7 +27,7 @@ fn recorded(feature_set: &str) -> (Recorder, Fs) {
 }
 
 fn create(fs: &Operations, dir: &Node, name: &str) -> Node {
-    fs.create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File).unwrap()
+    fs.create(dir, name.as_bytes(), 0o644, NodeKind::File).unwrap()
 }
 
 fn open(fs: &Arc<Operations>, node: &Node) -> extant_engine::File {

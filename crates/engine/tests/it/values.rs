@@ -2,7 +2,7 @@
 //! value only, and values of the form without reference counts are freed with their owner.
 
 use extant_blocks::{Fault, FaultDevice, Op};
-use extant_engine::{Caller, Errno, Follow, Fs, New, Node, OpenFlags, OpenOptions, XattrMode};
+use extant_engine::{Errno, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, XattrMode};
 use extant_format::inode::InodeFlags;
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::Timestamp;
@@ -12,7 +12,6 @@ use extant_testkit::kernel::Mount;
 use extant_testkit::{Memory, e2fsck};
 use std::sync::Arc;
 
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const BIG: &[u8] = b"trusted.big";
 const MIDDLE: &[u8] = b"trusted.middle";
 
@@ -56,7 +55,7 @@ fn content(fs: &Fs, path: &str) -> Vec<u8> {
 fn make_links(fs: &Fs, dir: &Node) {
     for len in lengths() {
         let link = fs
-            .create(&WHO, dir, format!("{len}").as_bytes(), 0o777, New::Symlink(&target(len)))
+            .create(dir, format!("{len}").as_bytes(), 0o777, NodeKind::Symlink(&target(len)))
             .expect("symlink");
         fs.set_xattr(&link, BIG, &vec![len as u8; 8000], XattrMode::Create).expect("a large value");
         if len % 2 == 0 {
@@ -73,11 +72,11 @@ fn with_links(args: &[&str]) -> (Image, Fs, Vec<u8>, u64) {
     let fs = open(&image);
     let root = fs.root().expect("root");
     let bytes: Vec<u8> = (0..40 << 20).map(|n: usize| (n >> 10) as u8).collect();
-    write(&fs, &fs.create(&WHO, &root, b"other", 0o644, New::File).expect("create"), &bytes);
-    let dir = fs.create(&WHO, &root, b"links", 0o755, New::Dir).expect("mkdir");
+    write(&fs, &fs.create(&root, b"other", 0o644, NodeKind::File).expect("create"), &bytes);
+    let dir = fs.create(&root, b"links", 0o755, NodeKind::Dir).expect("mkdir");
     for len in lengths() {
         // The directory has its size from now on.
-        fs.create(&WHO, &dir, format!("{len}").as_bytes(), 0o644, New::File).expect("create");
+        fs.create(&dir, format!("{len}").as_bytes(), 0o644, NodeKind::File).expect("create");
     }
     for len in lengths() {
         fs.unlink(&dir, format!("{len}").as_bytes()).expect("unlink");
@@ -171,7 +170,7 @@ fn with_values() -> (Vec<u8>, u32, u32) {
     let fs = open(&image);
     let root = fs.root().expect("root");
     let make = |name: &str, len: usize| {
-        let node = fs.create(&WHO, &root, name.as_bytes(), 0o644, New::File).expect("create");
+        let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).expect("create");
         write(&fs, &node, &vec![7; 9000]);
         fs.set_xattr(&node, BIG, &vec![1; len], XattrMode::Create).expect("a large value");
         fs.set_xattr(&node, b"user.small", b"small", XattrMode::Create).expect("a small value");
@@ -282,7 +281,7 @@ fn changes_that_drop_a_damaged_value_leave_its_inode() {
             change(&fs, with).unwrap_or_else(|e| panic!("{how}, {with}: {e}"));
             fs.sync().unwrap_or_else(|e| panic!("{how}, {with}: {e}"));
             assert!(!fs.is_read_only(), "{how}, {with}");
-            fs.create(&WHO, &fs.root().expect("root"), b"new", 0o644, New::File)
+            fs.create(&fs.root().expect("root"), b"new", 0o644, NodeKind::File)
                 .expect("changes go on");
             fs.unmount().unwrap_or_else(|e| panic!("{how}, {with}: {e}"));
             let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open again");
@@ -311,7 +310,7 @@ fn damage_of_a_value_obeys_the_error_policy_and_keeps_the_change_whole() {
         device.leave_unjudged("a value is damaged");
         let options = OpenOptions::new().errors(ErrorPolicy::RemountReadOnly);
         let fs = Fs::open_device(device.clone(), &options).expect("open");
-        fs.create(&WHO, &fs.root().expect("root"), b"new", 0o644, New::File).expect("create");
+        fs.create(&fs.root().expect("root"), b"new", 0o644, NodeKind::File).expect("create");
         fs.sync().expect("sync");
         let changed = change(&fs, with);
         assert!(fs.is_read_only(), "{with}: {changed:?}");
@@ -335,8 +334,8 @@ fn values_are_freed_in_transactions_of_a_small_log() {
     let root = fs.root().expect("root");
     let name = |n: u32| format!("link{n}").into_bytes();
     for n in 0..LINKS {
-        let made = New::Symlink(b"target");
-        let link = fs.create(&WHO, &root, &name(n), 0o777, made).expect("symlink");
+        let made = NodeKind::Symlink(b"target");
+        let link = fs.create(&root, &name(n), 0o777, made).expect("symlink");
         fs.set_xattr(&link, BIG, &vec![n as u8; 3000], XattrMode::Create).expect("a large value");
     }
     fs.sync().expect("sync");
@@ -360,9 +359,9 @@ fn a_value_that_cannot_be_read_fails_the_change_and_changes_nothing() {
         Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-O", "ea_inode,orphan_file"]);
     let fs = open(&image);
     let root = fs.root().expect("root");
-    let owner = fs.create(&WHO, &root, b"owner", 0o644, New::File).expect("create");
+    let owner = fs.create(&root, b"owner", 0o644, NodeKind::File).expect("create");
     for n in 0..64 {
-        fs.create(&WHO, &root, format!("file{n}").as_bytes(), 0o644, New::File).expect("create");
+        fs.create(&root, format!("file{n}").as_bytes(), 0o644, NodeKind::File).expect("create");
     }
     fs.set_xattr(&owner, BIG, &[1; 20_000], XattrMode::Create).expect("a large value");
     drop((root, owner));
@@ -407,7 +406,7 @@ fn capabilities_that_cannot_be_read_forbid_the_change() {
     let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096"]);
     let fs = open(&image);
     let root = fs.root().expect("root");
-    let node = fs.create(&WHO, &root, b"program", 0o755, New::File).expect("create");
+    let node = fs.create(&root, b"program", 0o755, NodeKind::File).expect("create");
     // The inode has no bytes left, so the capabilities lie in a block.
     fs.set_xattr(&node, b"user.near", &[1; 64], XattrMode::Create).expect("in the inode");
     // None, in the form of version 2.
@@ -467,7 +466,7 @@ fn a_value_of_the_old_form_is_freed_with_its_owner() {
             _ => (5, 1),
         };
         assert_eq!((fs.usage().free - free, fs.usage().inodes_free - inodes), gained, "{with}");
-        fs.create(&WHO, &fs.root().expect("root"), b"new", 0o644, New::File).expect("create");
+        fs.create(&fs.root().expect("root"), b"new", 0o644, NodeKind::File).expect("create");
         check_change(&fs, with);
         fs.unmount().expect("unmount");
         Image::holding(&device.to_vec()).assert_clean();

@@ -2,7 +2,7 @@
 //! those of fsverity-utils.
 
 use extant_blocks::MemDevice;
-use extant_engine::{Caller, Errno, Falloc, Fs, Node, OpenFlags, OpenOptions, SetAttr};
+use extant_engine::{Errno, Falloc, Fs, Node, OpenFlags, OpenOptions, SetAttr};
 use extant_testkit::debugfs;
 use extant_testkit::image::Image;
 use extant_testkit::rng::Rng;
@@ -229,14 +229,14 @@ fn nothing_is_written_and_all_is_freed() {
     fs.set_xattr(&f, b"user.a", b"value", extant_engine::XattrMode::Any).expect("an attribute");
     fs.link(&f, &root, b"g").expect("link");
     fs.unlink(&root, b"f").expect("unlink");
-    fs.rename(&root, b"g", &root, b"f", extant_engine::RenameFlags::empty()).expect("rename");
+    fs.rename((&root, b"g"), (&root, b"f"), extant_engine::RenameFlags::empty()).expect("rename");
     drop(f);
     fs.unmount().expect("unmount");
     image.assert_clean();
     let fs = open(&image);
     assert_reads(&fs, "f", &content);
     let other = fs
-        .create(&Caller::default(), &root_of(&fs), b"other", 0o644, extant_engine::New::File)
+        .create(&root_of(&fs), b"other", 0o644, extant_engine::NodeKind::File)
         .expect("others are");
     fs.open_file(&other, OpenFlags { write: true, ..OpenFlags::default() })
         .expect("written as ever");

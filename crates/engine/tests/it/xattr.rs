@@ -1,6 +1,6 @@
 //! Extended attributes: compared with a map, checked by e2fsck, read and changed by the kernel.
 
-use extant_engine::{Caller, Errno, Fs, New, Node, OpenOptions, XattrMode};
+use extant_engine::{Caller, Errno, Fs, Node, NodeKind, OpenOptions, XattrMode};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 type Attrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0o022 };
+const WHO: Caller<'static> = Caller { uid: 0, gid: 0, groups: &[], umask: 0o022 };
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
@@ -81,12 +81,12 @@ fn exercise(name: &str, largest: u64) {
     let mut expected = BTreeMap::new();
     for n in 0..8 {
         let what = match n % 3 {
-            0 => New::Dir,
-            1 => New::File,
-            _ => New::Symlink(b"target"),
+            0 => NodeKind::Dir,
+            1 => NodeKind::File,
+            _ => NodeKind::Symlink(b"target"),
         };
         let path = format!("/x{n}");
-        let node = ops.create(&WHO, &root, &path.as_bytes()[1..], 0o644, what).unwrap();
+        let node = ops.create_as(&WHO, (&root, &path.as_bytes()[1..]), 0o644, what).unwrap();
         let mut model = Attrs::new();
         if n % 3 != 2 {
             churn(&fs, &node, &mut model, rng, largest);
@@ -96,7 +96,7 @@ fn exercise(name: &str, largest: u64) {
     for n in (0..200).step_by(2) {
         // Removed files release their attributes.
         let name = format!("gone{n}");
-        let node = ops.create(&WHO, &root, name.as_bytes(), 0o644, New::File).unwrap();
+        let node = ops.create_as(&WHO, (&root, name.as_bytes()), 0o644, NodeKind::File).unwrap();
         let len = rng.between(100, largest);
         let _ = ops.set_xattr(&node, b"user.large", &rng.bytes(len as usize), XattrMode::Any);
         drop(node);
@@ -160,8 +160,9 @@ fn equal_attributes_share_a_block() {
     let value = vec![7; 600];
     let nodes: Vec<Node> = (0..1500)
         .map(|n| {
-            let node =
-                ops.create(&WHO, &root, format!("f{n}").as_bytes(), 0o644, New::File).unwrap();
+            let node = ops
+                .create_as(&WHO, (&root, format!("f{n}").as_bytes()), 0o644, NodeKind::File)
+                .unwrap();
             ops.set_xattr(&node, b"user.same", &value, XattrMode::Create).unwrap();
             node
         })
@@ -220,7 +221,10 @@ fn threads_share_blocks() {
         let ops = fs.operations();
         let root = ops.root().unwrap();
         let mut nodes: Vec<Node> = (0..40)
-            .map(|n| ops.create(&WHO, &root, format!("f{n}").as_bytes(), 0o644, New::File).unwrap())
+            .map(|n| {
+                ops.create_as(&WHO, (&root, format!("f{n}").as_bytes()), 0o644, NodeKind::File)
+                    .unwrap()
+            })
             .collect();
         nodes.sort_by_key(Node::ino);
         let models: Vec<Attrs> = std::thread::scope(|scope| {
@@ -244,7 +248,7 @@ fn modes_and_limits() {
     let fs = open(&image);
     let ops = fs.operations();
     let root = ops.root().unwrap();
-    let file = ops.create(&WHO, &root, b"f", 0o644, New::File).unwrap();
+    let file = ops.create_as(&WHO, (&root, b"f"), 0o644, NodeKind::File).unwrap();
     let set = |name: &[u8], value: &[u8], mode| ops.set_xattr(&file, name, value, mode);
     assert!(set(b"user.a", b"1", XattrMode::Replace).unwrap_err().is(Errno::NoData));
     set(b"user.a", b"1", XattrMode::Create).unwrap();
@@ -266,11 +270,11 @@ fn acls_are_inherited_and_follow_the_mode() {
     let fs = open(&image);
     let ops = fs.operations();
     let root = ops.root().unwrap();
-    let dir = ops.create(&WHO, &root, b"d", 0o755, New::Dir).unwrap();
+    let dir = ops.create_as(&WHO, (&root, b"d"), 0o755, NodeKind::Dir).unwrap();
     let acl = posix_acl(0o770, (1001, 7), (1002, 5));
     ops.set_xattr(&dir, DEFAULT, &acl, XattrMode::Any).unwrap();
-    let file = ops.create(&WHO, &dir, b"file", 0o666, New::File).unwrap();
-    let sub = ops.create(&WHO, &dir, b"sub", 0o777, New::Dir).unwrap();
+    let file = ops.create_as(&WHO, (&dir, b"file"), 0o666, NodeKind::File).unwrap();
+    let sub = ops.create_as(&WHO, (&dir, b"sub"), 0o777, NodeKind::Dir).unwrap();
     assert_eq!(ops.get_xattr(&sub, DEFAULT).unwrap(), acl);
     let mode = |node: &Node| node.attr().mode & 0o777;
     assert_eq!((mode(&file), mode(&sub)), (0o660, 0o770));
@@ -339,9 +343,9 @@ fn removing_an_absent_acl_succeeds_as_with_the_kernel() {
     let image = FeatureSet::named("default").make();
     let fs = open(&image);
     let root = fs.root().unwrap();
-    fs.create(&WHO, &root, b"file", 0o644, New::File).unwrap();
-    fs.create(&WHO, &root, b"dir", 0o755, New::Dir).unwrap();
-    fs.create(&WHO, &root, b"link", 0o777, New::Symlink(b"target")).unwrap();
+    fs.create_as(&WHO, (&root, b"file"), 0o644, NodeKind::File).unwrap();
+    fs.create_as(&WHO, (&root, b"dir"), 0o755, NodeKind::Dir).unwrap();
+    fs.create_as(&WHO, (&root, b"link"), 0o777, NodeKind::Symlink(b"target")).unwrap();
     drop(root);
     unmount(fs);
     let cases: Vec<(&str, &[u8])> = ["file", "dir", "link"]

@@ -10,8 +10,8 @@ use crate::core::Core;
 use crate::error::{ErrorKind, Op, Result};
 use crate::handle::{Dir, File, Inode, Walk};
 use crate::path::AsBytes;
-use crate::types::{DirEntry, FileOptions, Metadata, NodeKind, Recovery, SetMetadata};
-use extant_engine::{Follow, Node, OpenFlags, Usage};
+use crate::types::{DirEntry, FileOptions, Metadata, Recovery, SetMetadata};
+use extant_engine::{Follow, Node, NodeKind, OpenFlags, Usage};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@ use super::Inode;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Op, Result};
 use crate::path::AsBytes;
-use crate::types::{DirEntry, NodeKind};
-use extant_engine::{Caller, Errno, FileType, Node, RenameFlags};
+use crate::types::DirEntry;
+use extant_engine::{Caller, Errno, FileType, Node, NodeKind, RenameFlags};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl Dir {
     /// `AlreadyExists`, `NameTooLong`, `NoSpace`, `TooManyLinks`, `ReadOnly`, `PermissionDenied`
     /// where flags protect the directory; those of every call ([`Fs`](crate::Fs#errors)).
     pub fn create(&self, name: impl AsBytes, kind: NodeKind<'_>) -> Result<Inode> {
-        self.create_as(name, kind, kind.permissions(), (0, 0))
+        self.create_as(name, kind, permissions(kind), (0, 0))
     }
 
     /// As [`Dir::create`], with permission bits (07777), and with owner and group.
@@ -73,12 +73,11 @@ impl Dir {
         (uid, gid): (u32, u32),
     ) -> Result<Inode> {
         let caller = Caller { uid, gid, ..Caller::default() };
-        let made = self.core().ops.create(
+        let made = self.core().ops.create_as(
             &caller,
-            self.node(),
-            name.as_bytes(),
+            (self.node(), name.as_bytes()),
             permissions & 0o7777,
-            kind.to_engine(),
+            kind,
         );
         self.inode.done(Op::Create, made).map(|node| Inode::new(self.core(), node))
     }
@@ -130,7 +129,7 @@ impl Dir {
         let (core, op) = (self.core(), Op::Rename);
         core.owns(new_dir.core(), op)?;
         let none = RenameFlags::empty();
-        let done = core.ops.rename(self.node(), name, new_dir.node(), new_name, none);
+        let done = core.ops.rename((self.node(), name), (new_dir.node(), new_name), none);
         self.inode.done(op, done)
     }
 
@@ -220,5 +219,14 @@ impl TryFrom<Inode> for Dir {
             FileType::Directory => Ok(Dir { inode }),
             _ => Err(Error::new(ErrorKind::NotADirectory, Errno::NotDir, Op::ReadDir)),
         }
+    }
+}
+
+/// Returns 0755 for directories, 0777 for symlinks, 0644 for all others.
+fn permissions(kind: NodeKind<'_>) -> u16 {
+    match kind {
+        NodeKind::Dir => 0o755,
+        NodeKind::Symlink(_) => 0o777,
+        _ => 0o644,
     }
 }

@@ -1,6 +1,6 @@
 //! The memory of a runtime, shared by many file systems. The engine's counters show its division.
 
-use extant_engine::{Caller, File, Fs, New, OpenFlags, OpenOptions, Runtime};
+use extant_engine::{File, Fs, NodeKind, OpenFlags, OpenOptions, Runtime};
 use extant_testkit::Memory;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn open(runtime: &Runtime) -> Fs {
 /// A file of so many MiB, each of which has bytes of its number.
 fn file(fs: &Fs, name: &str, mib: u64) -> File {
     let root = fs.root().unwrap();
-    let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).unwrap();
+    let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).unwrap();
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
     for n in 0..mib {
         assert_eq!(file.write_at(n * MIB, &vec![n as u8; MIB as usize]).unwrap(), MIB as usize);

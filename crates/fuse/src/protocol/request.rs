@@ -8,7 +8,7 @@ use crate::handler::{
 };
 use crate::types::decode_rdev;
 use crate::types::{ErrorCode, NodeId, WriteFlags};
-use extant_engine::{FileType, New, SetAttr, TimeSet, Timestamp};
+use extant_engine::{FileType, NodeKind, SetAttr, TimeSet, Timestamp};
 use rustix::fs::OFlags;
 use zerocopy::FromBytes;
 
@@ -68,12 +68,17 @@ mod handle {
     }
 }
 
-/// Returns the type of a node that MKNOD makes. A mode without a type means a regular file.
-fn type_of_new_node(mode: u32) -> Answer<FileType> {
+/// Returns the kind of a node that MKNOD makes. A mode without a type means a regular file.
+fn kind_of_new_node(mode: u32, rdev: u32) -> Answer<NodeKind<'static>> {
+    let (major, minor) = decode_rdev(rdev);
     match FileType::from_mode(mode as u16) {
-        FileType::Unknown if mode & TYPE_MASK == 0 => Ok(FileType::Regular),
+        FileType::Unknown if mode & TYPE_MASK == 0 => Ok(NodeKind::File),
+        FileType::Regular => Ok(NodeKind::File),
+        FileType::Fifo => Ok(NodeKind::Fifo),
+        FileType::Socket => Ok(NodeKind::Socket),
+        FileType::CharDevice => Ok(NodeKind::CharDevice(major, minor)),
+        FileType::BlockDevice => Ok(NodeKind::BlockDevice(major, minor)),
         FileType::Unknown | FileType::Directory | FileType::Symlink => Err(ErrorCode::EINVAL),
-        known => Ok(known),
     }
 }
 
@@ -260,21 +265,18 @@ fn named(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> 
         op::SYMLINK => {
             let (name, target) = call.names()?;
             let mode = CreateMode { bits: 0o777, umask: 0 };
-            handler.make(credentials, (node, name), mode, New::Symlink(target))?
+            handler.make(credentials, (node, name), mode, NodeKind::Symlink(target))?
         }
         op::MKDIR => {
             let arg: MkdirIn = call.arg()?;
             let mode = CreateMode { bits: arg.mode, umask: arg.umask };
-            handler.make(credentials, (node, call.name()?), mode, New::Dir)?
+            handler.make(credentials, (node, call.name()?), mode, NodeKind::Dir)?
         }
         op::MKNOD => {
             let arg: MknodIn = call.arg()?;
-            let what = match type_of_new_node(arg.mode)? {
-                FileType::Regular => New::File,
-                special => New::Special(special, decode_rdev(arg.rdev)),
-            };
+            let kind = kind_of_new_node(arg.mode, arg.rdev)?;
             let mode = CreateMode { bits: arg.mode, umask: arg.umask };
-            handler.make(credentials, (node, call.name()?), mode, what)?
+            handler.make(credentials, (node, call.name()?), mode, kind)?
         }
         opcode => {
             let arg: CreateIn = call.arg()?;

@@ -8,11 +8,11 @@ const GROUP_PROGRAM: u32 = 0o2010;
 
 /// Returns the owner of a whiteout. On a mount that allows mapped ids a rename does not carry the
 /// ids of its sender, which are then read from `/proc`.
-pub(super) fn whiteout_owner(credentials: Credentials) -> Caller {
+pub(super) fn whiteout_owner(credentials: Credentials) -> Caller<'static> {
     let credentials = told_or_looked_up(credentials);
     match credentials.uid {
         UNTOLD => Caller::default(),
-        _ => Caller { uid: credentials.uid, gid: credentials.gid, umask: 0 },
+        _ => Caller { uid: credentials.uid, gid: credentials.gid, ..Caller::default() },
     }
 }
 
@@ -25,11 +25,11 @@ fn permissions(mode: CreateMode) -> u16 {
 /// the directory's group. A caller that may create set-group-id programs of that group, as a member
 /// by a supplementary group or by a capability, gets that group as its own; otherwise the engine
 /// would remove the bit.
-fn caller(credentials: Credentials, dir: &Node, mode: CreateMode) -> Caller {
+fn caller(credentials: Credentials, dir: &Node, mode: CreateMode) -> Caller<'static> {
     let dir = dir.attr();
     let asked = mode.bits & GROUP_PROGRAM == GROUP_PROGRAM && dir.mode & SET_GROUP != 0;
     let gid = if asked && keeps_group(credentials, dir.gid) { dir.gid } else { credentials.gid };
-    Caller { uid: credentials.uid, gid, umask: mode.umask as u16 }
+    Caller { uid: credentials.uid, gid, umask: mode.umask as u16, ..Caller::default() }
 }
 
 impl Server {
@@ -60,11 +60,11 @@ impl Server {
         credentials: Credentials,
         (parent, name): (NodeId, &[u8]),
         mode: CreateMode,
-        what: New<'_>,
+        what: NodeKind<'_>,
     ) -> Result<Node, Error> {
         let dir = self.node(parent)?;
         let caller = caller(credentials, &dir, mode);
-        self.ops.create(&caller, &dir, name, permissions(mode), what)
+        self.ops.create_as(&caller, (&dir, name), permissions(mode), what)
     }
 
     pub(super) fn make_node(
@@ -72,7 +72,7 @@ impl Server {
         credentials: Credentials,
         at: (NodeId, &[u8]),
         mode: CreateMode,
-        what: New<'_>,
+        what: NodeKind<'_>,
     ) -> Result<Entry, Error> {
         self.entry(&self.new_node(credentials, at, mode, what)?)
     }
@@ -84,7 +84,7 @@ impl Server {
         mode: CreateMode,
         flags: i32,
     ) -> Result<(Node, Entry), Error> {
-        let node = match self.new_node(credentials, at, mode, New::File) {
+        let node = match self.new_node(credentials, at, mode, NodeKind::File) {
             Err(e) if e.is(Errno::Exist) && flags & EXCLUSIVE == 0 => {
                 let node = self.ops.lookup(&self.node(at.0)?, at.1)?;
                 self.check_open(&node, flags)?;

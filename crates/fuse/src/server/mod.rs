@@ -30,8 +30,8 @@ use convert::{disk_ino, errno, file_attr, protocol_ino};
 use create::whiteout_owner;
 use credentials::{Capability, is_capable, told_or_looked_up};
 use extant_engine::{
-    AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, New, Node, OpenFlags as Open, Operations,
-    RenameFlags as Rename, SpaceRights, Timestamp, Usage, XattrMode,
+    AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, Node, NodeKind, OpenFlags as Open,
+    Operations, RenameFlags as Rename, SpaceRights, Timestamp, Usage, XattrMode,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -209,7 +209,7 @@ impl Handler for Server {
         credentials: Credentials,
         at: (NodeId, &[u8]),
         mode: CreateMode,
-        what: New<'_>,
+        what: NodeKind<'_>,
     ) -> Answer<Entry> {
         self.guarded(|| self.make_node(told_or_looked_up(credentials), at, mode, what))
     }
@@ -263,7 +263,7 @@ impl Handler for Server {
             if flags.contains(Rename::WHITEOUT) {
                 self.ops.rename_as(&whiteout_owner(credentials), from, to, flags)
             } else {
-                self.ops.rename(from.0, from.1, to.0, to.1, flags)
+                self.ops.rename((from.0, from.1), (to.0, to.1), flags)
             }
         })
     }

@@ -3,7 +3,7 @@
 
 use crate::oracle::same_as_kernel;
 use crate::served::Served;
-use extant_engine::{Caller, Fs, New, OpenOptions};
+use extant_engine::{Fs, NodeKind, OpenOptions};
 use extant_testkit::Image;
 use rustix::fs::{Dir, Mode, OFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -232,7 +232,7 @@ pub fn names_that_are_no_components_are_not_listed() {
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("opens");
     let root = fs.root().expect("a root");
     for name in ["good-1", "bad-name-1", "good-2"] {
-        fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).expect("create");
+        fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).expect("create");
     }
     fs.unmount().expect("unmounts");
     image.replace(b"bad-name-1", b"../names\0-");

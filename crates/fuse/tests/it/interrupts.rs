@@ -3,7 +3,7 @@
 use crate::served::{over_rings, transport};
 use crate::watchdog::{Watchdog, unmount_unused};
 use extant_engine::device::{BlockDevice, FileDevice, FileOptions};
-use extant_engine::{Caller, Fs, New, OpenOptions};
+use extant_engine::{Fs, NodeKind, OpenOptions};
 use extant_fuse::{MountOptions, Mounted, mount};
 use extant_testkit::image::Image;
 use extant_testkit::tool::run;
@@ -71,10 +71,9 @@ struct Scene {
 }
 
 fn large_directory(fs: &Fs) {
-    let who = Caller { uid: 0, gid: 0, umask: 0 };
     let root = fs.root().expect("root");
-    let large = fs.create(&who, &root, b"large", 0o755, New::Dir).expect("mkdir");
-    let file = fs.create(&who, &root, b"file", 0o644, New::File).expect("create");
+    let large = fs.create(&root, b"large", 0o755, NodeKind::Dir).expect("mkdir");
+    let file = fs.create(&root, b"file", 0o644, NodeKind::File).expect("create");
     for n in 0..42_000 {
         fs.link(&file, &large, format!("{n:0>250}").as_bytes()).expect("link");
     }

@@ -201,9 +201,14 @@ pub fn strangers_make_no_programs_of_a_directorys_group() {
     let ours = extant_testkit::image::FeatureSet::named("default").make();
     let fs =
         extant_engine::Fs::open(ours.path(), &extant_engine::OpenOptions::new()).expect("open");
-    let who = |uid, gid| extant_engine::Caller { uid, gid, umask: 0 };
+    let who = |uid, gid| extant_engine::Caller { uid, gid, ..extant_engine::Caller::default() };
     let top = fs
-        .create(&who(0, GROUP), &fs.root().expect("root"), b"top", 0o2777, extant_engine::New::Dir)
+        .create_as(
+            &who(0, GROUP),
+            (&fs.root().expect("root"), b"top"),
+            0o2777,
+            extant_engine::NodeKind::Dir,
+        )
         .expect("mkdir");
     for (nth, (uid, gid, others)) in PERSONS.into_iter().enumerate() {
         // A caller of the library passes one group, which decides.
@@ -211,7 +216,12 @@ pub fn strangers_make_no_programs_of_a_directorys_group() {
         for bits in [0o2755, 0o2745, 0o6711, 0o2010, 0o755] {
             let name = format!("p{nth}.{bits:o}");
             let node = fs
-                .create(&who(uid, gid), &top, name.as_bytes(), bits, extant_engine::New::File)
+                .create_as(
+                    &who(uid, gid),
+                    (&top, name.as_bytes()),
+                    bits,
+                    extant_engine::NodeKind::File,
+                )
                 .expect("create");
             let attr = node.attr();
             let own = format!("{:o} {} {}", attr.mode, attr.uid, attr.gid);

@@ -2,7 +2,7 @@
 //! e2fsck.
 
 use crate::served::Served;
-use extant_engine::{Caller, Follow, Fs, New, OpenOptions, QuotaKind, QuotaLimits};
+use extant_engine::{Caller, Follow, Fs, NodeKind, OpenOptions, QuotaKind, QuotaLimits};
 use extant_testkit::image::Image;
 use extant_testkit::tool::{Printed, run};
 use std::os::unix::fs::chown;
@@ -14,8 +14,8 @@ const USER: u32 = 1000;
 fn limited() -> Image {
     let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-O", "quota,project"]);
     let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
-    let who = Caller { uid: USER, gid: USER, umask: 0 };
-    fs.create(&who, &fs.root().expect("root"), b"home", 0o755, New::Dir).expect("mkdir");
+    let who = Caller { uid: USER, gid: USER, ..Caller::default() };
+    fs.create_as(&who, (&fs.root().expect("root"), b"home"), 0o755, NodeKind::Dir).expect("mkdir");
     let limits = QuotaLimits { block_hard: 4096, inode_hard: 20, ..QuotaLimits::default() };
     fs.set_quota(QuotaKind::User, USER, limits).expect("limits");
     fs.unmount().expect("unmount");

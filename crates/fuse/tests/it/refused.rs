@@ -3,7 +3,7 @@
 
 use crate::served::make;
 use crate::watchdog::{Watchdog, unmount_unused};
-use extant_engine::{FileType, Fs, New, OpenOptions, Timestamp, Usage};
+use extant_engine::{FileType, Fs, NodeKind, OpenOptions, Timestamp, Usage};
 use extant_fuse::bare::{
     self, Answer, Change, CreateMode, Credentials, Data, Entry, ErrorCode, FileAttr, Handler,
     Listed, NodeId, Wants, WriteRequest,
@@ -141,7 +141,7 @@ impl Handler for Odd {
         _who: Credentials,
         _at: (NodeId, &[u8]),
         _mode: CreateMode,
-        _what: New<'_>,
+        _what: NodeKind<'_>,
     ) -> Answer<Entry> {
         Err(ErrorCode::ENOSYS)
     }

@@ -2,7 +2,8 @@
 
 use extant_blocks::MemDevice;
 use extant_engine::{
-    Errno, Error, Falloc, Follow, Fs, New, Node, OpenFlags, RenameFlags, XattrMode, set_interrupt,
+    Errno, Error, Falloc, Follow, Fs, Node, NodeKind, OpenFlags, RenameFlags, XattrMode,
+    set_interrupt,
 };
 use extant_format::dir::DirFormat;
 use extant_format::features::{Features, RoCompat};
@@ -12,7 +13,7 @@ use extant_format::orphan;
 use extant_hostile::atlas::{Kind, change_superblock};
 use extant_hostile::bombs::*;
 use extant_hostile::drive::{Depth, survive};
-use extant_hostile::seeds::{Seed, WHO, options};
+use extant_hostile::seeds::{Seed, options};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
@@ -66,9 +67,9 @@ fn assert_no_scan_ends_well(fs: &Fs, path: &str, text: &str) {
     assert_corrupt(fs.read_dir(&dir), text);
     assert_corrupt(fs.read_dir_from(&dir, 0, |_| true), text);
     assert_corrupt(fs.read_dir_plus(&dir, 0, |_, _| true), text);
-    assert_corrupt(fs.create(&WHO, &dir, b"new", 0o644, New::File), text);
+    assert_corrupt(fs.create(&dir, b"new", 0o644, NodeKind::File), text);
     assert_corrupt(fs.unlink(&dir, b"absent"), text);
-    assert_corrupt(fs.rename(&dir, b"absent", &root, b"there", RenameFlags::empty()), text);
+    assert_corrupt(fs.rename((&dir, b"absent"), (&root, b"there"), RenameFlags::empty()), text);
     assert_corrupt(fs.rmdir(&root, name), text);
 }
 
@@ -207,18 +208,18 @@ fn long_scans_end_when_the_caller_is_interrupted() {
     let seed = seed("no_dir_index");
     let fs = open(&seed.bytes);
     let root = fs.root().expect("root");
-    let dir = fs.create(&WHO, &root, b"large", 0o755, New::Dir).expect("mkdir");
+    let dir = fs.create(&root, b"large", 0o755, NodeKind::Dir).expect("mkdir");
     let file = node(&fs, "/dir/linked");
     let long = |n: u32| format!("{n:0>250}").into_bytes();
     (0..5000).for_each(|n| fs.link(&file, &dir, &long(n)).expect("link"));
-    let listed = fs.create(&WHO, &root, b"listed", 0o755, New::Dir).expect("mkdir");
+    let listed = fs.create(&root, b"listed", 0o755, NodeKind::Dir).expect("mkdir");
     (0..20_000u32).for_each(|n| fs.link(&file, &listed, format!("{n}").as_bytes()).expect("link"));
     let before = set_interrupt(Some(Arc::new(|| true)));
     let interrupted =
         |result: Result<(), Error>| result.expect_err("an interrupted scan").is(Errno::Intr);
     assert!(interrupted(fs.lookup(&dir, b"absent").map(drop)));
     assert!(interrupted(fs.read_dir(&listed).map(drop)));
-    assert!(interrupted(fs.create(&WHO, &dir, b"new", 0o644, New::File).map(drop)));
+    assert!(interrupted(fs.create(&dir, b"new", 0o644, NodeKind::File).map(drop)));
     assert!(!interrupted(fs.lookup(&root, b"absent").map(drop)), "short operations end as ever");
     set_interrupt(before);
     assert!(!interrupted(fs.lookup(&dir, b"absent").map(drop)));
@@ -230,11 +231,11 @@ fn long_scans_end_when_the_caller_is_interrupted() {
 fn an_interrupted_rename_has_changed_nothing() {
     let seed = seed("no_dir_index");
     let fs = open(&seed.bytes);
-    let dir = fs.create(&WHO, &fs.root().expect("root"), b"large", 0o755, New::Dir).expect("mkdir");
+    let dir = fs.create(&fs.root().expect("root"), b"large", 0o755, NodeKind::Dir).expect("mkdir");
     let file = node(&fs, "/dir/linked");
     let long = |n: u32| format!("{n:0>250}").into_bytes();
     (0..6000).for_each(|n| fs.link(&file, &dir, &long(n)).expect("link"));
-    let last = fs.create(&WHO, &dir, b"last", 0o644, New::File).expect("create");
+    let last = fs.create(&dir, b"last", 0o644, NodeKind::File).expect("create");
     let is_there = |name: &[u8]| fs.lookup(&dir, name).is_ok_and(|found| found.ino() == last.ino());
     let (mut interrupted, mut done) = (0, 0);
     for nth in (0..2000).step_by(37) {
@@ -243,7 +244,7 @@ fn an_interrupted_rename_has_changed_nothing() {
             let asked = AtomicU64::new(0);
             let before =
                 set_interrupt(Some(Arc::new(move || asked.fetch_add(1, Ordering::Relaxed) == nth)));
-            let renamed = fs.rename(&dir, b"last", &dir, new, flags);
+            let renamed = fs.rename((&dir, b"last"), (&dir, new), flags);
             set_interrupt(before);
             let is_old = renamed.as_ref().is_err_and(|e| e.is(Errno::Intr));
             assert_eq!(
@@ -252,7 +253,7 @@ fn an_interrupted_rename_has_changed_nothing() {
                 "{nth}: {renamed:?}"
             );
             if renamed.is_ok() {
-                fs.rename(&dir, new, &dir, b"last", flags).expect("back");
+                fs.rename((&dir, new), (&dir, b"last"), flags).expect("back");
                 done += 1;
             } else {
                 interrupted += 1;
@@ -271,7 +272,7 @@ fn with_a_large_value() -> (Seed, u32, u32) {
     let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
     let fs = Fs::open_device(device.clone(), &options()).expect("a good image opens");
     let file =
-        fs.create(&WHO, &fs.root().expect("root"), b"file", 0o644, New::File).expect("create");
+        fs.create(&fs.root().expect("root"), b"file", 0o644, NodeKind::File).expect("create");
     // Large enough for an attribute block, and for a value in an inode.
     fs.set_xattr(&file, b"user.block", &[1; 5000], XattrMode::Any).expect("a value");
     fs.set_xattr(&file, b"user.large", &[2; 65536], XattrMode::Any).expect("a large value");

@@ -6,7 +6,7 @@
 
 mod tree;
 
-use extant_engine::{FileType, New, SetAttr, TimeSet};
+use extant_engine::{FileType, NodeKind, SetAttr, TimeSet};
 use extant_fuse::MountOptions;
 use extant_fuse::bare::{
     Answer, Change, CreateMode, Credentials, Data, Entry, ErrorCode, FileAttr, Handler, Listed,
@@ -117,11 +117,11 @@ impl Handler for NullServer {
         credentials: Credentials,
         at: (NodeId, &[u8]),
         mode: CreateMode,
-        what: New<'_>,
+        what: NodeKind<'_>,
     ) -> Answer<Entry> {
         let (kind, target): (_, &[u8]) = match what {
-            New::Dir => (FileType::Directory, b""),
-            New::Symlink(target) => (FileType::Symlink, target),
+            NodeKind::Dir => (FileType::Directory, b""),
+            NodeKind::Symlink(target) => (FileType::Symlink, target),
             _ => (FileType::Regular, b""),
         };
         self.add(at, self.new_node(credentials, kind, mode, target))

@@ -5,7 +5,7 @@ use super::trials::Outcome;
 use crate::scratch::{Loop, MountGuard, Scratch};
 use crate::target::{OpenFile, io_error};
 use crate::tool;
-use extant_engine::{Caller, Falloc, File, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{Falloc, File, Fs, NodeKind, OpenFlags, OpenOptions};
 use rustix::fs::FallocateFlags;
 use rustix::mount::{MountFlags, mount};
 use std::fs::{self, OpenOptions as Options};
@@ -76,14 +76,14 @@ struct Engine {
 }
 
 impl Engine {
-    fn make(&self, path: &str, what: New<'_>) -> extant_engine::Result<extant_engine::Node> {
+    fn make(&self, path: &str, what: NodeKind<'_>) -> extant_engine::Result<extant_engine::Node> {
         let (dir, name) = self.fs.resolve_parent(path.as_bytes())?;
-        let mode = if matches!(what, New::Dir) { 0o755 } else { 0o644 };
-        self.fs.create(&Caller::default(), &dir, name, mode, what)
+        let mode = if matches!(what, NodeKind::Dir) { 0o755 } else { 0o644 };
+        self.fs.create(&dir, name, mode, what)
     }
 
     fn open(&self, path: &str) -> extant_engine::Result<File> {
-        let node = self.make(path, New::File)?;
+        let node = self.make(path, NodeKind::File)?;
         self.fs
             .open_file(&node, OpenFlags { write: true, direct: self.direct, ..Default::default() })
     }
@@ -91,7 +91,7 @@ impl Engine {
 
 impl Files for Engine {
     fn mkdir(&self, name: &str) -> io::Result<()> {
-        self.make(name, New::Dir).map(drop).map_err(io_error)
+        self.make(name, NodeKind::Dir).map(drop).map_err(io_error)
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn Container>> {

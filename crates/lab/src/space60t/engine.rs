@@ -3,7 +3,7 @@
 use super::disk::{Disk, Profile, waited};
 use super::{Row, Sizes, Write};
 use crate::target::io_error;
-use extant_engine::{Caller, File, Fs, FsStats, New, OpenFlags, OpenOptions};
+use extant_engine::{File, Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,9 +102,7 @@ fn write(fs: &Fs, disk: &Disk, bytes: u64) -> io::Result<Write> {
     let root = fs.root().map_err(io_error)?;
     let name = format!("{bytes}-{:?}", Instant::now());
     let (start, before) = (Instant::now(), waited());
-    let node = fs
-        .create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File)
-        .map_err(io_error)?;
+    let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).map_err(io_error)?;
     let file =
         fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).map_err(io_error)?;
     let mut done = 0;

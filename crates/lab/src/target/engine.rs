@@ -2,7 +2,7 @@
 
 use super::{How, Kind, Name, OpenFile, Put, Target};
 use extant_engine::{
-    Caller, Errno, Error, File, FileType, Follow, Fs, Identity, New, OpenFlags, SetAttr, TimeSet,
+    Caller, Errno, Error, File, FileType, Follow, Fs, NodeKind, OpenFlags, SetAttr, TimeSet,
     Timestamp,
 };
 use std::io;
@@ -12,7 +12,7 @@ const DIR_MODE: u16 = 0o755;
 const FILE_MODE: u16 = 0o644;
 
 /// Some user that is not root, in no group that owns anything.
-const USER: Identity<'static> = Identity { uid: 1000, gid: 1000, groups: &[] };
+const USER: Caller<'static> = Caller { uid: 1000, gid: 1000, groups: &[], umask: 0 };
 
 /// An open file system.
 #[derive(Debug)]
@@ -40,14 +40,14 @@ impl Engine {
         &self,
         path: &[u8],
         mode: u16,
-        what: New<'_>,
+        what: NodeKind<'_>,
     ) -> extant_engine::Result<extant_engine::Node> {
         let (dir, name) = self.fs.resolve_parent(path)?;
-        self.fs.create(&Caller::default(), &dir, name, mode, what)
+        self.fs.create(&dir, name, mode, what)
     }
 
     fn make_open(&self, path: &[u8], mode: u16) -> extant_engine::Result<File> {
-        let node = self.make(path, mode, New::File)?;
+        let node = self.make(path, mode, NodeKind::File)?;
         self.fs.open_file(&node, OpenFlags { write: true, ..Default::default() })
     }
 
@@ -60,7 +60,7 @@ impl Engine {
             Ok(node) => self.fs.open_file(&node, flags),
             Err(Error::Posix(Errno::NoEnt)) => {
                 // A kernel empties none that it has just made.
-                let node = self.fs.create(&Caller::default(), &dir, name, FILE_MODE, New::File)?;
+                let node = self.fs.create(&dir, name, FILE_MODE, NodeKind::File)?;
                 self.fs.open_file(&node, OpenFlags { truncate: false, ..flags })
             }
             Err(e) => Err(e),
@@ -114,7 +114,7 @@ fn write_all(file: &File, offset: u64, data: &[u8]) -> extant_engine::Result<()>
 
 impl Target for Engine {
     fn mkdir(&self, path: &[u8]) -> io::Result<()> {
-        self.make(path, DIR_MODE, New::Dir).map(drop).map_err(io_error)
+        self.make(path, DIR_MODE, NodeKind::Dir).map(drop).map_err(io_error)
     }
 
     fn create(&self, path: &[u8]) -> io::Result<()> {
@@ -130,7 +130,7 @@ impl Target for Engine {
     }
 
     fn symlink(&self, path: &[u8], to: &[u8]) -> io::Result<()> {
-        self.make(path, 0o777, New::Symlink(to)).map(drop).map_err(io_error)
+        self.make(path, 0o777, NodeKind::Symlink(to)).map(drop).map_err(io_error)
     }
 
     fn set_mtime(&self, path: &[u8], seconds: i64) -> io::Result<()> {
@@ -172,7 +172,7 @@ impl Target for Engine {
         let rename = || {
             let (from, old) = self.fs.resolve_parent(from)?;
             let (to, new) = self.fs.resolve_parent(to)?;
-            self.fs.rename(&from, old, &to, new, extant_engine::RenameFlags::empty())
+            self.fs.rename((&from, old), (&to, new), extant_engine::RenameFlags::empty())
         };
         rename().map_err(io_error)
     }

@@ -265,7 +265,7 @@ fn exactly(st: &Store, inode: &Inode, want: AllocRequest, reserved: &mut u32) ->
 mod tests {
     use super::*;
     use crate::file::writeback;
-    use crate::{Caller, Falloc, Fs, New, OpenFlags, OpenOptions};
+    use crate::{Falloc, Fs, NodeKind, OpenFlags, OpenOptions};
     use extant_testkit::{FeatureSet, Memory};
     use std::cell::Cell;
     use std::sync::Arc;
@@ -278,7 +278,7 @@ mod tests {
         let device = Arc::new(Memory::from_bytes(&image.bytes()));
         let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
-        let node = fs.create(&Caller::default(), &root, b"file", 0o644, New::File).unwrap();
+        let node = fs.create(&root, b"file", 0o644, NodeKind::File).unwrap();
         let (st, inode) = (fs.operations().st(), &node.0);
         inode.pages.change(&st.pages, |pages| pages.pin(100_000..100_001));
         {
@@ -306,8 +306,7 @@ mod tests {
         let image = FeatureSet::named("default").make();
         let device = Arc::new(Memory::from_bytes(&image.bytes()));
         let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
-        let node =
-            fs.create(&Caller::default(), &fs.root().unwrap(), b"file", 0o644, New::File).unwrap();
+        let node = fs.create(&fs.root().unwrap(), b"file", 0o644, NodeKind::File).unwrap();
         let (st, inode) = (fs.operations().st(), &node.0);
         let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
         let size = st.block_size() as u64;

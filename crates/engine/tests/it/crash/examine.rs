@@ -7,7 +7,7 @@ use super::scene::{Base, Durable, Setup};
 use super::seen::{blocks, broken, comparable, seen};
 use super::states::{PARTS, State, Walk, name_since};
 use extant_blocks::RecordingDevice;
-use extant_engine::{Caller, Fs, New, Node, OpenFlags, RenameFlags};
+use extant_engine::{Fs, Node, NodeKind, OpenFlags, RenameFlags};
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
 use extant_testkit::tree::Manifest;
@@ -245,11 +245,10 @@ fn same(who: &str, ours: &Manifest, theirs: &Manifest) -> Result<(), String> {
 /// Writes to the file system again: new files, and with `everywhere` changes of existing ones.
 fn go_on(fs: &Fs, held: &Manifest, everywhere: bool, rng: &mut Rng) -> extant_engine::Result<()> {
     let root = fs.root()?;
-    let who = Caller::default();
     let name = format!("afterwards{}", held.nodes.len());
-    let dir = fs.create(&who, &root, name.as_bytes(), 0o755, New::Dir)?;
+    let dir = fs.create(&root, name.as_bytes(), 0o755, NodeKind::Dir)?;
     for name in [&b"one"[..], b"two"] {
-        let node = fs.create(&who, &dir, name, 0o644, New::File)?;
+        let node = fs.create(&dir, name, 0o644, NodeKind::File)?;
         let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
         file.write_at(rng.below(3000), &[0x77; 7000])?;
         if rng.one_in(2) {
@@ -274,7 +273,7 @@ fn change(fs: &Fs, dir: &Node, path: &[u8], rng: &mut Rng) -> extant_engine::Res
     let (parent, name) = fs.resolve_parent(path)?;
     match rng.below(3) {
         0 => fs.unlink(&parent, name),
-        1 => fs.rename(&parent, name, dir, name, RenameFlags::empty()),
+        1 => fs.rename((&parent, name), (dir, name), RenameFlags::empty()),
         _ => {
             let node = fs.lookup(&parent, name)?;
             let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;

@@ -3,7 +3,7 @@
 
 use super::scene::{Content, Promise, Scene, Setup, Stage, record};
 use extant_engine::{
-    Caller, Errno, Falloc, File, Follow, New, Node, OpenFlags, RenameFlags, SetAttr, XattrMode,
+    Caller, Errno, Falloc, File, Follow, Node, NodeKind, OpenFlags, RenameFlags, SetAttr, XattrMode,
 };
 use extant_hostile::deep;
 use extant_testkit::rng::Rng;
@@ -181,10 +181,7 @@ impl Mix<'_> {
         self.stage.forget(path);
         self.gone.remove(path);
         let node = self.planted(dir, name).unwrap_or_else(|| {
-            self.stage
-                .fs
-                .create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File)
-                .expect(path)
+            self.stage.fs.create(dir, name.as_bytes(), 0o644, NodeKind::File).expect(path)
         });
         self.names.insert(path.into(), node.ino());
         self.renamed.insert(node.ino());
@@ -200,7 +197,7 @@ impl Mix<'_> {
         let node = self.stage.fs.lookup(&from, file.as_bytes()).ok()?;
         self.stage
             .fs
-            .rename(&from, file.as_bytes(), dir, name.as_bytes(), RenameFlags::empty())
+            .rename((&from, file.as_bytes()), (dir, name.as_bytes()), RenameFlags::empty())
             .expect("rename");
         self.planted += 1;
         Some(node)
@@ -369,7 +366,7 @@ impl Mix<'_> {
         let flags = if exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
         self.stage
             .fs
-            .rename(&from_dir, from.as_bytes(), &to_dir, to.as_bytes(), flags)
+            .rename((&from_dir, from.as_bytes()), (&to_dir, to.as_bytes()), flags)
             .expect("rename");
         if target == Some(moved) {
             return;
@@ -418,12 +415,12 @@ impl Mix<'_> {
         let path = format!("{}/{name}", path.rsplit_once('/').map_or("", |(prefix, _)| prefix));
         self.stage.forget(&path);
         let what = match self.rng.below(4) {
-            0 => New::Symlink(b"short"),
-            1 => New::Symlink(&[b'y'; 300]),
-            2 => New::Special(extant_engine::FileType::Fifo, (0, 0)),
-            _ => New::Dir,
+            0 => NodeKind::Symlink(b"short"),
+            1 => NodeKind::Symlink(&[b'y'; 300]),
+            2 => NodeKind::Fifo,
+            _ => NodeKind::Dir,
         };
-        match self.stage.fs.create(&Caller::default(), &dir, name.as_bytes(), 0o700, what) {
+        match self.stage.fs.create(&dir, name.as_bytes(), 0o700, what) {
             Ok(node) => {
                 self.gone.remove(&path);
                 if self.rng.one_in(2) {
@@ -547,7 +544,10 @@ impl Mix<'_> {
 fn deep_directory(stage: &Stage, parent: &Node, name: &str) -> Option<Node> {
     let from = stage.fs.resolve(format!("/{}", deep::DIR), Follow::No).ok()?;
     let dir = stage.fs.lookup(&from, b"dir").ok()?;
-    stage.fs.rename(&from, b"dir", parent, name.as_bytes(), RenameFlags::empty()).expect("rename");
+    stage
+        .fs
+        .rename((&from, b"dir"), (parent, name.as_bytes()), RenameFlags::empty())
+        .expect("rename");
     Some(dir)
 }
 
@@ -558,10 +558,7 @@ fn run(stage: &Stage, top: &str, seed: u64) {
     let mut prefix = String::new();
     for name in [top, "a", "b"] {
         let dir = deep_directory(stage, &parent, name).unwrap_or_else(|| {
-            stage
-                .fs
-                .create(&Caller::default(), &parent, name.as_bytes(), 0o755, New::Dir)
-                .expect("mkdir")
+            stage.fs.create(&parent, name.as_bytes(), 0o755, NodeKind::Dir).expect("mkdir")
         });
         let path = format!("{prefix}/{name}");
         dirs.push((path.clone(), dir.clone()));

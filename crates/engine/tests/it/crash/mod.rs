@@ -15,7 +15,7 @@ mod states;
 
 use campaign::KINDS;
 pub(crate) use campaign::sweep;
-use extant_engine::{Caller, New, Node, OpenFlags, RenameFlags, XattrMode};
+use extant_engine::{Node, NodeKind, OpenFlags, RenameFlags, XattrMode};
 use extant_testkit::rng::Rng;
 use extant_testkit::{Scratch, e2fsck};
 pub(crate) use pages::{Copy, PageDevice, Pages};
@@ -53,9 +53,8 @@ fn files(stage: &mut Stage) {
 
 fn names(stage: &mut Stage) {
     let root = stage.root();
-    let who = Caller::default();
-    let a = stage.fs.create(&who, &root, b"a", 0o755, New::Dir).expect("a");
-    let b = stage.fs.create(&who, &root, b"b", 0o755, New::Dir).expect("b");
+    let a = stage.fs.create(&root, b"a", 0o755, NodeKind::Dir).expect("a");
+    let b = stage.fs.create(&root, b"b", 0o755, NodeKind::Dir).expect("b");
     for i in 0..40 {
         let data = format!("file {i}").into_bytes();
         let name = format!("a-rather-long-name-that-fills-blocks-{i}");
@@ -65,14 +64,14 @@ fn names(stage: &mut Stage) {
             stage.forget(&format!("/a/{name}"));
             stage
                 .fs
-                .rename(&a, name.as_bytes(), &b, name.as_bytes(), RenameFlags::empty())
+                .rename((&a, name.as_bytes()), (&b, name.as_bytes()), RenameFlags::empty())
                 .expect("rename");
             stage.sync_file(&node, &format!("/b/{name}"), &data);
         }
     }
     stage
         .fs
-        .rename(&root, b"b", &a, b"inner", RenameFlags::empty())
+        .rename((&root, b"b"), (&a, b"inner"), RenameFlags::empty())
         .map_err(|e| panic!("{e}"))
         .ok();
     stage.forget_all();
@@ -228,8 +227,7 @@ fn owned_clusters(stage: &mut Stage) {
 /// created and removed.
 fn directories(stage: &mut Stage) {
     let root = stage.root();
-    let who = Caller::default();
-    let dir = stage.fs.create(&who, &root, b"d", 0o755, New::Dir).expect("d");
+    let dir = stage.fs.create(&root, b"d", 0o755, NodeKind::Dir).expect("d");
     let file = stage.write(&root, "f", 0, b"linked");
     let name = |n: u32| format!("{}-{n}", "x".repeat(40 + n as usize % 150)).into_bytes();
     for n in 0..300 {
@@ -239,7 +237,7 @@ fn directories(stage: &mut Stage) {
         }
         let other = format!("sub{}", n % 7).into_bytes();
         if n % 14 < 7 {
-            drop(stage.fs.create(&who, &root, &other, 0o755, New::Dir).expect("mkdir"))
+            drop(stage.fs.create(&root, &other, 0o755, NodeKind::Dir).expect("mkdir"))
         } else {
             stage.fs.rmdir(&root, &other).expect("rmdir")
         }

@@ -5,7 +5,7 @@ use super::examine::{Bench, Case, Depth};
 use super::scene::{Promise, Setup, Stage, record, setup};
 use super::states::{Part, Walk};
 use extant_blocks::{BlockDevice, Event, RecordingDevice, SparseDevice, replay};
-use extant_engine::{Caller, Falloc, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{Falloc, Follow, Fs, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::e2fsck;
 use extant_testkit::image::Image;
 use extant_testkit::rng::Rng;
@@ -204,7 +204,7 @@ fn large_orphan() -> SparseDevice {
     let device = Arc::new(SparseDevice::copy_of(&*file).expect("a copy"));
     let fs = Fs::open_device(device.clone(), &large_options()).expect("open");
     let root = fs.root().expect("root");
-    let node = fs.create(&Caller::default(), &root, b"gone", 0o644, New::File).expect("create");
+    let node = fs.create(&root, b"gone", 0o644, NodeKind::File).expect("create");
     let held = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
     held.allocate(Falloc::Allocate, 0, LARGE).expect("space");
     (0..100).for_each(|n| {

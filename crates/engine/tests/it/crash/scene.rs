@@ -2,7 +2,7 @@
 
 use super::pages::{PAGE, PageDevice, Pages};
 use extant_blocks::{Event, RecordingDevice};
-use extant_engine::{Caller, Clock, Fs, New, Node, OpenFlags, OpenOptions, Timestamp};
+use extant_engine::{Clock, Fs, Node, NodeKind, OpenFlags, OpenOptions, Timestamp};
 use extant_hostile::deep::Layout;
 use extant_testkit::debugfs;
 use extant_testkit::image::Image;
@@ -171,8 +171,7 @@ impl Setup {
         let device = Arc::new(PageDevice::new(Pages::new(&image.bytes())));
         let fs = Fs::open_device(device.clone(), &self.options()).expect("a new image opens");
         let root = fs.root().expect("root");
-        let node =
-            fs.create(&Caller::default(), &root, b"garbage", 0o600, New::File).expect("create");
+        let node = fs.create(&root, b"garbage", 0o600, NodeKind::File).expect("create");
         let file =
             fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect("open");
         while file.write_at(file.len(), &[GARBAGE; 1 << 16]).is_ok_and(|written| written == 1 << 16)
@@ -262,10 +261,7 @@ impl Stage {
     pub fn write(&self, dir: &Node, name: &str, offset: u64, data: &[u8]) -> Node {
         let node = match self.fs.lookup(dir, name.as_bytes()) {
             Ok(node) => node,
-            Err(_) => self
-                .fs
-                .create(&Caller::default(), dir, name.as_bytes(), 0o644, New::File)
-                .expect(name),
+            Err(_) => self.fs.create(dir, name.as_bytes(), 0o644, NodeKind::File).expect(name),
         };
         let file =
             self.fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).expect(name);

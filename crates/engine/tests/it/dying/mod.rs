@@ -9,7 +9,7 @@ mod work;
 
 use crate::crash::{Copy, LAYOUTS, PageDevice, Pages, Setup, kinds};
 use extant_blocks::{Failure, Fault, FaultDevice, Op};
-use extant_engine::{Caller, Errno, Error, Fs, New};
+use extant_engine::{Errno, Error, Fs, NodeKind};
 use extant_hostile::drive::panics_since;
 use extant_testkit::Scratch;
 use extant_testkit::e2fsck::{self, Verdict};
@@ -166,8 +166,7 @@ fn check_errors(errors: &[Error], hit: bool, read_only: bool) -> Result<(), Stri
 
 /// From the abort on, changes are refused with EROFS.
 fn stays_read_only(fs: &Fs) -> Result<(), String> {
-    let refused =
-        fs.root().and_then(|root| fs.create(&Caller::default(), &root, b"later", 0o644, New::File));
+    let refused = fs.root().and_then(|root| fs.create(&root, b"later", 0o644, NodeKind::File));
     match refused.map(|node| node.ino()) {
         Err(e) if e.errno() == Errno::RoFs as i32 || is_eio(&e) => Ok(()),
         other => Err(format!("a change after the abort: {other:?}")),

@@ -5,15 +5,13 @@ use super::Device;
 use crate::crash::{PageDevice, Pages, Setup};
 use crate::file::model;
 use extant_engine::{
-    Caller, Errno, Error, Falloc, File, Follow, Fs, New, Node, OpenFlags, RenameFlags, Result,
+    Errno, Error, Falloc, File, Follow, Fs, Node, NodeKind, OpenFlags, RenameFlags, Result,
     SetAttr, XattrMode,
 };
 use extant_hostile::deep;
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 /// Directories that [`prepared`] makes.
 const DIRS: u32 = 6;
@@ -50,25 +48,24 @@ fn prepare(setup: Setup) -> Result<Pages> {
     let fs = Fs::open_device(device.clone(), &setup.options())?;
     let root = fs.root()?;
     for d in 0..DIRS {
-        let dir = fs.create(&WHO, &root, format!("d{d}").as_bytes(), 0o755, New::Dir)?;
+        let dir = fs.create(&root, format!("d{d}").as_bytes(), 0o755, NodeKind::Dir)?;
         for name in ["a", "b", "c"] {
             let node = match name {
                 "a" => planted(&fs, d, &dir)?,
-                _ => fs.create(&WHO, &dir, name.as_bytes(), 0o644, New::File)?,
+                _ => fs.create(&dir, name.as_bytes(), 0o644, NodeKind::File)?,
             };
             open(&fs, &node)?.write_at(0, &bytes(d.into(), 9000))?;
             fs.set_xattr(&node, b"user.long", &[d as u8; 300], XattrMode::Any)?;
         }
         for n in 0..20 {
             fs.create(
-                &WHO,
                 &dir,
                 format!("a name that takes some space {n}").as_bytes(),
                 0o644,
-                New::File,
+                NodeKind::File,
             )?;
         }
-        fs.create(&WHO, &dir, b"sub", 0o755, New::Dir)?;
+        fs.create(&dir, b"sub", 0o755, NodeKind::Dir)?;
     }
     drop(root);
     fs.unmount()?;
@@ -79,9 +76,9 @@ fn prepare(setup: Setup) -> Result<Pages> {
 /// first bytes.
 fn planted(fs: &Fs, d: u32, dir: &Node) -> Result<Node> {
     let Ok(from) = fs.resolve(format!("/{}", deep::DIR), Follow::No) else {
-        return fs.create(&WHO, dir, b"a", 0o644, New::File);
+        return fs.create(dir, b"a", 0o644, NodeKind::File);
     };
-    fs.rename(&from, format!("file{d}").as_bytes(), dir, b"a", RenameFlags::empty())?;
+    fs.rename((&from, format!("file{d}").as_bytes()), (dir, b"a"), RenameFlags::empty())?;
     fs.lookup(dir, b"a")
 }
 
@@ -312,14 +309,14 @@ fn dir(fs: &Fs, d: u32) -> Result<Node> {
 fn names(w: &mut Work<'_>) {
     let old = |d: u32| Some(bytes(d.into(), 9000));
     w.step(&[("/d0/new", Some(Vec::new()))], |fs| {
-        fs.create(&WHO, &dir(fs, 0)?, b"new", 0o644, New::File).map(drop)
+        fs.create(&dir(fs, 0)?, b"new", 0o644, NodeKind::File).map(drop)
     });
     w.step(&[("/d0/dir", Some(Vec::new()))], |fs| {
-        fs.create(&WHO, &dir(fs, 0)?, b"dir", 0o755, New::Dir).map(drop)
+        fs.create(&dir(fs, 0)?, b"dir", 0o755, NodeKind::Dir).map(drop)
     });
     w.sync("/d0");
     w.step(&[("/d1/b", None), ("/d2/moved", old(1))], |fs| {
-        fs.rename(&dir(fs, 1)?, b"b", &dir(fs, 2)?, b"moved", RenameFlags::empty())
+        fs.rename((&dir(fs, 1)?, b"b"), (&dir(fs, 2)?, b"moved"), RenameFlags::empty())
     });
     w.sync("/d2/moved");
     w.step(&[("/d3/a", None)], |fs| fs.unlink(&dir(fs, 3)?, b"a"));
@@ -329,13 +326,13 @@ fn names(w: &mut Work<'_>) {
         fs.link(&fs.resolve("/d5/b", Follow::No)?, &dir(fs, 4)?, b"linked")
     });
     w.step(&[("/d4/b", None), ("/d4/c", old(4))], |fs| {
-        fs.rename(&dir(fs, 4)?, b"b", &dir(fs, 4)?, b"c", RenameFlags::empty())
+        fs.rename((&dir(fs, 4)?, b"b"), (&dir(fs, 4)?, b"c"), RenameFlags::empty())
     });
     w.sync_all();
     for n in 0..12 {
         let path = format!("/d5/another name that takes its space {n}");
         w.step(&[(&path, Some(Vec::new()))], |fs| {
-            fs.create(&WHO, &dir(fs, 5)?, &path.as_bytes()[4..], 0o644, New::File).map(drop)
+            fs.create(&dir(fs, 5)?, &path.as_bytes()[4..], 0o644, NodeKind::File).map(drop)
         });
     }
 }
@@ -483,7 +480,7 @@ fn syncs(w: &mut Work<'_>) {
         w.sync_pair(pair, (round % 2) as usize);
         let path = format!("/d{round}/fresh");
         w.step(&[(&path, Some(Vec::new()))], |fs| {
-            fs.create(&WHO, &dir(fs, round as u32)?, b"fresh", 0o644, New::File).map(drop)
+            fs.create(&dir(fs, round as u32)?, b"fresh", 0o644, NodeKind::File).map(drop)
         });
         w.sync(&path);
         w.step(&[], |fs| fs.sync_node(&fs.resolve(format!("/d{round}/c"), Follow::No)?, true));

@@ -1,7 +1,7 @@
 //! Records in orders that kernels make with `data=writeback`, where a block changes its owner
 //! within a commit, and in orders that no kernel makes.
 
-use extant_engine::{Caller, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{Fs, NodeKind, OpenFlags, OpenOptions};
 use extant_format::extent::Leaf;
 use extant_format::jbd2::JournalSuperblock;
 use extant_hostile::atlas::Atlas;
@@ -51,8 +51,8 @@ fn base(a_blocks: u32) -> Base {
     let mut inodes = BTreeMap::new();
     let (mut block, mut len) = (0, 0);
     for name in ["a", "b", "dir"] {
-        let what = if name == "dir" { New::Dir } else { New::File };
-        let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o755, what).expect(name);
+        let what = if name == "dir" { NodeKind::Dir } else { NodeKind::File };
+        let node = fs.create(&root, name.as_bytes(), 0o755, what).expect(name);
         inodes.insert(name, node.ino() as u32);
         if name == "a" {
             let file =
@@ -69,8 +69,7 @@ fn base(a_blocks: u32) -> Base {
     drop(root);
     fs.unmount().expect("unmount");
     let fs = Fs::open_device(device.clone(), &options()).expect("open");
-    fs.create(&Caller::default(), &fs.root().expect("root"), b"last", 0o644, New::File)
-        .expect("last");
+    fs.create(&fs.root().expect("root"), b"last", 0o644, NodeKind::File).expect("last");
     fs.sync().expect("sync");
     fs.crash();
     let seen = Fs::open_device(device.clone(), &options().read_only(true)).expect("open");

@@ -1,7 +1,7 @@
 //! Single operations with a known outcome.
 
 use super::model::{World, noise};
-use extant_engine::{Caller, Errno, Falloc, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{Errno, Falloc, Follow, Fs, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image};
@@ -49,7 +49,7 @@ fn long_ranges_may_lie_in_very_many_groups() {
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
         let file = |name: &[u8]| {
-            let node = fs.create(&Caller::default(), &root, name, 0o644, New::File).unwrap();
+            let node = fs.create(&root, name, 0o644, NodeKind::File).unwrap();
             fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
         };
         let data = noise(&mut Rng::new(1), 30 << 20);
@@ -138,14 +138,8 @@ fn symlinks_of_every_length() {
         let lengths = [1, 59, 60, 61, 100, 155, 156, 200, 1000, 1023];
         for len in lengths {
             let target = vec![b'a' + (len % 26) as u8; len];
-            fs.create(
-                &Caller::default(),
-                &root,
-                format!("l{len}").as_bytes(),
-                0o777,
-                New::Symlink(&target),
-            )
-            .unwrap();
+            fs.create(&root, format!("l{len}").as_bytes(), 0o777, NodeKind::Symlink(&target))
+                .unwrap();
         }
         fs.unmount().unwrap();
         image.assert_clean();

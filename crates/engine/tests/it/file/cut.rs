@@ -3,7 +3,7 @@
 
 use super::model::{Step, allocate, put, random_step};
 use extant_blocks::{BlockDevice, Event, RecordingDevice};
-use extant_engine::{Caller, Errno, Falloc, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{Errno, Falloc, Follow, Fs, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::Memory;
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image, e2fsck};
@@ -72,10 +72,7 @@ fn record(set: &FeatureSet, options: OpenOptions, seed: u64) -> Scene {
     let fs = Fs::open_device(Arc::new(Slow(device.clone())), &options).unwrap();
     let root = fs.root().unwrap();
     let nodes: Vec<_> = (0..FILES)
-        .map(|i| {
-            fs.create(&Caller::default(), &root, format!("f{i}").as_bytes(), 0o644, New::File)
-                .unwrap()
-        })
+        .map(|i| fs.create(&root, format!("f{i}").as_bytes(), 0o644, NodeKind::File).unwrap())
         .collect();
     fs.sync().unwrap();
     let mut history: Vec<Vec<Version>> =
@@ -134,7 +131,7 @@ fn dirty_image(set: &FeatureSet, options: &OpenOptions) -> Vec<u8> {
     let image = set.make_sized(BYTES);
     let fs = Fs::open(image.path(), options).unwrap();
     let root = fs.root().unwrap();
-    let node = fs.create(&Caller::default(), &root, b"junk", 0o600, New::File).unwrap();
+    let node = fs.create(&root, b"junk", 0o600, NodeKind::File).unwrap();
     let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
     let mut at = 0;
     while let Ok(n @ 1..) = file.write_at(at, &[0xEE; 50_000]) {

@@ -2,7 +2,7 @@
 
 use super::model::read_all;
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op};
-use extant_engine::{Caller, Fs, New, OpenFlags, OpenOptions, SetAttr};
+use extant_engine::{Fs, NodeKind, OpenFlags, OpenOptions, SetAttr};
 use extant_testkit::Memory;
 use extant_testkit::{FeatureSet, Image, debugfs};
 use std::io;
@@ -15,7 +15,7 @@ fn each_open_file_reports_a_writeback_error_once() {
     let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let root = fs.root().unwrap();
-    let node = fs.create(&Caller::default(), &root, b"f", 0o644, New::File).unwrap();
+    let node = fs.create(&root, b"f", 0o644, NodeKind::File).unwrap();
     let open = || fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
     let (a, b) = (open(), open());
     a.write_at(0, &[1; 40_960]).unwrap();
@@ -53,7 +53,7 @@ fn parallel_writeback_writes_all_and_reports_failures() {
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let root = fs.root().unwrap();
     let open = |name: &str| {
-        let node = fs.create(&Caller::default(), &root, name.as_bytes(), 0o644, New::File).unwrap();
+        let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).unwrap();
         fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
     };
     let files: Vec<_> = (0..8).map(|i| open(&format!("f{i}"))).collect();
@@ -104,7 +104,7 @@ fn a_failed_direct_write_maps_nothing() {
     let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let root = fs.root().unwrap();
-    let node = fs.create(&Caller::default(), &root, b"f", 0o644, New::File).unwrap();
+    let node = fs.create(&root, b"f", 0o644, NodeKind::File).unwrap();
     fs.sync().unwrap();
     device.inject(Fault::new(Op::Write, 0));
     assert!(fs.write_direct(&node, 0, &[1; 10_000], false).is_err());
@@ -133,7 +133,7 @@ fn blocks_that_cannot_be_counted_stay_free() {
             let root = fs.root().unwrap();
             let node = match fs.lookup(&root, b"f") {
                 Ok(node) => node,
-                Err(_) => fs.create(&Caller::default(), &root, b"f", 0o644, New::File).unwrap(),
+                Err(_) => fs.create(&root, b"f", 0o644, NodeKind::File).unwrap(),
             };
             let file =
                 fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
@@ -204,9 +204,7 @@ fn space_of_a_failed_write_of_several_files_stays_theirs() {
     let device = Arc::new(Staged { inner, writes: AtomicU32::new(IDLE), turn: Barrier::new(2) });
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
     let create = |name: &str| {
-        let node = fs
-            .create(&Caller::default(), &fs.root().unwrap(), name.as_bytes(), 0o644, New::File)
-            .unwrap();
+        let node = fs.create(&fs.root().unwrap(), name.as_bytes(), 0o644, NodeKind::File).unwrap();
         fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap()
     };
     let files = [create("a"), create("b"), create("c")];
@@ -263,10 +261,10 @@ fn a_bitmap_that_cannot_be_read_costs_no_blocks() {
     for set in ["ext3", "default"] {
         let image = FeatureSet::named(set).make_sized(16 << 20);
         let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
-        let (who, root) = (Caller::default(), fs.root().unwrap());
-        fs.create(&who, &root, b"dir", 0o755, New::Dir).unwrap();
+        let root = fs.root().unwrap();
+        fs.create(&root, b"dir", 0o755, NodeKind::Dir).unwrap();
         for name in [&b"cut"[..], b"removed"] {
-            let node = fs.create(&who, &root, name, 0o644, New::File).unwrap();
+            let node = fs.create(&root, name, 0o644, NodeKind::File).unwrap();
             let file =
                 fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).unwrap();
             file.write_at(0, &[1; 100_000]).unwrap();

@@ -1,7 +1,7 @@
 //! Files of an image, with their expected bytes.
 
 use extant_engine::{
-    Caller, Errno, Error, Falloc, File, Fs, New, OpenFlags, OpenOptions, RenameFlags,
+    Errno, Error, Falloc, File, Fs, NodeKind, OpenFlags, OpenOptions, RenameFlags,
 };
 use extant_hostile::deep::{self, Layout};
 use extant_testkit::Image;
@@ -33,7 +33,7 @@ impl World {
         let fs = Fs::open(image.path(), &options).unwrap();
         let root = fs.root().unwrap();
         for i in 0..files {
-            fs.create(&Caller::default(), &root, name(i).as_bytes(), 0o644, New::File).unwrap();
+            fs.create(&root, name(i).as_bytes(), 0o644, NodeKind::File).unwrap();
         }
         World { image, fs: Some(fs), options, files: vec![Vec::new(); files] }
     }
@@ -45,8 +45,12 @@ impl World {
         let root = fs.root().unwrap();
         let dir = fs.lookup(&root, deep::DIR.as_bytes()).unwrap();
         let moved = |i: usize| {
-            fs.rename(&dir, name(i).as_bytes(), &root, name(i).as_bytes(), RenameFlags::NOREPLACE)
-                .unwrap();
+            fs.rename(
+                (&dir, name(i).as_bytes()),
+                (&root, name(i).as_bytes()),
+                RenameFlags::NOREPLACE,
+            )
+            .unwrap();
             vec![0; fs.lookup(&root, name(i).as_bytes()).unwrap().attr().size as usize]
         };
         let files = (0..files).map(moved).collect();

@@ -3,7 +3,7 @@
 
 use super::model::{allocate, read_all};
 use extant_blocks::{Event, RecordingDevice};
-use extant_engine::{Caller, Falloc, File, Follow, Fs, New, OpenFlags, OpenOptions};
+use extant_engine::{Falloc, File, Follow, Fs, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::Memory;
 use extant_testkit::rng::Rng;
 use extant_testkit::{FeatureSet, Image, e2fsck};
@@ -44,8 +44,7 @@ fn scattered(file: &File, blocks: usize) -> Vec<u8> {
 fn record(set: &str, blocks: usize, steps: &[(Falloc, usize, usize)]) -> Scene {
     let image = FeatureSet::named(set).make_sized(8 << 20);
     let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
-    let node =
-        fs.create(&Caller::default(), &fs.root().unwrap(), b"file", 0o644, New::File).unwrap();
+    let node = fs.create(&fs.root().unwrap(), b"file", 0o644, NodeKind::File).unwrap();
     let write = OpenFlags { write: true, ..Default::default() };
     let bytes = scattered(&fs.open_file(&node, write).unwrap(), blocks);
     drop(node);

@@ -1,7 +1,7 @@
 //! The bytes behind the end of a file, left by a truncate or by another program.
 
 use extant_blocks::{BlockDevice, Event, RecordingDevice};
-use extant_engine::{Caller, Falloc, Follow, Fs, New, Node, OpenFlags, OpenOptions};
+use extant_engine::{Falloc, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::kernel::Mount;
 use extant_testkit::{Image, Memory, e2fsck};
 use std::os::unix::fs::FileExt;
@@ -45,7 +45,7 @@ fn open(fs: &Fs, node: &Node, direct: bool) -> extant_engine::File {
 /// Commits the changes so far, without writing data of other files.
 fn commit(fs: &Fs, name: &str) {
     let root = fs.root().unwrap();
-    let other = fs.create(&Caller::default(), &root, name.as_bytes(), 0o600, New::File).unwrap();
+    let other = fs.create(&root, name.as_bytes(), 0o600, NodeKind::File).unwrap();
     fs.sync_node(&other, false).unwrap();
 }
 
@@ -64,7 +64,7 @@ fn grow_again(way: fn(&Fs, &Node), between: bool, what: &str) {
     let base = Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes();
     let device = Arc::new(RecordingDevice::new(Arc::new(Memory::from_bytes(&base))));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
-    let node = fs.create(&Caller::default(), &fs.root().unwrap(), b"f", 0o600, New::File).unwrap();
+    let node = fs.create(&fs.root().unwrap(), b"f", 0o600, NodeKind::File).unwrap();
     open(&fs, &node, false).write_at(0, &[7; OLD]).unwrap();
     fs.sync().unwrap();
     let begin = device.log().len();
@@ -106,8 +106,7 @@ fn foreign_bytes_behind_the_end_are_hidden_when_the_file_grows() {
             &Image::mke2fs(BYTES, &["-t", "ext4", "-b", "4096"]).bytes(),
         ));
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
-        let node =
-            fs.create(&Caller::default(), &fs.root().unwrap(), b"f", 0o600, New::File).unwrap();
+        let node = fs.create(&fs.root().unwrap(), b"f", 0o600, NodeKind::File).unwrap();
         let file = open(&fs, &node, false);
         file.write_at(0, &[7; CUT]).unwrap();
         file.sync().unwrap();
@@ -160,7 +159,7 @@ const KINDS: [(&str, &[&str], bool); 4] = [
 fn states_of_a_cut(base: &[u8], logged: bool, before: fn(&Fs, &Node)) -> Vec<Memory> {
     let device = Arc::new(RecordingDevice::new(Arc::new(Memory::from_bytes(base))));
     let fs = Fs::open_device(device.clone(), &OpenOptions::new().log_data(logged)).unwrap();
-    let node = fs.create(&Caller::default(), &fs.root().unwrap(), b"f", 0o600, New::File).unwrap();
+    let node = fs.create(&fs.root().unwrap(), b"f", 0o600, NodeKind::File).unwrap();
     open(&fs, &node, false).write_at(0, &[7; OLD]).unwrap();
     fs.sync().unwrap();
     before(&fs, &node);
@@ -258,7 +257,7 @@ fn a_cut_leaves_the_record_of_a_file_without_a_name() {
         ))));
         let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
         let root = fs.root().unwrap();
-        let node = fs.create(&Caller::default(), &root, b"f", 0o600, New::File).unwrap();
+        let node = fs.create(&root, b"f", 0o600, NodeKind::File).unwrap();
         let file = open(&fs, &node, false);
         (0..40).for_each(|n| assert_eq!(file.write_at(n * 8192, &[7; 1000]).unwrap(), 1000));
         fs.sync().unwrap();

@@ -1,13 +1,11 @@
 //! The sequential model of two directories and some open files, to which histories are compared.
 
 use extant_engine::{
-    Caller, Errno, Error, File, FileType, Follow, Fs, New, Node, OpenFlags, RenameFlags, XattrMode,
+    Errno, Error, File, FileType, Follow, Fs, Node, NodeKind, OpenFlags, RenameFlags, XattrMode,
 };
 use extant_hostile::deep;
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
-
-const WHO: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
 /// Files that are open all the time, whether or not they have names.
 pub(crate) const FILES: usize = 2;
@@ -108,27 +106,32 @@ impl Place {
         let top = format!("g{nr}");
         let top = match fs.lookup(&root, top.as_bytes()) {
             Ok(top) => top,
-            Err(_) => fs.create(&WHO, &root, top.as_bytes(), 0o755, New::Dir)?,
+            Err(_) => fs.create(&root, top.as_bytes(), 0o755, NodeKind::Dir)?,
         };
         let deep = fs.resolve(format!("/{}", deep::DIR), Follow::No).ok();
-        let get = |name: String, planted: String, what: New<'_>| {
+        let get = |name: String, planted: String, what: NodeKind<'_>| {
             let move_planted = |deep: &Node| {
-                fs.rename(deep, planted.as_bytes(), &top, name.as_bytes(), RenameFlags::NOREPLACE)
+                fs.rename(
+                    (deep, planted.as_bytes()),
+                    (&top, name.as_bytes()),
+                    RenameFlags::NOREPLACE,
+                )
             };
             if fs.lookup(&top, name.as_bytes()).is_err()
                 && deep.as_ref().is_none_or(|deep| move_planted(deep).is_err())
             {
-                return fs.create(&WHO, &top, name.as_bytes(), 0o755, what);
+                return fs.create(&top, name.as_bytes(), 0o755, what);
             }
             fs.lookup(&top, name.as_bytes())
         };
         let dirs = (0..DIRS)
-            .map(|n| get(format!("dir{n}"), "dir".into(), New::Dir))
+            .map(|n| get(format!("dir{n}"), "dir".into(), NodeKind::Dir))
             .collect::<extant_engine::Result<_>>()?;
         let open =
             |node: Node| fs.open_file(&node, OpenFlags { write: true, ..Default::default() });
         let files = (0..FILES).map(|n| {
-            get(format!("file{n}"), format!("file{}", nr * FILES + n), New::File).and_then(open)
+            get(format!("file{n}"), format!("file{}", nr * FILES + n), NodeKind::File)
+                .and_then(open)
         });
         let files = files.collect::<extant_engine::Result<Vec<File>>>()?;
         let base = if deep.is_some() { DEEP_BASE } else { 0 };
@@ -147,14 +150,14 @@ impl Place {
         let done = |()| Answer::Done;
         let made = |node: Node| Answer::Inode(node.ino());
         let rename = |from: Name, to: Name, flags| {
-            fs.rename(dir(from), &[b'a' + from.1], dir(to), &[b'a' + to.1], flags)
+            fs.rename((dir(from), &[b'a' + from.1]), (dir(to), &[b'a' + to.1]), flags)
         };
         match ask {
             Ask::Create(name) => {
-                fs.create(&WHO, dir(name), &[b'a' + name.1], 0o644, New::File).map(made)
+                fs.create(dir(name), &[b'a' + name.1], 0o644, NodeKind::File).map(made)
             }
             Ask::Mkdir(name) => {
-                fs.create(&WHO, dir(name), &[b'a' + name.1], 0o755, New::Dir).map(made)
+                fs.create(dir(name), &[b'a' + name.1], 0o755, NodeKind::Dir).map(made)
             }
             Ask::Unlink(name) => fs.unlink(dir(name), &[b'a' + name.1]).map(done),
             Ask::Rmdir(name) => fs.rmdir(dir(name), &[b'a' + name.1]).map(done),

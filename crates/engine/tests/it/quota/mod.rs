@@ -6,7 +6,7 @@ mod projects;
 mod values;
 
 use extant_engine::{
-    Caller, Clock, Errno, Falloc, File, Fs, New, Node, OpenFlags, OpenOptions, QuotaKind,
+    Caller, Clock, Errno, Falloc, File, Fs, Node, NodeKind, OpenFlags, OpenOptions, QuotaKind,
     QuotaLimits, RenameFlags, Result, SetAttr, SpaceRights, Timestamp, XattrMode,
 };
 use extant_testkit::e2fsck;
@@ -39,7 +39,12 @@ fn small() -> Image {
 }
 
 fn create(fs: &Fs, uid: u32, dir: &Node, name: &str) -> Result<Node> {
-    fs.create(&Caller { uid, gid: uid + 100, umask: 0 }, dir, name.as_bytes(), 0o644, New::File)
+    fs.create_as(
+        &Caller { uid, gid: uid + 100, ..Caller::default() },
+        (dir, name.as_bytes()),
+        0o644,
+        NodeKind::File,
+    )
 }
 
 fn writer(fs: &Fs, node: &Node, direct: bool) -> File {
@@ -81,16 +86,16 @@ impl Mix<'_> {
         let who = Caller {
             uid: self.rng.below(5) as u32 * 70_000,
             gid: self.rng.below(3) as u32,
-            umask: 0,
+            ..Caller::default()
         };
         let kind = self.rng.below(6);
         let long = vec![b'l'; 70 + self.rng.below(300) as usize];
         let what = match kind {
-            0 => New::Dir,
-            1 => New::Symlink(&long),
-            _ => New::File,
+            0 => NodeKind::Dir,
+            1 => NodeKind::Symlink(&long),
+            _ => NodeKind::File,
         };
-        let node = self.fs.create(&who, &dir, name.as_bytes(), 0o755, what).expect(&name);
+        let node = self.fs.create_as(&who, (&dir, name.as_bytes()), 0o755, what).expect(&name);
         if kind == 0 && self.dirs.len() < 6 {
             self.dirs.push(node);
         } else if kind != 0 {
@@ -157,7 +162,7 @@ impl Mix<'_> {
                 let to = self.rng.pick(&self.dirs).clone();
                 if self
                     .fs
-                    .rename(&dir, name.as_bytes(), &to, name.as_bytes(), RenameFlags::empty())
+                    .rename((&dir, name.as_bytes()), (&to, name.as_bytes()), RenameFlags::empty())
                     .is_ok()
                 {
                     self.names.push((to, name));
@@ -187,9 +192,8 @@ impl Mix<'_> {
 
 fn mix<'a>(fs: &'a Fs, seed: u64) -> Mix<'a> {
     let root = fs.root().expect("root");
-    let heir = fs
-        .create(&Caller::default(), &root, format!("heir{seed}").as_bytes(), 0o755, New::Dir)
-        .expect("heir");
+    let heir =
+        fs.create(&root, format!("heir{seed}").as_bytes(), 0o755, NodeKind::Dir).expect("heir");
     if fs.set_project(&heir, 77).is_ok() {
         fs.set_flags(&heir, fs_flags(&heir) | PROJINHERIT).expect("inherit");
     }
@@ -345,12 +349,11 @@ fn many_owners_make_the_file_grow() {
         let root = fs.root().expect("root");
         let ids: Vec<u32> = (0..400).map(|n: u32| n.wrapping_mul(0x9E37_79B1)).collect();
         for id in &ids {
-            fs.create(
-                &Caller { uid: *id, gid: 1, umask: 0 },
-                &root,
-                format!("{id}").as_bytes(),
+            fs.create_as(
+                &Caller { uid: *id, gid: 1, ..Caller::default() },
+                (&root, format!("{id}").as_bytes()),
                 0o600,
-                New::File,
+                NodeKind::File,
             )
             .expect("create");
         }

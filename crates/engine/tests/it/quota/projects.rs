@@ -1,15 +1,15 @@
 //! Projects: inheritance from directories, and operations between two projects.
 
 use super::{IMMUTABLE, PROJINHERIT, block_limits, create, is_quota, open, small, writer};
-use extant_engine::{Caller, Errno, Follow, Fs, New, Node, QuotaKind, QuotaLimits, RenameFlags};
+use extant_engine::{
+    Caller, Errno, Follow, Fs, Node, NodeKind, QuotaKind, QuotaLimits, RenameFlags,
+};
 use extant_testkit::image::Image;
 use extant_testkit::kernel::Mount;
 
 /// A directory of project 42 that hands its project down.
 fn project_tree(fs: &Fs) -> Node {
-    let tree = fs
-        .create(&Caller::default(), &fs.root().expect("root"), b"tree", 0o755, New::Dir)
-        .expect("mkdir");
+    let tree = fs.create(&fs.root().expect("root"), b"tree", 0o755, NodeKind::Dir).expect("mkdir");
     fs.set_project(&tree, 42).expect("project");
     fs.set_flags(&tree, tree.attr().flags | PROJINHERIT).expect("flag");
     tree
@@ -43,14 +43,13 @@ fn projects_are_handed_down_and_kept_apart() {
     let image = small();
     let fs = open(&image);
     let root = fs.root().expect("root");
-    let who = Caller::default();
     let tree = project_tree(&fs);
     fs.set_quota(QuotaKind::Project, 42, block_limits(64, 0)).expect("limits");
     let file = create(&fs, 1, &tree, "inside").expect("create");
-    let sub = fs.create(&who, &tree, b"sub", 0o755, New::Dir).expect("mkdir");
+    let sub = fs.create(&tree, b"sub", 0o755, NodeKind::Dir).expect("mkdir");
     assert_eq!((fs.project(&file).ok(), fs.project(&sub).ok()), (Some(42), Some(42)));
     assert_eq!(sub.attr().flags & PROJINHERIT, PROJINHERIT);
-    let other = fs.create(&who, &root, b"not handed down", 0o755, New::Dir).expect("mkdir");
+    let other = fs.create(&root, b"not handed down", 0o755, NodeKind::Dir).expect("mkdir");
     fs.set_project(&other, 43).expect("project");
     assert_eq!(fs.project(&create(&fs, 1, &other, "own").expect("create")).ok(), Some(0));
     fs.set_flags(&other, other.attr().flags | IMMUTABLE).expect("flag");
@@ -63,11 +62,11 @@ fn projects_are_handed_down_and_kept_apart() {
     is_quota(inside.write_at(56 << 10, &[1; 4096]));
     let outside = create(&fs, 1, &root, "outside").expect("create");
     assert!(fs.link(&outside, &tree, b"link").expect_err("another project").is(Errno::Xdev));
-    let moved = fs.rename(&root, b"outside", &tree, b"moved", RenameFlags::empty());
+    let moved = fs.rename((&root, b"outside"), (&tree, b"moved"), RenameFlags::empty());
     assert!(moved.expect_err("another project").is(Errno::Xdev));
     // An exchange moves both: neither way is one of another project brought in.
     let exchange = |from: (&Node, &str), to: (&Node, &str)| {
-        fs.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), RenameFlags::EXCHANGE)
+        fs.rename((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), RenameFlags::EXCHANGE)
     };
     let (stranger, own) = ((&root, "outside"), (&tree, "inside"));
     for (from, to) in [(stranger, own), (own, stranger)] {
@@ -76,7 +75,8 @@ fn projects_are_handed_down_and_kept_apart() {
     fs.set_project(&outside, 42).expect("project");
     exchange(own, stranger).expect("the same project");
     exchange(own, stranger).expect("and back");
-    fs.rename(&root, b"outside", &tree, b"moved", RenameFlags::empty()).expect("the same project");
+    fs.rename((&root, b"outside"), (&tree, b"moved"), RenameFlags::empty())
+        .expect("the same project");
     fs.unmount().expect("unmount");
     image.assert_clean();
     let without = Image::mke2fs(16 << 20, &["-t", "ext4"]);
@@ -97,20 +97,19 @@ fn whiteouts_belong_to_the_project_of_their_directory() {
     let image = small();
     let fs = open(&image);
     let root = fs.root().expect("root");
-    let who = Caller::default();
     let tree = project_tree(&fs);
-    let sub = fs.create(&who, &tree, b"sub", 0o755, New::Dir).expect("mkdir");
+    let sub = fs.create(&tree, b"sub", 0o755, NodeKind::Dir).expect("mkdir");
     create(&fs, 1, &tree, "file").expect("create");
-    fs.rename(&tree, b"file", &sub, b"moved", RenameFlags::WHITEOUT).expect("rename");
+    fs.rename((&tree, b"file"), (&sub, b"moved"), RenameFlags::WHITEOUT).expect("rename");
     let whiteout = fs.lookup(&tree, b"file").expect("a whiteout");
     assert_eq!(fs.project(&whiteout).ok(), Some(42));
     drop(whiteout);
     assert_eq!(fs.quota(QuotaKind::Project, 42).expect("quota").inodes, 4);
-    fs.rename(&tree, b"file", &sub, b"whiteout", RenameFlags::empty())
+    fs.rename((&tree, b"file"), (&sub, b"whiteout"), RenameFlags::empty())
         .expect("a whiteout moves within its project");
     fs.set_quota(QuotaKind::Project, 42, QuotaLimits { inode_hard: 4, ..QuotaLimits::default() })
         .expect("limits");
-    is_quota(fs.rename(&sub, b"moved", &sub, b"again", RenameFlags::WHITEOUT));
+    is_quota(fs.rename((&sub, b"moved"), (&sub, b"again"), RenameFlags::WHITEOUT));
     assert!(fs.lookup(&sub, b"moved").is_ok() && fs.lookup(&sub, b"again").is_err());
     drop((root, tree, sub));
     fs.unmount().expect("unmount");
@@ -126,16 +125,19 @@ fn whiteouts_inherit_as_in_the_kernel() {
     let root = fs.root().expect("root");
     for name in ["ours", "theirs"] {
         let dir = fs
-            .create(&Caller { uid: 7, gid: 9, umask: 0 }, &root, name.as_bytes(), 0o2755, New::Dir)
+            .create_as(
+                &Caller { uid: 7, gid: 9, ..Caller::default() },
+                (&root, name.as_bytes()),
+                0o2755,
+                NodeKind::Dir,
+            )
             .expect("mkdir");
         fs.set_flags(&dir, dir.attr().flags | NOATIME).expect("flag");
         create(&fs, 1, &dir, "file").expect("create");
     }
     fs.rename(
-        &fs.lookup(&root, b"ours").expect("dir"),
-        b"file",
-        &root,
-        b"moved",
+        (&fs.lookup(&root, b"ours").expect("dir"), b"file"),
+        (&root, b"moved"),
         RenameFlags::WHITEOUT,
     )
     .expect("rename");
