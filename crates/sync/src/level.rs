@@ -52,7 +52,7 @@ pub enum Level {
     /// The lists of a transaction.
     JournalList,
     /// One shard of the inode table.
-    InodeTableShard,
+    InodeCacheShard,
     /// One shard of the dentry table.
     DentryShard,
     /// One shard of a list of least recently used objects.
@@ -91,7 +91,7 @@ pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::Buffer,
     Level::JournalState,
     Level::JournalList,
-    Level::InodeTableShard,
+    Level::InodeCacheShard,
     Level::DentryShard,
     Level::Lru,
     Level::CacheShard,

@@ -2,8 +2,8 @@
 //! there; for writers it becomes one full commit, so that a power cut leaves either the fast
 //! commits, to be replayed again, or that commit.
 
-use super::client::StoreClient;
-use super::{OpenOptions, boot, open};
+use super::journal_client::StoreClient;
+use super::{OpenOptions, open, superblocks};
 use crate::error::Result;
 use crate::ops::Operations;
 use crate::vfs::Vfs;
@@ -22,7 +22,7 @@ pub(super) fn in_memory(
     fast: &FastCommits,
     options: &OpenOptions,
 ) -> Result<Arc<OverlayDevice>> {
-    let (sb, geo) = boot::superblock(&*dev)?;
+    let (sb, geo) = superblocks::superblock(&*dev)?;
     let overlay = Arc::new(OverlayDevice::new(dev, geo.block_size as usize, MAX_BYTES));
     // A commit on the way would only cost time.
     let options = options.clone().commit_interval(Duration::from_secs(3600));

@@ -1,7 +1,7 @@
 //! Freezing: while it lasts nothing changes, and the device holds a clean file system, so that a
 //! copy of it needs no recovery.
 
-use super::{Fs, boot, open};
+use super::{Fs, open, superblocks};
 use crate::error::{Errno, Result};
 use crate::ops::Operations;
 use extant_blocks::{BlockDevice, MountedDevice};
@@ -56,7 +56,7 @@ impl Frozen<'_> {
         self.fs.devices().for_each(MountedDevice::thaw);
         let st = self.fs.operations().st();
         // Before the first change of metadata: recovery may be needed again.
-        let marked = boot::write_superblock(&*st.dev, &mut st.groups.superblock());
+        let marked = superblocks::write_superblock(&*st.dev, &mut st.groups.superblock());
         drop(updates);
         marked
     }

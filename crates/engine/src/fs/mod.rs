@@ -1,11 +1,10 @@
 //! Open, create, sync, freeze, unmount: owns and starts everything.
 
-mod boot;
-mod client;
 mod fast_commit;
 mod features;
 mod freeze;
 mod jobs;
+mod journal_client;
 mod memory;
 mod open;
 mod options;
@@ -13,6 +12,7 @@ mod report;
 mod runtime;
 mod shares;
 mod shutdown;
+mod superblocks;
 mod sync;
 
 pub use freeze::Frozen;
@@ -50,7 +50,7 @@ pub struct Fs {
     memory: Option<PoolMember>,
     recovery: Recovery,
     /// The journal refers to it weakly.
-    _client: Arc<client::StoreClient>,
+    _client: Arc<journal_client::StoreClient>,
     /// The superblock's state of the unmounted file system.
     clean_state: State,
     mmp: Option<Mmp>,
@@ -111,7 +111,7 @@ impl Fs {
             return Ok(None);
         }
         let external = self.external_log.clone().map(|log| -> Arc<dyn BlockDevice> { log });
-        let log = boot::log(&st.dev, external.as_ref(), &st.geo, &sb)?;
+        let log = superblocks::log(&st.dev, external.as_ref(), &st.geo, &sb)?;
         Ok(log.map(|log| log.superblock().clone()))
     }
 

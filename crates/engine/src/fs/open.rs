@@ -1,10 +1,10 @@
-//! The steps of opening, in order: superblock, journal, superblock again, rooms, orphans, jobs.
+//! The steps of opening, in order: superblock, journal, superblock again, modules, orphans, jobs.
 
-use super::client::StoreClient;
 use super::features::{self, Access};
 use super::jobs::{self, Jobs};
+use super::journal_client::StoreClient;
 use super::shares::PoolMember;
-use super::{Fs, OpenOptions, Recovery, boot, fast_commit};
+use super::{Fs, OpenOptions, Recovery, fast_commit, superblocks};
 use crate::alloc::Alloc;
 use crate::bounds::Remarks;
 use crate::error::{Error, Result};
@@ -61,7 +61,7 @@ pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
 }
 
 fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<Fs> {
-    let (sb, geo) = boot::superblock(&**mounted)?;
+    let (sb, geo) = superblocks::superblock(&**mounted)?;
     let mut recovery = Recovery::default();
     let write = may_write(&**mounted, &sb, options, &mut recovery)?;
     let opening = Opening { mounted, options, write, recovery };
@@ -116,7 +116,7 @@ impl Opening<'_> {
             }
             other => other?,
         };
-        let (sb, _) = boot::superblock(&*dev)?;
+        let (sb, _) = superblocks::superblock(&*dev)?;
         if !self.write {
             let mut fs = self.assemble(dev, &sb, sb.clone(), None)?;
             fs.external_log = external_log;
@@ -144,7 +144,9 @@ impl Opening<'_> {
         if options.no_recovery || !(needed || write) {
             return Ok((dev, None));
         }
-        let Some(log) = boot::log(&dev, external_log, geo, sb)? else { return Ok((dev, None)) };
+        let Some(log) = superblocks::log(&dev, external_log, geo, sb)? else {
+            return Ok((dev, None));
+        };
         if !needed && log.needs_recovery() {
             recovery.log_emptied = true;
             return Ok((dev.clone(), empty_log(&dev, external_log, geo, sb)?));
@@ -271,7 +273,7 @@ fn start_deterministic(fs: &mut Fs, options: &OpenOptions) -> Result<()> {
 /// Removes the mark of a mounted file system after an opening that failed before any other change.
 /// If that cannot be written, the mark stays.
 fn unmark(dev: &dyn BlockDevice, mut sb: Superblock) {
-    if let Err(e) = boot::write_superblock(dev, &mut sb) {
+    if let Err(e) = superblocks::write_superblock(dev, &mut sb) {
         tracing::error!("the superblock could not be written back: {e}");
     }
 }
@@ -355,13 +357,13 @@ fn empty_log(
     geo: &Geometry,
     sb: &Superblock,
 ) -> Result<Option<Log>> {
-    let Some(log) = boot::log(dev, external_log, geo, sb)? else { return Ok(None) };
+    let Some(log) = superblocks::log(dev, external_log, geo, sb)? else { return Ok(None) };
     tracing::warn!(
         "the superblock says that nothing is to be recovered: what the journal holds is dropped"
     );
     recovery::scan(&log, device_blocks(&**dev, geo))?.discard()?;
     note_errors(&**dev, sb, log.errno())?;
-    boot::log(dev, external_log, geo, sb)
+    superblocks::log(dev, external_log, geo, sb)
 }
 
 /// A file system has errors until it is checked: those of a journal that was aborted, and those
@@ -370,12 +372,12 @@ fn note_errors(dev: &dyn BlockDevice, before: &Superblock, errno: i32) -> Result
     if errno == 0 && !before.state().contains(State::ERROR) {
         return Ok(());
     }
-    let (mut sb, _) = boot::superblock(dev)?;
+    let (mut sb, _) = superblocks::superblock(dev)?;
     sb.set_state(sb.state() | State::ERROR);
     if let (Some(error), None) = (before.last_error(), sb.last_error()) {
         sb.record_error(&error);
     }
-    boot::write_superblock(dev, &mut sb)
+    superblocks::write_superblock(dev, &mut sb)
 }
 
 /// Before the first change: says on the device that recovery may be needed.
@@ -409,7 +411,7 @@ fn mark_mounted(
     if let Some(path) = &options.mount_point {
         sb.set_last_mounted(path.as_bytes());
     }
-    boot::write_superblock(dev, sb)
+    superblocks::write_superblock(dev, sb)
 }
 
 /// After everything was written: says on the device that nothing is left to do.
@@ -423,18 +425,18 @@ pub fn mark_clean(st: &Store, state: State) -> Result<()> {
     sb.set_features(features);
     sb.set_state(sb.state() | state & State::VALID);
     sb.set_wtime(superblock_seconds(&*st.clock));
-    boot::write_superblock(&*st.dev, &mut sb)
+    superblocks::write_superblock(&*st.dev, &mut sb)
 }
 
 /// After an error that stopped all changes: the next one to look is told.
 pub fn mark_error(st: &Store) -> Result<()> {
-    let (mut sb, _) = boot::superblock(&*st.dev)?;
+    let (mut sb, _) = superblocks::superblock(&*st.dev)?;
     let noted = st.groups.superblock();
     sb.set_state(sb.state() | State::ERROR);
     if let Some(error) = noted.last_error() {
         sb.record_error(&error);
     }
-    boot::write_superblock(&*st.dev, &mut sb)
+    superblocks::write_superblock(&*st.dev, &mut sb)
 }
 
 /// The kind of access of an opening.
@@ -455,8 +457,8 @@ pub(super) fn build(
     // The geometry must include the decisions of marking.
     let geo = Geometry::new(&sb)?;
     let head = if write { sb.last_orphan() } else { InodeNr::NONE };
-    let quota_files = boot::quota_files(&*dev, &geo, &sb);
-    let orphan_file = if write { boot::orphan_file(&*dev, &geo, &sb)? } else { None };
+    let quota_files = superblocks::quota_files(&*dev, &geo, &sb);
+    let orphan_file = if write { superblocks::orphan_file(&*dev, &geo, &sb)? } else { None };
     let cache = Cache::new(
         dev.clone(),
         geo.block_size as usize,

@@ -20,7 +20,7 @@
 //! nothing clears it and looks at the count again. A block is published by [`Swap`] (Release and
 //! Acquire) after its slots were made.
 
-use super::design::{OrphanBlocks, OrphanSlots, SlotAt};
+use super::slots::{OrphanBlocks, OrphanSlots, SlotAt};
 use crate::error::{Error, Result};
 use extant_blocks::Buffer;
 use extant_format::error::Corrupt;

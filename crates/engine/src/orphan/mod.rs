@@ -12,11 +12,11 @@
 //! other thread may change the same inode's record meanwhile. Slots have no lock; the list has one
 //! for each of its parts.
 
-mod design;
 mod file;
 mod list;
+mod slots;
 
-pub use design::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};
+pub use slots::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};
 
 use crate::error::Result;
 use crate::inode::{Inode, InodeTable, OrphanAt, Step};

@@ -10,7 +10,7 @@
 //! # Locking
 //! Threads that add records hold `growing` (level QuotaFile), which they take before the handle.
 
-use super::dquot::{Dquot, Grace};
+use super::owner::{Dquot, Grace};
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::volume::Volume;

@@ -25,19 +25,18 @@
 //! The body (InodeBody) > a thread's changes (Quota) > an owner (Leaf). None is held while a device
 //! is read: a thread that misses an owner releases its locks, reads the owner, and starts again.
 
-mod dquot;
 mod file;
-mod kept;
+mod owner;
+mod shard_changes;
 
-pub use dquot::{Change, Grace};
 pub use file::{Growing, INSERT_CREDITS, QuotaFile};
+pub use owner::{Change, Grace};
 
 use crate::bounds::Remark;
 use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::{Body, Inode};
 use crate::volume::Volume;
-use dquot::Dquot;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord, put_record, record_at};
@@ -45,7 +44,8 @@ use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle, Seal};
 use extant_sync::atomic::{AtomicBool, Ordering};
 use extant_sync::{Level, Mutex, Sharded};
-use kept::Kept;
+use owner::Dquot;
+use shard_changes::ShardChanges;
 use std::sync::Arc;
 
 /// The owners that are charged for an inode: the id of each counted kind.
@@ -105,7 +105,7 @@ pub struct Quotas {
     on: bool,
     /// The inodes that are the file system's own though their numbers are ordinary.
     hidden: [InodeNr; 2],
-    kept: Kept,
+    kept: ShardChanges,
     /// Owners with records older than their state in memory.
     dirty: Sharded<Mutex<DirtyOwners>>,
     /// Limits apply to no owner.
@@ -127,7 +127,7 @@ impl Quotas {
             files: [None, None, None],
             on: false,
             hidden,
-            kept: Kept::default(),
+            kept: ShardChanges::default(),
             dirty: Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new())),
             ignore_limits: AtomicBool::new(false),
         };

@@ -7,25 +7,25 @@
 mod caller;
 mod dentries;
 mod evicted_holds;
+mod inode_cache;
 mod moves;
 mod prefetch;
 mod search;
-mod table;
 mod tmpfiles;
 mod walk;
 
 pub use caller::Caller;
 pub use dentries::Target;
+pub use inode_cache::{InodeRef, alive};
 pub use prefetch::Prefetch;
-pub use table::{InodeRef, alive};
 pub use walk::{Follow, check_name};
 
 use crate::store::Store;
 use dentries::Dentries;
 use extant_sync::{Level, Mutex, OnceLock};
+use inode_cache::InodeCache;
 use moves::Moves;
 use std::sync::Arc;
-use table::InodeTable;
 use walk::Place;
 
 /// The name space of an open file system.
@@ -34,7 +34,7 @@ pub struct Vfs {
     /// The modules below.
     pub st: Arc<Store>,
     /// Inodes in memory, by number.
-    pub inodes: InodeTable,
+    pub inodes: InodeCache,
     /// Names in memory.
     pub dentries: Dentries,
     /// Held while a directory moves to another parent: the only lock of the whole file system.
@@ -54,7 +54,7 @@ impl Vfs {
         let seed = u64::from(st.rng.next_u32()) << 32 | u64::from(st.rng.next_u32());
         Vfs {
             st,
-            inodes: InodeTable::new(if names { memory / 4 * 3 } else { memory }),
+            inodes: InodeCache::new(if names { memory / 4 * 3 } else { memory }),
             dentries: if names { Dentries::new(memory / 4, seed) } else { Dentries::empty() },
             rename: Mutex::new(Level::Rename, ()),
             moves: Moves::default(),

@@ -4,7 +4,7 @@
 //! missing, the path has a symlink or an error must be determined, the slow walk starts at the root
 //! and reads directories under their locks.
 
-use super::table::InodeRef;
+use super::inode_cache::InodeRef;
 use super::{Caller, Target, Vfs};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;

@@ -32,7 +32,7 @@ fn gone(value: &Value) -> u64 {
 }
 
 fn cache() -> Cache<Value> {
-    Cache::new(Level::InodeTableShard, 4)
+    Cache::new(Level::InodeCacheShard, 4)
 }
 
 fn all(_: &Value) -> Verdict {
@@ -191,7 +191,7 @@ impl OnEvict for (u32, Arc<AtomicU64>, Lockref) {
 fn threads_see_one_object_for_a_number() {
     const KEYS: u32 = 40;
     let (cache, alive) =
-        (Cache::<Numbered>::new(Level::InodeTableShard, 2), Arc::new(AtomicU64::new(0)));
+        (Cache::<Numbered>::new(Level::InodeCacheShard, 2), Arc::new(AtomicU64::new(0)));
     let make = |key: u32| {
         alive.fetch_add(1, Ordering::Relaxed);
         Arc::new((key, alive.clone(), Lockref::new(0)))

@@ -127,11 +127,11 @@ impl ByNumber for Epoch {
 }
 
 fn designs() -> [Box<dyn ByNumber>; 3] {
-    let map = || RwLock::new(Level::InodeTableShard, Map::default());
+    let map = || RwLock::new(Level::InodeCacheShard, Map::default());
     [
-        Box::new(Global(Mutex::new(Level::InodeTableShard, Map::default()))),
+        Box::new(Global(Mutex::new(Level::InodeCacheShard, Map::default()))),
         Box::new(Sharded((0..SHARDS).map(|_| map()).collect())),
-        Box::new(Epoch(Cache::new(Level::InodeTableShard, SHARDS))),
+        Box::new(Epoch(Cache::new(Level::InodeCacheShard, SHARDS))),
     ]
 }
 
@@ -241,7 +241,7 @@ pub fn skip_grid(common: &Common, bound: u32) -> io::Result<Grid> {
         for &threads in common.threads(&THREADS) {
             let row = format!("made and given back, {threads} threads");
             for column in turn(run, 2) {
-                let table = Epoch(Cache::new(Level::InodeTableShard, SHARDS));
+                let table = Epoch(Cache::new(Level::InodeCacheShard, SHARDS));
                 let done: Done =
                     run_threads(threads, Limit::time(common.window()), |thread, n| {
                         let ino = thread as u32 * each + n as u32 % each;

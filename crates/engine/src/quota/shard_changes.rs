@@ -1,7 +1,7 @@
 //! Changes of usage that threads keep, so that an owner of many files is no line that all
 //! processors write.
 
-use super::dquot::{Change, Dquot, Grace};
+use super::owner::{Change, Dquot, Grace};
 use crate::error::Result;
 use extant_format::quota::QuotaKind;
 use extant_sync::atomic::Ordering;
@@ -13,11 +13,11 @@ const KEPT: usize = 16;
 
 /// The changes that the shards of all threads keep.
 #[derive(Debug)]
-pub(super) struct Kept(Sharded<Mutex<Local>>);
+pub(super) struct ShardChanges(Sharded<Mutex<LocalChanges>>);
 
 /// The changes that the threads of a shard keep, the owner added last at the end.
 #[derive(Debug, Default)]
-pub(super) struct Local(Vec<Entry>);
+pub(super) struct LocalChanges(Vec<Entry>);
 
 #[derive(Debug)]
 struct Entry {
@@ -26,15 +26,15 @@ struct Entry {
     change: Change,
 }
 
-impl Default for Kept {
+impl Default for ShardChanges {
     fn default() -> Self {
-        Kept(Sharded::new(|_| Mutex::new(Level::Quota, Local::default())))
+        ShardChanges(Sharded::new(|_| Mutex::new(Level::Quota, LocalChanges::default())))
     }
 }
 
-impl Kept {
+impl ShardChanges {
     /// Locks this thread's shard.
-    pub fn local(&self) -> MutexGuard<'_, Local> {
+    pub fn local(&self) -> MutexGuard<'_, LocalChanges> {
         self.0.local().lock()
     }
 
@@ -66,7 +66,7 @@ impl Kept {
     }
 }
 
-impl Local {
+impl LocalChanges {
     fn find(&mut self, kind: QuotaKind, id: u32) -> Option<&mut Entry> {
         self.0.iter_mut().find(|entry| entry.kind == kind && entry.owner.id == id)
     }

@@ -48,7 +48,7 @@ pub type InodeRef = Held<Arc<Inode>>;
 
 /// The inode cache.
 #[derive(Debug)]
-pub struct InodeTable {
+pub struct InodeCache {
     cache: Cache<Arc<Inode>>,
     limit: AtomicUsize,
     evicted: ShardedCounter,
@@ -78,11 +78,11 @@ fn limit_of(memory: u64) -> usize {
     usize::try_from(memory / Inode::BYTES).unwrap_or(usize::MAX).max(16 * SHARDS)
 }
 
-impl InodeTable {
+impl InodeCache {
     /// Creates a cache that tries to stay within `memory` bytes, without the inodes' own caches.
     pub fn new(memory: u64) -> Self {
-        InodeTable {
-            cache: Cache::new(Level::InodeTableShard, SHARDS),
+        InodeCache {
+            cache: Cache::new(Level::InodeCacheShard, SHARDS),
             limit: AtomicUsize::new(limit_of(memory)),
             evicted: ShardedCounter::default(),
             evicted_holds: EvictedHolds::default(),
@@ -95,7 +95,7 @@ impl InodeTable {
         self.cache.get(ino.0)
     }
 
-    /// Returns the inode as [`InodeTable::peek`] does, for walks that have pinned the epoch.
+    /// Returns the inode as [`InodeCache::peek`] does, for walks that have pinned the epoch.
     #[inline]
     pub fn peek_pinned(&self, pinned: &Guard, ino: InodeNr) -> Option<InodeRef> {
         self.cache.get_pinned(pinned, ino.0)
