@@ -86,6 +86,6 @@ pub fn map_first(
     let FirstBlock { mut claim, _held } = first;
     let place = claim.start;
     let at = Placement { lblk: 0, offset: 0, len: 1 };
-    insert_claim(env, step, inode, at, &mut claim).1?;
+    insert_claim(env, step, inode, at, &mut claim)?;
     Ok(place)
 }

@@ -76,20 +76,10 @@ fn allocate_at(
     let mut claim = claim(env, inode, &hole, step.rights())?;
     let len = len.min(claim.len.saturating_sub(offset));
     let run = Run { lblk, len, pblk: BlockNr(claim.start.0 + u64::from(offset)), state };
-    let (mapped, result) =
-        changing(step, inode, map, |step| Ok(insert_claimed(env, step, inode, run, &mut claim)))?;
-    let run = Run { len: mapped, ..run };
-    match result {
-        Err(error) if mapped == 0 => {
-            map.clear();
-            Err(error)
-        }
-        // A part is mapped: the next call meets the error.
-        _ => {
-            map.put(run);
-            Ok(run)
-        }
-    }
+    let mapped =
+        changing(step, inode, map, |step| insert_claimed(env, step, inode, run, &mut claim))?;
+    map.put(mapped);
+    Ok(mapped)
 }
 
 fn to_cluster_end(env: &MapEnv, lblk: u32) -> u32 {
@@ -133,9 +123,10 @@ pub struct Placement {
     pub len: u32,
 }
 
-/// Books the first blocks of `claim` and maps them, written, at `at` (data before mapping: the data
-/// are on their way to the device already). Returns how many blocks are mapped, and why not all if
-/// so: blocks that could not be mapped stay with the claim.
+/// Books the first blocks of `claim` and maps them, written, at the start of `at`, as many as one
+/// step can obtain everything for (data before mapping: the data are on their way to the device
+/// already). Returns their number, at least one. Costs [`credits`](super::credits) for all of `at`
+/// together.
 ///
 /// # Errors
 /// EAGAIN if one of the clusters is the file's already (see [`unowned`](super::unowned));
@@ -147,35 +138,22 @@ pub fn insert_claim(
     inode: &Arc<Inode>,
     at: Placement,
     claim: &mut Claim,
-) -> (u32, Result<()>) {
+) -> Result<u32> {
     let Placement { lblk, offset, len } = at;
     let fits = offset.checked_add(len).is_some_and(|end| end <= claim.len);
     if len == 0 || !fits || offset != lblk % env.geo.cluster_ratio() {
-        return (0, Err(Errno::Inval.into()));
+        return Err(Errno::Inval.into());
     }
     let (pblk, state) = (BlockNr(claim.start.0 + u64::from(offset)), ExtentState::Written);
     let run = Run { lblk, len, pblk, state };
     let mut map = inode.map.write();
-    if env.geo.cluster_ratio() > 1 {
-        match unowned_locked(env, inode, &map, lblk, len) {
-            Ok(free) if free < len => return (0, Err(Errno::Again.into())),
-            Ok(_) => {}
-            Err(error) => return (0, Err(error)),
-        }
+    if env.geo.cluster_ratio() > 1 && unowned_locked(env, inode, &map, lblk, len)? < len {
+        return Err(Errno::Again.into());
     }
-    let done =
-        changing(step, inode, &mut map, |step| Ok(insert_claimed(env, step, inode, run, claim)));
-    match done {
-        Ok((mapped, result)) if mapped > 0 => {
-            map.put(Run { len: mapped, ..run });
-            (mapped, result)
-        }
-        Ok((_, result)) => {
-            map.clear();
-            (0, result)
-        }
-        Err(error) => (0, Err(error)),
-    }
+    let mapped =
+        changing(step, inode, &mut map, |step| insert_claimed(env, step, inode, run, claim))?;
+    map.put(mapped);
+    Ok(mapped.len)
 }
 
 /// Books `claim` whole and maps it, written, in parts: each of `parts`, a logical block and how
@@ -191,9 +169,6 @@ pub fn insert_scattered(
     claim: &mut Claim,
     parts: &[(u32, u32)],
 ) -> (u32, Result<()>) {
-    if let [(lblk, len)] = *parts {
-        return insert_claim(env, step, inode, Placement { lblk, offset: 0, len }, claim);
-    }
     let sum: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
     if sum != claim.len.into()
         || parts.is_empty()
@@ -317,31 +292,27 @@ pub(super) fn changing<'j, R>(
     result
 }
 
-/// Books a run's blocks, which the claim begins with, and maps them, a part in a step. The claim
-/// may begin before the run, within its first cluster. Returns how many blocks are mapped, and why
-/// not all if so: the others stay with the claim.
+/// Books the first blocks of a run, which the claim begins with, and maps them, in one step. The
+/// claim may begin before the run, within its first cluster. Returns the mapped part of the run.
 fn insert_claimed(
     env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     run: Run,
     claim: &mut Claim,
-) -> (u32, Result<()>) {
+) -> Result<Run> {
     let (before, bound) = (step.credits_left(), budget::credits(env, inode, run.len));
     let mut nodes = Writer::new(env, step, inode, run.pblk);
-    let inserted = each_part(run, |rest| {
-        let part = Part::prepare(&mut nodes, rest)?;
-        let end = rest.pblk.0 + u64::from(part.run.len);
-        let booked = end.saturating_sub(claim.start.0) as u32;
-        prepare_book(&mut nodes, claim, booked)?;
-        nodes.in_step(|nodes| {
-            book(nodes, claim, booked)?;
-            part.map(nodes)
-        })?;
-        Ok(part.run.len)
-    });
+    let part = Part::prepare(&mut nodes, run)?;
+    let end = run.pblk.0 + u64::from(part.run.len);
+    let booked = end.saturating_sub(claim.start.0) as u32;
+    prepare_book(&mut nodes, claim, booked)?;
+    nodes.in_step(|nodes| {
+        book(nodes, claim, booked)?;
+        part.map(nodes)
+    })?;
     budget::assert_used(before, nodes.step, bound);
-    inserted
+    Ok(part.run)
 }
 
 /// Obtains everything that [`book`] needs. Changes nothing.

@@ -149,17 +149,13 @@ impl Operations {
             let plan = self.plan(dir, Asked { kind: NodeKind::File, mode, caller })?;
             plan.owners(self)?;
             let mut tx = st.begin(self.new_credits(&plan))?.with_rights(caller.rights());
-            let inode = self.new_inode(&mut tx, &plan)?;
-            self.fill_or_undo(&mut tx, &inode, &plan)?;
-            let listed = tx.step(|step| {
-                st.orphans.add(step, &inode)?;
-                step.edit(&inode)?.links = 0;
-                Ok(())
-            });
-            if let Err(e) = listed {
-                self.drop_new(&mut tx, &inode);
-                return Err(e);
-            }
+            let inode = self.with_new(&mut tx, &plan, |tx, inode| {
+                tx.step(|step| {
+                    st.orphans.add(step, inode)?;
+                    step.edit(inode)?.links = 0;
+                    Ok(inode.clone())
+                })
+            })?;
             inode.linkable.store(true, Ordering::Release);
             inode.hold(1)?;
             Ok(Node(self.vfs.inodes.insert_nameless(inode)))
@@ -203,17 +199,14 @@ impl Operations {
             + link_credits(st, &asked.kind);
         let mut tx = st.begin(credits)?.with_rights(asked.caller.rights());
         tx.touch(dir)?;
-        let inode = self.new_inode(&mut tx, &plan)?;
-        self.fill_or_undo(&mut tx, &inode, &plan)?;
-        let new = NewName { name, ino: inode.ino, ftype, seat: Some(&seat) };
         let more = i32::from(ftype == FileType::Directory);
-        let named = dir::insert(st, &mut tx, dir, new, |step| {
-            self.touch_dir_at(step, dir, more, inode.vitals().ctime)
-        });
-        if let Err(e) = named {
-            self.drop_new(&mut tx, &inode);
-            return Err(e);
-        }
+        let inode = self.with_new(&mut tx, &plan, |tx, inode| {
+            let new = NewName { name, ino: inode.ino, ftype, seat: Some(&seat) };
+            dir::insert(st, tx, dir, new, |step| {
+                self.touch_dir_at(step, dir, more, inode.vitals().ctime)?;
+                Ok(inode.clone())
+            })
+        })?;
         let node = Node(self.vfs.inodes.insert(inode));
         let target = Target { ino: node.0.ino, generation: node.0.generation, ftype };
         self.vfs.remember(dir, name, Some(target));
@@ -277,8 +270,23 @@ impl Operations {
             + st.owner_credits()
     }
 
-    /// Takes a number, and makes the inode in memory. It is consistent when it has a name or is
-    /// recorded as an orphan: the handle must not be restarted before.
+    /// Makes an inode, and runs `rest`, which gives it a name or an orphan record; the handle must
+    /// not be restarted before. After an error the inode becomes an orphan, which the reaper frees.
+    pub(super) fn with_new<'a, R>(
+        &self,
+        tx: &mut Tx<'a>,
+        plan: &Plan<'_>,
+        rest: impl FnOnce(&mut Tx<'a>, &Arc<Inode>) -> Result<R>,
+    ) -> Result<R> {
+        let inode = self.new_inode(tx, plan)?;
+        let done = self.fill(tx, &inode, plan).and_then(|()| rest(tx, &inode));
+        if done.is_err() {
+            self.drop_new(tx, &inode);
+        }
+        done
+    }
+
+    /// Takes a number, and makes the inode in memory.
     fn new_inode(&self, tx: &mut Tx<'_>, plan: &Plan<'_>) -> Result<Arc<Inode>> {
         let st = self.st();
         // Before anything is changed: limits may forbid it.
@@ -348,22 +356,6 @@ impl Operations {
         }
     }
 
-    /// Makes the inode that hides a name from lower layers.
-    pub(super) fn new_whiteout(&self, tx: &mut Tx<'_>, plan: &Plan<'_>) -> Result<Arc<Inode>> {
-        let inode = self.new_inode(tx, plan)?;
-        self.fill_or_undo(tx, &inode, plan)?;
-        self.vfs.inodes.insert(inode.clone());
-        Ok(inode)
-    }
-
-    fn fill_or_undo(&self, tx: &mut Tx<'_>, inode: &Arc<Inode>, plan: &Plan<'_>) -> Result<()> {
-        let filled = self.fill(tx, inode, plan);
-        if filled.is_err() {
-            self.drop_new(tx, inode);
-        }
-        filled
-    }
-
     fn fill(&self, tx: &mut Tx<'_>, inode: &Arc<Inode>, plan: &Plan<'_>) -> Result<()> {
         let st = self.st();
         match plan.kind {
@@ -380,8 +372,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Takes back a new inode after an error: it becomes an orphan, which the reaper frees.
-    pub(super) fn drop_new(&self, tx: &mut Tx<'_>, inode: &Arc<Inode>) {
+    /// Makes an orphan of a new inode.
+    fn drop_new(&self, tx: &mut Tx<'_>, inode: &Arc<Inode>) {
         let st = self.st();
         let dropped = tx.step(|step| {
             step.edit(inode)?.links = 0;

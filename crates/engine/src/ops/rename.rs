@@ -219,12 +219,12 @@ impl Operations {
             .into_iter()
             .chain(target)
             .try_for_each(|inode| tx.touch(inode))?;
-        let whiteout = plan.map(|plan| self.new_whiteout(&mut tx, &plan)).transpose()?;
-        let done = self.move_name(&mut tx, change, whiteout.as_ref());
-        if let (Err(_), Some(whiteout)) = (&done, &whiteout) {
-            self.drop_new(&mut tx, whiteout);
-        }
-        done
+        let Some(plan) = plan else { return self.move_name(&mut tx, change, None) };
+        self.with_new(&mut tx, &plan, |tx, whiteout| {
+            // Before its name leads to it: then it could be loaded a second time.
+            self.vfs.inodes.insert(whiteout.clone());
+            self.move_name(tx, change, Some(whiteout))
+        })
     }
 
     /// Finds the entries that a change takes or replaces, and keeps their blocks in memory: a block

@@ -36,6 +36,7 @@ use extant_format::xattr::{Entry, Value, decode_inode_area, inode_area_space};
 use extant_sync::atomic::Ordering;
 use names::{INLINE_DATA, Key};
 use std::sync::Arc;
+use value::NewValue;
 
 /// Largest value that system calls carry, in bytes.
 pub const SIZE_MAX: usize = 64 * 1024;
@@ -150,29 +151,21 @@ impl Change<'_> {
         if !self.env.geo.incompat(Incompat::EA_INODE) || self.target(&entry).is_none() {
             return Err(Errno::NoSpc.into());
         }
-        // Limits are checked, and the inode is charged, before the value is written. If the value
-        // cannot be stored, the charge is returned.
+        // Limits are checked before the value is written.
         value::check_limits(self, tx.rights(), len)?;
-        let paid = value::charge_inode(self, tx)?;
-        let stored = self.put_in_inode(tx, value, paid);
+        let new = NewValue::make(self, tx, value)?;
+        let stored = self.put_in_inode(tx, &new, value);
         if stored.is_err() {
-            tx.obtain(|h| value::charge_inodes(self.env, h, self.inode, -paid, false))?;
+            tx.step(|step| new.take_back(self, step))?;
         }
         stored
     }
 
-    /// Stores a value in an attribute inode, for which the owners have paid, and then the entry
-    /// that names it. On failure the attribute inode is freed again.
-    fn put_in_inode(&self, tx: &mut Tx<'_>, value: &[u8], paid: i64) -> Result<()> {
-        let entry = value::create(self.env, tx, self.inode, &self.key, value)?;
-        let stored = match self.target(&entry) {
-            Some(target) => self.store(tx, &target, Some(&entry), paid),
-            None => Err(Errno::NoSpc.into()),
-        };
-        if stored.is_err() {
-            tx.step(|step| value::take_back(self.env, step, &entry))?;
-        }
-        stored
+    /// Writes a value into its inode, and stores the entry that names it.
+    fn put_in_inode(&self, tx: &mut Tx<'_>, new: &NewValue, value: &[u8]) -> Result<()> {
+        let entry = new.write(self, tx, value)?;
+        let target = self.target(&entry).ok_or(Errno::NoSpc)?;
+        self.store(tx, &target, Some(&entry), new.paid)
     }
 
     /// Returns where the attribute fits, `None` if it fits nowhere.

@@ -143,15 +143,49 @@ fn open(env: &AttrEnv, ino: u32) -> Result<Arc<Inode>> {
     Ok(table.entry(nr).or_insert(loaded).clone())
 }
 
-/// Stores a value in a new inode and returns the entry that names it. Frees the inode again if the
-/// value cannot be written.
-pub(super) fn create(
+/// The inode of a new value, which no entry names yet. The owners are charged for it.
+pub(super) struct NewValue {
+    ea: Arc<Inode>,
+    /// Number of inodes charged: none if the owners are charged for the inode of an old value.
+    pub paid: i64,
+}
+
+impl NewValue {
+    /// Charges the owners, takes a number and makes the inode in memory.
+    ///
+    /// # Errors
+    /// EDQUOT, ENOSPC, `Corrupt`, `Io`; nothing is changed then.
+    pub fn make(change: &Change<'_>, tx: &mut Tx<'_>, value: &[u8]) -> Result<NewValue> {
+        let Change { env, inode: owner, .. } = *change;
+        let paid = charge_inode(change, tx)?;
+        let made = new_inode(env, tx, owner, value);
+        if made.is_err() {
+            tx.obtain(|h| charge_inodes(env, h, owner, -paid, false))?;
+        }
+        Ok(NewValue { ea: made?, paid })
+    }
+
+    /// Writes the value, each run of its blocks in a step. Returns the entry that names it.
+    pub fn write(&self, change: &Change<'_>, tx: &mut Tx<'_>, value: &[u8]) -> Result<Entry> {
+        let Change { env, ref key, .. } = *change;
+        write_content(env, tx, &self.ea, value)?;
+        let (ino, crc) = (self.ea.ino.0, value_crc(env.geo.csum_seed, value));
+        Ok(Entry::in_inode(key.index, key.suffix, ino, value.len() as u32, crc))
+    }
+
+    /// Frees the inode, for which no entry was stored, and charges the owners no longer.
+    pub fn take_back(&self, change: &Change<'_>, step: &mut Step<'_>) -> Result<()> {
+        destroy(change.env, step, &self.ea)?;
+        charge_inodes(change.env, step.handle(), change.inode, -self.paid, false)
+    }
+}
+
+fn new_inode(
     env: &AttrEnv,
     tx: &mut Tx<'_>,
     owner: &Arc<Inode>,
-    key: &Key<'_>,
     value: &[u8],
-) -> Result<Entry> {
+) -> Result<Arc<Inode>> {
     let near = owner.near();
     let ino = tx.obtain(|h| env.alloc.new_inode(h, near, FileType::Regular))?;
     let ea = Inode::fresh(env, ino, new_body(env, owner, value));
@@ -160,12 +194,7 @@ pub(super) fn create(
         return Err(e);
     }
     env.attrs.inodes.lock().insert(ino, ea.clone());
-    if let Err(e) = write_content(env, tx, &ea, value) {
-        tx.step(|step| destroy(env, step, &ea))?;
-        return Err(e);
-    }
-    let crc = value_crc(env.geo.csum_seed, value);
-    Ok(Entry::in_inode(key.index, key.suffix, ino.0, value.len() as u32, crc))
+    Ok(ea)
 }
 
 fn new_body(env: &AttrEnv, owner: &Inode, value: &[u8]) -> disk::Inode {
@@ -183,7 +212,6 @@ fn new_body(env: &AttrEnv, owner: &Inode, value: &[u8]) -> disk::Inode {
     body
 }
 
-/// Writes a value into a new inode, each run of its blocks in a step.
 fn write_content(env: &AttrEnv, tx: &mut Tx<'_>, ea: &Arc<Inode>, value: &[u8]) -> Result<()> {
     tx.step(|step| extent::init(env, step, ea))?;
     let size = env.block_size();
@@ -253,7 +281,7 @@ pub(super) fn check_count(
 ///
 /// # Errors
 /// EDQUOT; nothing is changed then.
-pub(super) fn charge_inode(change: &Change<'_>, tx: &mut Tx<'_>) -> Result<i64> {
+fn charge_inode(change: &Change<'_>, tx: &mut Tx<'_>) -> Result<i64> {
     let Change { env, inode: owner, places, ref key } = *change;
     let old =
         places.all().filter(|entry| entry.is(key.index, key.suffix)).map(inodes_of).sum::<i64>();
@@ -455,14 +483,6 @@ pub(super) fn inode_of(entry: &Entry) -> Option<u32> {
     }
 }
 
-/// Frees the inode of a value for which no entry was stored.
-pub(super) fn take_back(env: &AttrEnv, step: &mut Step<'_>, entry: &Entry) -> Result<()> {
-    match entry.value {
-        Value::EaInode { ino, .. } => destroy(env, step, &open(env, ino)?),
-        Value::Inline(_) => Ok(()),
-    }
-}
-
 /// Frees an attribute inode. If the handle lacks the credits, the inode becomes an orphan, and the
 /// next recovery frees the rest.
 fn destroy(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
@@ -504,7 +524,7 @@ fn block_count(env: &AttrEnv, ea: &Inode) -> u64 {
     ea.size().div_ceil(env.block_size() as u64)
 }
 
-/// Returns the credits of [`create`] for a value of `len` bytes.
+/// Returns the credits of a [`NewValue`] of `len` bytes.
 pub(super) fn create_credits(env: &AttrEnv, len: usize) -> u32 {
     let blocks = len.div_ceil(env.block_size()) as u32;
     Alloc::INODE_CREDITS + 1 + blocks + env.alloc.credits(blocks) + 2

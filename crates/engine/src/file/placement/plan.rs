@@ -429,7 +429,10 @@ fn map_pieces(
         left -= 1;
         match piece {
             Piece { lblk, len, how: MapAction::Map { mut claim, offset: 0 }, .. }
-                if joins && claim.len == len =>
+                if joins
+                    && claim.len == len
+                    && left > 0
+                    && pieces.front().is_some_and(|next| follows(&claim, next)) =>
             {
                 let mut parts = vec![(lblk, len)];
                 while left > 0
@@ -445,8 +448,11 @@ fn map_pieces(
                     Ok(extent::insert_scattered(st, step, inode, &mut claim, &parts))
                 })?;
                 after.note_parts(&parts, mapped);
-                let at = if parts.len() == 1 { lblk + mapped } else { lblk };
-                keep_unless(result, pieces, (at, claim.len), claim, 0)?;
+                if let Err(e) = result {
+                    let len = claim.len;
+                    keep_rest(pieces, claim, Placement { lblk, offset: 0, len });
+                    return Err(e);
+                }
             }
             piece => map_piece(st, tx, inode, (pieces, piece), after)?,
         }
@@ -474,18 +480,9 @@ impl After {
 }
 
 /// After an error the rest of a claim stays with the other pieces, for the blocks that are left.
-fn keep_unless(
-    result: Result<()>,
-    pieces: &mut Pieces,
-    (lblk, len): (u32, u32),
-    claim: Claim,
-    offset: u32,
-) -> Result<()> {
-    if result.is_err() {
-        let pblk = BlockNr(claim.start.0 + u64::from(offset));
-        pieces.push_front(Piece { lblk, len, pblk, how: MapAction::Map { claim, offset } });
-    }
-    result
+fn keep_rest(pieces: &mut Pieces, claim: Claim, Placement { lblk, offset, len }: Placement) {
+    let pblk = BlockNr(claim.start.0 + u64::from(offset));
+    pieces.push_front(Piece { lblk, len, pblk, how: MapAction::Map { claim, offset } });
 }
 
 /// Whether a piece's claim, all of it, follows another claim.
@@ -505,17 +502,37 @@ fn map_piece(
     match how {
         MapAction::InPlace => {}
         MapAction::Convert => return convert(st, tx, inode, lblk..end, after),
-        MapAction::Map { mut claim, offset } => {
+        MapAction::Map { claim, offset } => {
             let at = Placement { lblk, offset, len };
-            let (mapped, result) =
-                tx.step(|step| Ok(extent::insert_claim(st, step, inode, at, &mut claim)))?;
-            after.note_parts(&[(lblk, len)], mapped);
-            let offset = if mapped == 0 { offset } else { 0 };
-            return keep_unless(result, pieces, (lblk + mapped, len - mapped), claim, offset);
+            return map_claim(st, tx, inode, (pieces, claim, at), after);
         }
         MapAction::Owned => tx.step(|step| map_owned(st, step, inode, (lblk, len, pblk)))?,
     }
     after.note(end);
+    Ok(())
+}
+
+/// Maps the blocks of a claim, one part of them in each step.
+fn map_claim(
+    st: &Store,
+    tx: &mut Tx<'_>,
+    inode: &Arc<Inode>,
+    (pieces, mut claim, at): (&mut Pieces, Claim, Placement),
+    after: &mut After,
+) -> Result<()> {
+    let mut rest = at;
+    while rest.len > 0 {
+        let mapped = tx.step(|step| extent::insert_claim(st, step, inode, rest, &mut claim));
+        let len = match mapped {
+            Ok(len) => len,
+            Err(e) => {
+                keep_rest(pieces, claim, rest);
+                return Err(e);
+            }
+        };
+        after.note(rest.lblk + len);
+        rest = Placement { lblk: rest.lblk + len, offset: 0, len: rest.len - len };
+    }
     Ok(())
 }
 
