@@ -45,7 +45,8 @@ impl Claim {
                 drop(claims);
                 let name = name();
                 let text = format!(
-                    "{name} is in use: this process has a file system open on it; unmount that first"
+                    "{name} is in use: this process has a file system open on it; unmount that \
+                    first"
                 );
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
             }

@@ -205,12 +205,20 @@ macro_rules! forward_device {
         }
     };
     (@read_vectored_at $this:ident $inner:expr) => {
-        fn read_vectored_at(&$this, bufs: &mut [std::io::IoSliceMut<'_>], offset: u64) -> std::io::Result<()> {
+        fn read_vectored_at(
+            &$this,
+            bufs: &mut [std::io::IoSliceMut<'_>],
+            offset: u64,
+        ) -> std::io::Result<()> {
             $inner.read_vectored_at(bufs, offset)
         }
     };
     (@write_vectored_at $this:ident $inner:expr) => {
-        fn write_vectored_at(&$this, bufs: &[std::io::IoSlice<'_>], offset: u64) -> std::io::Result<()> {
+        fn write_vectored_at(
+            &$this,
+            bufs: &[std::io::IoSlice<'_>],
+            offset: u64,
+        ) -> std::io::Result<()> {
             $inner.write_vectored_at(bufs, offset)
         }
     };

@@ -104,9 +104,12 @@ fn place(error: &Error) -> Option<Value> {
 
 fn device_place(error: &io::Error) -> Option<Value> {
     let error = error.get_ref()?.downcast_ref::<DeviceError>()?;
-    Some(
-        json!({ "device": error.device, "operation": error.op.to_string(), "offset": error.offset, "len": error.len }),
-    )
+    Some(json!({
+        "device": error.device,
+        "operation": error.op.to_string(),
+        "offset": error.offset,
+        "len": error.len,
+    }))
 }
 
 impl Failure {

@@ -81,7 +81,8 @@ impl ReadArgs {
         }
         if let Some(why) = &recovery.log_skipped {
             context.note(format_args!(
-                "{name}: the journal cannot be replayed ({why}): its changes are missing, and names or content may be wrong"
+                "{name}: the journal cannot be replayed ({why}): its changes are missing, and \
+                names or content may be wrong"
             ));
         }
         Ok(fs)
@@ -248,7 +249,8 @@ impl ImageArgs {
                 format!("{name} holds no file system that is known: {text}")
             }
             _ if self.is_readable_without_log() => format!(
-                "{name}: the journal cannot be replayed: {text}; `ls`, `get` and other readers go on without it, `mount -o noload` mounts it \
+                "{name}: the journal cannot be replayed: {text}; `ls`, `get` and other readers go \
+                on without it, `mount -o noload` mounts it \
                  for reading, and `e2fsck -fy` drops the journal and repairs what that leaves"
             ),
             _ => format!("{name}: {text}"),

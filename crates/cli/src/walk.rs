@@ -180,7 +180,8 @@ pub fn list(fs: &Fs, dir: &Node) -> Listing {
     if let Some(name) = repeated {
         let left_out = before - listing.entries.len();
         listing.problems.push(format!(
-            "corrupt: the name {} occurs more than once; entries left out for repeated names: {left_out}",
+            "corrupt: the name {} occurs more than once; entries left out for repeated names: \
+            {left_out}",
             shown(&name)
         ));
     }

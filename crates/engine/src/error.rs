@@ -36,7 +36,7 @@ macro_rules! errnos {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(i32)]
         #[non_exhaustive]
-        #[expect(missing_docs, reason = "each name is its own documentation; the text is in `message`")]
+        #[expect(missing_docs, reason = "names of POSIX; `message` has the text")]
         pub enum Errno { $($name = $nr),* }
         impl Errno {
             /// Returns the text of strerror(3).

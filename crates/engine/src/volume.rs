@@ -157,7 +157,8 @@ impl Volume {
         if self.policy.stop_on_error {
             if self.stop_changes(why) {
                 tracing::error!(
-                    "nothing is changed any more, as demanded for errors: check the file system, then mount it anew"
+                    "nothing is changed any more, as demanded for errors: check the file system, \
+                    then mount it anew"
                 );
             }
             self.journal.abort(why.errno());

@@ -188,10 +188,19 @@ mod tests {
             let end = from + len;
             let limit = bytes.len() * 8;
             let range = from.min(limit)..end.min(limit);
-            prop_assert_eq!(find_next_zero(&bytes, from, end), range.clone().find(|n| !test(&bytes, *n)));
-            prop_assert_eq!(find_next_one(&bytes, from, end), range.clone().find(|n| test(&bytes, *n)));
+            prop_assert_eq!(
+                find_next_zero(&bytes, from, end),
+                range.clone().find(|n| !test(&bytes, *n)),
+            );
+            prop_assert_eq!(
+                find_next_one(&bytes, from, end),
+                range.clone().find(|n| test(&bytes, *n)),
+            );
             prop_assert_eq!(count_ones(&bytes, from..end), slow_count(&bytes, range.clone()));
-            prop_assert_eq!(count_zeros(&bytes, from..end), range.len() - slow_count(&bytes, range.clone()));
+            prop_assert_eq!(
+                count_zeros(&bytes, from..end),
+                range.len() - slow_count(&bytes, range.clone()),
+            );
             let mut ranged = bytes.clone();
             let mut single = bytes.clone();
             set_range(&mut ranged, from..end);

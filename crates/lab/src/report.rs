@@ -31,7 +31,8 @@ pub fn text(record: &Record, huge: Option<&Huge>, all: &[Verdict], plan: &Plan) 
 
 fn large(huge: &Huge) -> String {
     format!(
-        "mounting 60 TiB: {} s and {:.0} MB in a process of its own; on the sparse device {:.3} s\n",
+        "mounting 60 TiB: {} s and {:.0} MB in a process of its own; on the sparse device {:.3} \
+        s\n",
         huge.seconds,
         huge.process_bytes as f64 / 1e6,
         huge.sparse_seconds,

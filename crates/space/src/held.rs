@@ -150,13 +150,18 @@ mod tests {
     proptest! {
         #[test]
         fn remove_all_equals_single_removals(
-            held in prop::collection::vec((0u32..200, 1u32..20), 0..40), gone in prop::collection::vec((0u32..220, 0u32..6), 0..40),
+            held in prop::collection::vec(
+                (0u32..200, 1u32..20),
+                0..40,
+            ), gone in prop::collection::vec((0u32..220, 0u32..6), 0..40),
         ) {
             let (mut one, mut many) = (Held::default(), Held::default());
             for (start, len) in held {
                 prop_assert_eq!(one.add(Run { start, len }), many.add(Run { start, len }));
             }
-            let mut gone: Vec<Run> = gone.into_iter().map(|(start, len)| Run { start, len }).collect();
+            let mut gone: Vec<Run> = gone.into_iter().map(|(start, len)| Run {
+                start, len,
+            }).collect();
             gone.sort_unstable_by_key(|run| run.start);
             let refused: Vec<Run> = gone.iter().copied().filter(|run| !one.remove(*run)).collect();
             prop_assert_eq!(many.remove_all(&gone), refused);
@@ -165,7 +170,10 @@ mod tests {
 
         #[test]
         fn behaves_as_single_units_do(
-            steps in prop::collection::vec((any::<bool>(), 0u32..200, 0u32..40), 0..80), from in 0u32..220, len in 0u32..220,
+            steps in prop::collection::vec(
+                (any::<bool>(), 0u32..200, 0u32..40),
+                0..80,
+            ), from in 0u32..220, len in 0u32..220,
         ) {
             let (mut held, mut model) = (Held::default(), Units::new(256));
             for (add, start, len) in steps {
@@ -178,11 +186,18 @@ mod tests {
                 }
                 prop_assert_eq!(held.runs(), model.runs(256).len());
             }
-            let (end, all) = (from + len, [Run { start: from, len }, Run { start: from + len + 3, len: 20 }]);
-            prop_assert_eq!(held.count(from..end), (from..end).filter(|unit| model.has(*unit)).count() as u32);
+            let (end, all) = (
+                from + len,
+                [Run { start: from, len }, Run { start: from + len + 3, len: 20 }],
+            );
+            prop_assert_eq!(
+                held.count(from..end),
+                (from..end).filter(|unit| model.has(*unit)).count() as u32,
+            );
             let left = held.subtract(all.into_iter().filter(|run| run.len > 0).collect());
             let units: Vec<u32> = left.iter().flat_map(|run| run.start..run.end()).collect();
-            let plain = all.iter().flat_map(|run| run.start..run.end()).filter(|unit| !model.has(*unit));
+            let plain =
+                all.iter().flat_map(|run| run.start..run.end()).filter(|unit| !model.has(*unit));
             prop_assert_eq!(units, plain.collect::<Vec<_>>());
         }
     }

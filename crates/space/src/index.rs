@@ -115,7 +115,9 @@ mod tests {
                 index.set(item, value);
                 if let Some(place) = values.get_mut(item as usize) { *place = value; }
             }
-            let scan = (from..to).find(|item| values.get(*item as usize).is_some_and(|value| *value >= least));
+            let scan =
+                (from..to)
+                    .find(|item| values.get(*item as usize).is_some_and(|value| *value >= least));
             prop_assert_eq!(index.find(from..to, least), scan);
             prop_assert_eq!(index.largest(), values.iter().copied().max().unwrap_or(0));
         }

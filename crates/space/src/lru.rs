@@ -116,7 +116,10 @@ mod tests {
     proptest! {
         #[test]
         fn each_tree_is_on_one_list(
-            steps in prop::collection::vec((0u8..4, 0u32..9, 0u64..50), 0..100), budget in 0u64..120,
+            steps in prop::collection::vec(
+                (0u8..4, 0u32..9, 0u64..50),
+                0..100,
+            ), budget in 0u64..120,
         ) {
             let mut lru = Lru::default();
             let mut held = std::collections::BTreeSet::new();
@@ -127,10 +130,12 @@ mod tests {
                     2 => { lru.remove(tree); held.remove(&tree); }
                     _ => lru.pass(tree),
                 }
-                let mut listed: Vec<u32> = lru.active.values().chain(lru.inactive.values()).copied().collect();
+                let mut listed: Vec<u32> =
+                    lru.active.values().chain(lru.inactive.values()).copied().collect();
                 listed.sort_unstable();
                 prop_assert_eq!(&listed, &held.iter().copied().collect::<Vec<_>>());
-                let active: u64 = lru.places.values().filter(|place| place.active).map(|place| place.runs).sum();
+                let active: u64 =
+                    lru.places.values().filter(|place| place.active).map(|place| place.runs).sum();
                 prop_assert!(active == lru.active_runs && active <= budget);
                 prop_assert_eq!(lru.victim().is_some(), !held.is_empty());
             }

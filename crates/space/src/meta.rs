@@ -202,7 +202,10 @@ mod tests {
     proptest! {
         #[test]
         fn advice_equals_that_of_a_scan(
-            longest in prop::collection::vec(0u32..3000, 0..60), changes in prop::collection::vec((0u32..70, 0u32..3000), 0..60),
+            longest in prop::collection::vec(0u32..3000, 0..60), changes in prop::collection::vec(
+                (0u32..70, 0u32..3000),
+                0..60,
+            ),
             want in 1u32..3000, near in 0u32..70, limit in 0u32..70,
         ) {
             let meta = Meta::new(longest.iter().copied());
@@ -220,10 +223,16 @@ mod tests {
             let least = fits.iter().map(|tree| class(model[*tree as usize])).min();
             prop_assert_eq!(advice.first().map(|tree| class(model[*tree as usize])), least);
             let advice = meta.longest(near, limit).unwrap();
-            let most = (0..meta.len()).filter(|tree| good(*tree, 1)).map(|tree| class(model[tree as usize])).max();
+            let most = (0..meta.len()).filter(|tree| good(
+                *tree,
+                1,
+            )).map(|tree| class(model[tree as usize])).max();
             prop_assert_eq!(advice.first().map(|tree| class(model[*tree as usize])), most);
             let near = meta.nearby(want, near, limit);
-            prop_assert!(near.len() == fits.len().min(ADVICE) && near.iter().all(|tree| good(*tree, want)));
+            prop_assert!(near.len() == fits.len().min(ADVICE) && near.iter().all(|tree| good(
+                *tree,
+                want,
+            )));
         }
     }
 

@@ -75,7 +75,10 @@ mod tests {
     proptest! {
         #[test]
         fn runs_equal_those_of_single_bits(
-            bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(0xFF), any::<u8>()], 0..64), len in 0u32..600,
+            bytes in prop::collection::vec(
+                prop_oneof![Just(0u8), Just(0xFF), any::<u8>()],
+                0..64,
+            ), len in 0u32..600,
         ) {
             prop_assert_eq!(found(&bytes, len), plainly(&bytes, len));
         }

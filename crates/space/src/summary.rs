@@ -141,7 +141,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keeps_the_longest_exactly_and_counts_roughly(lens in prop::collection::vec(0u32..(1 << 20), 0..300)) {
+        fn keeps_the_longest_exactly_and_counts_roughly(lens in prop::collection::vec(
+            0u32..(1 << 20),
+            0..300,
+        )) {
             let all = Summaries::new(3);
             prop_assert_eq!((all.get(1), all.longest(1)), (None, None));
             let exact = Summary::of(lens.iter().map(|len| Run { start: 0, len: *len }));

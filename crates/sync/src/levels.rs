@@ -213,7 +213,9 @@ mod tracking {
     const _: () = assert!(LEVELS <= 32, "the mask has one bit for each level");
 
     thread_local! {
-        static HELD: RefCell<HeldLevels> = const { RefCell::new(HeldLevels { mask: 0, counts: [0; LEVELS] }) };
+        static HELD: RefCell<HeldLevels> = const { RefCell::new(HeldLevels {
+            mask: 0, counts: [0; LEVELS],
+        }) };
     }
 
     /// Runs `f` on the thread's state. Returns `None` for a thread that is being torn down; its

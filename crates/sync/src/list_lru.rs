@@ -392,7 +392,10 @@ mod tests {
         let step = prop_oneof![
             4 => (0..ITEMS).prop_map(Step::Add),
             1 => (0..ITEMS).prop_map(Step::Del),
-            1 => (prop::collection::vec(answers(), ITEMS), 0..3 * ITEMS).prop_map(|(a, b)| Step::Walk(a, b)),
+            1 => (
+                prop::collection::vec(answers(), ITEMS),
+                0..3 * ITEMS,
+            ).prop_map(|(a, b)| Step::Walk(a, b)),
         ];
         prop::collection::vec(step, 0..80)
     }

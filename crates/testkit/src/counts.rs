@@ -138,10 +138,14 @@ mod tests {
 
     #[test]
     fn free_runs_are_parsed() {
-        let text = "Device: a\nBlocksize: 1024 bytes\nTotal blocks: 65536\nFree blocks: 57307 (87.4%)\n\n\
-            Min. free extent: 4065 KB \nMax. free extent: 16383 KB\nAvg. free extent: 9551 KB\nNum. free extent: 6\n\n\
-            HISTOGRAM OF FREE EXTENT SIZES:\nExtent Size Range :  Free extents   Free Blocks  Percent\n    \
-            2M...    4M-  :             1          4065    7.09%\n    4M...    8M-  :             3         20476   35.73%\n    \
+        let text = "Device: a\nBlocksize: 1024 bytes\nTotal blocks: 65536\nFree blocks: 57307 \
+        (87.4%)\n\n\
+            Min. free extent: 4065 KB \nMax. free extent: 16383 KB\nAvg. free extent: 9551 \
+            KB\nNum. free extent: 6\n\n\
+            HISTOGRAM OF FREE EXTENT SIZES:\nExtent Size Range :  Free extents   Free Blocks  \
+            Percent\n    \
+            2M...    4M-  :             1          4065    7.09%\n    4M...    8M-  :             \
+            3         20476   35.73%\n    \
             8M...   16M-  :             2         32766   57.18%\n";
         let runs = FreeRuns { blocks: 57307, runs: 6, longest: 16383, histogram: (6, 57307) };
         assert_eq!(parse_runs(text), runs);

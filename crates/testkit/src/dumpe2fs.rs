@@ -170,11 +170,16 @@ mod tests {
     fn groups_are_parsed() {
         let dump = parse(
             "Block count:              65536\nFilesystem features:      has_journal extent\n\n\n\
-             Group 1: (Blocks 8193-16384) csum 0x0c84 [INODE_UNINIT, BLOCK_UNINIT, ITABLE_ZEROED]\n  \
+             Group 1: (Blocks 8193-16384) csum 0x0c84 [
+                 INODE_UNINIT, BLOCK_UNINIT, ITABLE_ZEROED,
+             ]\n  \
              Backup superblock at 8193, Group descriptors at 8194-8195\n  \
-             Reserved GDT blocks at 8196-8450\n  Block bitmap at 260 (bg #0 + 259), csum 0x00000000\n  \
-             Inode bitmap at 268 (bg #0 + 267), csum 0x00000000\n  Inode table at 787-1298 (bg #0 + 786)\n  \
-             7934 free blocks, 2048 free inodes, 1 directories, 2047 unused inodes\n  Free blocks: 8451-16383, 16384\n",
+             Reserved GDT blocks at 8196-8450\n  Block bitmap at 260 (bg #0 + 259), csum \
+             0x00000000\n  \
+             Inode bitmap at 268 (bg #0 + 267), csum 0x00000000\n  Inode table at 787-1298 (bg #0 \
+             + 786)\n  \
+             7934 free blocks, 2048 free inodes, 1 directories, 2047 unused inodes\n  Free blocks: \
+             8451-16383, 16384\n",
         );
         assert_eq!(dump.number("Block count"), 65536);
         assert!(dump.features().contains("extent"));

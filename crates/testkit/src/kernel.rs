@@ -12,7 +12,8 @@ pub fn enable_rings() {
     const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
     if let Err(e) = std::fs::write(SWITCH, "1") {
         panic!(
-            "FUSE over io_uring cannot be tested here: {SWITCH}: {e} (Linux 6.14 with CONFIG_FUSE_IO_URING, and root)"
+            "FUSE over io_uring cannot be tested here: {SWITCH}: {e} (Linux 6.14 with \
+            CONFIG_FUSE_IO_URING, and root)"
         );
     }
 }

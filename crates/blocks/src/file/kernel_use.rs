@@ -138,7 +138,8 @@ mod tests {
 
     #[test]
     fn mount_points_are_found_by_number() {
-        let mounts = "22 1 254:0 / / rw - ext4 /dev/vda rw\n40 22 7:3 / /mnt/a rw shared:1 - ext4 /dev/loop3 rw\nbad";
+        let mounts = "22 1 254:0 / / rw - ext4 /dev/vda rw\n40 22 7:3 / /mnt/a rw shared:1 - ext4 \
+        /dev/loop3 rw\nbad";
         assert_eq!(mount_point(mounts, "7:3").as_deref(), Some("/mnt/a"));
         assert_eq!(mount_point(mounts, "7:30"), None);
         assert_eq!(mount_point("1 2 7:3", "7:3"), None);

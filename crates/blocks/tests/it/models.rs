@@ -17,7 +17,11 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let place = 0..LEN + 2000;
     let step = prop_oneof![
-        4 => (place.clone(), 0..9000usize, 0..3u8).prop_map(|(at, len, byte)| Step::Write(at, len, byte)),
+        4 => (
+            place.clone(),
+            0..9000usize,
+            0..3u8,
+        ).prop_map(|(at, len, byte)| Step::Write(at, len, byte)),
         2 => (place.clone(), 0..LEN).prop_map(|(at, len)| Step::Zero(at, len)),
         2 => (place.clone(), 0..9000usize).prop_map(|(at, len)| Step::Read(at, len)),
         1 => place.prop_map(Step::SetLen),
@@ -96,7 +100,10 @@ proptest! {
     }
 
     #[test]
-    fn an_overlay_leaves_its_base(steps in steps(), block_size in prop_oneof![Just(512usize), Just(1024), Just(4096)]) {
+    fn an_overlay_leaves_its_base(
+        steps in steps(),
+        block_size in prop_oneof![Just(512usize), Just(1024), Just(4096)],
+    ) {
         let content: Vec<u8> = (0..LEN).map(|n| (n % 250) as u8).collect();
         let base = Arc::new(MemDevice::from_bytes(&content));
         let overlay = OverlayDevice::new(base.clone(), block_size, 1 << 20);
@@ -105,7 +112,10 @@ proptest! {
     }
 
     #[test]
-    fn a_plug_writes_all_additions(pieces in proptest::collection::vec((0..20_000u64, 0..300usize, any::<u8>()), 0..80)) {
+    fn a_plug_writes_all_additions(pieces in proptest::collection::vec(
+        (0..20_000u64, 0..300usize, any::<u8>()),
+        0..80,
+    )) {
         let device = MemDevice::new(32_768);
         let mut model = vec![0; 32_768];
         let mut plug = Plug::new(&device);

@@ -151,7 +151,10 @@ proptest! {
     #[test]
     fn hostile_tables_give_a_range_within_the_device_or_an_error(
         changes in proptest::collection::vec((0..40_000usize, any::<u8>()), 0..20),
-        entries in proptest::collection::vec((prop_oneof![Just(5u8), Just(0x83), any::<u8>()], 0..3000u32, any::<u32>()), 0..4),
+        entries in proptest::collection::vec(
+            (prop_oneof![Just(5u8), Just(0x83), any::<u8>()], 0..3000u32, any::<u32>()),
+            0..4,
+        ),
         gpt in any::<bool>(),
         number in 0..10u32,
     ) {

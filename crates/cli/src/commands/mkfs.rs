@@ -32,7 +32,12 @@ pub struct Args {
     #[arg(long = "size", value_name = "SIZE")]
     size: Option<String>,
     /// The kind: ext2, ext3 or ext4
-    #[arg(short = 't', value_name = "TYPE", default_value = "ext4", value_parser = ["ext2", "ext3", "ext4"])]
+    #[arg(
+        short = 't',
+        value_name = "TYPE",
+        default_value = "ext4",
+        value_parser = ["ext2", "ext3", "ext4"],
+    )]
     kind: String,
     /// Block size in bytes
     #[arg(short = 'b', value_name = "BYTES")]

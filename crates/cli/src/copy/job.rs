@@ -100,7 +100,8 @@ impl<'c> Job<'c> {
         match self.admitted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
             Ok(_) => Ok(()),
             Err(_) => Err(
-                "corrupt: the files hold more data than the device: inodes share blocks; `e2fsck -fy` \
+                "corrupt: the files hold more data than the device: inodes share blocks; `e2fsck \
+                -fy` \
                  on a copy of the image separates them",
             ),
         }

@@ -124,7 +124,8 @@ impl Place {
 /// Returns the error for an entry that another program has replaced meanwhile.
 pub fn replaced() -> io::Error {
     io::Error::other(
-        "another program replaced it during the copy; copy again when no other program changes the tree",
+        "another program replaced it during the copy; copy again when no other program changes the \
+        tree",
     )
 }
 

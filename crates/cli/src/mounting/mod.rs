@@ -97,7 +97,8 @@ pub fn remount(plan: &Plan) -> Result<Remounted> {
     let held = HeldMount::of(&plan.dir).at_path(plan.dir.as_os_str().as_bytes())?;
     if !held.mount().is_ours(&plan.subtype) {
         return Err(Failure::new(format_args!(
-            "{dir}: cannot remount it: another user, or another program, made this mount; unmount it and mount the image"
+            "{dir}: cannot remount it: another user, or another program, made this mount; unmount \
+            it and mount the image"
         )));
     }
     if !plan.options.read_only

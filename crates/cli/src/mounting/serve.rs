@@ -247,7 +247,8 @@ fn accepted(plan: &Plan, fs: Fs) -> Result<Fs> {
     if plan.patience == Patience::Helper && fs.recovery().in_memory && protected {
         let (dir, image) = (plan.dir.display(), plan.image.display());
         return Err(Failure::new(format_args!(
-            "mount: {dir}: cannot mount {image} read-only: it needs recovery, and is write-protected (with norecovery it is mounted as it \
+            "mount: {dir}: cannot mount {image} read-only: it needs recovery, and is \
+            write-protected (with norecovery it is mounted as it \
              is; `extant mount` recovers in memory)"
         )));
     }

@@ -171,7 +171,8 @@ mod tests {
 
     #[test]
     fn lines_are_taken_apart() {
-        let line = b"36 35 0:52 / /mnt/a\\040b rw,nosuid shared:1 - fuse.extant /tmp/x\\134y.img rw,user_id=7";
+        let line = b"36 35 0:52 / /mnt/a\\040b rw,nosuid shared:1 - fuse.extant /tmp/x\\134y.img \
+        rw,user_id=7";
         let mount = parse(line).unwrap();
         assert_eq!((mount.id, mount.user), (36, Some(7)));
         assert_eq!(mount.dir, Path::new("/mnt/a b"));

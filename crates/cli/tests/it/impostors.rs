@@ -13,9 +13,11 @@ fn staged(home: &Scratch, script: &str) -> Printed {
     let setpriv = need("setpriv").display().to_string();
     let all = format!(
         "set -eu; mount --make-rprivate /; cd {}
-         mkdir root mnt; touch root/null; mknod root/fuse c 10 229; chmod 666 root/fuse; mount --bind root/fuse /dev/fuse
+         mkdir root mnt; touch root/null; mknod root/fuse c 10 229; chmod 666 root/fuse; mount \
+         --bind root/fuse /dev/fuse
          echo user_allow_other > root/conf; mount --bind root/conf /etc/fuse.conf
-         for name in mount.fuse.extant umount.fuse.extant umount.fuse; do ln -s $PWD/extant root/$name; done
+         for name in mount.fuse.extant umount.fuse.extant umount.fuse; do ln -s $PWD/extant \
+         root/$name; done
          PATH=$PWD/root:$PWD:$PATH
          user() {{ {setpriv} --reuid={NOBODY} --regid={NOBODY} --clear-groups \"$@\"; }}
          trap 'umount -il mnt 2>&- || :; umount -il fake 2>&- || :' EXIT
@@ -35,7 +37,8 @@ fn staged(home: &Scratch, script: &str) -> Printed {
 /// The user mounts an image at `fake`, with a file `impostor`, under the path at which root's image
 /// lies later, with a directory `genuine`.
 const FAKE: &str = "user extant mkfs -E root_owner=65534:65534 disk.img 64M; user mkdir fake
-    user extant mount -o allow_other disk.img fake; user touch fake/impostor; user mv disk.img moved.img
+    user extant mount -o allow_other disk.img fake; user touch fake/impostor; user mv disk.img \
+    moved.img
     grep -q $PWD/disk.img.*user_id=65534 /proc/self/mountinfo
     extant mkfs disk.img 128M; extant mkdir disk.img /genuine";
 
@@ -49,7 +52,8 @@ fn closed_fake() -> String {
 fn an_impostor_is_not_shown_as_roots_image() {
     let home = home();
     let script = format!(
-        "{FAKE}; mount.fuse.extant disk.img mnt -o rw; ls mnt; findmnt -no OPTIONS mnt; umount.fuse.extant mnt"
+        "{FAKE}; mount.fuse.extant disk.img mnt -o rw; ls mnt; findmnt -no OPTIONS mnt; \
+        umount.fuse.extant mnt"
     );
     let printed = staged(&home, &script).must_succeed();
     let text = printed.text();
@@ -65,7 +69,8 @@ fn an_impostor_keeps_its_protection() {
     let remount = "mount.fuse.extant disk.img fake -o rw,suid,dev,remount";
     let own = "extant mount -o remount,rw disk.img fake";
     let script = format!(
-        "{FAKE}; if {remount}; then echo changed; fi; if {own}; then echo changed; fi; findmnt -no OPTIONS fake; ls fake"
+        "{FAKE}; if {remount}; then echo changed; fi; if {own}; then echo changed; fi; findmnt -no \
+        OPTIONS fake; ls fake"
     );
     let printed = staged(&home, &script).must_succeed();
     let text = printed.text();
@@ -85,9 +90,12 @@ fn an_impostor_keeps_its_protection() {
 fn an_impostor_for_reading_is_not_replaced() {
     let home = home();
     let script = format!(
-        "{FAKE}; umount -i fake; extant info --wait moved.img; mv disk.img root; user mv moved.img disk.img
-         user extant mount -o ro,allow_other disk.img fake; user mv disk.img moved.img; mv root/disk.img disk.img
-         if mount.fuse.extant disk.img fake -o rw,remount; then echo changed; fi; ls fake; findmnt -no OPTIONS fake"
+        "{FAKE}; umount -i fake; extant info --wait moved.img; mv disk.img root; user mv moved.img \
+        disk.img
+         user extant mount -o ro,allow_other disk.img fake; user mv disk.img moved.img; mv \
+         root/disk.img disk.img
+         if mount.fuse.extant disk.img fake -o rw,remount; then echo changed; fi; ls fake; findmnt \
+         -no OPTIONS fake"
     );
     let printed = staged(&home, &script).must_succeed();
     let text = printed.text();
@@ -115,7 +123,8 @@ fn an_impostor_does_not_hinder_a_remount() {
 fn an_impostor_does_not_end_the_wait_of_an_unmount() {
     let home = home();
     let script = format!(
-        "{}; mount.fuse.extant disk.img mnt -o rw; head -c 48M /dev/zero > mnt/f; umount.fuse.extant mnt
+        "{}; mount.fuse.extant disk.img mnt -o rw; head -c 48M /dev/zero > mnt/f; \
+        umount.fuse.extant mnt
          extant info disk.img > root/null",
         closed_fake()
     );
@@ -127,7 +136,9 @@ fn an_impostor_does_not_end_the_wait_of_an_unmount() {
 #[test]
 fn an_unmount_does_not_wait_for_the_source_of_an_impostor() {
     let home = home();
-    let script = "user extant mkfs disk.img 64M; user mkdir fake; user extant mount -o allow_other disk.img fake
+    let script =
+        "user extant mkfs disk.img 64M; user mkdir fake; user extant mount -o allow_other \
+    disk.img fake
         user mv disk.img moved.img; user extant mkfs disk.img 64M; mkfifo pipe
         user extant put --wait disk.img - /f < pipe & exec 9> pipe
         while extant info disk.img > root/null 2>&1; do sleep 0.1; done

@@ -48,7 +48,8 @@ fn several_programs_write_at_once() {
             let to = dir.display();
             let script = match *copy.1 {
                 "tar" => format!(
-                    "mkdir {to} && tar --xattrs --xattrs-include=* --acls -C {source} -cf - . | tar --xattrs --xattrs-include=* --acls -C {to} -xpf -"
+                    "mkdir {to} && tar --xattrs --xattrs-include=* --acls -C {source} -cf - . | \
+                    tar --xattrs --xattrs-include=* --acls -C {to} -xpf -"
                 ),
                 _ => format!("cp -a {source} {to}"),
             };

@@ -39,8 +39,10 @@ pub fn as_user(home: &Scratch, fuse: Fuse, script: &str) -> Printed {
     let mode = if fuse == Fuse::Everybody { "666" } else { "600" };
     need("fusermount3");
     let all = format!(
-        "set -e; mount --make-rprivate /; cd {}; mknod ../$$.fuse c 10 229; chmod {mode} ../$$.fuse; mount --bind ../$$.fuse /dev/fuse; \
-         rm ../$$.fuse; export PATH=$PWD:$PATH; exec {} --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -euc '{script}'",
+        "set -e; mount --make-rprivate /; cd {}; mknod ../$$.fuse c 10 229; chmod {mode} \
+        ../$$.fuse; mount --bind ../$$.fuse /dev/fuse; \
+         rm ../$$.fuse; export PATH=$PWD:$PATH; exec {} --reuid={NOBODY} --regid={NOBODY} \
+         --clear-groups sh -euc '{script}'",
         home.path().display(),
         need("setpriv").display()
     );
@@ -51,11 +53,15 @@ pub fn as_user(home: &Scratch, fuse: Fuse, script: &str) -> Printed {
 fn images_are_made_filled_changed_and_read() {
     let home = home();
     // Modes that keep the owner out are not for users to copy.
-    let script = "mkdir -p source/d/e; head -c 100000 /dev/urandom > source/d/random; ln -s random source/d/e/l; mkfifo source/fifo; \
-                  echo text > source/text; ln source/text source/d/text; chmod 6751 source/text; setfattr -n user.a -v b source/d; \
+    let script = "mkdir -p source/d/e; head -c 100000 /dev/urandom > source/d/random; ln -s random \
+    source/d/e/l; mkfifo source/fifo; \
+                  echo text > source/text; ln source/text source/d/text; chmod 6751 source/text; \
+                  setfattr -n user.a -v b source/d; \
                   setfacl -m u:7:rx source/d/e; touch -d 1969-12-31T23:59:58.5Z source/text; \
-                  extant mkfs disk.img 64M; extant put disk.img source /all; extant mkdir disk.img /new; \
-                  extant mv disk.img /all /new/all; extant chmod disk.img 0 /new; extant get disk.img /new/all out";
+                  extant mkfs disk.img 64M; extant put disk.img source /all; extant mkdir disk.img \
+                  /new; \
+                  extant mv disk.img /all /new/all; extant chmod disk.img 0 /new; extant get \
+                  disk.img /new/all out";
     as_user(&home, Fuse::Root, script).must_succeed();
     let image = home.join("disk.img");
     e2fsck::check(&image).assert_clean();
@@ -109,9 +115,11 @@ fn torn_images_are_recovered() {
 fn mounted(transport: &str) -> String {
     let home = home();
     let script = format!(
-        "extant mkfs -E root_owner={NOBODY}:{NOBODY} disk.img 64M; mkdir mnt; extant mount -o noatime,transport={transport} disk.img mnt; \
+        "extant mkfs -E root_owner={NOBODY}:{NOBODY} disk.img 64M; mkdir mnt; extant mount -o \
+        noatime,transport={transport} disk.img mnt; \
          cat /proc/self/mounts | grep mnt; cat /proc/$(pgrep -u {NOBODY} -f $PWD/mnt)/task/*/comm; \
-         mkdir mnt/d; echo text > mnt/d/f; mv mnt/d/f mnt/g; ln mnt/g mnt/h; chmod 600 mnt/h; sync -f mnt; cat mnt/h; \
+         mkdir mnt/d; echo text > mnt/d/f; mv mnt/d/f mnt/g; ln mnt/g mnt/h; chmod 600 mnt/h; sync \
+         -f mnt; cat mnt/h; \
          extant stats mnt | grep journal.commits; \
          exec 3< mnt/h; if fusermount3 -u mnt; then exit 1; fi; exec 3<&-; fusermount3 -u mnt; \
          extant info --wait disk.img > /dev/null; extant cat disk.img /g"

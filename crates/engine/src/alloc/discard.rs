@@ -51,7 +51,7 @@ pub(super) struct Discards {
     on: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
-    /// Rung for what comes into the queue.
+    /// Rung when ranges enter the queue.
     bell: Bell,
 }
 

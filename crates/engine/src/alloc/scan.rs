@@ -131,7 +131,14 @@ impl Blocks {
             || should_look(level, criterion, consultation) && (level > 2 || !self.scan.is_coming());
         let Some(t) = self.scan.find(near).filter(|_| allowed) else { return false };
         self.counts.explored.add(1);
-        tracing::trace!(target: TRACED, tree = t, criterion, attempt = consultation, level, "cache override");
+        tracing::trace!(
+            target: TRACED,
+            tree = t,
+            criterion,
+            attempt = consultation,
+            level,
+            "cache override",
+        );
         self.summarise(t, &mut Vec::new());
         true
     }

@@ -1,4 +1,4 @@
-//! Finds a place for a claim: at its goal, behind what its thread claimed last, and then by
+//! Finds a place for a claim: at its goal, behind the last claim of its thread, and then by
 //! criteria over all trees.
 //!
 //! | criterion | takes |
@@ -295,7 +295,14 @@ impl Blocks {
     /// Tries the trees that the order of all trees advises.
     fn consult(&self, wish: &SearchGoal, criterion: Criterion) -> Found {
         let advice = self.advice(wish, criterion);
-        trace!(target: TRACED, ?criterion, want = wish.want, ?advice, unknown = self.scan.left(), "optimiser");
+        trace!(
+            target: TRACED,
+            ?criterion,
+            want = wish.want,
+            ?advice,
+            unknown = self.scan.left(),
+            "optimiser",
+        );
         let found = advice.into_iter().find_map(|t| self.in_tree(t, wish, criterion))?;
         if let Some(count) = self.counts.criteria.get(criterion as usize) {
             count.add(1);
@@ -340,7 +347,16 @@ impl Blocks {
             let hoped = outside.map_or(0, |(_, longest)| longest);
             let least = self.least(t, wish, criterion);
             let (enough, best) = (least.max(hoped.min(wish.want)), here.map_or(0, |run| run.len));
-            trace!(target: TRACED, tree = t, ?criterion, best, hoped, least, bytes = self.memory.usage(), "allocator step");
+            trace!(
+                target: TRACED,
+                tree = t,
+                ?criterion,
+                best,
+                hoped,
+                least,
+                bytes = self.memory.usage(),
+                "allocator step",
+            );
             if let Some(run) = here.filter(|run| run.len >= enough) {
                 self.touch(t, &tree);
                 return self.take(

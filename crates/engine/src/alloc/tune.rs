@@ -10,8 +10,8 @@ pub const MAX_AGGRESSION: u8 = 3;
 impl Alloc {
     /// Sets a tunable and gives the value that holds then:
     ///
-    /// - `mb_frsp_max_mem`: bytes that free-space trees may take, 0 for any number; at least what
-    ///   the worst tree takes;
+    /// - `mb_frsp_max_mem`: bytes that free-space trees may take, 0 for any number; at least
+    ///   those of the worst tree;
     /// - `frsp_cache_aggression`: how much a request itself does to know more, 0 to 3;
     /// - `prefetch_block_bitmaps`: whether bitmaps are scanned in the background, 0 or 1;
     /// - `pa`: whether space is kept for files that are being written, 0 or 1;

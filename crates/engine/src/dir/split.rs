@@ -289,7 +289,8 @@ mod tests {
         #[test]
         fn halves_fit_where_the_whole_did(lens in prop::collection::vec(1usize..=255, 2..60)) {
             let name = [b'x'; 255];
-            let entries: Vec<_> = lens.iter().enumerate().map(|(n, len)| entry(2 * n as u32, &name[..*len])).collect();
+            let named = |(n, len): (usize, &usize)| entry(2 * n as u32, &name[..*len]);
+            let entries: Vec<_> = lens.iter().enumerate().map(named).collect();
             let longest = entries.iter().map(|(_, new)| new.len()).max().unwrap();
             let total = bytes(&entries);
             let halves = Halves::part(entries);

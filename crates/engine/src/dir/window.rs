@@ -217,14 +217,19 @@ mod tests {
     proptest! {
         #[test]
         fn positions_ascend_within_the_stretch(
-            first in 0u32..1000, width in 1u32..100, found in prop::collection::vec(0u32..3000, 0..200), minor in 0u64..3,
+            first in 0u32..1000,
+            width in 1u32..100,
+            found in prop::collection::vec(0u32..3000, 0..200),
+            minor in 0u64..3,
         ) {
             let (start, end) = (start_of(2 * first), start_of(2 * (first + width)));
-            let positions: Vec<u64> = found.iter().map(|major| start_of(2 * *major) + minor).collect();
+            let positions: Vec<u64> =
+                found.iter().map(|major| start_of(2 * *major) + minor).collect();
             let done = finish(window(start, end, &positions));
             prop_assert_eq!(done.entries.len(), found.len());
             prop_assert!(done.entries.windows(2).all(|pair| pair[0].pos < pair[1].pos));
-            prop_assert!(done.entries.iter().all(|e| e.pos >= start.max(read::FIRST) && e.pos < end));
+            let inside = start.max(read::FIRST)..end;
+            prop_assert!(done.entries.iter().all(|e| inside.contains(&e.pos)));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Fast commits are replayed in memory, over what the full commits give. Readers see the result
-//! there; for writers it becomes one full commit, so that a power cut leaves either the fast
-//! commits, to be replayed again, or that commit.
+//! Fast commits are replayed in memory, over the result of the full commits. Readers see the
+//! outcome there; for writers it becomes one full commit, so that a power cut leaves either the
+//! fast commits, to be replayed again, or that commit.
 
 use super::journal_client::StoreClient;
 use super::{OpenOptions, open, superblocks};

@@ -339,7 +339,8 @@ fn check_groups(groups: u32, memory: u64) -> Result<()> {
     }
     let (needed, memory) = (needed.div_ceil(1 << 20), memory >> 20);
     Err(Error::Invalid(format!(
-        "{groups} block groups take {needed} MiB of memory, and {memory} MiB are allowed: allow more memory to open this file system"
+        "{groups} block groups take {needed} MiB of memory, and {memory} MiB are allowed: allow \
+        more memory to open this file system"
     )))
 }
 

@@ -1,6 +1,6 @@
 //! Blocks that belong to the file system itself: bitmaps, inode tables, and the log.
 //!
-//! No file may own such a block: a user who may write that file could write inodes.
+//! No file may own such a block: a user with a right to write that file could write inodes.
 
 use extant_format::Geometry;
 use extant_format::group_desc::GroupDesc;

@@ -67,8 +67,8 @@ fn judge(dir: &Inode, caller: &Caller<'_>) -> Verdict {
 }
 
 impl Vfs {
-    /// Returns whether the caller may search the directory at a place, or `None` if memory lacks the
-    /// inode or its ACL. Must run with the epoch pinned; takes no lock.
+    /// Returns whether the caller may search the directory at a place, or `None` if memory lacks
+    /// the inode or its ACL. Must run with the epoch pinned; takes no lock.
     #[inline]
     pub(super) fn known_to_search(
         &self,
@@ -84,8 +84,8 @@ impl Vfs {
         }
     }
 
-    /// Verifies that the caller may search the directory at a place. Returns EACCES if not, and ENOTDIR
-    /// for other files.
+    /// Verifies that the caller may search the directory at a place. Returns EACCES if not, and
+    /// ENOTDIR for other files.
     pub(super) fn check_search(&self, at: Place, caller: Option<&Caller<'_>>) -> Result<()> {
         let Some(caller) = caller else { return Ok(()) };
         let dir = self.current(at)?.ok_or(Errno::Stale)?;

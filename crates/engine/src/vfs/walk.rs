@@ -449,14 +449,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn paths_split_into_names_at_slashes(path in prop::collection::vec(prop::sample::select(&b"//a.\xaf\x2e\x30\xff"[..]), 0..60)) {
+        fn paths_split_into_names_at_slashes(path in prop::collection::vec(
+            prop::sample::select(&b"//a.\xaf\x2e\x30\xff"[..]),
+            0..60,
+        )) {
             let mut names = Vec::new();
             let mut rest = path.as_slice();
             while let Some((name, behind)) = next_name(rest) {
                 names.push(name);
                 rest = behind;
             }
-            let expected: Vec<&[u8]> = path.split(|&b| b == b'/').filter(|name| !name.is_empty()).collect();
+            let expected: Vec<&[u8]> =
+                path.split(|&b| b == b'/').filter(|name| !name.is_empty()).collect();
             prop_assert_eq!(names, expected);
         }
     }

@@ -152,13 +152,20 @@ fn scribbled() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn searches_and_walks_agree(area in scribbled(), name in prop::collection::vec(b'a'..=b'b', 0..7), wanted in 8usize..32) {
+    fn searches_and_walks_agree(
+        area in scribbled(),
+        name in prop::collection::vec(b'a'..=b'b', 0..7),
+        wanted in 8usize..32,
+    ) {
         let format = format(1024);
         match (search(&area, &format, &name, wanted), slowly(&area, &format, &name, wanted)) {
             (Ok(fast), Ok(slow)) => {
                 prop_assert_eq!(&fast, &slow);
                 if let Some(at) = fast.room {
-                    prop_assert_eq!(room_at(&area, &format, at, wanted).unwrap().map(|room| room.offset), Some(at));
+                    prop_assert_eq!(
+                        room_at(&area, &format, at, wanted).unwrap().map(|room| room.offset),
+                        Some(at),
+                    );
                 }
             }
             (fast, slow) => prop_assert_eq!(fast.is_err(), slow.is_err()),
@@ -166,7 +173,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read(area in prop::collection::vec(any::<u8>(), 0..300), large in any::<bool>()) {
+    fn any_bytes_are_read(
+        area in prop::collection::vec(any::<u8>(), 0..300),
+        large in any::<bool>(),
+    ) {
         let format = format(if large { 65536 } else { 1024 });
         let mut end = 0;
         for entry in entries(&area, &format).flatten() {

@@ -107,7 +107,11 @@ fn joining_minds_the_longest_length() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read(mut bytes in prop::collection::vec(any::<u8>(), 0..200), depth in 0u16..8, key in any::<u32>()) {
+    fn any_bytes_are_read(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..200),
+        depth in 0u16..8,
+        key in any::<u32>(),
+    ) {
         if bytes.len() >= 8 {
             bytes[0] = 0x0A;
             bytes[1] = 0xF3;

@@ -89,7 +89,10 @@ fn impossible_counts_are_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read(mut block in prop::collection::vec(any::<u8>(), 0..1100), hash in any::<u32>()) {
+    fn any_bytes_are_read(
+        mut block in prop::collection::vec(any::<u8>(), 0..1100),
+        hash in any::<u32>(),
+    ) {
         let format = format(1024, true);
         let _ = RootInfo::parse(&block, &format);
         for kind in [Kind::Root, Kind::Interior] {

@@ -173,7 +173,10 @@ fn attribute_values_count_their_users() {
 
 proptest! {
     #[test]
-    fn any_slot_is_read_and_written_back(bytes in prop::collection::vec(any::<u8>(), 256), small in any::<bool>()) {
+    fn any_slot_is_read_and_written_back(
+        bytes in prop::collection::vec(any::<u8>(), 256),
+        small in any::<bool>(),
+    ) {
         let geo = geometry(if small { 128 } else { 256 }, RoCompat::HUGE_FILE);
         if let Ok(inode) = Inode::decode_unverified(&bytes, &geo, InodeNr(5)) {
             let mut slot = bytes.clone();

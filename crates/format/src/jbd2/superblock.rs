@@ -126,7 +126,7 @@ macro_rules! numbers {
                 self.raw.$get.get()
             }
 
-            #[doc = concat!("Sets what [`", stringify!($get), "`](Self::", stringify!($get), ") reads.")]
+            #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), ").")]
             pub fn $set(&mut self, value: u32) {
                 self.raw.$get.set(value);
             }

@@ -45,7 +45,7 @@ macro_rules! numbers {
                     self.raw.$get.get()
                 }
 
-                #[doc = concat!("Sets what [`", stringify!($get), "`](Self::", stringify!($get), ") reads.")]
+                #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), ").")]
                 pub fn $set(&mut self, value: $ty) {
                     self.raw.$get.set(value);
                 }
@@ -130,7 +130,7 @@ macro_rules! inodes {
                     InodeNr(self.raw.$get.get())
                 }
 
-                #[doc = concat!("Sets what [`", stringify!($get), "`](Self::", stringify!($get), ") reads.")]
+                #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), ").")]
                 pub fn $set(&mut self, value: InodeNr) {
                     self.raw.$get.set(value.0);
                 }
@@ -165,7 +165,7 @@ macro_rules! bytes {
                     self.raw.$get
                 }
 
-                #[doc = concat!("Sets what [`", stringify!($get), "`](Self::", stringify!($get), ") reads.")]
+                #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), ").")]
                 pub fn $set(&mut self, value: $ty) {
                     self.raw.$get = value;
                 }
@@ -206,7 +206,8 @@ macro_rules! texts {
                     text(&self.raw.$get)
                 }
 
-                #[doc = concat!("Sets what [`", stringify!($get), "`](Self::", stringify!($get), ") reads, cut to the field.")]
+                #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), "),")]
+                /// cut to the field.
                 pub fn $set(&mut self, value: &[u8]) {
                     put_text(&mut self.raw.$get, value);
                 }
@@ -233,7 +234,7 @@ macro_rules! times {
                     join_time(self.raw.$get.get(), self.raw.$hi)
                 }
 
-                #[doc = concat!("Sets what [`", stringify!($get), "`](Self::", stringify!($get), ") reads.")]
+                #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), ").")]
                 pub fn $set(&mut self, seconds: u64) {
                     let (lo, hi) = split_time(seconds);
                     self.raw.$get.set(lo);

@@ -93,14 +93,20 @@ proptest! {
     #[test]
     fn entries_round_trip(entries in any_entries()) {
         let mut area = vec![0; 1020];
-        prop_assert_eq!(encode_inode_area(&entries, &mut area), inode_area_space(&entries) <= 1020 || entries.is_empty());
+        prop_assert_eq!(
+            encode_inode_area(&entries, &mut area),
+            inode_area_space(&entries) <= 1020 || entries.is_empty(),
+        );
         if inode_area_space(&entries) <= 1020 {
             prop_assert_eq!(plain(&decode_inode_area(&area).unwrap()), plain(&entries));
         }
         let mut block = vec![0; 1024];
         if encode_block(&entries, 1, &mut block) {
             let mut sorted = plain(&entries);
-            sorted.sort_by(|one, other| (one.0, one.1.len(), &one.1).cmp(&(other.0, other.1.len(), &other.1)));
+            sorted.sort_by(
+                |one,
+                other| (one.0, one.1.len(), &one.1).cmp(&(other.0, other.1.len(), &other.1)),
+            );
             prop_assert_eq!(plain(&decode_block(&block).unwrap().1), sorted);
         }
     }

@@ -95,8 +95,10 @@ fn decorate(dir: &Path) -> String {
     fs::write(&huge, vec![b'h'; 3000]).expect("a value");
     let (large, huge) = (large.display(), huge.display());
     format!(
-        "ea_set /few/small user.one 1\nea_set /few/small user.two 22\nea_set /few/small trusted.t abcde\n\
+        "ea_set /few/small user.one 1\nea_set /few/small user.two 22\nea_set /few/small trusted.t \
+        abcde\n\
          ea_set -f {large} /few/medium user.large\nea_set /few/medium security.s sss\n\
-         ea_set -f {large} /few user.large\nea_set -f {huge} /few/empty user.huge\ncd few\nmknod pipe p\nmknod disk b 8 1\nmknod tape c 300 70000\n"
+         ea_set -f {large} /few user.large\nea_set -f {huge} /few/empty user.huge\ncd few\nmknod \
+         pipe p\nmknod disk b 8 1\nmknod tape c 300 70000\n"
     )
 }

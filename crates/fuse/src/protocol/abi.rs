@@ -60,9 +60,13 @@ macro_rules! structures {
 
 structures! {
     /// Header of a request.
-    InHeader = 40 { len: u32, opcode: u32, unique: u64, node: u64, uid: u32, gid: u32, pid: u32, extra: u32 }
+    InHeader = 40 {
+        len: u32, opcode: u32, unique: u64, node: u64, uid: u32, gid: u32, pid: u32, extra: u32,
+    }
     /// The first request.
-    InitIn = 64 { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11] }
+    InitIn = 64 {
+        major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11],
+    }
     /// One inode of a batch of FORGET.
     ForgetOne = 16 { node: u64, lookups: u64 }
     /// Header of a batch of [`ForgetOne`].
@@ -92,9 +96,14 @@ structures! {
     /// RELEASE.
     ReleaseIn = 24 { fh: u64, flags: i32, release_flags: u32, lock_owner: u64 }
     /// READ, READDIR and READDIRPLUS.
-    ReadIn = 40 { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: i32, padding: u32 }
+    ReadIn = 40 {
+        fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: i32, padding: u32,
+    }
     /// WRITE.
-    WriteIn = 40 { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: i32, padding: u32 }
+    WriteIn = 40 {
+        fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: i32,
+        padding: u32,
+    }
     /// FSYNC and FSYNCDIR.
     FsyncIn = 16 { fh: u64, flags: u32, padding: u32 }
     /// SETXATTR, in the form without FUSE_SETXATTR_EXT.
@@ -108,7 +117,10 @@ structures! {
     /// LSEEK: a search for data or holes.
     LseekIn = 24 { fh: u64, offset: i64, whence: i32, padding: u32 }
     /// COPY_FILE_RANGE.
-    CopyIn = 56 { fh_in: u64, offset_in: u64, node_out: u64, fh_out: u64, offset_out: u64, len: u64, flags: u64 }
+    CopyIn = 56 {
+        fh_in: u64, offset_in: u64, node_out: u64, fh_out: u64, offset_out: u64, len: u64,
+        flags: u64,
+    }
     /// BMAP: the location of a file's block.
     BmapIn = 16 { block: u64, block_size: u32, padding: u32 }
     /// SYNCFS.
@@ -152,8 +164,10 @@ structures! {
     OutHeader = 16 { len: u32, error: i32, unique: u64 }
     /// Reply to the first request.
     InitOut = 64 {
-        major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,
-        max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32, max_stack_depth: u32,
+        major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16,
+        congestion_threshold: u16,
+        max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32,
+        max_stack_depth: u32,
         request_timeout: u16, unused: [u16; 11],
     }
     /// Attributes.
@@ -191,8 +205,10 @@ structures! {
     /// Attributes; `mask` lists the valid ones.
     StatxOut = 288 {
         valid: u64, valid_nsec: u32, dummy: u32, spare: [u64; 2],
-        mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare0: u16,
-        ino: u64, size: u64, blocks: u64, attributes_mask: u64, atime: Time, btime: Time, ctime: Time, mtime: Time,
+        mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16,
+        spare0: u16,
+        ino: u64, size: u64, blocks: u64, attributes_mask: u64, atime: Time, btime: Time,
+        ctime: Time, mtime: Time,
         rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
     }
     /// A name in a listing; the name follows, padded to 8 bytes.

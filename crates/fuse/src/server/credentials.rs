@@ -162,7 +162,8 @@ mod tests {
     use rustix::process::{getegid, geteuid, getgroups};
     use rustix::thread::gettid;
 
-    const STATUS: &str = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t4 24 100 \nKthread:\t0\nCapEff:\t0000000000200010\n";
+    const STATUS: &str = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t4 24 100 \
+    \nKthread:\t0\nCapEff:\t0000000000200010\n";
 
     #[test]
     fn a_thread_is_understood() {

@@ -19,8 +19,18 @@ use std::time::Duration;
 
 again! { crate::served::allowing_id_maps:
     control { trimming_knows_its_limits, a_mount_that_is_shut_down_is_recovered }
-    permissions { set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits, set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode, acls_decide, set_group_id_depends_on_membership, immutable_and_append_only_files, flags_are_kept_and_inherited }
-    privileges { a_program_closes_changed_files_while_it_starts, administration_goes_by_capability, a_user_with_the_capability_shuts_down, logged_content_needs_the_capability, set_id_bits_go_by_capability, trusted_names_are_listed_by_capability, times_of_immutable_and_append_only_files, kept_times_of_a_sealed_file_arrive }
+    permissions {
+        set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits,
+        set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode,
+        acls_decide, set_group_id_depends_on_membership, immutable_and_append_only_files,
+        flags_are_kept_and_inherited,
+    }
+    privileges {
+        a_program_closes_changed_files_while_it_starts, administration_goes_by_capability,
+        a_user_with_the_capability_shuts_down, logged_content_needs_the_capability,
+        set_id_bits_go_by_capability, trusted_names_are_listed_by_capability,
+        times_of_immutable_and_append_only_files, kept_times_of_a_sealed_file_arrive,
+    }
     ranges { writers_of_a_full_disk_are_stopped }
 }
 

@@ -165,7 +165,12 @@ const MAKE_PROGRAMS: &str = r#"
 use Fcntl;
 umask 0;
 foreach my $mode (02755, 02745, 06711, 02010, 0755) {
-    sysopen(my $file, sprintf("%s.%o", $ARGV[0], $mode), O_CREAT | O_EXCL | O_WRONLY, $mode) or die "$!";
+    sysopen(
+        my $file,
+        sprintf("%s.%o", $ARGV[0], $mode),
+        O_CREAT | O_EXCL | O_WRONLY,
+        $mode,
+    ) or die "$!";
 }
 "#;
 

@@ -23,20 +23,74 @@ macro_rules! again {
 pub(crate) use again;
 
 again! { crate::served::over_rings:
-    control { labels, trimming_knows_its_limits, a_mount_that_is_shut_down_is_recovered, access_times_are_kept_as_the_mount_was_asked_to, a_change_of_flags_shows_at_once, a_change_of_flags_shows_to_the_next_program, flags_have_two_names }
-    directories { numbers_in_entries_are_those_of_stat, every_place_can_be_sought, names_that_stay_are_read_exactly_once, rewinding_shows_new_names, a_directory_without_a_name, links_and_sizes_of_directories }
-    disks { an_unmount_returns_when_everything_is_written, the_kernel_holds_the_device, files_can_be_swap_files, blocks_lie_where_debugfs_says, blocks_have_their_places_when_they_are_asked_for, logged_content_lies_nowhere, a_sync_of_the_mount_reaches_the_device }
-    handles { a_handle_outlives_the_mount_but_not_the_file, a_listing_names_inodes_that_cannot_be_had, an_image_is_mounted_once }
-    mounts { a_tree_survives_a_mount, many_writers_at_once, an_open_file_outlives_its_name, attributes_and_links, holes_and_random_writes, free_space_is_given_back_to_the_device, a_detached_mount_ends_well_with_its_last_user }
-    nameless { files_without_a_name_are_made_and_named, files_that_get_no_name_go, the_time_of_birth_shows }
-    names { limits_of_names, renames_with_all_flags, special_files, attributes_by_name, results_of_open_equal_the_kernels, links }
+    control {
+        labels, trimming_knows_its_limits, a_mount_that_is_shut_down_is_recovered,
+        access_times_are_kept_as_the_mount_was_asked_to, a_change_of_flags_shows_at_once,
+        a_change_of_flags_shows_to_the_next_program, flags_have_two_names,
+    }
+    directories {
+        numbers_in_entries_are_those_of_stat, every_place_can_be_sought,
+        names_that_stay_are_read_exactly_once, rewinding_shows_new_names,
+        a_directory_without_a_name, links_and_sizes_of_directories,
+    }
+    disks {
+        an_unmount_returns_when_everything_is_written, the_kernel_holds_the_device,
+        files_can_be_swap_files, blocks_lie_where_debugfs_says,
+        blocks_have_their_places_when_they_are_asked_for, logged_content_lies_nowhere,
+        a_sync_of_the_mount_reaches_the_device,
+    }
+    handles {
+        a_handle_outlives_the_mount_but_not_the_file, a_listing_names_inodes_that_cannot_be_had,
+        an_image_is_mounted_once,
+    }
+    mounts {
+        a_tree_survives_a_mount, many_writers_at_once, an_open_file_outlives_its_name,
+        attributes_and_links, holes_and_random_writes, free_space_is_given_back_to_the_device,
+        a_detached_mount_ends_well_with_its_last_user,
+    }
+    nameless {
+        files_without_a_name_are_made_and_named, files_that_get_no_name_go, the_time_of_birth_shows,
+    }
+    names {
+        limits_of_names, renames_with_all_flags, special_files, attributes_by_name,
+        results_of_open_equal_the_kernels, links,
+    }
     panics { a_panic_of_a_handler_ends_all_changes }
-    permissions { set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits, set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode, acls_decide, set_group_id_depends_on_membership, immutable_and_append_only_files, immutable_and_append_only_directories, flags_are_kept_and_inherited, strangers_make_no_programs_of_a_directorys_group }
-    privileges { a_program_closes_changed_files_while_it_starts, administration_goes_by_capability, a_user_with_the_capability_shuts_down, logged_content_needs_the_capability, set_id_bits_go_by_capability, trusted_names_are_listed_by_capability, times_of_immutable_and_append_only_files, kept_times_of_a_sealed_file_arrive }
-    protected { append_only_files_are_only_appended_to, a_cleared_append_flag_holds_for_no_request, descriptors_from_before_a_file_was_append_only, older_and_newer_descriptors_append_in_turn, parts_of_direct_appends_overtake_each_other, immutable_files_are_not_written_through_older_descriptors, mappings_do_not_change_immutable_files }
-    ranges { allocation_and_holes, collapse_and_insert_are_not_supported, data_and_holes_are_found, data_not_yet_written_are_found, a_search_leaves_the_pages_of_others, searches_meet_data_not_yet_written, limits_of_sizes, ranges_are_copied, usage_equals_the_kernels, blocks_show_when_fsync_returns, blocks_of_closed_files_show, writers_of_a_full_disk_are_stopped }
-    resources { direct_writes_to_files_with_changed_pages_end, notices_of_many_callers_arrive, writers_of_more_pages_than_the_kernel_keeps_end }
-    times { times_that_the_kernel_kept_wrong_are_asked_for, times_are_kept_as_they_were_set, changes_move_times }
+    permissions {
+        set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits,
+        set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode,
+        acls_decide, set_group_id_depends_on_membership, immutable_and_append_only_files,
+        immutable_and_append_only_directories, flags_are_kept_and_inherited,
+        strangers_make_no_programs_of_a_directorys_group,
+    }
+    privileges {
+        a_program_closes_changed_files_while_it_starts, administration_goes_by_capability,
+        a_user_with_the_capability_shuts_down, logged_content_needs_the_capability,
+        set_id_bits_go_by_capability, trusted_names_are_listed_by_capability,
+        times_of_immutable_and_append_only_files, kept_times_of_a_sealed_file_arrive,
+    }
+    protected {
+        append_only_files_are_only_appended_to, a_cleared_append_flag_holds_for_no_request,
+        descriptors_from_before_a_file_was_append_only, older_and_newer_descriptors_append_in_turn,
+        parts_of_direct_appends_overtake_each_other,
+        immutable_files_are_not_written_through_older_descriptors,
+        mappings_do_not_change_immutable_files,
+    }
+    ranges {
+        allocation_and_holes, collapse_and_insert_are_not_supported, data_and_holes_are_found,
+        data_not_yet_written_are_found, a_search_leaves_the_pages_of_others,
+        searches_meet_data_not_yet_written, limits_of_sizes, ranges_are_copied,
+        usage_equals_the_kernels, blocks_show_when_fsync_returns, blocks_of_closed_files_show,
+        writers_of_a_full_disk_are_stopped,
+    }
+    resources {
+        direct_writes_to_files_with_changed_pages_end, notices_of_many_callers_arrive,
+        writers_of_more_pages_than_the_kernel_keeps_end,
+    }
+    times {
+        times_that_the_kernel_kept_wrong_are_asked_for, times_are_kept_as_they_were_set,
+        changes_move_times,
+    }
 }
 
 /// One of many callers: searches for unwritten data, syncs, and reads. All callers meet at a

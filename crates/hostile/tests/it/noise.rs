@@ -73,20 +73,32 @@ proptest! {
     }
 
     #[test]
-    fn every_parser(which in 0..parsers::COUNT as u8, of in any::<u8>(), bytes in prop::collection::vec(any::<u8>(), 0..1200)) {
+    fn every_parser(
+        which in 0..parsers::COUNT as u8,
+        of in any::<u8>(),
+        bytes in prop::collection::vec(any::<u8>(), 0..1200),
+    ) {
         parsers::run(&[&[which, of][..], &bytes].concat());
     }
 
     /// Choices that make logs with an area of fast commits.
     #[test]
-    fn logs_with_fast_commits(flags in 0u8..32, blocks in 2u8..20, choices in prop::collection::vec(any::<u8>(), 8..300)) {
+    fn logs_with_fast_commits(
+        flags in 0u8..32,
+        blocks in 2u8..20,
+        choices in prop::collection::vec(any::<u8>(), 8..300),
+    ) {
         const FAST_COMMIT: u8 = 32;
         extant_hostile::log::run(&[&[flags | FAST_COMMIT, 0, blocks][..], &choices].concat());
     }
 
     /// With the magic of a log's block in front.
     #[test]
-    fn blocks_of_a_log(form in 0u8..32, kind in 1u8..6, mut bytes in prop::collection::vec(any::<u8>(), 12..1200)) {
+    fn blocks_of_a_log(
+        form in 0u8..32,
+        kind in 1u8..6,
+        mut bytes in prop::collection::vec(any::<u8>(), 12..1200),
+    ) {
         bytes[..8].copy_from_slice(&[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, kind]);
         for which in [parsers::COUNT as u8 - 2, parsers::COUNT as u8 - 1] {
             parsers::run(&[&[which, 12, form][..], &bytes].concat());

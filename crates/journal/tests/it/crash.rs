@@ -295,7 +295,12 @@ impl<'a> Cuts<'a> {
 
     /// Makes the writes to the file system's part, or to the log's, durable.
     fn flush_part(&mut self, home: bool) {
-        let of_part = |event: &mut &Event| matches!(event, Event::Write { offset, .. } if (*offset < HOME_BYTES) == home);
+        let of_part = |event: &mut &Event| {
+            matches!(
+                event,
+                Event::Write { offset, .. } if (*offset < HOME_BYTES) == home,
+            )
+        };
         self.pending.extract_if(.., of_part).for_each(|event| event.apply(&self.base).unwrap());
     }
 

@@ -56,7 +56,11 @@ fn journal_block() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_blocks(
@@ -90,7 +94,8 @@ proptest! {
         bench.journal.crash();
         for (logical, byte, mask) in flips {
             let extent = extents().into_iter().rfind(|extent| extent.logical <= logical).unwrap();
-            let offset = (extent.physical + u64::from(logical - extent.logical)) * BLOCK as u64 + byte as u64;
+            let block = extent.physical + u64::from(logical - extent.logical);
+            let offset = block * BLOCK as u64 + byte as u64;
             let mut old = [0];
             device.read_exact_at(&mut old, offset).unwrap();
             device.write_all_at(&[old[0] ^ mask], offset).unwrap();

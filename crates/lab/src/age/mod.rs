@@ -221,7 +221,8 @@ fn judge(rows: &[Row]) -> Vec<Bar> {
 fn verdicts(bars: &[Bar]) -> String {
     let line = |Bar { what, found: Interval { mean, low, high }, standing }: &Bar| {
         format!(
-            "{what}, times better than the kernel's: {mean:.3} ({low:.3} to {high:.3}): {standing:?} (bar {SAME})\n"
+            "{what}, times better than the kernel's: {mean:.3} ({low:.3} to {high:.3}): \
+            {standing:?} (bar {SAME})\n"
         )
     };
     bars.iter().map(line).collect()

@@ -23,7 +23,9 @@ pub fn text(counted: &Counted, most: usize) -> String {
 fn head(counted: &Counted) -> String {
     let report = &counted.report;
     let mut out = format!(
-        "{}: {} threads, {} operations; for each of them\n  {:.2} locks taken, {:.2} writes by locks and atomics, {:.2} of them to lines that several threads write, {:.3} failed exchanges\n",
+        "{}: {} threads, {} operations; for each of them\n  {:.2} locks taken, {:.2} writes by \
+        locks and atomics, {:.2} of them to lines that several threads write, {:.3} failed \
+        exchanges\n",
         counted.kind.name,
         counted.threads,
         counted.ops(),

@@ -99,7 +99,8 @@ fn print_parts(
             let copied = engine.done / disk.copied(bytes, threads)?;
             let unit = test.unit;
             format!(
-                "; writing its blocks alone: {alone:.0} {unit}; copying and writing them by {threads} threads: {copied:.0} {unit}"
+                "; writing its blocks alone: {alone:.0} {unit}; copying and writing them by \
+                {threads} threads: {copied:.0} {unit}"
             )
         }
     };
@@ -127,7 +128,8 @@ fn print_row(test: &trials::Test, mode: Mode, engine: &Outcome, kernel: Option<&
     let name = format!("{} {}", test.name, test.what);
     let unit = test.unit;
     println!(
-        "{name:<34} {:>9} {:>7.1} {unit:<4} {:>7.1} {unit:<4} {ratio:>7.2} {own:>9} {others:>9}{verdict}",
+        "{name:<34} {:>9} {:>7.1} {unit:<4} {:>7.1} {unit:<4} {ratio:>7.2} {own:>9} \
+        {others:>9}{verdict}",
         mode.name(),
         engine.rate,
         rate,
@@ -135,7 +137,8 @@ fn print_row(test: &trials::Test, mode: Mode, engine: &Outcome, kernel: Option<&
     if let Some(stats) = engine.prealloc {
         let per = |n: u64| n as f64 / stats.searches.max(1) as f64;
         println!(
-            "    preallocations: {} made, {} given back, {} searches, {:.2} looked at for each; shared runs had {} of {} claims",
+            "    preallocations: {} made, {} given back, {} searches, {:.2} looked at for each; \
+            shared runs had {} of {} claims",
             stats.created,
             stats.discarded,
             stats.searches,

@@ -83,7 +83,9 @@ proptest! {
     #[test]
     fn windows_contain_the_first_unit(
         logical in any::<u32>(), len in 1u32..100_000, size in 0u64..1 << 45,
-        block in prop::sample::select(vec![1024u32, 2048, 4096, 8192, 65536]), ratio in 0u32..5, group in 1u32..70_000,
+        block in prop::sample::select(vec![
+            1024u32, 2048, 4096, 8192, 65536,
+        ]), ratio in 0u32..5, group in 1u32..70_000,
     ) {
         let unit = block << ratio;
         let limit = (1u64 << 32) >> ratio;
@@ -94,7 +96,13 @@ proptest! {
     }
 
     #[test]
-    fn places_lie_in_the_window(start in 0u64..100, goal_len in 1u64..50, at in 0u64..50, len in 1u64..60, found in 1u32..50) {
+    fn places_lie_in_the_window(
+        start in 0u64..100,
+        goal_len in 1u64..50,
+        at in 0u64..50,
+        len in 1u64..60,
+        found in 1u32..50,
+    ) {
         let goal = start..start + goal_len;
         let request = start + at % goal_len..start + at % goal_len + len;
         let found = found.min(goal_len as u32);
@@ -298,7 +306,10 @@ impl Model {
 
 proptest! {
     #[test]
-    fn equals_a_plain_model(steps in prop::collection::vec((0u8..12, 0u32..600, 1u32..40), 1..300)) {
+    fn equals_a_plain_model(steps in prop::collection::vec(
+        (0u8..12, 0u32..600, 1u32..40),
+        1..300,
+    )) {
         let mut model = Model::default();
         for (step, logical, len) in steps {
             match step {

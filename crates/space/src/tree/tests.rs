@@ -114,16 +114,27 @@ fn check(tree: &FreeTree, model: &Units) {
 
 proptest! {
     #[test]
-    fn equals_the_model(steps in prop::collection::vec(step(), 0..100), from in 0..UNITS, len in 0..UNITS) {
+    fn equals_the_model(
+        steps in prop::collection::vec(step(), 0..100),
+        from in 0..UNITS,
+        len in 0..UNITS,
+    ) {
         let (mut tree, mut model) = (FreeTree::new(GROUP), Units::new(UNITS as usize));
         for step in &steps {
             apply(&mut tree, &mut model, step);
             check(&tree, &model);
         }
-        let part: Vec<u32> = tree.within(from..from + len).flat_map(|run| run.start..run.end()).collect();
-        prop_assert_eq!(part, (from..from + len).filter(|unit| model.has(*unit)).collect::<Vec<_>>());
+        let part: Vec<u32> =
+            tree.within(from..from + len).flat_map(|run| run.start..run.end()).collect();
+        prop_assert_eq!(
+            part,
+            (from..from + len).filter(|unit| model.has(*unit)).collect::<Vec<_>>(),
+        );
         let at = tree.at(from);
-        prop_assert_eq!(at, model.runs(GROUP).into_iter().find(|run| run.start <= from && from < run.end()));
+        prop_assert_eq!(
+            at,
+            model.runs(GROUP).into_iter().find(|run| run.start <= from && from < run.end()),
+        );
     }
 }
 
@@ -150,7 +161,10 @@ fn a_group_of_single_units_is_the_worst() {
 proptest! {
     #[test]
     fn add_all_equals_single_adds(
-        old in prop::collection::vec((0..UNITS, 0u32..12), 0..40), new in prop::collection::vec((0..UNITS, 0u32..9), 0..40),
+        old in prop::collection::vec(
+            (0..UNITS, 0u32..12),
+            0..40,
+        ), new in prop::collection::vec((0..UNITS, 0u32..9), 0..40),
     ) {
         let (mut one, mut many) = (FreeTree::new(GROUP), FreeTree::new(GROUP));
         for (start, len) in old {
@@ -160,6 +174,9 @@ proptest! {
         new.sort_unstable_by_key(|run| run.start);
         let refused: Vec<Run> = new.iter().copied().filter(|run| !one.add(*run)).collect();
         prop_assert_eq!(many.add_all(&new), refused);
-        prop_assert_eq!((one.by_place, one.by_len, one.free), (many.by_place, many.by_len, many.free));
+        prop_assert_eq!(
+            (one.by_place, one.by_len, one.free),
+            (many.by_place, many.by_len, many.free),
+        );
     }
 }

@@ -148,7 +148,11 @@ macro_rules! atomic {
 
 macro_rules! integers {
     ($($name:ident $value:ty;)*) => {$(
-        atomic!($name, $value, fetch_add fetch_sub fetch_and fetch_or fetch_xor fetch_nand fetch_max fetch_min);
+        atomic!(
+            $name,
+            $value,
+            fetch_add fetch_sub fetch_and fetch_or fetch_xor fetch_nand fetch_max fetch_min,
+        );
     )*};
 }
 

@@ -20,10 +20,19 @@ fn step() -> impl Strategy<Value = Step> {
     let len = prop_oneof![1u32..8, 1u32..200, 1u32..9000];
     prop_oneof![
         4 => (0u64..9000, len, 1u32..50, any::<bool>())
-            .prop_map(|(goal, len, min, reserved)| Step::Claim { goal, len, min: min.min(len), reserved }),
+            .prop_map(|(goal, len, min, reserved)| Step::Claim {
+                goal,
+                len,
+                min: min.min(len),
+                reserved,
+            }),
         4 => (any::<usize>(), 1u32..300).prop_map(|(which, len)| Step::Book { which, len }),
         1 => any::<usize>().prop_map(|which| Step::Drop { which }),
-        3 => (any::<usize>(), 0u32..50, 1u32..300).prop_map(|(which, from, len)| Step::Free { which, from, len }),
+        3 => (
+            any::<usize>(),
+            0u32..50,
+            1u32..300,
+        ).prop_map(|(which, from, len)| Step::Free { which, from, len }),
         1 => Just(Step::Sync),
         1 => Just(Step::Evict),
         1 => Just(Step::Reopen),
@@ -153,7 +162,10 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     #[test]
-    fn claims_live_as_the_model_says(bigalloc: bool, steps in prop::collection::vec(step(), 1..60)) {
+    fn claims_live_as_the_model_says(
+        bigalloc: bool,
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
         let mut world = World::new(if bigalloc { "bigalloc_1k" } else { "1k" });
         for step in &steps {
             world.apply(step);

@@ -177,7 +177,11 @@ fn op() -> impl Strategy<Value = Op> {
             let pblk = if near { 10_000 + lblk } else { 100 + lblk * 32 };
             Op::Insert { lblk, len, pblk }
         }),
-        1 => (lblk, 1..60u32, 1..4usize).prop_map(|(lblk, len, at_once)| Op::Remove { lblk, len, at_once }),
+        1 => (
+            lblk,
+            1..60u32,
+            1..4usize,
+        ).prop_map(|(lblk, len, at_once)| Op::Remove { lblk, len, at_once }),
     ]
 }
 

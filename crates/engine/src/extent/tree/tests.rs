@@ -205,7 +205,12 @@ const SPACE: u32 = 2000;
 fn op() -> impl Strategy<Value = Op> {
     let lblk = 0..SPACE;
     prop_oneof![
-        6 => (lblk.clone(), 1..6u16, any::<bool>(), any::<bool>()).prop_map(|(lblk, len, near, unwritten)| {
+        6 => (
+            lblk.clone(),
+            1..6u16,
+            any::<bool>(),
+            any::<bool>(),
+        ).prop_map(|(lblk, len, near, unwritten)| {
             let pblk = if near { 10_000 + u64::from(lblk) } else { 50_000 + u64::from(lblk) * 7 };
             Op::Insert { lblk, len, pblk, unwritten }
         }),
@@ -300,7 +305,10 @@ proptest! {
     /// An edit of a cold tree meets a block that cannot be read, whichever: it has happened as a
     /// whole or not at all.
     #[test]
-    fn an_unreadable_block_leaves_no_half_of_an_edit(ops in prop::collection::vec(op(), 100..300), nth in 0usize..12) {
+    fn an_unreadable_block_leaves_no_half_of_an_edit(
+        ops in prop::collection::vec(op(), 100..300),
+        nth in 0usize..12,
+    ) {
         let (mut mem, mut model) = (Mem::new(), Model::new());
         let (before, last) = ops.split_at(ops.len() / 2);
         for op in before {
@@ -318,7 +326,10 @@ proptest! {
     }
 
     #[test]
-    fn without_space_nothing_changes(ops in prop::collection::vec(op(), 1..200), free in 0usize..6) {
+    fn without_space_nothing_changes(
+        ops in prop::collection::vec(op(), 1..200),
+        free in 0usize..6,
+    ) {
         let mut mem = Mem::new();
         let mut model = Model::new();
         for op in &ops {

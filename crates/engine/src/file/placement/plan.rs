@@ -487,7 +487,12 @@ fn keep_rest(pieces: &mut Pieces, claim: Claim, Placement { lblk, offset, len }:
 
 /// Whether a piece's claim, all of it, follows another claim.
 fn follows(claim: &Claim, next: &Piece) -> bool {
-    matches!(&next.how, MapAction::Map { claim: more, offset: 0 } if more.len == next.len && claim.is_followed_by(more))
+    match &next.how {
+        MapAction::Map { claim: more, offset: 0 } => {
+            more.len == next.len && claim.is_followed_by(more)
+        }
+        _ => false,
+    }
 }
 
 fn map_piece(

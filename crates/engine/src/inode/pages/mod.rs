@@ -2,9 +2,8 @@
 //! Plain data and their rules; `file` fills them, writes them back and drops them.
 //!
 //! # Invariants
-//! - [`Pages::size`] is the size that users see. The body's size is what the next commit writes; it
-//!   is smaller while data behind it have no blocks yet, and grows only in the handle that maps
-//!   them.
+//! - [`Pages::size`] is the size that users see. The next commit writes the body's size, which is
+//!   smaller while data behind it have no blocks yet, and grows only in the handle that maps them.
 //! - Bytes of a cached page behind the visible size are zero.
 //! - A thread that adds or removes mappings of the file's data must hold [`Pages::work`].
 //! - While a page is being written, and only then, the inode is on the budget's list of those

@@ -74,7 +74,8 @@ fn promised(history: &History) -> Vec<usize> {
 fn bytes_are_right(history: &History, from: &Model, to: &Model) -> bool {
     from.contents().zip(to.contents()).enumerate().all(|(file, (before, after))| {
         let events = || history.iter().flatten().map(|event: &Event| event.ask);
-        let of_file = |ask: &Ask| matches!(ask, Ask::Write(own, ..) | Ask::Cut(own, _) if *own == file);
+        let of_file =
+            |ask: &Ask| matches!(ask, Ask::Write(own, ..) | Ask::Cut(own, _) if *own == file);
         if !events().any(|ask| of_file(&ask)) {
             return before == after;
         }
@@ -84,9 +85,16 @@ fn bytes_are_right(history: &History, from: &Model, to: &Model) -> bool {
             _ => None,
         };
         let written = |at: usize, byte: u8| {
-            events().any(|ask| matches!(ask, Ask::Write(own, start, value) if own == file && value == byte && (start..start + PIECE).contains(&at)))
+            events().any(|ask| match ask {
+                Ask::Write(own, start, value) => {
+                    own == file && value == byte && (start..start + PIECE).contains(&at)
+                }
+                _ => false,
+            })
         };
-        let known = |(at, byte): (usize, &u8)| *byte == 0 || before.get(at) == Some(byte) || written(at, *byte);
+        let known = |(at, byte): (usize, &u8)| {
+            *byte == 0 || before.get(at) == Some(byte) || written(at, *byte)
+        };
         (after.len() == before.len() || events().filter_map(length).any(|len| len == after.len()))
             && after.iter().enumerate().all(known)
     })
@@ -174,7 +182,8 @@ fn rounds(setup: Setup, seed: u64, mut goes_on: impl FnMut(u64) -> bool) -> u64 
         for ((told, from), to) in told.iter().zip(&from).zip(states(&fs, &held)) {
             if let Some(what) = wrong(told, from, &to) {
                 panic!(
-                    "{}, seed {seed}, round {round}, {plan:?}: {what}: {:#?}\nof which stay {:?}\nfrom {from:?}\nto {to:?}",
+                    "{}, seed {seed}, round {round}, {plan:?}: {what}: {:#?}\nof which stay \
+                    {:?}\nfrom {from:?}\nto {to:?}",
                     setup.name, told.history, told.kept
                 );
             }

@@ -183,7 +183,8 @@ fn rounds(
             if !has_order(history, &from[nr], &to[nr]) {
                 let small = shrunk(setup, programs[nr].clone());
                 panic!(
-                    "{}, seed {seed}, round {round}: no order of {history:#?}\nfrom {:?}\nto {:?}\nsmaller: {small:#?}",
+                    "{}, seed {seed}, round {round}: no order of {history:#?}\nfrom {:?}\nto \
+                    {:?}\nsmaller: {small:#?}",
                     setup.name, from[nr], to[nr]
                 );
             }

@@ -611,7 +611,7 @@ fn hidden_files_are_hidden() {
     fs.unmount().expect("unmount");
 }
 
-/// A user who releases a file without a name is not charged for it when he writes the next one.
+/// A released file without a name does not count against its owner's next write.
 #[test]
 fn a_released_orphan_is_not_charged() {
     let image = small();

@@ -74,7 +74,10 @@ struct Waits {
 }
 
 thread_local! {
-    static WAITS: RefCell<Waits> = RefCell::new(Waits { told: File::open(SCHEDULED).ok(), seen: 0 });
+    static WAITS: RefCell<Waits> = RefCell::new(Waits {
+        told: File::open(SCHEDULED).ok(),
+        seen: 0,
+    });
 }
 
 impl Waits {

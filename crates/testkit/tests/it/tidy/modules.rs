@@ -133,7 +133,12 @@ impl Names {
 /// Paths in the code of a module. The root also uses modules without a prefix; its re-exports are
 /// resolved where they are used.
 fn used_paths(module: &Module, names: &Names) -> Vec<PathFrom> {
-    let is_export = |item: &&Item| matches!(item, Item::Use(item) if !matches!(item.vis, Visibility::Inherited));
+    let is_export = |item: &&Item| {
+        matches!(
+            item,
+            Item::Use(item) if !matches!(item.vis, Visibility::Inherited),
+        )
+    };
     let is_root = module.path.is_empty();
     let items: Vec<&Item> =
         module.items.iter().filter(|item| !is_root || !is_export(item)).collect();

@@ -100,7 +100,8 @@ fn unsafe_code_in_a_wrong_place_is_found() {
 
 #[test]
 fn device_write_in_a_wrong_place_is_found() {
-    let text = "fn f() {\nd.write_all_at(&[0; 2], at(1, 2))?;\nd.discard(slice);\nd.discard(1, 2,);\n\
+    let text = "fn f() {\nd.write_all_at(&[0; 2], at(1, 2))?;\nd.discard(slice);\nd.discard(1, \
+    2,);\n\
                 Plug::new(d) }";
     let found = violations("device_writes", "", &[("src/lib.rs", text)]);
     let lines = [2, 4, 5].map(|line| format!("crates/made/src/lib.rs:{line}"));
