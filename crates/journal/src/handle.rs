@@ -24,7 +24,6 @@ pub struct Handle<'a> {
     credits: u32,
     /// Number of possible changes.
     changes: u64,
-    sync: bool,
     /// The thread was panicking before it started the handle.
     panicked: bool,
     /// `None` only while the handle is between two transactions.
@@ -53,7 +52,6 @@ impl<'a> Handle<'a> {
             shard,
             credits,
             changes: 0,
-            sync: false,
             panicked: panicking(),
             level: Some(level),
         }
@@ -214,20 +212,11 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// Requests a commit of the transaction when this handle stops, without waiting for it.
-    pub fn sync_on_stop(&mut self) {
-        self.sync = true;
-    }
-
     fn leave(&mut self) {
         if self.level.take().is_none() {
             return;
         }
         self.core.gate.leave(self.shard, std::mem::take(&mut self.credits));
-        if self.sync {
-            // Nothing waits for it here.
-            let _ = self.core.ask_commit(self.tid);
-        }
     }
 }
 

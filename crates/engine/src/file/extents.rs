@@ -21,18 +21,6 @@ pub struct ExtentFlags {
     pub inline: bool,
 }
 
-impl ExtentFlags {
-    /// The bits of FS_IOC_FIEMAP.
-    pub fn to_fiemap(self) -> u32 {
-        let bit = |set: bool, bits: u32| if set { bits } else { 0 };
-        // Delayed extents have an unknown place; inline ones are not aligned.
-        bit(self.last, 0x1)
-            | bit(self.delayed, 0x2 | 0x4)
-            | bit(self.inline, 0x100 | 0x200)
-            | bit(self.unwritten, 0x800)
-    }
-}
-
 /// A part of a file in one place, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
