@@ -47,6 +47,7 @@ pub fn allocate(
     let offset = lblk % env.geo.cluster_ratio();
     let wanted = (offset + len).next_multiple_of(env.geo.cluster_ratio());
     let rights = step.rights();
+    // Limits before space: nothing has changed when they refuse.
     env.quota.promise(inode, wanted, !rights.ignore_limits)?;
     let mapped = allocate_at(env, step, inode, &mut map, Hole { lblk, offset, len, state });
     let booked = mapped

@@ -37,6 +37,7 @@ pub fn read_direct(st: &Store, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) 
         return read::read(st, inode, offset, buf);
     }
     let end = offset + len as u64;
+    // Cached content that is newer than the device reaches it first.
     if inode.pages.busy() {
         writeback::writeback(st, inode, offset, end)?;
     }
@@ -71,6 +72,8 @@ pub fn write_direct(
     st.writable()?;
     let len = limits::writable_len(st, inode, offset, data.len())?;
     let Some(data) = data.get(..len).filter(|d| !d.is_empty()) else { return Ok(0) };
+    // Shared writers need no more than blocks of their own, which the range lock orders. Changes of
+    // the file's form, and of its size over a gap, exclude them.
     let shared = inode.read_lock()?;
     if shares(st, inode, offset) {
         return in_blocks(st, inode, offset, data, note);

@@ -116,6 +116,7 @@ impl Opening<'_> {
             }
             other => other?,
         };
+        // The journal may have held a newer superblock.
         let (sb, _) = superblocks::superblock(&*dev)?;
         if !self.write {
             let mut fs = self.assemble(dev, &sb, sb.clone(), None)?;
@@ -123,6 +124,7 @@ impl Opening<'_> {
             return Ok(fs);
         }
         let mut marked = sb.clone();
+        // Durable before the first change: the next opening recovers then.
         mark_mounted(&*dev, &mut marked, log.is_some(), options)?;
         let assembled = self.assemble(dev.clone(), &sb, marked, log);
         let mut fs = assembled.inspect_err(|_| unmark(&*dev, sb))?;
@@ -147,6 +149,7 @@ impl Opening<'_> {
         let Some(log) = superblocks::log(&dev, external_log, geo, sb)? else {
             return Ok((dev, None));
         };
+        // Only an opening for writing comes here.
         if !needed && log.needs_recovery() {
             recovery.log_emptied = true;
             return Ok((dev.clone(), empty_log(&dev, external_log, geo, sb)?));
@@ -193,6 +196,7 @@ impl Opening<'_> {
         let closed = is_closed(before) && recovery.journal.is_none() && !recovery.log_emptied;
         let store = build((dev, mounted), sb, log, options, Use { write, closed })?;
         let client = Arc::new(StoreClient(store.clone()));
+        // Before the first handle: a commit calls the client.
         let as_client: Arc<dyn extant_journal::Client> = client.clone();
         store.journal.set_client(Arc::downgrade(&as_client));
         store.alloc.set_discard(options.discard);

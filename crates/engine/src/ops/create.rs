@@ -147,6 +147,7 @@ impl Operations {
             check_dir_writable(dir)?;
             let st = self.st();
             let plan = self.plan(dir, Asked { kind: NodeKind::File, mode, caller })?;
+            // Each missing record takes a handle of its own: before this one opens.
             plan.owners(self)?;
             let mut tx = st.begin(self.new_credits(&plan))?.with_rights(caller.rights());
             let inode = self.with_new(&mut tx, &plan, |tx, inode| {
@@ -192,6 +193,7 @@ impl Operations {
         let _lock = dir.write_lock()?;
         let seat = self.free_seat(dir, name, ftype)?;
         let plan = self.plan(dir, asked)?;
+        // Each missing record takes a handle of its own: before this one opens.
         plan.owners(self)?;
         let credits = self.new_credits(&plan)
             + dir::insert_credits(st, dir)

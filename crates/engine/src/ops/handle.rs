@@ -282,6 +282,7 @@ impl File {
         let mut at = start;
         loop {
             self.ops.alive()?;
+            // Copied under the lock and handed out without it.
             let mut batch = Vec::new();
             {
                 let _lock = self.node.0.read_lock()?;

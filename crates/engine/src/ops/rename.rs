@@ -113,6 +113,7 @@ impl Operations {
     ) -> Result<()> {
         self.st().writable()?;
         loop {
+            // Without locks: the names show which inodes must be locked.
             let moved = self.child_inode(from.dir, from.name)?;
             let target = self.vfs.child_inode(to.dir, to.name)?;
             let cross = from.dir.ino != to.dir.ino;
@@ -126,6 +127,7 @@ impl Operations {
             let others = || std::iter::once(&moved).chain(target.as_ref());
             let _dirs = lock_dirs([from.dir, to.dir].into_iter().chain(others()));
             let _files = lock_inodes(others());
+            // With all locks held, the names must lead to the same inodes.
             if !self.still_leads(from.dir, from.name, &moved)?
                 || !self.still_same(to, target.as_ref())?
             {

@@ -353,6 +353,7 @@ impl QuotaFile {
         self.check_link(header, own.next)?;
         header.free_record = block;
         own.used += 1;
+        // A full block leaves the list, and its successor becomes the head.
         if usize::from(own.used) == quota::RECORDS {
             header.free_record = own.next;
             if own.next != 0 {

@@ -283,6 +283,7 @@ impl Quotas {
             return Ok(Outcome::Done);
         }
         let bound = bound && self.limits_bind();
+        // Owners that are at hand stay so until the lock is released.
         let mut kept = self.kept.local();
         let at_hand = |(kind, id)| self.sound(kind).is_none() || kept.has(kind, id, tid);
         if !gone.each().chain(new.each()).all(at_hand) {

@@ -334,6 +334,7 @@ impl Vfs {
         let mut parts = path.split(|&b| b == b'/').filter(|p| !p.is_empty()).peekable();
         let mut at = if path.first() == Some(&b'/') { walk.root } else { from };
         while let Some(name) = parts.next() {
+            // Also for `.`: the kernel asks for it, too.
             self.check_search(at, walk.caller)?;
             if name == b"." {
                 continue;

@@ -321,6 +321,8 @@ fn reserve_holes(
     if missing.iter().all(|m| m.place == Place::Written) {
         return Ok(());
     }
+    // A cluster is reserved with the first of its pages. Its other pages find it reserved, or owned
+    // by the file.
     if bits == 0 {
         return space::reserve(st, inode, holes.len() as u32);
     }

@@ -106,6 +106,7 @@ pub(in crate::file) fn make(
                 lblk += more;
                 continue;
             }
+            // The part is the plan. The caller asks again for the rest.
             Err(_) if !pieces.is_empty() => break,
             Err(e) => return Err(e),
         }
@@ -434,6 +435,7 @@ fn map_pieces(
                     && left > 0
                     && pieces.front().is_some_and(|next| follows(&claim, next)) =>
             {
+                // Claims that adjoin become one, which is booked at once.
                 let mut parts = vec![(lblk, len)];
                 while left > 0
                     && let Some(Piece {

@@ -125,6 +125,7 @@ fn write_back(
         busy.extend(left);
         result = result.and(written);
     }
+    // Files that other threads wrote meanwhile: their locks are waited for, one at a time.
     for inode in busy {
         if !go_on() {
             break;
@@ -338,6 +339,7 @@ fn submit_all(st: &Store, jobs: &mut [Job<'_>]) {
             failed.push(offset..offset.saturating_add(len));
         }
     });
+    // After the writes: a later flush covers them.
     let stamp = st.journal.note_data_write();
     for job in jobs {
         job.inode.pages.note_written(stamp);

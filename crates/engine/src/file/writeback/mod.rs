@@ -214,6 +214,7 @@ fn write(
         let mut pieces = place(st, inode, work, group, how)?.into();
         let result = write_group(st, inode, &mut pieces, group);
         // Pages that were not written or mapped are tried again, so their space stays reserved.
+        // Their space stays reserved for the next attempt.
         *reserved += plan::unplace(pieces);
         result
     })

@@ -400,6 +400,7 @@ impl PageMap {
             let before = chunk.states;
             let wanted = before.dirty & chunk::mask(*key, &range);
             for bit in chunk::each(wanted).take(max - taken.len()) {
+                // The writeback reads shared bytes. A write to the page meanwhile copies them.
                 let content = chunk.edit(bit, Content::share);
                 chunk.states.dirty &= !bit;
                 chunk.states.writing |= bit;
@@ -533,6 +534,7 @@ impl PageMap {
                 break;
             }
             let before = chunk.states;
+            // Bytes that the device lacks stay, and those that a writer is about to change.
             let stays = before.dirty | before.writing | chunk::mask(*key, &pinned);
             for bit in chunk::each(before.present & !stays & chunk::mask(*key, range)) {
                 if left == 0 {

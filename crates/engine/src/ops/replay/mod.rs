@@ -161,6 +161,7 @@ impl Operations {
         let inode = self.replayed(ino)?.ok_or_else(|| bad("named inode", ino))?;
         let mut tx =
             st.begin(dir::insert_credits(st, &dir) + dir::insert_credits(st, &inode) + 2)?;
+        // The records name no blocks of directories: `.` and `..` are made here.
         if added == Added::Created && inode.is_dir() && inode.size() == 0 {
             tx.step(|step| dir::init(st, step, &inode, parent))?;
         }
