@@ -3,7 +3,7 @@
 //! fast commits, to be replayed again, or that commit.
 
 use super::journal_client::StoreClient;
-use super::{OpenOptions, open, superblocks};
+use super::{OpenOptions, assemble, superblocks};
 use crate::error::Result;
 use crate::ops::Operations;
 use crate::vfs::Vfs;
@@ -27,12 +27,12 @@ pub(super) fn in_memory(
     // A commit on the way would only cost time.
     let options = options.clone().commit_interval(Duration::from_secs(3600));
     let mounted = MountedDevice::unclaimed(overlay.clone());
-    let store = open::build(
+    let store = assemble::build(
         (mounted.clone(), &mounted),
         sb,
         None,
         &options,
-        open::Use { write: true, closed: false },
+        assemble::Use { write: true, closed: false },
     )?;
     let client: Arc<dyn extant_journal::Client> = Arc::new(StoreClient(store.clone()));
     store.journal.set_client(Arc::downgrade(&client));

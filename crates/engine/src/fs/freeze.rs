@@ -1,7 +1,7 @@
 //! Freezing: while it lasts nothing changes, and the device holds a clean file system, so that a
 //! copy of it needs no recovery.
 
-use super::{Fs, open, superblocks};
+use super::{Fs, marks, superblocks};
 use crate::error::{Errno, Result};
 use crate::ops::Operations;
 use extant_blocks::{BlockDevice, MountedDevice};
@@ -35,7 +35,7 @@ impl Fs {
             return Err(Errno::RoFs.into());
         }
         st.journal.checkpoint_all()?;
-        open::mark_clean(st, self.clean_state)?;
+        marks::mark_clean(st, self.clean_state)?;
         let frozen = Frozen { fs: self, updates: Some(updates), _one: one };
         // Data that are written in place need no handle: these writes, and all others, wait from
         // here on.

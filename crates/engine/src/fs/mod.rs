@@ -1,13 +1,16 @@
 //! Open, create, sync, freeze, unmount: owns and starts everything.
 
+mod assemble;
 mod fast_commit;
 mod features;
 mod freeze;
 mod jobs;
 mod journal_client;
+mod marks;
 mod memory;
 mod open;
 mod options;
+mod recover;
 mod report;
 mod runtime;
 mod shares;
@@ -213,7 +216,7 @@ impl Fs {
             true => {
                 // An error stopped all changes; the next recovery replays the journal.
                 st.journal.crash();
-                open::mark_error(st).and(Err(Error::Aborted(format!(
+                marks::mark_error(st).and(Err(Error::Aborted(format!(
                     "an earlier error stopped all changes: {}",
                     st.cause()
                 ))))
@@ -236,10 +239,10 @@ impl Fs {
                 }
                 other => other,
             };
-            return open::mark_error(st).and(stopped.map_err(caused));
+            return marks::mark_error(st).and(stopped.map_err(caused));
         }
         st.alloc.finish_discards();
-        open::mark_clean(st, self.clean_state)?;
+        marks::mark_clean(st, self.clean_state)?;
         synced
     }
 }

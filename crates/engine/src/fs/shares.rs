@@ -19,7 +19,7 @@
 //! never by an operation. Each file system's own task resizes its caches, with no lock held. A file
 //! system whose share was lowered keeps its bytes until its task has run.
 
-use super::open::{CACHE_SHARE, PAGE_SHARE, VFS_SHARE};
+use super::assemble::{CACHE_SHARE, PAGE_SHARE, VFS_SHARE};
 use crate::ops::Operations;
 use extant_sync::scheduler::{Lane, NextRun, TaskOwner};
 use extant_sync::{Level, MemoryPressure, Mutex};
