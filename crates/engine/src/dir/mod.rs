@@ -148,7 +148,7 @@ pub fn lookup(env: &AttrEnv, dir: &Inode, name: &[u8]) -> Result<Option<Found>> 
         b"." => Ok(Some(Found { ino: dir.ino, ftype: FileType::Directory })),
         b".." => Ok(Some(Found { ino: parent(env, dir)?, ftype: FileType::Directory })),
         _ if name.len() > NAME_MAX => Err(Errno::NameTooLong.into()),
-        _ => Ok(locate_shown(&Dir::open(env, dir)?, name)?.map(|spot| spot.hit.found)),
+        _ => Ok(locate_shown(&Dir::open(env, dir)?, name)?.map(|pos| pos.hit.found)),
     }
 }
 
@@ -167,7 +167,7 @@ fn locate_shown(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
 ///
 /// # Errors
 /// As [`lookup`].
-pub fn lookup_seat(env: &AttrEnv, dir: &Inode, name: &[u8]) -> Result<Result<Found, InsertSlot>> {
+pub fn lookup_slot(env: &AttrEnv, dir: &Inode, name: &[u8]) -> Result<Result<Found, InsertSlot>> {
     if matches!(name, b"." | b"..") || name.len() > NAME_MAX {
         return lookup(env, dir, name).map(|found| found.ok_or_else(InsertSlot::default));
     }
@@ -179,7 +179,7 @@ pub fn lookup_seat(env: &AttrEnv, dir: &Inode, name: &[u8]) -> Result<Result<Fou
         }
         _ => locate_shown(&d, name)?.ok_or_else(InsertSlot::default),
     };
-    Ok(found.map(|spot| spot.hit.found))
+    Ok(found.map(|pos| pos.hit.found))
 }
 
 /// Finds the entry of an ordinary name.
@@ -211,8 +211,8 @@ pub struct NewName<'a> {
     pub ino: InodeNr,
     /// The type of that inode.
     pub ftype: FileType,
-    /// The place that [`lookup_seat`] returned for the name under the same lock.
-    pub seat: Option<&'a InsertSlot>,
+    /// The place that [`lookup_slot`] returned for the name under the same lock.
+    pub slot: Option<&'a InsertSlot>,
 }
 
 /// Adds a name, and calls `rest` in the same step. Splits blocks, builds the index and grows the
@@ -231,14 +231,14 @@ pub fn insert<'a, R>(
 ) -> Result<R> {
     check_name(new.name)?;
     check_key(dir)?;
-    let NewName { name, ino, ftype, mut seat } = new;
+    let NewName { name, ino, ftype, mut slot } = new;
     let new = NamedInode { name, ino, ftype };
     let mut rest = Some(rest);
     for _ in 0..insert::MAX_PASSES {
         // Only the first pass finds the directory as the lookup left it.
-        let seat = seat.take();
+        let slot = slot.take();
         let done = tx.step(|step| {
-            if insert_once(env, step, dir, seat, &new)? {
+            if insert_once(env, step, dir, slot, &new)? {
                 rest.take().map(|rest| rest(step)).transpose()
             } else {
                 Ok(None)
@@ -258,7 +258,7 @@ fn insert_once(
     env: &AttrEnv,
     step: &mut Step<'_>,
     dir: &Arc<Inode>,
-    seat: Option<&InsertSlot>,
+    slot: Option<&InsertSlot>,
     new: &NamedInode<'_>,
 ) -> Result<bool> {
     let mut d = Dir::open_for_change(env, dir)?;
@@ -266,7 +266,7 @@ fn insert_once(
         return Err(Errno::Inval.into());
     }
     // A known slot with enough space saves a second search.
-    if let Some(InsertSlot(Some((leaf, room)))) = seat
+    if let Some(InsertSlot(Some((leaf, room)))) = slot
         && (d.kind == Kind::Indexed || d.is_one_leaf())
         && linear::insert_at(&d, step, leaf, *room, new)?
     {
@@ -281,9 +281,9 @@ fn insert_once(
 /// # Errors
 /// `Corrupt`, `Io`, ENOENT if the name is absent.
 pub fn remove(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Found> {
-    let spot = find(env, dir, name)?.ok_or(Errno::NoEnt)?;
-    remove_at(env, step, dir, &spot)?;
-    Ok(spot.hit.found)
+    let pos = find(env, dir, name)?.ok_or(Errno::NoEnt)?;
+    remove_at(env, step, dir, &pos)?;
+    Ok(pos.hit.found)
 }
 
 /// Finds the position of an ordinary name.
@@ -303,28 +303,23 @@ pub fn remove_at(
     env: &AttrEnv,
     step: &mut Step<'_>,
     dir: &Arc<Inode>,
-    spot: &EntryPos,
+    pos: &EntryPos,
 ) -> Result<()> {
-    remove_from(&Dir::open_for_change(env, dir)?, step, dir, spot)
+    remove_from(&Dir::open_for_change(env, dir)?, step, dir, pos)
 }
 
-fn remove_from(d: &Dir<'_>, step: &mut Step<'_>, dir: &Arc<Inode>, spot: &EntryPos) -> Result<()> {
+fn remove_from(d: &Dir<'_>, step: &mut Step<'_>, dir: &Arc<Inode>, pos: &EntryPos) -> Result<()> {
     let format = d.format;
-    match &spot.buf {
-        None => inline::change(d, step, dir, spot.lblk, |area| {
-            remove_entry(area, &format, spot.hit.offset, spot.hit.before)
+    match &pos.buf {
+        None => inline::change(d, step, dir, pos.lblk, |area| {
+            remove_entry(area, &format, pos.hit.offset, pos.hit.before)
         }),
         Some(buf) => {
             {
-                let mut bytes = step.write(buf, seal_of(d, spot))?;
-                remove_entry(
-                    format.area_mut(&mut bytes),
-                    &format,
-                    spot.hit.offset,
-                    spot.hit.before,
-                )?;
+                let mut bytes = step.write(buf, seal_of(d, pos))?;
+                remove_entry(format.area_mut(&mut bytes), &format, pos.hit.offset, pos.hit.before)?;
             }
-            linear::note_gap(d, spot.lblk, buf);
+            linear::note_gap(d, pos.lblk, buf);
             Ok(())
         }
     }
@@ -348,15 +343,15 @@ pub fn replace(
     check_key(dir)?;
     let d = Dir::open_for_change(env, dir)?;
     // Only the inode and the type change: the name, and so its hash and position, stay.
-    let spot = locate(&d, name)?.ok_or(Errno::NoEnt)?;
-    let (format, at) = (d.format, spot.hit.offset);
+    let pos = locate(&d, name)?.ok_or(Errno::NoEnt)?;
+    let (format, at) = (d.format, pos.hit.offset);
     let set = |area: &mut [u8]| {
         set_target(area, &format, at, ino, ftype);
         Ok(())
     };
-    match &spot.buf {
-        None => inline::change(&d, step, dir, spot.lblk, set),
-        Some(buf) => Ok(set(format.area_mut(&mut step.write(buf, seal_of(&d, &spot))?))?),
+    match &pos.buf {
+        None => inline::change(&d, step, dir, pos.lblk, set),
+        Some(buf) => Ok(set(format.area_mut(&mut step.write(buf, seal_of(&d, &pos))?))?),
     }
 }
 
@@ -450,7 +445,7 @@ fn read_shown(d: &Dir<'_>, cookie: u64, each: &mut dyn FnMut(Entry<'_>) -> bool)
 /// # Errors
 /// ENOKEY for a directory with encrypted names.
 pub fn check_key(dir: &Inode) -> Result<()> {
-    if dir.vitals().flags.contains(InodeFlags::ENCRYPT) { Err(Errno::NoKey.into()) } else { Ok(()) }
+    if dir.stat().flags.contains(InodeFlags::ENCRYPT) { Err(Errno::NoKey.into()) } else { Ok(()) }
 }
 
 /// Returns the maximum credits of one [`insert`] (splits at every level, growth, conversion).
@@ -492,9 +487,9 @@ fn set_parent(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, ino: InodeNr
     Ok(())
 }
 
-fn seal_of(d: &Dir<'_>, spot: &EntryPos) -> Seal {
+fn seal_of(d: &Dir<'_>, pos: &EntryPos) -> Seal {
     // Entries are found in leaves only; block 0 of an indexed directory is the root.
-    debug_assert!(d.kind != Kind::Indexed || spot.lblk != 0);
+    debug_assert!(d.kind != Kind::Indexed || pos.lblk != 0);
     d.leaf_seal()
 }
 

@@ -40,7 +40,7 @@ fn target(inode: &Inode, bytes: &[u8]) -> Result<Vec<u8>> {
         .ok()
         .and_then(|len| bytes.get(..len))
         .ok_or_else(|| broken(inode))?;
-    if inode.vitals().flags.contains(InodeFlags::ENCRYPT) {
+    if inode.stat().flags.contains(InodeFlags::ENCRYPT) {
         nokey::show_target(stored).ok_or_else(|| broken(inode))
     } else {
         Ok(stored.to_vec())
@@ -49,7 +49,7 @@ fn target(inode: &Inode, bytes: &[u8]) -> Result<Vec<u8>> {
 
 /// Bytes of a symlink's target, as it is read.
 pub fn target_len(inode: &Inode) -> u64 {
-    if inode.vitals().flags.contains(InodeFlags::ENCRYPT) {
+    if inode.stat().flags.contains(InodeFlags::ENCRYPT) {
         nokey::shown_target_len(inode.size())
     } else {
         inode.size()

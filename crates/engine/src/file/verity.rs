@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Whether the file has a hash tree.
 pub fn applies(inode: &Inode) -> bool {
-    inode.vitals().flags.contains(InodeFlags::VERITY)
+    inode.stat().flags.contains(InodeFlags::VERITY)
 }
 
 /// The measure of a file (the hash of its descriptor) and the number of the algorithm.
@@ -121,11 +121,11 @@ fn load(st: &Store, inode: &Inode) -> Result<Verity> {
     let wrong = |field, found: u64| {
         Corrupt::new("verity file").field(field).found(found).at_inode(inode.ino)
     };
-    let vitals = inode.vitals();
-    if !vitals.flags.contains(InodeFlags::EXTENTS) || map::is_inline(inode) {
-        return Err(wrong("flags", vitals.flags.bits().into()).into());
+    let stat = inode.stat();
+    if !stat.flags.contains(InodeFlags::EXTENTS) || map::is_inline(inode) {
+        return Err(wrong("flags", stat.flags.bits().into()).into());
     }
-    let size = vitals.size;
+    let size = stat.size;
     let last = extent::around(st, inode, map::END - 1)?.left.map_or(0, |(end, _)| end);
     let end = last << st.geo.block_bits;
     let start = size.checked_next_multiple_of(METADATA_ALIGN).filter(|start| *start < end);

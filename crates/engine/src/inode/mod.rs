@@ -195,7 +195,7 @@ impl Inode {
 
     /// Returns the fields of the body that stat(2) needs, without its lock.
     #[inline(always)]
-    pub fn vitals(&self) -> StatSnapshot {
+    pub fn stat(&self) -> StatSnapshot {
         self.published.read().unwrap_or_else(|| StatSnapshot::from(&*self.body()))
     }
 
@@ -205,7 +205,7 @@ impl Inode {
         self.published.ownership().unwrap_or_else(|| Ownership::from(&*self.body()))
     }
 
-    /// Type and permissions, as [`Inode::vitals`] has them.
+    /// Type and permissions, as [`Inode::stat`] has them.
     #[inline]
     pub fn mode(&self) -> u16 {
         self.published.kind().0
@@ -250,7 +250,7 @@ impl Inode {
     pub fn size(&self) -> u64 {
         match self.ftype {
             FileType::Regular => self.pages.size(),
-            _ => self.vitals().size,
+            _ => self.stat().size,
         }
     }
 

@@ -198,7 +198,7 @@ mod tests {
         for (crtime, has_attributes) in
             [(None, true), (Some(times[0]), false), (Some(times[3]), true)]
         {
-            let vitals = StatSnapshot {
+            let stat = StatSnapshot {
                 mode: 0o170_777,
                 links: u16::MAX,
                 flags: InodeFlags::from_bits_retain(u32::MAX),
@@ -212,7 +212,7 @@ mod tests {
                 crtime,
                 has_attributes,
             };
-            assert_eq!(StatSnapshot::of(vitals.words()), vitals);
+            assert_eq!(StatSnapshot::of(stat.words()), stat);
         }
     }
 }

@@ -74,7 +74,7 @@ impl Attr {
     #[inline(always)]
     fn with_size(inode: &Arc<Inode>, size: u64) -> Attr {
         let delayed = file::delayed_sectors(inode);
-        let body = inode.vitals();
+        let body = inode.stat();
         Attr {
             ino: u64::from(inode.ino.0),
             generation: inode.generation,

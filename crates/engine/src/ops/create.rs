@@ -191,7 +191,7 @@ impl Operations {
         st.writable()?;
         let ftype = asked.kind.ftype();
         let _lock = dir.write_lock()?;
-        let seat = self.free_seat(dir, name, ftype)?;
+        let slot = self.free_slot(dir, name, ftype)?;
         let plan = self.plan(dir, asked)?;
         // Each missing record takes a handle of its own: before this one opens.
         plan.owners(self)?;
@@ -203,9 +203,9 @@ impl Operations {
         tx.touch(dir)?;
         let more = i32::from(ftype == FileType::Directory);
         let inode = self.with_new(&mut tx, &plan, |tx, inode| {
-            let new = NewName { name, ino: inode.ino, ftype, seat: Some(&seat) };
+            let new = NewName { name, ino: inode.ino, ftype, slot: Some(&slot) };
             dir::insert(st, tx, dir, new, |step| {
-                self.touch_dir_at(step, dir, more, inode.vitals().ctime)?;
+                self.touch_dir_at(step, dir, more, inode.stat().ctime)?;
                 Ok(inode.clone())
             })
         })?;
@@ -215,17 +215,17 @@ impl Operations {
         Ok(node)
     }
 
-    fn free_seat(&self, dir: &Arc<Inode>, name: &[u8], ftype: FileType) -> Result<dir::InsertSlot> {
-        let seat = self.vfs.seat_locked(dir, name)?;
+    fn free_slot(&self, dir: &Arc<Inode>, name: &[u8], ftype: FileType) -> Result<dir::InsertSlot> {
+        let slot = self.vfs.slot_locked(dir, name)?;
         dir.check_live().map_err(|_| Errno::NoEnt)?;
         check_dir_writable(dir)?;
         dir::check_key(dir)?;
-        let links = dir.vitals().links;
+        let links = dir.stat().links;
         if ftype == FileType::Directory && links >= MAX_DIR_LINKS && !self.st().geo.has_dir_nlink()
         {
             Err(Errno::Mlink.into())
         } else {
-            Ok(seat)
+            Ok(slot)
         }
     }
 

@@ -41,7 +41,7 @@ const EXTENTS: usize = 256;
 
 /// ENOKEY for content that is encrypted.
 pub(super) fn check_key(node: &Node) -> Result<()> {
-    if node.0.vitals().flags.contains(InodeFlags::ENCRYPT) {
+    if node.0.stat().flags.contains(InodeFlags::ENCRYPT) {
         Err(Errno::NoKey.into())
     } else {
         Ok(())

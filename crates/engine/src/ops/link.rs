@@ -48,7 +48,7 @@ impl Operations {
             // Before its slot can say that it has a link: then it could be loaded a second time.
             self.vfs.inodes.enter(&node.0);
         }
-        let new = NewName { name, ino: inode.ino, ftype: inode.ftype, seat: None };
+        let new = NewName { name, ino: inode.ino, ftype: inode.ftype, slot: None };
         dir::insert(st, &mut tx, dir, new, |step| {
             if nameless {
                 st.orphans.remove(step, inode)?;

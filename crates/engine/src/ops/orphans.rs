@@ -154,7 +154,7 @@ impl Operations {
     /// system, since its inode must not be freed here.
     pub fn release(&self, node: &super::Node, n: u64) {
         let inode = &node.0;
-        if self.is_own(node) && inode.release(n) && inode.vitals().links == 0 {
+        if self.is_own(node) && inode.release(n) && inode.stat().links == 0 {
             self.queue_for_reaper(inode);
         }
     }

@@ -281,7 +281,7 @@ impl Operations {
                 Ok(left == Left::Orphan)
             }),
             None => {
-                let new = NewName { name: to.name, ino, ftype, seat: None };
+                let new = NewName { name: to.name, ino, ftype, slot: None };
                 let leave = |step: &mut Step<'_>| self.leave_name(step, change, whiteout);
                 dir::insert(st, tx, to.dir, new, leave).map(|()| false)
             }

@@ -61,12 +61,12 @@ impl Operations {
 
     fn remove_file(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Left)> {
         let _dir = dir.write_lock()?;
-        let spot = dir::find(self.st(), dir, name)?.ok_or(Errno::NoEnt)?;
-        let child = self.vfs.inode(spot.found().ino)?;
+        let pos = dir::find(self.st(), dir, name)?.ok_or(Errno::NoEnt)?;
+        let child = self.vfs.inode(pos.found().ino)?;
         check_kind(&child, false)?;
         let left = {
             let _file = child.rw.write();
-            self.remove_locked(dir, name, &child, &spot)?
+            self.remove_locked(dir, name, &child, &pos)?
         };
         Ok((child, left))
     }
@@ -78,23 +78,23 @@ impl Operations {
             check_kind(&child, true)?;
             let _dirs = lock_dirs([dir, &child]);
             dir.check_not_freed()?;
-            if let Some(spot) = self.spot_of(dir, name, &child)? {
-                let left = self.remove_locked(dir, name, &child, &spot)?;
+            if let Some(pos) = self.pos_of(dir, name, &child)? {
+                let left = self.remove_locked(dir, name, &child, &pos)?;
                 return Ok((child, left));
             }
         }
     }
 
     /// Where `name` stands in `dir`, which is locked, if it still leads to `child`.
-    fn spot_of(
+    fn pos_of(
         &self,
         dir: &Arc<Inode>,
         name: &[u8],
         child: &Inode,
     ) -> Result<Option<dir::EntryPos>> {
-        let Some(spot) = dir::find(self.st(), dir, name)? else { return Ok(None) };
-        let now = self.vfs.inode(spot.found().ino)?;
-        Ok((now.ino == child.ino && now.generation == child.generation).then_some(spot))
+        let Some(pos) = dir::find(self.st(), dir, name)? else { return Ok(None) };
+        let now = self.vfs.inode(pos.found().ino)?;
+        Ok((now.ino == child.ino && now.generation == child.generation).then_some(pos))
     }
 
     /// The inode that `name` leads to now.
@@ -114,7 +114,7 @@ impl Operations {
         dir: &Arc<Inode>,
         name: &[u8],
         child: &Arc<Inode>,
-        spot: &dir::EntryPos,
+        pos: &dir::EntryPos,
     ) -> Result<Left> {
         let st = self.st();
         check_dir_writable(dir)?;
@@ -128,7 +128,7 @@ impl Operations {
         tx.touch(dir)?;
         tx.touch(child)?;
         tx.step(|step| {
-            dir::remove_at(st, step, dir, spot)?;
+            dir::remove_at(st, step, dir, pos)?;
             let now = st.now();
             self.touch_dir_at(step, dir, -i32::from(child.is_dir()), now)?;
             self.vfs.remember(dir, name, None);
@@ -145,7 +145,7 @@ impl Operations {
     /// whose bitmap is readable. Such a file is freed with its name, unless it has a holder, and
     /// needs no orphan record.
     fn is_bare(&self, child: &Inode) -> bool {
-        let last = !child.is_dir() && child.vitals().links <= 1 && !child.held();
+        let last = !child.is_dir() && child.stat().links <= 1 && !child.held();
         // Where the bitmap cannot be trusted, its error comes when the orphan is to be freed.
         last && file::owns_nothing(child)
             && self.st().alloc.inode_in_use(child.ino).unwrap_or(false)

@@ -109,7 +109,7 @@ impl Vfs {
     /// or are encrypted are excluded: their entries have several spellings. The caller must hold
     /// the directory's lock.
     pub fn remember(&self, dir: &Inode, name: &[u8], target: Option<Target>) {
-        if !dir::has_spellings(&self.st, dir.vitals().flags) {
+        if !dir::has_spellings(&self.st, dir.stat().flags) {
             self.dentries.set(dir.ino, dir.generation, name, target);
         }
     }
@@ -117,15 +117,15 @@ impl Vfs {
     /// Returns the place for a new entry `name` in `dir`, EEXIST if the name exists. The caller
     /// must hold the directory's lock. The absence is not stored, since the caller creates the
     /// name.
-    pub fn seat_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<dir::InsertSlot> {
+    pub fn slot_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<dir::InsertSlot> {
         dir.check_not_freed()?;
         match self.dentries.get(dir.ino, dir.generation, name) {
             Some(None) => return Ok(dir::InsertSlot::default()),
             Some(Some(_)) => return Err(Errno::Exist.into()),
             None => check_name(name)?,
         }
-        match dir::lookup_seat(&self.st, dir, name)? {
-            Err(seat) => Ok(seat),
+        match dir::lookup_slot(&self.st, dir, name)? {
+            Err(slot) => Ok(slot),
             // The target is stored: a caller that gets EEXIST may ask again.
             Ok(_) => match self.child_locked(dir, name)? {
                 Some(_) => Err(Errno::Exist.into()),

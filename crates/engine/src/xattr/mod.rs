@@ -75,7 +75,7 @@ fn get_stored(env: &AttrEnv, inode: &Inode, key: &Key<'_>) -> Result<Option<Vec<
 
 /// Returns whether the inode is known, without I/O, to have no attributes.
 pub fn has_none(inode: &Inode) -> bool {
-    !inode.vitals().has_attributes
+    !inode.stat().has_attributes
 }
 
 /// Sets an attribute, or removes it if `value` is `None`. Does not change ctime or the mode. The

@@ -4,7 +4,7 @@ use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Error, Result};
 use crate::extent::{self, MapShape};
 use crate::file::batch;
-use crate::file::window::{self, Ahead, Growth};
+use crate::file::window::{self, Growth, WindowSpace};
 use crate::inode::{Inode, PageMap, Work};
 use crate::store::{Alone, CallerStore, Store};
 use crate::volume::SpaceRights;
@@ -228,12 +228,12 @@ pub(in crate::file) fn claim(
         tracing::trace_span!(target: "extant::frsp", "data", inode = inode.ino.0, lblk = want.lblk)
             .entered();
     let need = match window::take(st, inode, work, want)? {
-        Ahead::Claim(claim) => {
+        WindowSpace::Claim(claim) => {
             settle(st, &claim, reserved);
             return Ok(claim);
         }
-        Ahead::Only(blocks) => blocks,
-        Ahead::Nothing => want.need,
+        WindowSpace::Only(blocks) => blocks,
+        WindowSpace::Nothing => want.need,
     };
     exactly(st, inode, AllocRequest { need, ..want }, reserved)
 }

@@ -47,7 +47,7 @@ pub(in crate::file) struct Growth {
 
 /// The space that a file has for one of its blocks.
 #[derive(Debug)]
-pub(in crate::file) enum Ahead {
+pub(in crate::file) enum WindowSpace {
     /// The blocks, or the first of them.
     Claim(Claim),
     /// Only so many are to be claimed, without more.
@@ -84,20 +84,20 @@ pub(in crate::file) fn take(
     inode: &Inode,
     work: &mut Work,
     want: AllocRequest,
-) -> Result<Ahead> {
+) -> Result<WindowSpace> {
     let growth = want.growth;
     let low = !extent::has_unwritten(inode);
     if let Some(own) = work {
         match own.take(want.lblk, want.need, low) {
-            Taken::Claim(claim) => return Ok(Ahead::Claim(claim)),
-            Taken::Spent(blocks) => return Ok(Ahead::Only(blocks.min(want.need))),
+            Taken::Claim(claim) => return Ok(WindowSpace::Claim(claim)),
+            Taken::Spent(blocks) => return Ok(WindowSpace::Only(blocks.min(want.need))),
             Taken::Nothing => {}
         }
     }
     let open = growth.grows || inode.pages.has_writers();
     let small = growth.size.div_ceil(st.geo.block_size.into()) <= SMALL_BLOCKS;
     if !(open || small) {
-        return Ok(Ahead::Nothing);
+        return Ok(WindowSpace::Nothing);
     }
     let around = extent::around(st, inode, want.lblk)?;
     let found = if small && (around.is_alone() || !open) {
@@ -105,7 +105,7 @@ pub(in crate::file) fn take(
     } else {
         window(st, inode, work, want, &around)
     };
-    Ok(found.map_or(Ahead::Nothing, Ahead::Claim))
+    Ok(found.map_or(WindowSpace::Nothing, WindowSpace::Claim))
 }
 
 /// A request for data that need not be granted.

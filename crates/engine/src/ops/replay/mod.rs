@@ -179,7 +179,7 @@ impl Operations {
                 dir::replace(st, step, &dir, name, (ino, ftype))?;
                 named(step)
             }),
-            None => dir::insert(st, &mut tx, &dir, NewName { name, ino, ftype, seat: None }, named),
+            None => dir::insert(st, &mut tx, &dir, NewName { name, ino, ftype, slot: None }, named),
         }
     }
 
