@@ -1,67 +1,36 @@
 //! Conversion of unwritten blocks into written ones, and back.
 
-use super::MapEnv;
 use super::budget;
 use super::map::changing;
 use super::nodes::Writer;
 use super::owner::Kind;
 use super::tree;
+use super::{ExtentState, MapEnv};
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Turns unwritten blocks of the range into written ones, from its start as far as the handle's
-/// credits allow. Returns the end of the converted part: if that is not `range.end`, restart the
-/// handle and call again from there. A range within one run is converted at once if the handle was
-/// started with [`credits`](super::credits) for it.
+/// Gives the mapped blocks of the range the state `to`, written or unwritten, from its start as far
+/// as the handle's credits allow. Returns the end of the converted part: if that is not
+/// `range.end`, restart the handle and call again from there. A range within one run is converted
+/// at once if the handle was started with [`credits`](super::credits) for it.
 ///
 /// # Errors
-/// ENOSPC where a split needs a block, `Corrupt`, `Io`. Nothing has changed then: after an error
-/// behind the first run the call returns where it stopped, and the next one meets the error.
-pub fn mark_written(
+/// EOPNOTSUPP for unwritten blocks in a map without them (see [`has_unwritten`]), ENOSPC where a
+/// split needs a block, `Corrupt`, `Io`. Nothing has changed then: after an error behind the first
+/// run the call returns where it stopped, and the next one meets the error.
+pub fn convert(
     env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     range: Range<u32>,
+    to: ExtentState,
 ) -> Result<u32> {
-    match Kind::of(inode) {
-        Kind::Tree => mark(env, step, inode, range, false),
-        Kind::Indirect | Kind::Inline => Ok(range.end),
+    let unwritten = to == ExtentState::Unwritten;
+    if !has_unwritten(inode) {
+        return if unwritten { Err(Errno::OpNotSupp.into()) } else { Ok(range.end) };
     }
-}
-
-/// Turns written blocks of the range into unwritten ones, to zero the range. Can be continued as
-/// [`mark_written`].
-///
-/// # Errors
-/// EOPNOTSUPP for a map without unwritten blocks (see [`has_unwritten`]), otherwise as
-/// [`mark_written`].
-pub fn mark_unwritten(
-    env: &MapEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    range: Range<u32>,
-) -> Result<u32> {
-    match Kind::of(inode) {
-        Kind::Tree => mark(env, step, inode, range, true),
-        Kind::Indirect | Kind::Inline => Err(Errno::OpNotSupp.into()),
-    }
-}
-
-/// Returns whether the inode's kind of map has unwritten blocks: extent trees have, indirect blocks
-/// have not.
-pub fn has_unwritten(inode: &Inode) -> bool {
-    Kind::of(inode) == Kind::Tree
-}
-
-fn mark(
-    env: &MapEnv,
-    step: &mut Step<'_>,
-    inode: &Arc<Inode>,
-    range: Range<u32>,
-    unwritten: bool,
-) -> Result<u32> {
     if range.is_empty() {
         return Ok(range.end);
     }
@@ -71,6 +40,12 @@ fn mark(
     })?;
     map.forget(range.start.into()..reached.into());
     Ok(reached)
+}
+
+/// Returns whether the inode's kind of map has unwritten blocks: extent trees have, indirect blocks
+/// have not.
+pub fn has_unwritten(inode: &Inode) -> bool {
+    Kind::of(inode) == Kind::Tree
 }
 
 fn convert_runs(

@@ -37,7 +37,7 @@ mod verify;
 
 pub use crate::inode::{ExtentState, Run};
 pub use budget::credits;
-pub use convert::{has_unwritten, mark_unwritten, mark_written};
+pub use convert::{convert, has_unwritten};
 pub use env::MapEnv;
 pub use first::{FirstBlock, claim_first, map_first};
 pub use lookup::{Around, around, check_distinct, goal, implied, lookup, pieces, unowned};

@@ -135,7 +135,7 @@ fn writable_block(
     let pblk = match run.state {
         ExtentState::Written => return block(st, run.pblk.0),
         ExtentState::Unwritten => {
-            extent::mark_written(st, step, inode, lblk..lblk + 1)?;
+            extent::convert(st, step, inode, lblk..lblk + 1, ExtentState::Written)?;
             run.pblk
         }
         ExtentState::Hole => {

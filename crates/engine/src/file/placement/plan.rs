@@ -554,7 +554,8 @@ fn convert(
 ) -> Result<()> {
     let mut at = range.start;
     loop {
-        at = tx.step(|step| extent::mark_written(st, step, inode, at..range.end))?;
+        at =
+            tx.step(|step| extent::convert(st, step, inode, at..range.end, ExtentState::Written))?;
         after.note(at);
         if at >= range.end {
             return Ok(());

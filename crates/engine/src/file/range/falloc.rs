@@ -264,7 +264,9 @@ fn unwrite(st: &Store, inode: &Arc<Inode>, blocks: Range<u32>) -> Result<()> {
     let mut tx = st.begin(credits)?;
     let mut at = blocks.start;
     loop {
-        at = tx.step(|step| extent::mark_unwritten(st, step, inode, at..blocks.end))?;
+        at = tx.step(|step| {
+            extent::convert(st, step, inode, at..blocks.end, ExtentState::Unwritten)
+        })?;
         if at >= blocks.end {
             return Ok(());
         }

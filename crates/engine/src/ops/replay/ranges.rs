@@ -90,13 +90,9 @@ impl Operations {
     fn convert(&self, inode: &Arc<Inode>, mut range: Range<u32>, state: ExtentState) -> Result<()> {
         let st = self.st();
         while !range.is_empty() {
-            let mark = match state {
-                ExtentState::Unwritten => extent::mark_unwritten,
-                _ => extent::mark_written,
-            };
             range.start = st
                 .begin(extent::credits(st, inode, 1))?
-                .step(|step| mark(st, step, inode, range.clone()))?;
+                .step(|step| extent::convert(st, step, inode, range.clone(), state))?;
         }
         Ok(())
     }
