@@ -5,7 +5,7 @@ use super::budget;
 use super::indirect;
 use super::lookup::{goal_locked, implied_locked, lookup_locked, unowned_locked};
 use super::nodes::Writer;
-use super::owner::{Kind, charge, charge_checked, check_charge, purpose};
+use super::owner::{Kind, charge_checked, check_charge, purpose};
 use super::tree;
 use crate::alloc::{Claim, Purpose, Request, Small};
 use crate::error::{Errno, Result};
@@ -39,7 +39,7 @@ pub fn allocate(
     }
     if let Some(pblk) = implied_locked(env, inode, lblk)? {
         let run = Run { pblk, state, len: found.len.min(to_cluster_end(env, lblk)), lblk };
-        changing(step, inode, &mut map, |step| insert_owned(env, step, inode, run))?;
+        let run = changing(step, inode, &mut map, |step| insert_owned(env, step, inode, run))?;
         map.put(run);
         return Ok(run);
     }
@@ -157,9 +157,10 @@ pub fn insert_claim(
     Ok(mapped.len)
 }
 
-/// Books `claim` whole and maps it, written, in parts: each of `parts`, a logical block and how
-/// many from there, gets the next blocks of the claim. For extent trees without clusters. Returns
-/// how many of the claim's blocks are mapped, and why not all if so: the others are free again.
+/// Books the first blocks of `claim` and maps them, written, in parts: each of `parts`, a logical
+/// block and how many from there, gets the next blocks of the claim. The parts must be in order and
+/// as long as the claim. One step maps the first part, and the following ones for which the same
+/// leaf has space. Returns their number. For extent trees without clusters.
 ///
 /// # Errors
 /// EINVAL if the parts are not as long as the claim; otherwise as [`insert_claim`].
@@ -169,76 +170,67 @@ pub fn insert_scattered(
     inode: &Arc<Inode>,
     claim: &mut Claim,
     parts: &[(u32, u32)],
-) -> (u32, Result<()>) {
+) -> Result<usize> {
     let sum: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
+    let longest = Leaf::max_len(false).into();
     if sum != claim.len.into()
-        || parts.is_empty()
+        || parts.iter().any(|(_, len)| *len == 0 || *len > longest)
         || env.geo.cluster_ratio() > 1
         || Kind::of(inode) != Kind::Tree
     {
-        return (0, Err(Errno::Inval.into()));
+        return Err(Errno::Inval.into());
     }
     let mut map = inode.map.write();
-    let done =
-        changing(step, inode, &mut map, |step| Ok(insert_each(env, step, inode, claim, parts)));
-    for (lblk, len) in parts {
+    let count =
+        changing(step, inode, &mut map, |step| insert_some(env, step, inode, claim, parts))?;
+    for (lblk, len) in parts.iter().take(count) {
         map.forget(u64::from(*lblk)..u64::from(*lblk) + u64::from(*len));
     }
-    done.unwrap_or_else(|error| (0, Err(error)))
+    Ok(count)
 }
 
-fn insert_each(
+fn insert_some(
     env: &MapEnv,
     step: &mut Step<'_>,
     inode: &Arc<Inode>,
     claim: &mut Claim,
     parts: &[(u32, u32)],
-) -> (u32, Result<()>) {
+) -> Result<usize> {
     let before = step.credits_left();
     let bound = parts
         .iter()
         .fold(0u32, |sum, (_, len)| sum.saturating_add(budget::credits(env, inode, *len)));
     let mut nodes = Writer::new(env, step, inode, claim.start);
-    let blocks = claim.len;
-    let booked = prepare_book(&mut nodes, claim, blocks)
-        .and_then(|()| nodes.in_step(|nodes| book(nodes, claim, blocks)));
-    let start = match booked {
-        Ok(start) => start,
-        Err(error) => return (0, Err(error)),
-    };
-    let mut done = 0;
-    for (lblk, len) in parts {
-        let pblk = BlockNr(start.0 + u64::from(done));
-        let run = Run { lblk: *lblk, len: *len, pblk, state: ExtentState::Written };
-        let (mapped, result) = map_booked(&mut nodes, run);
-        done += mapped;
-        if let Err(error) = result {
-            // Blocks that are not mapped are freed.
-            let rest = (BlockNr(start.0 + u64::from(done)), blocks - done);
-            return (done, free_booked(&mut nodes, rest).and(Err(error)));
-        }
+    let extents = extents_of(claim.start, parts);
+    let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Ok(0) };
+    if last.end() > tree::LOGICAL_END {
+        return Err(Errno::FBig.into());
     }
-    budget::assert_used(before, nodes.step, bound);
-    (done, Ok(()))
-}
-
-/// Maps a run of booked blocks, one part in each step. Returns the number of mapped blocks, and the
-/// error if not all are.
-fn map_booked(nodes: &mut Writer<'_, '_, '_>, run: Run) -> (u32, Result<()>) {
-    each_part(run, |rest| {
-        let part = Part::prepare(nodes, rest)?;
-        nodes.in_step(|nodes| part.map(nodes))?;
-        Ok(part.run.len)
-    })
-}
-
-/// Frees booked blocks that are not mapped.
-fn free_booked(nodes: &mut Writer<'_, '_, '_>, (start, len): (BlockNr, u32)) -> Result<()> {
-    let (env, inode) = (nodes.env, nodes.inode);
+    let prepared = tree::prepare_insert_some(&mut nodes, &extents)?;
+    let (edit, count) = prepared.ok_or_else(|| mapped_twice(inode, first.lblk))?;
+    let blocks = parts.iter().take(count).map(|(_, len)| len).sum();
+    prepare_book(&mut nodes, claim, blocks)?;
     nodes.in_step(|nodes| {
-        charge(env, nodes.step, inode, -i64::from(len))?;
-        env.alloc.free(nodes.step.handle(), start, len, purpose(env, inode))
-    })
+        book(nodes, claim, blocks)?;
+        tree::insert(nodes, &edit, *first)
+    })?;
+    budget::assert_used(before, nodes.step, bound);
+    Ok(count)
+}
+
+/// Returns written extents for these parts of a file, one after the other on the device.
+fn extents_of(start: BlockNr, parts: &[(u32, u32)]) -> Vec<Leaf> {
+    let mut next = start;
+    let extent = |(lblk, len): &(u32, u32)| {
+        let run = Run { lblk: *lblk, len: *len, pblk: next, state: ExtentState::Written };
+        next.0 += u64::from(*len);
+        leaf(run)
+    };
+    parts.iter().map(extent).collect()
+}
+
+fn mapped_twice(inode: &Inode, lblk: u32) -> Corrupt {
+    Corrupt::new("extent").field("block mapped twice").found(lblk).at_inode(inode.ino)
 }
 
 /// Maps the first part of a run of booked blocks, as much as one step can obtain everything for,
@@ -333,9 +325,12 @@ fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<B
     Ok(start)
 }
 
-/// Maps blocks of a cluster that the file owns.
-fn insert_owned(env: &MapEnv, step: &mut Step<'_>, inode: &Arc<Inode>, run: Run) -> Result<()> {
-    map_booked(&mut Writer::new(env, step, inode, run.pblk), run).1
+/// Maps the first part of blocks of a cluster that the file owns, in one step.
+fn insert_owned(env: &MapEnv, step: &mut Step<'_>, inode: &Arc<Inode>, run: Run) -> Result<Run> {
+    let mut nodes = Writer::new(env, step, inode, run.pblk);
+    let part = Part::prepare(&mut nodes, run)?;
+    nodes.in_step(|nodes| part.map(nodes))?;
+    Ok(part.run)
 }
 
 fn check_state(env: &MapEnv, inode: &Inode, state: ExtentState) -> Result<()> {
@@ -347,19 +342,6 @@ fn check_state(env: &MapEnv, inode: &Inode, state: ExtentState) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Calls `insert` with the rest of a run until nothing is left; `insert` maps the first part of it
-/// and returns its length. Returns the number of mapped blocks, and the error if not all are.
-fn each_part(run: Run, mut insert: impl FnMut(Run) -> Result<u32>) -> (u32, Result<()>) {
-    let (mut done, end) = (0, u64::from(run.lblk) + u64::from(run.len));
-    while let Some(rest) = run.cut(u64::from(run.lblk) + u64::from(done)..end) {
-        match insert(rest) {
-            Ok(len) => done += len,
-            Err(error) => return (done, Err(error)),
-        }
-    }
-    (done, Ok(()))
 }
 
 /// The part of a run that one step maps, with everything that the step needs.
@@ -381,13 +363,8 @@ impl Part {
         if leaf(run).end() > tree::LOGICAL_END {
             return Err(Errno::FBig.into());
         }
-        let twice = || {
-            Corrupt::new("extent")
-                .field("block mapped twice")
-                .found(run.lblk)
-                .at_inode(nodes.inode.ino)
-        };
-        let edit = tree::prepare_insert(nodes, leaf(run))?.ok_or_else(twice)?;
+        let edit = tree::prepare_insert(nodes, leaf(run))?;
+        let edit = edit.ok_or_else(|| mapped_twice(nodes.inode, run.lblk))?;
         Ok(Part { run, edit: Some(edit) })
     }
 

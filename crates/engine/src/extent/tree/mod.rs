@@ -64,7 +64,26 @@ pub(super) fn prepare_insert(nodes: &mut impl NodesMut, e: Leaf) -> Result<Optio
     Ok(Some(Prepared { path, edit }))
 }
 
-/// Maps a hole.
+/// As [`prepare_insert`], for the first of `extents`, which are in order, and for the following
+/// ones that the same leaf takes without a split. Returns their number, too.
+pub(super) fn prepare_insert_some(
+    nodes: &mut impl NodesMut,
+    extents: &[Leaf],
+) -> Result<Option<(Prepared, usize)>> {
+    let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Ok(None) };
+    let path = find(nodes, first.lblk)?;
+    let (_, leaf) = path.leaf();
+    let later: Vec<Leaf> = nodes.view(leaf.at, leaf.expect, |node| {
+        // One more may continue the last extent.
+        let count = node.search(last.lblk).map_or(0, |index| index + 2).saturating_sub(leaf.index);
+        (leaf.index..).map_while(|index| node.leaf(index)).take(count.max(1)).collect()
+    })?;
+    let Some((edit, count)) = plan::insert_some(&path, &later, extents) else { return Ok(None) };
+    splice::prepare(nodes, &path, &edit)?;
+    Ok(Some((Prepared { path, edit }, count)))
+}
+
+/// Maps a hole, or several that were prepared together, of which `e` is the first.
 pub(super) fn insert(nodes: &mut impl NodesMut, prepared: &Prepared, e: Leaf) -> Result<()> {
     if splice::apply(nodes, &prepared.path, &prepared.edit)? {
         return Ok(());

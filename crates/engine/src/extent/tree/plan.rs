@@ -76,6 +76,46 @@ pub(in crate::extent) fn insert(path: &Path, e: Leaf) -> Option<Edit> {
     free.then(|| join(path.leaf().1.index, 0, path.left, smallvec![e], path.right))
 }
 
+/// Puts the first of `extents`, which are in order, into the hole that the path leads to, and with
+/// it the following ones that the leaf takes without a split. `later` are the leaf's extents behind
+/// that hole. Returns the number of extents that the edit maps. `None` if the hole is none, or too
+/// small.
+pub(in crate::extent) fn insert_some(
+    path: &Path,
+    later: &[Leaf],
+    extents: &[Leaf],
+) -> Option<(Edit, usize)> {
+    let (first, others) = extents.split_first()?;
+    let alone = insert(path, *first)?;
+    let (_, leaf) = path.leaf();
+    let space = leaf.max.saturating_sub(leaf.entries);
+    if others.is_empty() || space <= 1 {
+        return Some((alone, 1));
+    }
+    let left = path.left.filter(|left| left.can_join(first));
+    let (kept, mut passed, mut count) = (usize::from(left.is_some()), 0, 1);
+    let mut new: Entries = left.into_iter().collect();
+    push(&mut new, *first);
+    for e in others {
+        let rest = later.get(passed..).unwrap_or_default();
+        let (before, after) = rest.split_at(rest.partition_point(|next| next.lblk < e.lblk));
+        let start = before.last().or(new.last()).map_or(0, Leaf::end);
+        let end =
+            after.first().map_or(leaf.expect.end, |next| leaf.expect.end.min(next.lblk.into()));
+        // Entries that were joined leave more space than is counted here.
+        let fits = new.len() < space + kept + passed;
+        if !fits || start > e.lblk.into() || e.end() > end {
+            break;
+        }
+        before.iter().chain([e]).for_each(|e| push(&mut new, *e));
+        (passed, count) = (passed + before.len(), count + 1);
+    }
+    let after = later.get(passed).filter(|next| new.last().is_some_and(|e| e.can_join(next)));
+    after.into_iter().for_each(|next| push(&mut new, *next));
+    let remove = kept + passed + usize::from(after.is_some());
+    Some((Edit { first: leaf.index - kept, remove, new }, count))
+}
+
 /// Gives the part of the found extent within `range` another state.
 pub(in crate::extent) fn convert(path: &Path, range: Range<u64>, unwritten: bool) -> Option<Edit> {
     let old = path.hit()?;

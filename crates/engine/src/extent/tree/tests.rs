@@ -302,6 +302,43 @@ proptest! {
         prop_assert_eq!(mem.view(At::Root, Expect::ROOT, |n| n.header().max).unwrap(), 4);
     }
 
+    /// Extents of which a leaf takes several in one edit are mapped as one by one.
+    #[test]
+    fn extents_that_are_mapped_together_are_those_of_the_model(
+        ops in prop::collection::vec(op(), 0..150),
+        blocks in prop::collection::btree_set(0..SPACE, 1..80),
+    ) {
+        let (mut mem, mut model) = (Mem::new(), Model::new());
+        for op in &ops {
+            run(&mut mem, &mut model, op);
+        }
+        let holes: Vec<u32> = blocks.into_iter().filter(|l| !model.contains_key(l)).collect();
+        let mut pblk = 90_000;
+        let extents: Vec<Leaf> = holes
+            .iter()
+            .map(|&lblk| {
+                let second = lblk + 1;
+                let alone = model.contains_key(&second) || holes.binary_search(&second).is_ok();
+                let len = if alone { 1 } else { 2 };
+                pblk += u64::from(len);
+                written(lblk, len, pblk - u64::from(len))
+            })
+            .collect();
+        let mut rest = extents.as_slice();
+        while let Some(first) = rest.first() {
+            let (prepared, count) = prepare_insert_some(&mut mem, rest).unwrap().unwrap();
+            super::insert(&mut mem, &prepared, *first).unwrap();
+            prop_assert!(!mem.half_done);
+            for e in &rest[..count] {
+                let block = |n: u32| (e.lblk + n, (e.pblk + u64::from(n), false));
+                model.extend((0..e.len.into()).map(block));
+            }
+            prop_assert_eq!(&as_model(&check(&mem)), &model);
+            prop_assert!(prepare_insert_some(&mut mem, rest).unwrap().is_none());
+            rest = &rest[count..];
+        }
+    }
+
     /// An edit of a cold tree meets a block that cannot be read, whichever: it has happened as a
     /// whole or not at all.
     #[test]
@@ -388,6 +425,20 @@ fn one_edit(mem: &mut Mem, model: &Model, op: &Op) -> (bool, Model) {
 
 fn written(lblk: u32, len: u16, pblk: u64) -> Leaf {
     Leaf { lblk, len, pblk, unwritten: false }
+}
+
+#[test]
+fn a_leaf_takes_as_many_extents_as_it_has_space_for() {
+    let mut mem = Mem::new();
+    let extents: Vec<Leaf> = (0..6).map(|n| written(n * 10, 1, 100 + u64::from(n))).collect();
+    let (prepared, count) = prepare_insert_some(&mut mem, &extents).unwrap().unwrap();
+    assert_eq!(count, 4);
+    super::insert(&mut mem, &prepared, extents[0]).unwrap();
+    assert_eq!(check(&mem), extents[..4]);
+    let (prepared, count) = prepare_insert_some(&mut mem, &extents[4..]).unwrap().unwrap();
+    assert_eq!(count, 1, "the root is full");
+    super::insert(&mut mem, &prepared, extents[4]).unwrap();
+    assert_eq!(check(&mem), extents[..5]);
 }
 
 #[test]

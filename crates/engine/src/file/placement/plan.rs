@@ -446,15 +446,7 @@ fn map_pieces(
                     claim.join(more);
                     parts.push((lblk, len));
                 }
-                let (mapped, result) = tx.step(|step| {
-                    Ok(extent::insert_scattered(st, step, inode, &mut claim, &parts))
-                })?;
-                after.note_parts(&parts, mapped);
-                if let Err(e) = result {
-                    let len = claim.len;
-                    keep_rest(pieces, claim, Placement { lblk, offset: 0, len });
-                    return Err(e);
-                }
+                map_scattered(st, tx, inode, (pieces, claim, &parts), after)?;
             }
             piece => map_piece(st, tx, inode, (pieces, piece), after)?,
         }
@@ -466,18 +458,6 @@ impl After {
     /// Blocks up to this one are mapped.
     fn note(&mut self, end: u32) {
         self.reached = self.reached.max(end);
-    }
-
-    /// The first `mapped` blocks of these parts are mapped.
-    fn note_parts(&mut self, parts: &[(u32, u32)], mapped: u32) {
-        let mut left = mapped;
-        for (lblk, len) in parts {
-            let part = left.min(*len);
-            if part > 0 {
-                self.note(lblk + part);
-            }
-            left -= part;
-        }
     }
 }
 
@@ -539,6 +519,36 @@ fn map_claim(
         };
         after.note(rest.lblk + len);
         rest = Placement { lblk: rest.lblk + len, offset: 0, len: rest.len - len };
+    }
+    Ok(())
+}
+
+/// Maps the blocks of a claim to parts of the file, as many parts as a leaf takes in each step.
+fn map_scattered(
+    st: &Store,
+    tx: &mut Tx<'_>,
+    inode: &Arc<Inode>,
+    (pieces, mut claim, parts): (&mut Pieces, Claim, &[(u32, u32)]),
+    after: &mut After,
+) -> Result<()> {
+    let mut rest = parts;
+    while !rest.is_empty() {
+        match tx.step(|step| extent::insert_scattered(st, step, inode, &mut claim, rest)) {
+            Ok(count) => {
+                let (done, left) = rest.split_at(count.min(rest.len()));
+                done.iter().for_each(|(lblk, len)| after.note(lblk + len));
+                rest = left;
+            }
+            Err(e) => {
+                let left: Vec<_> =
+                    rest.iter().map(|(lblk, len)| (*lblk, claim.split(*len))).collect();
+                for (lblk, claim) in left.into_iter().rev() {
+                    let len = claim.len;
+                    keep_rest(pieces, claim, Placement { lblk, offset: 0, len });
+                }
+                return Err(e);
+            }
+        }
     }
     Ok(())
 }
