@@ -232,7 +232,12 @@ impl Worker<'_> {
         let mut left = self.rng.below(200);
         let cookie = if self.rng.one_in(2) { 0 } else { self.rng.next_u64() >> 1 };
         self.fs.read_dir_plus(&dir, cookie, |entry, node| {
-            assert_eq!(Some(u64::from(entry.ino.0)), node.map(Node::ino));
+            // A directory may be freed as soon as it is not locked: then `.` has no inode, nor has
+            // `..` if the parent was removed after it.
+            let is_dot = matches!(entry.name, b"." | b"..");
+            if !(is_dot && node.is_none()) {
+                assert_eq!(Some(u64::from(entry.ino.0)), node.map(Node::ino));
+            }
             left = left.saturating_sub(1);
             left > 0
         })
