@@ -206,6 +206,8 @@ fn insert_some(
     if last.end() > tree::LOGICAL_END {
         return Err(Errno::FBig.into());
     }
+    // The leaf, the bitmaps and the block count are read and checked before the step: behind the
+    // booking an error would abort the journal.
     let prepared = tree::prepare_insert_some(&mut nodes, &extents)?;
     let (edit, count) = prepared.ok_or_else(|| mapped_twice(inode, first.lblk))?;
     let blocks = parts.iter().take(count).map(|(_, len)| len).sum();

@@ -540,6 +540,7 @@ fn map_scattered(
                 rest = left;
             }
             Err(e) => {
+                // Each part keeps its place, as a piece of its own.
                 let left: Vec<_> =
                     rest.iter().map(|(lblk, len)| (*lblk, claim.split(*len))).collect();
                 for (lblk, claim) in left.into_iter().rev() {
