@@ -243,7 +243,13 @@ impl Operations {
             tx.touch(&inode)?;
             tx.step(|step| self.grow_quota_file(step, file, &inode))?;
         }
-        st.begin(quota::INSERT_CREDITS)?.step(|step| file.insert(&mut growing, step.handle(), id))
+        let mut tx = st.begin(quota::INSERT_CREDITS + 1)?;
+        tx.touch(&inode)?;
+        tx.step(|step| {
+            // The new record may lie behind the end of the file, in its last block.
+            set_whole_size(step, file, &inode, st.geo.block_size)?;
+            file.insert(&mut growing, step.handle(), id)
+        })
     }
 
     /// Adds a block to a quota file. ENOSPC if there is none: nothing has changed then.
@@ -257,7 +263,20 @@ impl Operations {
         let next = file.len()..file.len() + 1;
         let run = extent::allocate(st, step, inode, next, extent::ExtentState::Written)?;
         file.add_block(step.handle(), run.pblk.0)?;
-        step.edit(inode)?.size = u64::from(file.len()) * u64::from(st.geo.block_size);
-        Ok(())
+        set_whole_size(step, file, inode, st.geo.block_size)
     }
+}
+
+/// Sets the size of a quota file to that of its blocks. Other tools end it after its last record.
+fn set_whole_size(
+    step: &mut Step<'_>,
+    file: &QuotaFile,
+    inode: &Arc<Inode>,
+    block_size: u32,
+) -> Result<()> {
+    let size = u64::from(file.len()) * u64::from(block_size);
+    if inode.size() < size {
+        step.edit(inode)?.size = size;
+    }
+    Ok(())
 }

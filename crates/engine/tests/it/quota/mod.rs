@@ -289,6 +289,22 @@ counted! {
     counted_by_user_only = "users only";
 }
 
+/// mke2fs ends the files within their first block, which has room for more records.
+#[test]
+fn records_behind_the_end_of_a_file_extend_it() {
+    for size in ["16384", "65536"] {
+        let image = Image::mke2fs(256 << 20, &["-t", "ext4", "-b", size, "-O", "quota,project"]);
+        let fs = open(&image);
+        let root = fs.root().expect("root");
+        for uid in 1..4 {
+            create(&fs, uid * 70_000, &root, &format!("f{uid}")).expect("create");
+        }
+        drop(root);
+        fs.unmount().expect("unmount");
+        e2fsck::check(image.path()).assert_clean();
+    }
+}
+
 #[test]
 fn reported_usage_equals_the_sum_of_the_inodes() {
     let image = small();
