@@ -51,7 +51,8 @@ pub(super) struct Block {
 /// Reads and verifies the attribute block `nr` of an inode.
 pub(super) fn load(env: &AttrEnv, inode: &Inode, nr: u64) -> Result<Block> {
     let at = |e: Corrupt| e.at_inode(inode.ino).at_block(nr);
-    if nr < u64::from(env.geo.first_data_block) || nr >= env.geo.blocks_count {
+    let is_outside = nr < u64::from(env.geo.first_data_block) || nr >= env.geo.blocks_count;
+    if is_outside || is_system(env, nr) {
         return Err(at(Corrupt::new("attribute block").field("number").found(nr)).into());
     }
     let (geo, seed) = (&env.geo, env.geo.csum_seed);
@@ -63,6 +64,13 @@ pub(super) fn load(env: &AttrEnv, inode: &Inode, nr: u64) -> Result<Block> {
     })?;
     let (header, attrs) = decode_block(&buf.read()).map_err(at)?;
     Ok(Block { buf, hash: header.hash, refcount: header.refcount, attrs })
+}
+
+/// Returns whether a block is a bitmap, or a part of an inode table or of the log. Such a block can
+/// look like attributes, and a change of attributes would then write inodes.
+fn is_system(env: &AttrEnv, nr: u64) -> bool {
+    let zone = env.groups.zone();
+    zone.holds_metadata(nr..nr + 1) || zone.holds_log(nr..nr + 1)
 }
 
 fn seal(env: &AttrEnv) -> Seal {

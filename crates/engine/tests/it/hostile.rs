@@ -292,3 +292,34 @@ fn files_own_no_block_of_the_file_system() {
         }
     }
 }
+
+#[test]
+fn attribute_blocks_are_no_blocks_of_the_file_system() {
+    let image = Image::mke2fs(32 << 20, &["-b", "1024", "-O", "^resize_inode,^metadata_csum"]);
+    image.leave_unjudged("an attribute block is a block of the file system");
+    let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+    let file = fs.create(&fs.root().unwrap(), b"victim", 0o666, NodeKind::File).unwrap();
+    fs.set_xattr(&file, b"user.large", &[7; 700], XattrMode::Any).unwrap();
+    drop(file);
+    fs.unmount().unwrap();
+    let stat = debugfs::read(image.path(), "stat /victim");
+    let (_, place) = stat.split_once("File ACL: ").expect("an attribute block");
+    let place: usize = place.split_whitespace().next().unwrap().parse().unwrap();
+    assert_ne!(place, 0);
+    // Blocks of the inode table and of the log; bitmaps cannot look like attributes.
+    for block in system_blocks(&image).into_iter().skip(3) {
+        debugfs::write(image.path(), &format!("set_inode_field /victim file_acl {block}"));
+        let mut bytes = image.bytes();
+        bytes.copy_within(place * 1024..(place + 1) * 1024, block as usize * 1024);
+        let device = Arc::new(MemDevice::from_bytes(&bytes));
+        let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
+        let file = fs.resolve("/victim", extant_engine::Follow::No).unwrap();
+        let refused = |error: extant_engine::Error| {
+            assert!(matches!(error, extant_engine::Error::Corrupt(_)), "{block}: {error}")
+        };
+        refused(fs.get_xattr(&file, b"user.large").unwrap_err());
+        refused(fs.set_xattr(&file, b"user.large", &[9; 700], XattrMode::Any).unwrap_err());
+        drop(file);
+        fs.crash();
+    }
+}
