@@ -268,6 +268,10 @@ impl Operations {
             return Err(Errno::OpNotSupp.into());
         }
         let kept = old & !SETTABLE | wanted & SETTABLE;
+        // Privileged callers, too, must make the inode mutable first.
+        if kept != old && (old & kept).contains(InodeFlags::IMMUTABLE) {
+            return Err(Errno::Perm.into());
+        }
         if kept != old && kept.contains(InodeFlags::DAX) && kept.intersects(NOT_WITH_DAX) {
             return Err(Errno::OpNotSupp.into());
         }

@@ -413,3 +413,27 @@ fn freeing_logged_content_stays_within_its_credits() {
     fs.unmount().unwrap();
     image.assert_clean();
 }
+
+/// As with the kernel's ext4, for every caller.
+#[test]
+fn flags_of_an_immutable_inode_change_only_when_it_becomes_mutable() {
+    const IMMUTABLE: u32 = 0x10;
+    const NODUMP: u32 = 0x40;
+    let image = FeatureSet::named("default").make_sized(8 << 20);
+    let fs = open(&image);
+    let file = create(&fs, &fs.root().unwrap(), "f").unwrap();
+    let plain = file.attr().flags;
+    let refused = |flags| {
+        let error = fs.set_flags(&file, flags).unwrap_err();
+        assert!(error.is(Errno::Perm), "{error}");
+    };
+    fs.set_flags(&file, plain | IMMUTABLE | NODUMP).unwrap();
+    refused(plain | IMMUTABLE);
+    refused(plain | IMMUTABLE | NODUMP | 0x20);
+    fs.set_flags(&file, plain | IMMUTABLE | NODUMP).expect("nothing changes");
+    assert_eq!(file.attr().flags, plain | IMMUTABLE | NODUMP);
+    fs.set_flags(&file, plain).unwrap();
+    assert_eq!(file.attr().flags, plain);
+    drop(file);
+    fs.unmount().unwrap();
+}
