@@ -246,9 +246,10 @@ impl Operations {
         let mut tx = st.begin(quota::INSERT_CREDITS + 1)?;
         tx.touch(&inode)?;
         tx.step(|step| {
+            // First, since it finds a wrong file before it changes anything.
+            file.insert(&mut growing, step.handle(), id)?;
             // The new record may lie behind the end of the file, in its last block.
-            set_whole_size(step, file, &inode, st.geo.block_size)?;
-            file.insert(&mut growing, step.handle(), id)
+            set_whole_size(step, file, &inode, st.geo.block_size)
         })
     }
 

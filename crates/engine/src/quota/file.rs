@@ -24,6 +24,9 @@ use extant_sync::{Level, Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+#[cfg(test)]
+mod tests;
+
 /// Owners kept in memory, of each kind.
 const KEPT: usize = 1 << 14;
 
@@ -281,6 +284,7 @@ impl QuotaFile {
         if way.len() > quota::LEVELS {
             return Ok(());
         }
+        let _held = self.hold_for_insert(&growing.header, &way)?;
         // Memory follows when all is done.
         let header = &mut { growing.header };
         let mut child = self.add_record(header, h, id)?;
@@ -297,6 +301,31 @@ impl QuotaFile {
         self.store_header(header, h)?;
         growing.header = *header;
         Ok(())
+    }
+
+    /// Reads the blocks that [`Self::insert`] changes below the blocks of `way`, checks the lists
+    /// of free ones, and keeps all in memory: afterwards nothing fails halfway.
+    fn hold_for_insert(&self, header: &QuotaHeader, way: &[u32]) -> Result<Vec<Arc<Buffer>>> {
+        let next = |block| {
+            let next = self.view(block, DataHeader::decode)?.next;
+            self.check_link(header, next).map(|()| next)
+        };
+        let mut blocks = vec![0];
+        blocks.extend_from_slice(way);
+        // Behind the last block in use.
+        blocks.extend(header.blocks..header.blocks.saturating_add(INSERT_BLOCKS as u32));
+        if header.free_record != 0 {
+            blocks.extend([header.free_record, next(header.free_record)?]);
+        }
+        let mut free = header.free_block;
+        for _ in 0..INSERT_BLOCKS {
+            if free == 0 {
+                break;
+            }
+            blocks.push(free);
+            free = next(free)?;
+        }
+        blocks.into_iter().map(|block| self.buffer(self.place(block)?.0)).collect()
     }
 
     /// Sets for how long soft limits may be exceeded.
@@ -407,17 +436,25 @@ impl QuotaFile {
         Ok(ids)
     }
 
-    /// Marks an owner dirty in the handle's transaction; true if it was not. Costs a credit at
-    /// most.
-    pub(super) fn mark(&self, h: &mut Handle<'_>, owner: &Dquot) -> Result<bool> {
-        let tid = h.tid().0;
-        if owner.dirty_tid.load(Ordering::Acquire) == tid {
+    /// Marks an owner with its record in `block` dirty in the handle's transaction; true if it was
+    /// not. Costs a credit at most.
+    ///
+    /// # Errors
+    /// Those of the journal.
+    pub(super) fn mark(
+        &self,
+        h: &mut Handle<'_>,
+        owner: &Dquot,
+        block: &Arc<Buffer>,
+    ) -> Result<bool> {
+        let tid = h.tid();
+        if owner.is_dirty_in(tid) {
             return Ok(false);
         }
-        h.join(&self.buffer(owner.place.0)?)?;
+        h.join(block)?;
         // Both racers hold a handle of `tid`, so freeze cannot run before the first has listed the
         // owner.
-        Ok(owner.dirty_tid.swap(tid, Ordering::AcqRel) != tid)
+        Ok(owner.dirty_tid.swap(tid.0, Ordering::AcqRel) != tid.0)
     }
 
     /// The block of an owner's record.

@@ -37,6 +37,7 @@ use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::{Body, Inode};
 use crate::volume::Volume;
+use extant_blocks::Buffer;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord, put_record, record_at};
@@ -194,9 +195,17 @@ impl Quotas {
             let owner = match file.owner(id) {
                 Ok(Some(owner)) => {
                     if let Some(h) = &mut h
-                        && file.mark(h, &owner)?
+                        && !owner.is_dirty_in(h.tid())
                     {
-                        self.dirty.local().lock().push((kind, owner.clone()));
+                        // A step may be under way, which must not fail for a record that cannot be
+                        // read.
+                        match file.record_block(&owner) {
+                            Ok(block) => self.mark(h, file, (&owner, &block))?,
+                            Err(e) => {
+                                self.report(kind, &e);
+                                continue;
+                            }
+                        }
                     }
                     owner
                 }
@@ -214,6 +223,19 @@ impl Quotas {
                 }
             };
             self.kept.bring(kind, owner, |owner, change| owner.add(change, self.clock(file)));
+        }
+        Ok(())
+    }
+
+    /// Marks an owner with its record in `block` dirty in the handle's transaction.
+    fn mark(
+        &self,
+        h: &mut Handle<'_>,
+        file: &QuotaFile,
+        (owner, block): (&Arc<Dquot>, &Arc<Buffer>),
+    ) -> Result<()> {
+        if file.mark(h, owner, block)? {
+            self.dirty.local().lock().push((file.kind, owner.clone()));
         }
         Ok(())
     }
@@ -481,9 +503,7 @@ impl Quotas {
                 .at_inode(file.ino)
         };
         let owner = file.owner(id)?.ok_or_else(missing)?;
-        if file.mark(h, &owner)? {
-            self.dirty.local().lock().push((file.kind, owner.clone()));
-        }
+        self.mark(h, file, (&owner, &file.record_block(&owner)?))?;
         owner.set_limits(limits, self.clock(file));
         // Adds the changes that threads kept before they saw the limits.
         self.settle();

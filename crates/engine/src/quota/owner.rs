@@ -2,6 +2,7 @@
 
 use crate::error::{Errno, Result};
 use extant_format::quota::{LIMIT_UNIT, QuotaLimits, QuotaRecord};
+use extant_journal::Tid;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex};
 
@@ -91,6 +92,11 @@ impl Dquot {
     /// Makes an owner without a record: its usage is counted here, and never written.
     pub fn unrecorded(id: u32) -> Dquot {
         Dquot::new(&QuotaRecord { id, ..QuotaRecord::default() }, (0, 0))
+    }
+
+    /// Returns whether this was marked dirty in a transaction.
+    pub fn is_dirty_in(&self, tid: Tid) -> bool {
+        self.dirty_tid.load(Ordering::Acquire) == tid.0
     }
 
     /// Returns the record for the file, and whether the usage is negative, because it was counted

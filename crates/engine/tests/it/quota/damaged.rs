@@ -106,3 +106,31 @@ fn an_owner_without_a_record_costs_its_own_counting() {
     assert_eq!(fs.quota(QuotaKind::User, 5).expect("kept").inodes, 3);
     fs.unmount().expect("unmount");
 }
+
+/// A new owner needs blocks of the tree, which come from a list that leads nowhere.
+#[test]
+fn a_wrong_list_of_free_blocks_costs_the_counting_only() {
+    let image = small();
+    let (mut bytes, blocks) = (image.bytes(), quota_blocks(&image));
+    let word = |bytes: &[u8], at: usize| {
+        u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+    };
+    let header = blocks[0] * 4096;
+    let used = word(&bytes, header + 20);
+    let free = blocks[used as usize / 4] * 4096 + used as usize % 4 * 1024;
+    for (at, value) in [(header + 20, used + 1), (header + 24, used), (free, u32::MAX)] {
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    std::fs::write(image.path(), &bytes).expect("write");
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    create(&fs, 70_000, &root, "f").expect("the owner is not counted");
+    assert!(!fs.is_read_only(), "changes go on");
+    fs.quota(QuotaKind::User, 0).expect_err("the file is given up");
+    assert_eq!(fs.quota(QuotaKind::Group, 70_100).expect("sound").inodes, 1);
+    fs.sync().expect("sync");
+    drop(root);
+    fs.unmount().expect("unmount");
+    e2fsck::repair(image.path());
+    image.assert_clean();
+}
