@@ -9,6 +9,7 @@ use super::owner::Kind;
 use crate::error::Result;
 use crate::inode::{Inode, Step};
 use extant_format::extent::{MAX_DEPTH, Node};
+use extant_format::features::Incompat;
 use extant_format::indirect::pointers_per_block;
 
 /// Levels of pointer blocks.
@@ -23,6 +24,17 @@ pub fn credits(env: &MapEnv, inode: &Inode, blocks: u32) -> u32 {
         Kind::Tree | Kind::Inline => edit(env, depth(inode) + 1),
     };
     map.saturating_add(env.alloc.credits(blocks))
+}
+
+/// Returns the credits of a new map of `blocks` blocks that lie anywhere on the device, of which
+/// each may be an extent of its own, and all extents fit into one leaf.
+pub fn credits_of_new(env: &MapEnv, blocks: u32) -> u32 {
+    let map = if env.geo.incompat(Incompat::EXTENTS) {
+        edit(env, 1)
+    } else {
+        pointer_blocks(env, blocks)
+    };
+    map.saturating_add(scattered(env, blocks))
 }
 
 /// Returns the credits of booking or freeing `blocks` blocks anywhere on the device.

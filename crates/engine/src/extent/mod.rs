@@ -36,7 +36,7 @@ mod unmap;
 mod verify;
 
 pub use crate::inode::{ExtentState, Run};
-pub use budget::credits;
+pub use budget::{credits, credits_of_new};
 pub use convert::{convert, has_unwritten};
 pub use env::MapEnv;
 pub use first::{FirstBlock, claim_first, map_first};

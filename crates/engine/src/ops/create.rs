@@ -265,6 +265,7 @@ impl Operations {
     fn new_credits(&self, plan: &Plan<'_>) -> u32 {
         let st = self.st();
         let acl: u32 = plan.acl.iter().map(|(_, v)| xattr::credits(st, v.len())).sum();
+        let acl = acl.min(st.journal.max_credits() / 4 * 3);
         crate::alloc::Alloc::INODE_CREDITS
             + crate::orphan::Orphans::CREDITS
             + 2

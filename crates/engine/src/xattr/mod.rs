@@ -297,14 +297,16 @@ pub fn list(env: &AttrEnv, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     Ok(places.all().filter_map(|attr| names::full(attr.index, &attr.name)).collect())
 }
 
-/// Returns the credits of one [`set`] with a value of `value_len` bytes.
+/// Returns the credits of one [`set`] with a value of `value_len` bytes. On a small log they leave
+/// a quarter of the transaction to the rest of the operation.
 pub fn credits(env: &AttrEnv, value_len: usize) -> u32 {
     // The inode, the superblock, a block that is dropped and a new one.
     let base = 2 + 2 * (1 + env.alloc.credits(1));
     if !env.geo.incompat(Incompat::EA_INODE) {
         return base;
     }
-    base + value::create_credits(env, value_len) + value::release_credits(env)
+    let worst = base + value::create_credits(env, value_len) + value::release_credits(env);
+    worst.min(env.journal.max_credits() / 4 * 3)
 }
 
 /// Drops the attribute block and the attribute inodes of an inode that is being freed, each value
@@ -332,6 +334,7 @@ pub fn release(env: &AttrEnv, tx: &mut Tx<'_>, inode: &Arc<Inode>) -> Result<Opt
         let places = Places::read_to_change(env, inode, Some(&key))?;
         value::check_count(env, inode, &places, &key)?;
         let need = places.values.credits(env, attr) + credits(env, 0);
+        let need = need.min(env.journal.max_credits());
         if !afford(tx, need)? {
             return Ok(Some(need));
         }

@@ -20,6 +20,7 @@ use crate::error::{Errno, Error, Result};
 use crate::extent::{self, ExtentState};
 use crate::groups;
 use crate::inode::{Inode, Step, Tx};
+use crate::orphan::Orphans;
 use crate::quota;
 use crate::volume::SpaceRights;
 use extant_format::error::Corrupt;
@@ -414,7 +415,7 @@ impl Values {
         let Some(opened) = inode_of(entry).and_then(|ino| self.find(ino)) else { return 0 };
         let blocks =
             u32::try_from(block_count(env, &opened.ea)).unwrap_or(u32::MAX).min(extent_limit(env));
-        Alloc::INODE_CREDITS + 2 + extent::credits(env, &opened.ea, blocks)
+        END_CREDITS + extent::credits_of_new(env, blocks) + extent::credits(env, &opened.ea, blocks)
     }
 }
 
@@ -488,11 +489,12 @@ pub(super) fn inode_of(entry: &Entry) -> Option<u32> {
 fn destroy(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
     let mut end = block_count(env, ea);
     while end > 0 {
-        let left = extent::remove(env, step, ea, 0..end)?;
-        if left >= end && !step.extend(extent::credits(env, ea, 1) + Alloc::INODE_CREDITS)? {
+        let needed = extent::credits(env, ea, extent_limit(env)) + END_CREDITS;
+        let missing = needed.saturating_sub(step.credits_left());
+        if missing > 0 && !step.extend(missing)? {
             return leave_orphan(env, step, ea);
         }
-        end = left;
+        end = extent::remove(env, step, ea, 0..end)?;
     }
     mark_deleted(env, step, ea)?;
     ea.end_free();
@@ -527,14 +529,18 @@ fn block_count(env: &AttrEnv, ea: &Inode) -> u64 {
 /// Returns the credits of a [`NewValue`] of `len` bytes.
 pub(super) fn create_credits(env: &AttrEnv, len: usize) -> u32 {
     let blocks = len.div_ceil(env.block_size()) as u32;
-    Alloc::INODE_CREDITS + 1 + blocks + env.alloc.credits(blocks) + 2
+    Alloc::INODE_CREDITS + 1 + blocks + extent::credits_of_new(env, blocks) + 2
 }
 
-/// Returns the credits of [`Values::release`] for a value of the usual size.
+/// Returns the credits of [`Values::release`] for a value with blocks in one run: those of others
+/// are asked for as they are needed.
 pub(super) fn release_credits(env: &AttrEnv) -> u32 {
-    let blocks = (super::SIZE_MAX.div_ceil(env.block_size())) as u32;
-    Alloc::INODE_CREDITS + 1 + env.alloc.credits(blocks) + 4
+    extent::credits_of_new(env, 1) + env.alloc.credits(extent_limit(env)) + END_CREDITS
 }
+
+/// Credits of the end of a value, after or instead of the freeing of its blocks: its number, its
+/// slot, a block of revoke records, and an orphan record.
+const END_CREDITS: u32 = Alloc::INODE_CREDITS + 2 + Orphans::CREDITS;
 
 fn extent_limit(env: &AttrEnv) -> u32 {
     (super::SIZE_MAX.div_ceil(env.block_size())) as u32

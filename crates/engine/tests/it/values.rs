@@ -2,7 +2,9 @@
 //! value only, and values of the form without reference counts are freed with their owner.
 
 use extant_blocks::{Fault, FaultDevice, Op};
-use extant_engine::{Errno, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, XattrMode};
+use extant_engine::{
+    Errno, Falloc, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, SetAttr, XattrMode,
+};
 use extant_format::inode::InodeFlags;
 use extant_format::superblock::ErrorPolicy;
 use extant_format::types::Timestamp;
@@ -471,4 +473,69 @@ fn a_value_of_the_old_form_is_freed_with_its_owner() {
         fs.unmount().expect("unmount");
         Image::holding(&device.to_vec()).assert_clean();
     }
+}
+
+/// A nearly full file system of 4096 groups, in which the blocks for further values lie in a group
+/// of their own each, with many inodes: those of every fourth file lie in blocks of their own.
+fn fragmented() -> (Image, Fs, Vec<Node>) {
+    let args = ["-t", "ext4", "-b", "1024", "-g", "256", "-m", "0", "-N", "8192"];
+    let features = ["-O", "ea_inode,^resize_inode", "-J", "size=1"];
+    let image = Image::mke2fs(1 << 30, &[&args[..], &features].concat());
+    let fs = Fs::open(image.path(), &OpenOptions::new().memory(64 << 20).seed(7)).expect("open");
+    let root = fs.root().expect("root");
+    let create =
+        |name: &str| fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).expect("create");
+    let files: Vec<Node> = (0..1024).map(|n| create(&format!("file{n}"))).collect();
+    let write = OpenFlags { write: true, ..Default::default() };
+    let most = fs.open_file(&create("most"), write).expect("a file");
+    let mut end = 0;
+    for len in [1 << 22, 1 << 16, 1 << 10] {
+        while most.allocate(Falloc::Allocate, end, len).is_ok() {
+            end += len;
+        }
+    }
+    // The blocks that data must leave free lie together: values take them.
+    let mut others = files.iter().skip(2).step_by(3);
+    let mut add = || fs.set_xattr(others.next().expect("files"), BIG, &[1; 60_000], XattrMode::Any);
+    let mut added = 0;
+    while add().is_ok() {
+        added += 1;
+    }
+    for at in (0..end).step_by(256 << 10) {
+        most.allocate(Falloc::Punch, at, 1024).expect("a hole");
+    }
+    fs.sync().expect("sync");
+    (0..=added).for_each(|_| add().expect("a value"));
+    fs.sync().expect("sync");
+    (image, fs, files)
+}
+
+/// The blocks of a value lie in many groups, whose bitmaps and descriptors change with it. The
+/// credits suffice wherever in a transaction the change begins.
+#[test]
+fn values_in_many_groups_have_enough_credits() {
+    let (image, fs, files) = fragmented();
+    let before = fs.stats().journal.overdrawn;
+    for touched in (0..256).step_by(6) {
+        for node in files.iter().step_by(4).take(touched) {
+            fs.set_attr(node, &SetAttr { mode: Some(touched as u16), ..Default::default() })
+                .expect("a mode");
+        }
+        let value = vec![touched as u8; 60_000];
+        fs.set_xattr(&files[1], BIG, &value, XattrMode::Any)
+            .unwrap_or_else(|e| panic!("after {touched} inodes: {e}"));
+        assert!(!fs.is_read_only(), "after {touched} inodes");
+        fs.sync().expect("sync");
+        assert_eq!(fs.get_xattr(&files[1], BIG).expect("the value"), value);
+    }
+    assert_eq!(fs.stats().journal.overdrawn, before, "credits");
+    drop(files);
+    fs.unmount().expect("unmount");
+    // Where the transaction had no room for the frees of an old value, the next opening makes them.
+    image.leave_unjudged("values are recorded as orphans");
+    let again = Image::holding(&image.bytes());
+    let fs = open(&again);
+    assert_eq!(fs.recovery().orphans.invalid, 0);
+    fs.unmount().expect("unmount");
+    again.assert_clean();
 }
