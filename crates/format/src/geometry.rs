@@ -15,7 +15,7 @@ mod layout;
 #[cfg(test)]
 mod tests;
 
-pub use layout::{BaseMeta, SuperGroups};
+pub use layout::{BaseMeta, SuperGroups, has_super};
 
 /// Flag of an encoding: names must be valid text in the encoding.
 const STRICT_NAMES: u16 = 1;

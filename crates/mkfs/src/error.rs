@@ -12,7 +12,7 @@ pub enum Error {
     TooSmall(String),
     /// A feature that exists but that this crate does not support.
     Unsupported(String),
-    /// The device failed.
+    /// The device failed, or a source of content.
     Io(io::Error),
 }
 

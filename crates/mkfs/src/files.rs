@@ -1,15 +1,17 @@
-//! The inodes of a new file system: root, `lost+found`, journal, orphan file, the resize inode.
+//! The inodes that every new file system has beside its root: `lost+found`, journal, orphan file,
+//! quota files, the resize inode.
 
 use super::directory;
 use super::error::{Error, Result};
 use super::map;
 use super::options::Options;
+use super::population::{Demand, Population};
 use super::sizing::Sizes;
 use super::space::{Align, Taken};
 use extant_format::indirect::{DIND, pointers_per_block, put_pointer};
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::mmp::{MMP_SEQ_CLEAN, Mmp};
-use extant_format::quota::{self, QuotaKind, QuotaRecord};
+use extant_format::quota::{self, QuotaKind};
 use extant_format::superblock::JournalBackup;
 use extant_format::{
     BlockNr, Compat, FileType, Geometry, GroupNr, Incompat, Inode, InodeFlags, InodeNr, RoCompat,
@@ -18,7 +20,7 @@ use extant_format::{
 use std::ops::Range;
 
 /// Unit of the block count of inodes, in bytes.
-const SECTOR: u64 = 512;
+pub(super) const SECTOR: u64 = 512;
 
 /// Minimum size of `lost+found` in bytes, so that e2fsck can add names without allocating blocks.
 const LOST_FOUND_SIZE: u64 = 16 << 10;
@@ -27,7 +29,7 @@ const LOST_FOUND_SIZE: u64 = 16 << 10;
 const LOST_FOUND_BLOCKS: u64 = 12;
 
 /// The files of a new file system.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Files {
     /// Inodes in ascending order.
     pub inodes: Vec<(InodeNr, Inode)>,
@@ -35,6 +37,10 @@ pub(super) struct Files {
     pub blocks: Vec<(u64, Vec<u8>)>,
     /// Blocks that must be zero before the others are written.
     pub zeroes: Vec<Range<u64>>,
+    /// Blocks of the root directory, in order.
+    pub root: Vec<Range<u64>>,
+    /// Quota files, whose content follows from the usage of all files.
+    quotas: Vec<(QuotaKind, Vec<Range<u64>>)>,
 }
 
 impl Files {
@@ -43,16 +49,60 @@ impl Files {
         self.inodes.last().map_or(InodeNr::NONE, |(ino, _)| *ino)
     }
 
-    /// Returns the directories.
-    pub(super) fn directories(&self) -> impl Iterator<Item = InodeNr> + '_ {
-        self.inodes.iter().filter(|(_, inode)| inode.is_dir()).map(|(ino, _)| *ino)
+    /// Returns an inode of the file system's own.
+    pub(super) fn inode(&self, ino: InodeNr) -> Option<&Inode> {
+        let at = self.inodes.binary_search_by_key(&ino, |(ino, _)| *ino).ok()?;
+        self.inodes.get(at).map(|(_, inode)| inode)
     }
+
+    /// Returns the blocks of the quota files with the usage of all files: that of the population,
+    /// and of `lost+found`.
+    pub(super) fn quota_blocks(
+        &self,
+        geo: &Geometry,
+        demand: &Demand,
+        population: &dyn Population,
+    ) -> Vec<(u64, Vec<u8>)> {
+        let size = geo.block_size as usize;
+        let lost_found = self.inodes.iter().find(|(ino, _)| ino.0 == geo.first_ino);
+        let lost_found = lost_found.map_or(0, |(_, inode)| inode.blocks * SECTOR);
+        let mut blocks = Vec::new();
+        for (kind, pieces) in &self.quotas {
+            let mut records = demand.unused_records(*kind);
+            for record in &mut records {
+                (record.inodes, record.space) = population.usage(*kind, record.id);
+                if record.id == 0 {
+                    record.inodes += 1;
+                    record.space += lost_found;
+                }
+            }
+            let content = quota::new_file(*kind, &records);
+            let padded =
+                |part: &[u8]| part.iter().copied().chain(std::iter::repeat(0)).take(size).collect();
+            let places = pieces.iter().cloned().flatten();
+            blocks.extend(places.zip(content.chunks(size).map(padded)));
+        }
+        blocks
+    }
+
+    /// Returns the number of directories among these inodes.
+    pub(super) fn directories(&self, inodes: Range<u32>) -> u32 {
+        let within = |(ino, inode): &&(InodeNr, Inode)| inodes.contains(&ino.0) && inode.is_dir();
+        self.inodes.iter().filter(within).count() as u32
+    }
+}
+
+/// Returns the inode of the project quota file: the first free one after `lost+found` and the
+/// orphan file.
+fn project_quota(geo: &Geometry) -> InodeNr {
+    InodeNr(geo.first_ino + 1 + u32::from(geo.compat(Compat::ORPHAN_FILE)))
 }
 
 /// Builder of the files.
 pub(super) struct Builder<'a> {
     geo: &'a Geometry,
     options: &'a Options,
+    demand: &'a Demand,
     sizes: &'a Sizes,
     time: Timestamp,
     taken: &'a mut Taken,
@@ -63,19 +113,19 @@ impl<'a> Builder<'a> {
     /// Returns a builder without inodes, which allocates blocks in `taken`.
     pub(super) fn new(
         geo: &'a Geometry,
-        options: &'a Options,
+        (options, demand): (&'a Options, &'a Demand),
         sizes: &'a Sizes,
         time: Timestamp,
         taken: &'a mut Taken,
     ) -> Builder<'a> {
-        Builder { geo, options, sizes, time, taken, files: Files::default() }
+        Builder { geo, options, demand, sizes, time, taken, files: Files::default() }
     }
 
     /// Makes all inodes, allocates their blocks, and sets their fields in the superblock.
     pub(super) fn make(mut self, sb: &mut Superblock) -> Result<Files> {
         self.reserved();
+        self.files.root = self.allocate(self.demand.root_blocks, self.start())?;
         let lost_found = InodeNr(self.geo.first_ino);
-        self.root(lost_found)?;
         self.lost_found(lost_found)?;
         if self.geo.compat(Compat::RESIZE_INODE) {
             self.resize()?;
@@ -130,16 +180,6 @@ impl<'a> Builder<'a> {
         inode
     }
 
-    fn root(&mut self, lost_found: InodeNr) -> Result<()> {
-        let ino = InodeNr::ROOT;
-        let mut inode = self.inode(FileType::Directory, self.options.root_mode);
-        (inode.uid, inode.gid) = self.options.root_owner;
-        inode.links = 3;
-        let entries = [(ino, &b"."[..]), (ino, b".."), (lost_found, b"lost+found")];
-        let content = directory::block(self.geo, inode.seed(self.geo, ino), &entries);
-        self.directory(ino, inode, vec![content])
-    }
-
     fn lost_found(&mut self, ino: InodeNr) -> Result<()> {
         let mut inode = self.inode(FileType::Directory, 0o700);
         inode.links = 2;
@@ -179,7 +219,8 @@ impl<'a> Builder<'a> {
     fn journal(&mut self, sb: &mut Superblock) -> Result<()> {
         let (ino, inode) = (InodeNr::JOURNAL, self.inode(FileType::Regular, 0o600));
         let total = self.sizes.journal_blocks + self.sizes.fast_commit_blocks;
-        let pieces = self.allocate(total.into(), self.middle())?;
+        let near = if self.demand.packed { self.start() } else { self.middle() };
+        let pieces = self.allocate(total.into(), near)?;
         let mut content = vec![0; self.geo.block_size as usize];
         let mut journal = JournalSuperblock::new(self.geo.block_size, total, sb.uuid());
         journal.raw_mut().num_fc_blks.set(self.sizes.fast_commit_blocks);
@@ -211,30 +252,20 @@ impl<'a> Builder<'a> {
         self.geo.ro_compat(RoCompat::QUOTA) && wanted
     }
 
-    /// Makes the quota files, with the usage of the directories made so far.
+    /// Makes the quota files. Their sizes follow from the numbers that own files.
     fn quotas(&mut self, sb: &mut Superblock) -> Result<()> {
-        let charged = |ino: InodeNr| ino == InodeNr::ROOT || ino.0 == self.geo.first_ino;
-        let files: Vec<(InodeNr, Inode)> =
-            self.files.inodes.iter().filter(|(ino, _)| charged(*ino)).cloned().collect();
-        // The first free number: root, `lost+found` and the orphan file exist already.
-        let next =
-            InodeNr(self.geo.first_ino + 1 + u32::from(self.geo.compat(Compat::ORPHAN_FILE)));
-        let places = [InodeNr::USER_QUOTA, InodeNr::GROUP_QUOTA, next];
+        let places = [InodeNr::USER_QUOTA, InodeNr::GROUP_QUOTA, project_quota(self.geo)];
         for (kind, ino) in QuotaKind::ALL.into_iter().zip(places) {
             if !self.counts(kind) {
                 continue;
             }
-            let mut records: Vec<QuotaRecord> = Vec::new();
-            for (_, file) in &files {
-                let id = [file.uid, file.gid, file.projid][kind.index()];
-                let at = records.iter().position(|record| record.id == id).unwrap_or(records.len());
-                if at == records.len() {
-                    records.push(QuotaRecord { id, ..QuotaRecord::default() });
-                }
-                records[at].inodes += 1;
-                records[at].space += file.blocks * SECTOR;
-            }
-            self.quota_file(kind, ino, &records)?;
+            let len = quota::new_file(kind, &self.demand.unused_records(kind)).len();
+            let blocks = len.div_ceil(self.geo.block_size as usize) as u64;
+            let pieces = self.allocate(blocks, self.start())?;
+            self.files.quotas.push((kind, pieces.clone()));
+            let mut inode = self.inode(FileType::Regular, 0o600);
+            inode.flags |= InodeFlags::IMMUTABLE;
+            self.mapped(ino, inode, &pieces)?;
             match kind {
                 QuotaKind::User => sb.set_usr_quota_inum(ino),
                 QuotaKind::Group => sb.set_grp_quota_inum(ino),
@@ -242,19 +273,6 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(())
-    }
-
-    fn quota_file(&mut self, kind: QuotaKind, ino: InodeNr, records: &[QuotaRecord]) -> Result<()> {
-        let size = self.geo.block_size as usize;
-        let content = quota::new_file(kind, records);
-        let pieces = self.allocate(content.len().div_ceil(size) as u64, self.start())?;
-        let padded =
-            |part: &[u8]| part.iter().copied().chain(std::iter::repeat(0)).take(size).collect();
-        let places = pieces.iter().cloned().flatten();
-        self.files.blocks.extend(places.zip(content.chunks(size).map(padded)));
-        let mut inode = self.inode(FileType::Regular, 0o600);
-        inode.flags |= InodeFlags::IMMUTABLE;
-        self.mapped(ino, inode, &pieces)
     }
 
     /// Makes the resize inode, which owns the reserved descriptor blocks. Each block lists its
@@ -310,7 +328,7 @@ impl<'a> Builder<'a> {
             inode.flags |= InodeFlags::EXTENTS;
         }
         let near = pieces.first().map_or(0, |piece| piece.start);
-        let map = map::build(geo, inode.seed(geo, ino), pieces, &mut || {
+        let map = map::build_map(geo, inode.seed(geo, ino), &map::dense(pieces), &mut || {
             self.allocate(1, near).map(|pieces| pieces.first().map_or(0, |piece| piece.start))
         })?;
         let blocks: u64 = pieces.iter().map(|piece| piece.end - piece.start).sum();

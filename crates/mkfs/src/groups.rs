@@ -4,6 +4,7 @@ use super::error::Result;
 use super::files::Files;
 use super::options::{Options, Zeroing};
 use super::output::Output;
+use super::population::Population;
 use super::space::Taken;
 use super::tables::Tables;
 use extant_format::{Geometry, GroupDesc, GroupFlags, GroupNr, InodeNr, bitmap};
@@ -14,8 +15,9 @@ pub(super) struct Groups<'a> {
     geo: &'a Geometry,
     tables: &'a Tables,
     taken: &'a Taken,
+    files: &'a Files,
+    population: &'a dyn Population,
     last_inode: InodeNr,
-    directories: Vec<InodeNr>,
     /// Descriptors of all groups.
     pub descriptors: Vec<GroupDesc>,
 }
@@ -25,12 +27,12 @@ impl<'a> Groups<'a> {
         geo: &'a Geometry,
         tables: &'a Tables,
         taken: &'a Taken,
-        files: &Files,
+        files: &'a Files,
+        population: &'a dyn Population,
     ) -> Self {
-        let directories = files.directories().collect();
-        let last_inode = files.last_inode();
-        let mut groups =
-            Self { geo, tables, taken, last_inode, directories, descriptors: Vec::new() };
+        let last_inode = InodeNr(files.last_inode().0 + population.inodes());
+        let descriptors = Vec::new();
+        let mut groups = Self { geo, tables, taken, files, population, last_inode, descriptors };
         groups.descriptors = (0..geo.groups_count).map(|group| groups.describe(group)).collect();
         groups
     }
@@ -51,7 +53,7 @@ impl<'a> Groups<'a> {
         let geo = self.geo;
         let [block_bitmap, inode_bitmap, table] = self.tables.of(geo, group);
         let used = self.used_inodes(group);
-        let in_group = |ino: &&InodeNr| (ino.0 - 1) / geo.inodes_per_group == group;
+        let first = group * geo.inodes_per_group + 1;
         let taken = self.taken.clusters(self.blocks(group), geo.cluster_bits);
         GroupDesc {
             block_bitmap: block_bitmap.start,
@@ -59,11 +61,17 @@ impl<'a> Groups<'a> {
             inode_table: table.start,
             free_clusters: geo.clusters_in_group(GroupNr(group)).saturating_sub(taken as u32),
             free_inodes: geo.inodes_per_group - used,
-            used_dirs: self.directories.iter().filter(in_group).count() as u32,
+            used_dirs: self.directories(first..first.saturating_add(geo.inodes_per_group)),
             flags: self.flags(group),
             itable_unused: if geo.has_group_checksums() { geo.inodes_per_group - used } else { 0 },
             ..GroupDesc::default()
         }
+    }
+
+    /// Returns the number of directories among these inodes.
+    fn directories(&self, inodes: Range<u32>) -> u32 {
+        let root = u32::from(inodes.contains(&InodeNr::ROOT.0));
+        root + self.files.directories(inodes.clone()) + self.population.directories(inodes)
     }
 
     /// Returns the flags of a group. A group without inodes needs no inode bitmap, a group with
@@ -167,24 +175,23 @@ impl<'a> Groups<'a> {
     }
 
     /// Writes the inodes.
-    pub(super) fn write_inode_tables(&self, files: &Files, out: &mut Output<'_>) -> Result<()> {
+    pub(super) fn write_inode_tables(&self, out: &mut Output<'_>) -> Result<()> {
         let groups = self.last_inode.0.div_ceil(self.geo.inodes_per_group);
-        (0..groups).try_for_each(|group| self.write_inodes(group, files, out))
+        (0..groups).try_for_each(|group| self.write_inodes(group, out))
     }
 
     /// Writes the blocks of a group's table up to its last inode in use.
-    fn write_inodes(&self, group: u32, files: &Files, out: &mut Output<'_>) -> Result<()> {
+    fn write_inodes(&self, group: u32, out: &mut Output<'_>) -> Result<()> {
         let geo = self.geo;
         let size = usize::from(geo.inode_size);
-        let used =
-            self.used_inodes(group).div_ceil(geo.inodes_per_block()) * geo.inodes_per_block();
-        let mut slots = vec![0; used as usize * size];
-        for (ino, inode) in
-            files.inodes.iter().filter(|(ino, _)| (ino.0 - 1) / geo.inodes_per_group == group)
-        {
-            let at = ((ino.0 - 1) % geo.inodes_per_group) as usize * size;
-            if let Some(slot) = slots.get_mut(at..at + size) {
-                inode.encode(slot, geo, *ino)?;
+        let used = self.used_inodes(group);
+        let slots = used.div_ceil(geo.inodes_per_block()) * geo.inodes_per_block();
+        let mut slots = vec![0; slots as usize * size];
+        let first = group * geo.inodes_per_group + 1;
+        for (ino, slot) in (first..first + used).map(InodeNr).zip(slots.chunks_exact_mut(size)) {
+            match self.files.inode(ino) {
+                Some(inode) => inode.encode(slot, geo, ino)?,
+                None => self.population.encode(ino, slot)?,
             }
         }
         let [_, _, table] = self.tables.of(geo, group);

@@ -1,47 +1,69 @@
-//! Maps of files that are wholly allocated: extent trees and indirect blocks.
+//! Maps of files: extent trees and indirect blocks.
 
 use super::error::{Error, Result};
-use extant_format::extent::{self, Index, Leaf, NodeMut, ROOT_SIZE, seal_extent_block};
+use extant_format::extent::{
+    self, Index, Leaf, MAX_LOGICAL, NodeMut, ROOT_SIZE, seal_extent_block,
+};
 use extant_format::indirect::{DIRECT, TIND, pointers_per_block, put_pointer};
 use extant_format::{Geometry, Incompat};
 use std::ops::Range;
 
 /// A file's map: the `i_block` area of its inode, and its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Map {
+#[non_exhaustive]
+pub struct FileMap {
+    /// The `i_block` area.
     pub i_block: [u8; ROOT_SIZE],
     /// Nodes of the tree, or indirect blocks, with their places.
     pub nodes: Vec<(u64, Vec<u8>)>,
 }
 
+/// The first logical block of a run, and its physical blocks.
+pub type MappedRun = (u64, Range<u64>);
+
 /// Allocates the block of a new node.
 pub(super) type NewNode<'a> = dyn FnMut() -> Result<u64> + 'a;
 
-/// Maps the blocks of `pieces`, in order, from logical block 0 on; `seed` is the inode's.
-pub(super) fn build(
+/// Maps runs of blocks, ascending; `seed` is the inode's. `new_node` allocates the blocks of the
+/// map one by one.
+///
+/// # Errors
+/// [`Error::Invalid`] for blocks that the kind of map cannot reach; those of `new_node`.
+pub fn build_map(
     geo: &Geometry,
     seed: u32,
-    pieces: &[Range<u64>],
+    runs: &[MappedRun],
     new_node: &mut NewNode<'_>,
-) -> Result<Map> {
+) -> Result<FileMap> {
     if geo.incompat(Incompat::EXTENTS) {
-        extents(geo, seed, pieces, new_node)
+        extents(geo, seed, runs, new_node)
     } else {
-        indirect(geo, pieces, new_node)
+        indirect(geo, runs, new_node)
     }
 }
 
-fn leaves(pieces: &[Range<u64>]) -> Result<Vec<Leaf>> {
+/// Returns the runs of a file without holes, whose blocks are `pieces`.
+pub(super) fn dense(pieces: &[Range<u64>]) -> Vec<MappedRun> {
+    let mut logical = 0;
+    let mut runs = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        runs.push((logical, piece.clone()));
+        logical += piece.end - piece.start;
+    }
+    runs
+}
+
+fn leaves(runs: &[MappedRun]) -> Result<Vec<Leaf>> {
     let most = u64::from(extent::MAX_WRITTEN_LEN);
     let mut leaves = Vec::new();
-    let mut logical = 0u64;
-    for piece in pieces {
-        let mut at = piece.start;
-        while at < piece.end {
-            let len = (piece.end - at).min(most);
-            let lblk = u32::try_from(logical)
-                .map_err(|_| Error::Invalid("a file of more than 2^32 blocks".into()))?;
-            leaves.push(Leaf { lblk, len: len as u16, unwritten: false, pblk: at });
+    for (logical, blocks) in runs {
+        let (mut logical, mut at) = (*logical, blocks.start);
+        while at < blocks.end {
+            let len = (blocks.end - at).min(most);
+            if logical + len - 1 > MAX_LOGICAL.into() {
+                return Error::invalid("a file of more than 2^32 - 1 blocks");
+            }
+            leaves.push(Leaf { lblk: logical as u32, len: len as u16, unwritten: false, pblk: at });
             at += len;
             logical += len;
         }
@@ -53,14 +75,14 @@ fn leaves(pieces: &[Range<u64>]) -> Result<Vec<Leaf>> {
 fn extents(
     geo: &Geometry,
     seed: u32,
-    pieces: &[Range<u64>],
+    runs: &[MappedRun],
     new_node: &mut NewNode<'_>,
-) -> Result<Map> {
+) -> Result<FileMap> {
     let mut tree = ExtentTree { geo, seed, nodes: Vec::new() };
     let mut i_block = [0; ROOT_SIZE];
-    let leaves = leaves(pieces)?;
+    let leaves = leaves(runs)?;
     if NodeMut::init(&mut i_block, 0).set_leaves(&leaves) {
-        return Ok(Map { i_block, nodes: tree.nodes });
+        return Ok(FileMap { i_block, nodes: tree.nodes });
     }
     let room = usize::from(extent::capacity(geo.block_size as usize));
     let mut indexes = Vec::new();
@@ -70,7 +92,7 @@ fn extents(
     }
     for depth in 1..=extent::MAX_DEPTH {
         if NodeMut::init(&mut i_block, depth).set_indexes(&indexes) {
-            return Ok(Map { i_block, nodes: tree.nodes });
+            return Ok(FileMap { i_block, nodes: tree.nodes });
         }
         let mut above = Vec::new();
         for chunk in indexes.chunks(room) {
@@ -110,17 +132,17 @@ impl ExtentTree<'_> {
 
 /// Fills direct pointers, then one tree of indirect blocks after the other, as far as the file
 /// reaches.
-fn indirect(geo: &Geometry, pieces: &[Range<u64>], new_node: &mut NewNode<'_>) -> Result<Map> {
-    let mut map = Map { i_block: [0; ROOT_SIZE], nodes: Vec::new() };
-    let mut data = pieces.iter().cloned().flatten().peekable();
+fn indirect(geo: &Geometry, runs: &[MappedRun], new_node: &mut NewNode<'_>) -> Result<FileMap> {
+    let mut map = FileMap { i_block: [0; ROOT_SIZE], nodes: Vec::new() };
+    let mut data =
+        runs.iter().flat_map(|(logical, blocks)| (*logical..).zip(blocks.clone())).peekable();
     let mut root = [0; ROOT_SIZE];
+    let mut first = 0;
     for n in 0..=TIND {
-        if data.peek().is_none() {
-            break;
-        }
         let levels = n.saturating_sub(DIRECT - 1);
-        let place = map.pointers(geo, levels, &mut data, new_node)?;
+        let place = map.pointers(geo, (levels, first), &mut data, new_node)?;
         put_pointer(&mut root, n, place);
+        first += span(geo, levels);
     }
     if data.peek().is_some() {
         return Error::invalid("a file of more blocks than indirect blocks reach");
@@ -129,26 +151,35 @@ fn indirect(geo: &Geometry, pieces: &[Range<u64>], new_node: &mut NewNode<'_>) -
     Ok(map)
 }
 
-impl Map {
+/// Returns the number of blocks below a pointer with this number of levels.
+fn span(geo: &Geometry, levels: usize) -> u64 {
+    u64::from(pointers_per_block(geo.block_size)).pow(levels as u32)
+}
+
+impl FileMap {
     /// Returns the next data block (no levels), or builds an indirect block with this number of
-    /// levels over the next data blocks. The recursion depth is at most three.
+    /// levels over the data blocks from logical block `first` on; 0 if all are holes. The recursion
+    /// depth is at most three.
     fn pointers(
         &mut self,
         geo: &Geometry,
-        levels: usize,
-        data: &mut std::iter::Peekable<impl Iterator<Item = u64>>,
+        (levels, first): (usize, u64),
+        data: &mut std::iter::Peekable<impl Iterator<Item = (u64, u64)>>,
         new_node: &mut NewNode<'_>,
     ) -> Result<u32> {
+        if data.peek().is_none_or(|(logical, _)| *logical >= first + span(geo, levels)) {
+            return Ok(0);
+        }
         if levels == 0 {
-            return narrow(data.next().unwrap_or(0));
+            return narrow(data.next().map_or(0, |(_, block)| block));
         }
         let place = narrow(new_node()?)?;
         let mut block = vec![0; geo.block_size as usize];
-        for n in 0..pointers_per_block(geo.block_size) as usize {
-            if data.peek().is_none() {
-                break;
-            }
-            put_pointer(&mut block, n, self.pointers(geo, levels - 1, data, new_node)?);
+        let below = span(geo, levels - 1);
+        for n in 0..pointers_per_block(geo.block_size) {
+            let first = first + u64::from(n) * below;
+            let pointer = self.pointers(geo, (levels - 1, first), data, new_node)?;
+            put_pointer(&mut block, n as usize, pointer);
         }
         self.nodes.push((place.into(), block));
         Ok(place)
@@ -171,14 +202,16 @@ mod tests {
         let mut options = Options { block_size: Some(1024), ..Options::default() };
         options.apply_features(list).unwrap();
         let features = crate::features::choose(&options).unwrap();
-        let sizes = Sizes::new(&options, features, 1 << 30).unwrap();
+        let sizes = Sizes::new(&options, features, 1 << 30, false).unwrap();
         let identity = superblock::Identity::new(&options);
         Geometry::new(&superblock::build(&options, &sizes, &identity).unwrap()).unwrap()
     }
 
     #[test]
     fn few_pieces_lie_in_the_root() {
-        let map = build(&geometry(""), 1, &[100..200, 300..301], &mut || unreachable!()).unwrap();
+        let map =
+            build_map(&geometry(""), 1, &dense(&[100..200, 300..301]), &mut || unreachable!())
+                .unwrap();
         let node = Node::parse(&map.i_block, None).unwrap();
         assert_eq!((node.len(), map.nodes.len()), (2, 0));
     }
@@ -191,7 +224,7 @@ mod tests {
             next += 1;
             Ok(next)
         };
-        let map = build(&geometry(""), 1, &pieces, &mut new_node).unwrap();
+        let map = build_map(&geometry(""), 1, &dense(&pieces), &mut new_node).unwrap();
         assert_eq!(map.nodes.len(), 1000usize.div_ceil(84) + 1);
         let root = Node::parse(&map.i_block, None).unwrap();
         assert_eq!((root.header().depth, root.len()), (2, 1));
@@ -206,7 +239,8 @@ mod tests {
             Ok(next)
         };
         let blocks = 12 + 256 + 300;
-        let map = build(&geo, 0, &[1000..1100, 1100..1000 + blocks], &mut new_node).unwrap();
+        let map =
+            build_map(&geo, 0, &dense(&[1000..1100, 1100..1000 + blocks]), &mut new_node).unwrap();
         assert_eq!(map.nodes.len(), 1 + 1 + 2);
         assert_eq!(pointer(&map.i_block, 11), 1011);
         assert_eq!(pointer(&map.i_block, 12), 500_001);

@@ -241,7 +241,6 @@ impl Options {
         }
         Ok(())
     }
-
     /// Returns the request for a feature: set, cleared, or none.
     pub(super) fn asked(&self, feature: Feature) -> Option<bool> {
         let only = |on| {

@@ -39,6 +39,11 @@ impl<'a> Output<'a> {
         self.written + self.pending.len() as u64
     }
 
+    /// Counts bytes that another writer wrote to the device.
+    pub(super) fn elsewhere(&mut self, bytes: u64) {
+        self.written += bytes;
+    }
+
     /// Writes whole blocks from `block` on.
     pub(super) fn blocks(&mut self, block: u64, data: &[u8]) -> Result<()> {
         self.bytes(block * self.block_size, data)

@@ -2,6 +2,7 @@
 
 use super::error::{Error, Result};
 use super::options::{Length, Options};
+use extant_format::geometry::has_super;
 use extant_format::{Compat, Feature, Features, Incompat, RoCompat, orphan};
 
 /// The sizes from which the superblock is made.
@@ -49,8 +50,14 @@ fn by_size(bytes: u64) -> (u64, u32) {
 }
 
 impl Sizes {
-    /// Computes the sizes for a device of `device_len` bytes.
-    pub(super) fn new(options: &Options, features: Features, device_len: u64) -> Result<Sizes> {
+    /// Computes the sizes for a device of `device_len` bytes. A last group is kept if it is large
+    /// enough for mke2fs, or with `packed`, if it is large enough for its metadata.
+    pub(super) fn new(
+        options: &Options,
+        features: Features,
+        device_len: u64,
+        packed: bool,
+    ) -> Result<Sizes> {
         let bytes = options.size.unwrap_or(device_len);
         if bytes > device_len {
             return Error::too_small(format_args!("{bytes} bytes asked for, {device_len} there"));
@@ -78,7 +85,7 @@ impl Sizes {
             orphan_blocks: 0,
         };
         sizes.check_blocks(options)?;
-        sizes.divide(options, bytes)?;
+        sizes.divide(options, bytes, packed)?;
         sizes.reserved_blocks = reserved(options, sizes.blocks)?;
         sizes.journal(options)?;
         sizes.orphan_file(options)?;
@@ -143,7 +150,7 @@ impl Sizes {
 
     /// Computes groups and inodes. A last group with too few blocks after its metadata is left out,
     /// and then everything is computed again.
-    fn divide(&mut self, options: &Options, bytes: u64) -> Result<()> {
+    fn divide(&mut self, options: &Options, bytes: u64, packed: bool) -> Result<()> {
         loop {
             let data = self.blocks.saturating_sub(self.first_data_block.into());
             let groups = data.div_ceil(self.blocks_per_group());
@@ -153,7 +160,8 @@ impl Sizes {
             self.reserved_gdt_blocks = self.reserved_descriptors(options)?;
             let last = data % self.blocks_per_group();
             let overhead = self.group_overhead();
-            if groups > 0 && (last == 0 || last >= overhead + MIN_LAST_GROUP) {
+            let least = if packed { self.least_group(options) } else { overhead + MIN_LAST_GROUP };
+            if groups > 0 && (last == 0 || last >= least) {
                 return Ok(());
             }
             if groups <= 1 {
@@ -161,6 +169,25 @@ impl Sizes {
             }
             self.blocks -= last;
         }
+    }
+
+    /// Returns the number of blocks that the last group must have for the metadata that lies there.
+    fn least_group(&self, options: &Options) -> u64 {
+        let last = self.groups.saturating_sub(1);
+        let backups = backup_groups(options.backup_superblocks, self.groups);
+        // The tables of a flexible group lie in it, from its first group on.
+        let tables = if !last.is_multiple_of(1 << self.flex_bits.min(31)) {
+            1
+        } else {
+            2 + u64::from(self.inodes_per_group.div_ceil(self.inodes_per_block()))
+        };
+        let copy = has_super(&self.features, backups, last);
+        if self.features.incompat.contains(Incompat::META_BG) {
+            return tables + 2;
+        }
+        let descriptors = u64::from(self.groups).div_ceil(self.descs_per_block());
+        let copied = 1 + descriptors + u64::from(self.reserved_gdt_blocks);
+        tables + if copy { copied } else { 0 }
     }
 
     /// Returns an upper bound of the blocks of a group's own metadata.
@@ -299,6 +326,13 @@ impl Sizes {
     }
 }
 
+/// Returns the groups of the superblock copies with `sparse_super2`: the second and the last.
+pub(super) fn backup_groups(wanted: u8, groups: u32) -> [u32; 2] {
+    let first = u32::from(wanted >= 1 && groups > 1);
+    let last = if wanted >= 2 && groups > 2 { groups - 1 } else { 0 };
+    [first, last]
+}
+
 /// The reserved inodes, `lost+found`, the orphan file and a few for use.
 const FEWEST_INODES: u64 = 16;
 
@@ -394,7 +428,7 @@ mod tests {
         let mut options = Options::default();
         options.apply_features(list)?;
         edit(&mut options);
-        Sizes::new(&options, choose(&options)?, bytes)
+        Sizes::new(&options, choose(&options)?, bytes, false)
     }
 
     #[test]
@@ -449,5 +483,14 @@ mod tests {
             1024
         );
         assert!(sizes("", 1 << 30, |o| o.resize_limit = Some(Length::Blocks(1))).is_err());
+    }
+
+    #[test]
+    fn backups_need_groups() {
+        assert_eq!(backup_groups(2, 1), [0, 0]);
+        assert_eq!(backup_groups(2, 2), [1, 0]);
+        assert_eq!(backup_groups(2, 9), [1, 8]);
+        assert_eq!(backup_groups(1, 9), [1, 0]);
+        assert_eq!(backup_groups(0, 9), [0, 0]);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::error::{Error, Result};
 use super::options::Options;
-use super::sizing::Sizes;
+use super::sizing::{Sizes, backup_groups};
 use extant_format::checksum::uuid_seed;
 use extant_format::superblock::{CHECKSUM_TYPE_CRC32C, DefaultMountOpts, SuperFlags};
 use extant_format::{Compat, Features, Incompat, InodeNr, RoCompat, Superblock, Timestamp};
@@ -28,6 +28,13 @@ impl Identity {
             hash_seed: options.hash_seed.unwrap_or(hash_seed),
             time: options.time.unwrap_or_else(now),
         }
+    }
+
+    /// Sets the identity in options, so that it does not change any more.
+    pub(super) fn fix(self, options: &mut Options) {
+        options.uuid = Some(self.uuid);
+        options.hash_seed = Some(self.hash_seed);
+        options.time = Some(self.time);
     }
 
     fn seconds(&self) -> u64 {
@@ -135,13 +142,6 @@ fn layout(sb: &mut Superblock, options: &Options, sizes: &Sizes) {
     }
 }
 
-/// Returns the groups of the superblock copies with `sparse_super2`: the second and the last.
-fn backup_groups(wanted: u8, groups: u32) -> [u32; 2] {
-    let first = u32::from(wanted >= 1 && groups > 1);
-    let last = if wanted >= 2 && groups > 2 { groups - 1 } else { 0 };
-    [first, last]
-}
-
 fn policy(sb: &mut Superblock, options: &Options, identity: &Identity) {
     sb.set_error_policy(options.errors);
     sb.set_max_mnt_count(NO_MAX_MOUNTS);
@@ -176,14 +176,5 @@ mod tests {
         assert_eq!((a.uuid[6] >> 4, a.uuid[8] >> 6), (4, 2));
         let random = Options::default();
         assert_ne!(Identity::new(&random).uuid, Identity::new(&random).uuid);
-    }
-
-    #[test]
-    fn backups_need_groups() {
-        assert_eq!(backup_groups(2, 1), [0, 0]);
-        assert_eq!(backup_groups(2, 2), [1, 0]);
-        assert_eq!(backup_groups(2, 9), [1, 8]);
-        assert_eq!(backup_groups(1, 9), [1, 0]);
-        assert_eq!(backup_groups(0, 9), [0, 0]);
     }
 }

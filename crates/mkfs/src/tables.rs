@@ -10,7 +10,7 @@ use extant_format::{Geometry, GroupNr};
 use std::ops::Range;
 
 /// The first block of each group's bitmaps and table, by group.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Tables {
     pub block_bitmaps: Vec<u64>,
     pub inode_bitmaps: Vec<u64>,

@@ -7,7 +7,7 @@
 
 use super::Geometry;
 use crate::error::{Corrupt, Result};
-use crate::features::{Compat, RoCompat};
+use crate::features::{Compat, Features, RoCompat};
 use crate::types::{BlockNr, GroupNr, InodeNr};
 use std::ops::Range;
 
@@ -63,6 +63,21 @@ fn power_above(base: u32, number: u32) -> Option<u32> {
         power = power.checked_mul(base)?;
     }
     Some(power)
+}
+
+/// Returns whether a group starts with a copy of the superblock, in a file system with these
+/// features; `backups` are the groups of the copies with `sparse_super2`.
+pub fn has_super(features: &Features, backups: [u32; 2], group: u32) -> bool {
+    if group == 0 {
+        return true;
+    }
+    if features.compat.contains(Compat::SPARSE_SUPER2) {
+        return backups.contains(&group);
+    }
+    if !features.ro_compat.contains(RoCompat::SPARSE_SUPER) || group == 1 {
+        return true;
+    }
+    group % 2 == 1 && [3, 5, 7].into_iter().any(|base| is_power_of(base, group))
 }
 
 impl Geometry {
@@ -184,17 +199,7 @@ impl Geometry {
 
     /// Returns whether the group starts with a copy of the superblock.
     pub fn has_super(&self, group: GroupNr) -> bool {
-        let group = group.0;
-        if group == 0 {
-            return true;
-        }
-        if self.compat(Compat::SPARSE_SUPER2) {
-            return self.backup_bgs.contains(&group);
-        }
-        if !self.ro_compat(RoCompat::SPARSE_SUPER) || group == 1 {
-            return true;
-        }
-        group % 2 == 1 && [3, 5, 7].into_iter().any(|base| is_power_of(base, group))
+        has_super(&self.features, self.backup_bgs, group.0)
     }
 
     /// Returns the groups that carry superblock copies, group 0 first.

@@ -1,0 +1,67 @@
+//! The interface to the content of a new file system: the root directory and everything below it.
+
+use super::error::Result;
+use super::options::Options;
+use extant_blocks::BlockDevice;
+use extant_format::InodeNr;
+use extant_format::quota::{QuotaKind, QuotaRecord};
+use std::ops::Range;
+
+/// The part of the content that the layout must know before it can place anything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Demand {
+    /// Blocks of the root directory.
+    pub root_blocks: u64,
+    /// The users, groups and projects that own something, for the quota files; see
+    /// [`QuotaKind::index`].
+    pub owners: [Vec<u32>; 3],
+    /// Whether the journal follows the other metadata, so that free space is in one run, and the
+    /// last group may be as small as its metadata allows. Otherwise the journal lies in the middle,
+    /// and the last group has some free blocks at least, as with mke2fs.
+    pub packed: bool,
+}
+
+impl Demand {
+    /// Returns the demand of a root with `root_blocks` blocks.
+    pub fn new(root_blocks: u64, owners: [Vec<u32>; 3], packed: bool) -> Demand {
+        Demand { root_blocks, owners, packed }
+    }
+
+    /// Returns the demand of an empty root.
+    pub(super) fn empty(options: &Options) -> Demand {
+        let (uid, gid) = options.root_owner;
+        let owners = [uid, gid, 0].map(|id| if id == 0 { vec![0] } else { vec![id, 0] });
+        Demand { root_blocks: 1, owners, packed: false }
+    }
+
+    pub(super) fn unused_records(&self, kind: QuotaKind) -> Vec<QuotaRecord> {
+        let owners = self.owners.get(kind.index()).into_iter().flatten();
+        owners.map(|id| QuotaRecord { id: *id, ..QuotaRecord::default() }).collect()
+    }
+}
+
+/// The content of a new file system: inode 2, and the inodes from
+/// [`FsLayout::first_inode`](crate::FsLayout::first_inode) on, without gaps.
+pub trait Population: Sync {
+    /// Returns the number of inodes beside the root.
+    fn inodes(&self) -> u32;
+
+    /// Returns the number of directories among these inodes, the root not counted.
+    fn directories(&self, inodes: Range<u32>) -> u32;
+
+    /// Returns the number of inodes that count for an owner, and the bytes that they take.
+    fn usage(&self, kind: QuotaKind, id: u32) -> (u64, u64);
+
+    /// Writes an inode into its slot, which is zeroed.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error) for an inode that the format cannot hold.
+    fn encode(&self, ino: InodeNr, slot: &mut [u8]) -> Result<()>;
+
+    /// Writes all blocks of the content; returns the number of bytes written.
+    ///
+    /// # Errors
+    /// Those of the device and of the content's sources.
+    fn write(&self, device: &dyn BlockDevice) -> Result<u64>;
+}
