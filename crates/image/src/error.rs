@@ -20,6 +20,33 @@ pub enum Error {
         /// Error of the source.
         error: io::Error,
     },
+    /// The requested size is too small.
+    TooSmall {
+        /// Requested size, in bytes.
+        asked: u64,
+        /// The smallest size that is enough, in bytes.
+        needed: u64,
+    },
+    /// Invalid options, or a failure of the device.
+    Layout(extant_mkfs::Error),
+}
+
+impl From<extant_mkfs::Error> for Error {
+    fn from(error: extant_mkfs::Error) -> Self {
+        match error {
+            extant_mkfs::Error::Io(error) => match error.downcast::<Error>() {
+                Ok(own) => own,
+                Err(error) => Error::Layout(extant_mkfs::Error::Io(error)),
+            },
+            other => Error::Layout(other),
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Error::Layout(extant_mkfs::Error::Io(error))
+    }
 }
 
 /// Result of building.
@@ -60,6 +87,10 @@ impl fmt::Display for Error {
             Error::Content { path, error } => {
                 write!(f, "{}: the content cannot be read: {error}", Shown(path))
             }
+            Error::TooSmall { asked, needed } => {
+                write!(f, "{asked} bytes are too small for the content; {needed} are enough")
+            }
+            Error::Layout(error) => write!(f, "{error}"),
         }
     }
 }
@@ -68,7 +99,8 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Content { error, .. } => Some(error),
-            Error::Entry { .. } => None,
+            Error::Layout(error) => Some(error),
+            Error::Entry { .. } | Error::TooSmall { .. } => None,
         }
     }
 }

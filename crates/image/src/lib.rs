@@ -4,9 +4,16 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod layout;
+mod options;
+mod plan;
 mod tree;
+mod write;
 
 pub use error::{Error, Result};
+pub use extant_mkfs as mkfs;
+pub use options::{BuildOptions, FreeSpace, ImageSize};
+pub use plan::{ImageFacts, ImagePlan, plan};
 pub use tree::{
     Attributes, ContentSource, DataRange, EntryKind, FileContent, OpenContent, SourceId, Tree,
     TreeEntry,

@@ -44,7 +44,7 @@ impl Default for Attributes {
 
 /// An extended attribute in the form that the disk has.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct Xattr {
+pub(crate) struct Xattr {
     /// Number of the prefix.
     pub index: u8,
     /// Name without its prefix.
@@ -55,7 +55,7 @@ pub(super) struct Xattr {
 
 /// A set of extended attributes that many nodes may have; 0 is the empty set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub(super) struct XattrSetId(pub u32);
+pub(crate) struct XattrSetId(pub u32);
 
 /// The distinct sets of extended attributes.
 #[derive(Debug, Default)]
@@ -85,6 +85,11 @@ impl XattrSets {
         let number = u32::try_from(self.sets.len()).map_err(|_| "too many sets of attributes")?;
         self.numbers.insert(set, XattrSetId(number));
         Ok(XattrSetId(number))
+    }
+
+    /// Returns the number of sets, the empty one included.
+    pub(super) fn len(&self) -> usize {
+        self.sets.len() + 1
     }
 
     /// Returns the attributes of a set.

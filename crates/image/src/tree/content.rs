@@ -89,7 +89,7 @@ pub enum FileContent {
 
 /// Content as a node stores it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum StoredContent {
+pub(crate) enum StoredContent {
     /// Zeroes, or no bytes at all.
     Hole,
     /// Bytes from this offset of the tree's own ones.

@@ -16,11 +16,11 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 
 /// Number of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct EntryId(pub u32);
+pub(crate) struct EntryId(pub u32);
 
 impl EntryId {
     /// No entry; also the entry of the root.
-    pub(super) const NONE: EntryId = EntryId(u32::MAX);
+    pub(crate) const NONE: EntryId = EntryId(u32::MAX);
 }
 
 /// A name in a directory.
@@ -114,6 +114,12 @@ impl Entries {
 
     pub(super) fn get_mut(&mut self, id: EntryId) -> &mut Entry {
         &mut self.list[id.0 as usize]
+    }
+
+    /// Returns an entry of a node.
+    pub(super) fn of_node(&self, node: NodeId) -> EntryId {
+        let at = self.list.iter().position(|entry| entry.node == node);
+        at.map_or(EntryId::NONE, |at| EntryId(at as u32))
     }
 
     pub(super) fn name(&self, id: EntryId) -> &[u8] {

@@ -16,6 +16,7 @@
 mod attributes;
 mod content;
 mod entries;
+mod internal;
 mod layers;
 mod path;
 #[cfg(test)]
@@ -27,9 +28,11 @@ pub use content::{ContentSource, DataRange, FileContent, OpenContent, SourceId};
 pub use view::TreeEntry;
 
 use crate::error::{Error, Result};
-use attributes::{OtherTimes, XattrSetId, XattrSets};
-use content::StoredContent;
-use entries::{Entries, EntryId};
+use attributes::{OtherTimes, XattrSets};
+pub(crate) use attributes::{Xattr, XattrSetId};
+pub(crate) use content::StoredContent;
+use entries::Entries;
+pub(crate) use entries::EntryId;
 use extant_format::inode::{LINK_MAX, can_store_rdev};
 use extant_format::types::MODE_PERM_MASK;
 use extant_format::{FileType, Timestamp};
@@ -41,10 +44,10 @@ const MAX_TARGET: usize = 4095;
 
 /// Number of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-struct NodeId(pub u32);
+pub(crate) struct NodeId(pub u32);
 
 impl NodeId {
-    const ROOT: NodeId = NodeId(0);
+    pub(crate) const ROOT: NodeId = NodeId(0);
     const NONE: NodeId = NodeId(u32::MAX);
 }
 
@@ -70,7 +73,7 @@ pub enum EntryKind {
 
 /// Data of a node, by its kind.
 #[derive(Clone, Copy, Debug)]
-enum Body {
+pub(crate) enum Body {
     /// First entry, and the directory's own one.
     Directory {
         first: EntryId,
@@ -93,7 +96,7 @@ enum Body {
 
 /// A node: the part of an inode that sources determine.
 #[derive(Clone, Copy, Debug)]
-struct TreeNode {
+pub(crate) struct TreeNode {
     /// Entries that lead here.
     pub links: u32,
     /// Permissions.
@@ -106,7 +109,11 @@ struct TreeNode {
 }
 
 impl TreeNode {
-    fn file_type(&self) -> FileType {
+    pub(crate) fn is_directory(&self) -> bool {
+        matches!(self.body, Body::Directory { .. })
+    }
+
+    pub(crate) fn file_type(&self) -> FileType {
         match self.body {
             Body::Directory { .. } => FileType::Directory,
             Body::File { .. } => FileType::Regular,
@@ -257,7 +264,7 @@ impl Tree {
         self.lookup(path).is_some()
     }
 
-    fn lookup(&self, path: &[u8]) -> Option<NodeId> {
+    pub(crate) fn lookup(&self, path: &[u8]) -> Option<NodeId> {
         match self.place(path).ok()? {
             Some((parent, name)) => self.child(parent, name),
             None => path::is_root(path).then_some(NodeId::ROOT),
@@ -423,7 +430,7 @@ impl Tree {
         start
     }
 
-    fn node(&self, id: NodeId) -> &TreeNode {
+    pub(crate) fn node(&self, id: NodeId) -> &TreeNode {
         &self.nodes[id.0 as usize]
     }
 
@@ -431,19 +438,19 @@ impl Tree {
         &mut self.nodes[id.0 as usize]
     }
 
-    fn target(&self, id: NodeId) -> &[u8] {
+    pub(crate) fn target(&self, id: NodeId) -> &[u8] {
         match self.node(id).body {
             Body::Symlink { start, len } => self.stored(start, len.into()),
             _ => &[],
         }
     }
 
-    fn source(&self, id: SourceId) -> &dyn ContentSource {
+    pub(crate) fn source(&self, id: SourceId) -> &dyn ContentSource {
         &*self.sources[id.0 as usize]
     }
 
     /// Returns bytes that the tree keeps.
-    fn stored(&self, start: u64, len: u64) -> &[u8] {
+    pub(crate) fn stored(&self, start: u64, len: u64) -> &[u8] {
         self.bytes.get(start as usize..(start + len) as usize).unwrap_or_default()
     }
 

@@ -121,7 +121,7 @@ impl Tree {
     }
 
     /// Returns the directory above one; the root is its own.
-    fn parent(&self, directory: NodeId) -> NodeId {
+    pub(super) fn parent(&self, directory: NodeId) -> NodeId {
         match self.node(directory).body {
             Body::Directory { entry, .. } if directory != NodeId::ROOT => {
                 self.entries.get(entry).parent

@@ -47,7 +47,7 @@ impl Tree {
     }
 
     /// Returns the entries of a directory, sorted by the bytes of their names.
-    fn sorted_children(&self, node: NodeId) -> Vec<EntryId> {
+    pub(crate) fn sorted_children(&self, node: NodeId) -> Vec<EntryId> {
         let mut children: Vec<EntryId> = self.children(node).collect();
         children.sort_unstable_by(|a, b| self.entries.name(*a).cmp(self.entries.name(*b)));
         children

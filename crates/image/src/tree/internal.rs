@@ -1,0 +1,63 @@
+//! The parts of the tree that the layout reads.
+
+use super::{Body, DataRange, EntryId, NodeId, Tree, Xattr, XattrSetId};
+use extant_format::Timestamp;
+
+impl Tree {
+    /// Returns the number of nodes, those without names included.
+    pub(crate) fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn entry_node(&self, entry: EntryId) -> NodeId {
+        self.entries.get(entry).node
+    }
+
+    pub(crate) fn entry_name(&self, entry: EntryId) -> &[u8] {
+        self.entries.name(entry)
+    }
+
+    /// Returns the directory above one; the root is its own.
+    pub(crate) fn parent_of(&self, directory: NodeId) -> NodeId {
+        self.parent(directory)
+    }
+
+    /// Returns the number of sets of attributes.
+    pub(crate) fn xattr_sets(&self) -> usize {
+        self.xattrs.len()
+    }
+
+    pub(crate) fn xattrs(&self, set: XattrSetId) -> &[Xattr] {
+        self.xattrs.get(set)
+    }
+
+    /// Returns the ranges of a sparse file.
+    pub(crate) fn ranges(&self, index: u32) -> &[DataRange] {
+        self.sparse.get(index as usize).map_or(&[], |ranges| ranges)
+    }
+
+    /// Returns the times of access, change and modification.
+    pub(crate) fn times(&self, node: NodeId) -> [Timestamp; 3] {
+        let mtime = self.node(node).mtime;
+        let [atime, ctime] = self.times.get(node);
+        [atime.unwrap_or(mtime), ctime.unwrap_or(mtime), mtime]
+    }
+
+    /// Returns a path of a node, for messages. Searches all entries for one of a file.
+    pub(crate) fn path_of(&self, node: NodeId) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut entry = match self.node(node).body {
+            Body::Directory { entry, .. } => entry,
+            _ => self.entries.of_node(node),
+        };
+        while entry != EntryId::NONE {
+            names.push(self.entries.name(entry));
+            entry = match self.node(self.entries.get(entry).parent).body {
+                Body::Directory { entry, .. } => entry,
+                _ => EntryId::NONE,
+            };
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+}

@@ -1,0 +1,55 @@
+//! Writes of one thread: neighboring blocks are joined.
+
+use extant_blocks::BlockDevice;
+use std::io;
+
+/// Maximum length of a joined write, in bytes.
+const JOIN: usize = 1 << 20;
+
+/// A device, with one pending run of bytes.
+pub(super) struct Sink<'a> {
+    device: &'a dyn BlockDevice,
+    pending: Vec<u8>,
+    at: u64,
+    /// Bytes written.
+    pub written: u64,
+}
+
+impl<'a> Sink<'a> {
+    pub(super) fn new(device: &'a dyn BlockDevice) -> Sink<'a> {
+        Sink { device, pending: Vec::new(), at: 0, written: 0 }
+    }
+
+    /// Returns up to `len` zeroed bytes that will be written at `offset`; at least one if `len` is
+    /// not 0.
+    pub(super) fn reserve(&mut self, offset: u64, len: u64) -> io::Result<&mut [u8]> {
+        if self.at + self.pending.len() as u64 != offset || self.pending.len() >= JOIN {
+            self.flush()?;
+            self.at = offset;
+        }
+        let start = self.pending.len();
+        let len = len.min((JOIN - start) as u64) as usize;
+        self.pending.resize(start + len, 0);
+        Ok(&mut self.pending[start..])
+    }
+
+    pub(super) fn put(&mut self, mut offset: u64, mut data: &[u8]) -> io::Result<()> {
+        while !data.is_empty() {
+            let part = self.reserve(offset, data.len() as u64)?;
+            let len = part.len();
+            part.copy_from_slice(&data[..len]);
+            (offset, data) = (offset + len as u64, &data[len..]);
+        }
+        Ok(())
+    }
+
+    /// Writes the pending bytes.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if !self.pending.is_empty() {
+            self.device.write_all_at(&self.pending, self.at)?;
+            self.written += self.pending.len() as u64;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! Sizes of images.
+
+use crate::helpers::{Numbers, add, attributes, built, every_kind, options, whole};
+use extant_blocks::SparseDevice;
+use extant_image::{EntryKind, Error, FreeSpace, ImageSize, Tree, plan};
+use extant_testkit::e2fsck;
+use extant_testkit::kernel::Mount;
+use std::io::Write;
+use std::sync::Arc;
+
+fn exact(bytes: u64) -> ImageSize {
+    ImageSize::Exact { free: FreeSpace::Bytes(bytes), inodes_free: 0 }
+}
+
+/// Writes one file until the kernel refuses; returns its length.
+fn fill(mount: &Mount) -> u64 {
+    let mut file = std::fs::File::create(mount.join("filler")).unwrap();
+    let block = vec![b'f'; 4096];
+    while file.write_all(&block).is_ok() {}
+    let block = vec![b'f'; 1024];
+    while file.write_all(&block).is_ok() {}
+    file.sync_all().unwrap();
+    file.metadata().unwrap().len()
+}
+
+#[test]
+fn root_can_write_the_promised_bytes() {
+    let tree = every_kind();
+    for (block_size, features) in
+        [(4096, ""), (1024, ""), (4096, "^has_journal"), (1024, "^flex_bg")]
+    {
+        for free in [64 << 10, 3 << 20, 40 << 20] {
+            let mut options = options(block_size, features);
+            options.size = exact(free);
+            let (image, facts) = built(&tree, &options);
+            e2fsck::check(image.path()).assert_clean();
+            let mount = Mount::new(image.path(), "");
+            let filled = fill(&mount);
+            // The map of many extents may lie in the kernel's reserve; its block is data then.
+            let most = free + u64::from(block_size);
+            assert!((free..=most).contains(&filled), "{features} {free}: {filled} {facts:?}");
+            mount.unmount();
+            e2fsck::check(image.path()).assert_clean();
+        }
+    }
+}
+
+#[test]
+fn no_block_is_free_by_default_and_one_block_less_fails() {
+    for (name, tree) in [("empty", Tree::new()), ("all", every_kind())] {
+        for (block_size, features) in
+            [(4096, ""), (1024, ""), (4096, "bigalloc"), (4096, "^has_journal")]
+        {
+            let mut options = options(block_size, features);
+            options.size = exact(0);
+            let (image, facts) = built(&tree, &options);
+            e2fsck::check(image.path()).assert_clean();
+            assert_eq!(facts.free_blocks, 0, "{name} {block_size} {features}");
+            // Exactly the needed inodes, where the defaults for a size would be more.
+            options.mkfs.inode_count = Some(facts.inodes.into());
+            options.size = ImageSize::Bytes(facts.bytes);
+            assert_eq!(plan(&tree, &options).unwrap().facts().bytes, facts.bytes);
+            options.size = ImageSize::Bytes(facts.bytes - u64::from(block_size));
+            let error = plan(&tree, &options).unwrap_err();
+            let needed = match error {
+                Error::TooSmall { needed, .. } => needed,
+                other => panic!("{name} {block_size} {features}: {other}"),
+            };
+            assert_eq!(needed, facts.bytes, "{name} {block_size} {features}");
+        }
+    }
+}
+
+#[test]
+fn sizes_are_stable_across_groups() {
+    let mut tree = Tree::new();
+    let source = tree.add_source(Arc::new(Numbers));
+    for n in 0..40u64 {
+        add(&mut tree, &format!("f{n}"), whole(source, n, 300_000));
+        let mut options = options(1024, "^resize_inode");
+        options.size = exact(100 << 10);
+        let plan = plan(&tree, &options).unwrap();
+        let facts = plan.facts();
+        let reserve = (facts.blocks / 50).min(4096);
+        assert!(facts.free_blocks >= 100 + reserve, "{n}: {facts:?}");
+        if n % 7 == 0 {
+            let (image, _) = built(&tree, &options);
+            e2fsck::check(image.path()).assert_clean();
+        }
+    }
+}
+
+#[test]
+fn free_inodes_are_there() {
+    let mut options = options(4096, "");
+    options.size = ImageSize::Exact { free: FreeSpace::Percent(25.0), inodes_free: 5000 };
+    let (image, facts) = built(&every_kind(), &options);
+    e2fsck::check(image.path()).assert_clean();
+    assert!((5000..5000 + 512).contains(&facts.free_inodes), "{facts:?}");
+    assert!(facts.free_blocks * 4 >= facts.blocks, "{facts:?}");
+}
+
+#[test]
+fn many_small_files_fill_many_groups() {
+    let mut tree = Tree::new();
+    let source = tree.add_source(Arc::new(Numbers));
+    for n in 0..20_000u64 {
+        let path = format!("d{}/f{n}", n % 200);
+        tree.add(path.as_bytes(), &attributes(0o600), whole(source, n, n % 9000)).unwrap();
+    }
+    for features in ["", "^flex_bg", "inline_data"] {
+        let mut options = options(1024, features);
+        options.size = exact(0);
+        let (image, facts) = built(&tree, &options);
+        e2fsck::check(image.path()).assert_clean();
+        assert_eq!(facts.free_blocks, 0, "{features}");
+    }
+}
+
+#[test]
+fn nothing_is_written_if_content_cannot_be_had() {
+    let mut tree = Tree::new();
+    let source = tree.add_source(Arc::new(Failing));
+    tree.add(b"a/file", &attributes(0o600), EntryKind::Directory).unwrap();
+    add(&mut tree, "a/broken", whole(source, 0, 10_000));
+    let plan = plan(&tree, &options(4096, "")).unwrap();
+    let device = SparseDevice::new(plan.facts().bytes);
+    let error = plan.write_to(&device).unwrap_err();
+    assert!(error.to_string().starts_with("a/broken: "), "{error}");
+    let mut superblock = [0; 1024];
+    extant_blocks::BlockDevice::read_exact_at(&device, &mut superblock, 1024).unwrap();
+    assert_eq!(superblock, [0; 1024]);
+}
+
+/// A source that cannot be read.
+struct Failing;
+
+impl extant_image::ContentSource for Failing {
+    fn open(&self, _: u64) -> std::io::Result<Box<dyn extant_image::OpenContent + '_>> {
+        Err(std::io::Error::other("no luck"))
+    }
+}

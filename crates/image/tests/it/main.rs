@@ -1,0 +1,5 @@
+//! Images of trees, against e2fsck and the kernel.
+
+mod build;
+mod exact;
+mod helpers;
