@@ -48,6 +48,10 @@ need fs_mark fsmark
 need postmark postmark
 need bonnie++ bonnie++
 need fsverity fsverity
+need bsdtar libarchive-tools
+need umoci umoci
+need skopeo skopeo
+need zstd zstd
 need xfs_io xfsprogs
 need groff groff-base
 need systemd-analyze systemd

@@ -17,6 +17,7 @@ mod interrupt;
 mod json;
 mod log;
 mod mounting;
+mod ordered;
 mod pages;
 mod recovery;
 mod tell;

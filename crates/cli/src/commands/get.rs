@@ -1,16 +1,17 @@
 //! `extant get`: files and trees copied out.
 
 use super::cat;
+use super::export::{self, Source};
 use crate::context::Context;
+use crate::copy::compress::Compression;
+use crate::copy::dest;
 use crate::copy::job::Job;
-use crate::copy::{archive, dest};
+use crate::copy::output::parent;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ReadArgs, ends_with_slash, inside};
 use crate::text::shown;
 use extant_engine::{FileType, Follow, Fs, Node};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{BufWriter, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -39,13 +40,17 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let path = inside(&args.path);
     let node = fs.resolve(path, Follow::No).at_path(path)?;
     match (&args.tar, &args.dest) {
-        (Some(tar), _) => archive(context, &fs, node, path, tar),
+        (Some(tar), _) => {
+            let source = Source { fs: &fs, node, path };
+            export::to_tar(context, source, tar, Compression::None)
+        }
         (None, Some(dest)) => copy(context, &fs, node, path, dest),
         (None, None) => Err(Failure::usage("get needs a destination")),
     }
 }
 
-fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Result {
+/// Copies a file or the entries of a directory to `dest`.
+pub fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Result {
     if dest == OsStr::new("-") {
         return to_stdout(context, fs, &node, path);
     }
@@ -94,42 +99,7 @@ fn to_stdout(context: &Context, fs: &Fs, node: &Node, path: &[u8]) -> Result {
     }
 }
 
-fn archive(context: &Context, fs: &Fs, node: Node, path: &[u8], tar: &Path) -> Result {
-    let name = match last_name(path) {
-        b"" => b".",
-        name => name,
-    };
-    let name = if node.file_type() == FileType::Directory { b"." } else { name };
-    let job = Job::out_of(fs, context);
-    if tar != OsStr::new("-") {
-        let out = File::create(tar).at_path(tar.as_os_str().as_bytes())?;
-        archive::write(fs, node, name, BufWriter::with_capacity(1 << 20, out), &job)
-            .at_path(tar.as_os_str().as_bytes())?;
-        return job.finish();
-    }
-    if context.json {
-        return Err(Failure::usage(
-            "an archive and a JSON document cannot both go to standard output",
-        ));
-    }
-    let out = std::io::stdout().lock();
-    if out.is_terminal() {
-        return Err(Failure::usage(
-            "an archive is not for a terminal; redirect standard output, or name a file",
-        ));
-    }
-    archive::write(fs, node, name, BufWriter::with_capacity(1 << 20, out), &job)?;
-    job.finish()
-}
-
 /// Returns the last component of a path, less slashes at its end.
-fn last_name(path: &[u8]) -> &[u8] {
+pub fn last_name(path: &[u8]) -> &[u8] {
     path.rsplit(|b| *b == b'/').find(|part| !part.is_empty()).unwrap_or_default()
-}
-
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
 }

@@ -1,17 +1,20 @@
 //! Out of an image into a tar archive: POSIX (PAX), with extended attributes, times to the
 //! nanosecond and sparse files.
+//!
+//! Entries stand in the order of their names, and threads only read ahead: the bytes depend on the
+//! tree alone.
 
-use super::dest::next_data;
+use super::content::{Content, Range, pieces};
 use super::job::{Copied, Job};
-use crate::walk::{Step, Walk};
-use extant_engine::{Attr, File as ImageFile, FileType, Fs, Node, OpenFlags};
+use super::tree::{Entry, Member, SMALL, Tree};
+use extant_engine::{Attr, FileType, Fs, Node, Timestamp};
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::sync::Arc;
 use tar::{Builder, EntryType, Header};
 
-/// Bytes read at a time.
-const PIECE: usize = 1 << 20;
+/// Bytes of a record of the archive.
+const RECORD: usize = 512;
 
 /// Lengths of a name and of a link's target that every header has room for.
 const SHORT: usize = 100;
@@ -25,48 +28,104 @@ const OCTAL_ID_MAX: u32 = (1 << 21) - 1;
 /// Name in the header of a sparse file, whose record has the real name.
 const SPARSE_NAME: &str = "GNUSparseFile.0/";
 
+/// Begin of the names that remove names of lower layers.
+const WHITEOUT: &[u8] = b".wh.";
+
 /// Records of one entry.
 type Records = Vec<(String, Vec<u8>)>;
 
-/// Writes the tree below `top` into an archive; the top itself is `name`.
-pub fn write(fs: &Fs, top: Node, name: &[u8], out: impl Write, job: &Job<'_>) -> io::Result<()> {
-    let mut archive = Archive { fs, job, builder: Builder::new(out), first: HashMap::new() };
-    let mut walk = Walk::new(fs, top, None);
-    // The directories from the top down to the one that the walk is in.
-    let mut above: Vec<Arc<Member>> = Vec::new();
-    while let Some(step) = walk.step() {
-        match step {
-            Step::Found(item) => {
-                above.truncate(item.depth);
-                let own = if item.depth == 0 { name } else { &item.name };
-                let member = Member { above: above.last().cloned(), name: own.into() };
-                above.extend(archive.add(member, &item.node)?.map(Arc::new));
-            }
-            Step::Left(_) => {}
-            Step::Problem(problem) => job.problem(walk.path(), problem),
-        }
+/// Form of an archive.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// Whether this is a layer of an OCI image: holes are zeroes, since few programs know another
+    /// form, and no name may begin with `.wh.`, since that removes another name.
+    pub layer: bool,
+    /// The latest time of an entry, in seconds since 1970; later ones are lowered to it.
+    pub latest: Option<i64>,
+}
+
+/// All of a tree, as GNU tar and bsdtar restore it.
+pub const PLAIN: Style = Style { layer: false, latest: None };
+
+/// Writes a tree into an archive. Returns the latest time of an entry, in seconds since 1970.
+///
+/// # Errors
+/// Those of `out`. An entry that cannot be read is a problem of the job.
+pub fn write(tree: &Tree<'_>, style: Style, out: impl Write) -> io::Result<i64> {
+    let mut archive = Archive::new(tree.fs, tree.job, style, out);
+    let ahead = |entry: &Entry| (!entry.again).then(|| prepare((tree.fs, tree.job), entry, style));
+    tree.each(
+        // Records of hostile size are read again when it is their turn: memory is bounded.
+        |entry| ahead(entry).filter(|made| made.as_ref().map_or(true, Prepared::is_small)),
+        |entry, prepared| archive.add(entry, prepared),
+    )?;
+    archive.finish()
+}
+
+/// All of an entry but the content of large files.
+pub struct Prepared {
+    records: Records,
+    /// Target of a symlink.
+    target: Option<Vec<u8>>,
+    content: Option<Content>,
+    /// The content of a small file.
+    data: Option<Result<Vec<u8>, String>>,
+}
+
+impl Prepared {
+    fn is_small(&self) -> bool {
+        const MAX_RECORDS: usize = 64 << 10;
+        self.records.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
+            <= MAX_RECORDS
     }
-    archive.builder.finish()?;
-    archive.builder.get_mut().flush()
 }
 
-/// A member of the archive by its name and the directory above it. Whole paths of a deep tree would
-/// take memory in proportion to the square of its depth.
-struct Member {
-    above: Option<Arc<Member>>,
-    name: Box<[u8]>,
-}
-
-impl Member {
-    fn path(&self) -> Vec<u8> {
-        let mut names = vec![&*self.name];
-        let mut at = self;
-        while let Some(above) = &at.above {
-            names.push(&above.name);
-            at = above;
+/// Reads an entry: its attributes and its content, if that is small.
+///
+/// # Errors
+/// The reason why the entry cannot be in the archive.
+pub fn prepare(
+    (fs, job): (&Fs, &Job<'_>),
+    entry: &Entry,
+    style: Style,
+) -> Result<Prepared, String> {
+    let text = |e: extant_engine::Error| e.to_string();
+    let records = xattrs(fs, &entry.node).map_err(text)?;
+    let mut prepared = Prepared { records, target: None, content: None, data: None };
+    match entry.attr.ftype {
+        FileType::Symlink => {
+            let target = fs.read_link(&entry.node).map_err(text)?;
+            if target.is_empty() || target.contains(&0) {
+                return Err("corrupt: the symlink has no valid target; `e2fsck -fy` on a copy of \
+                            the image removes it"
+                    .into());
+            }
+            prepared.target = Some(target);
         }
-        names.reverse();
-        names.join(&b'/')
+        FileType::Regular => {
+            let content = Content::open(fs, &entry.node).map_err(text)?;
+            if content.len <= SMALL && job.admits(content.stored()) {
+                let read = |range: &Range| content.read(*range);
+                let ranges = stored_ranges(&content, style);
+                let data: Result<Vec<_>, _> = ranges.iter().map(read).collect();
+                prepared.data = Some(data.map(|parts| parts.concat()));
+            }
+            prepared.content = Some(content);
+        }
+        FileType::Socket | FileType::Unknown => {
+            return Err("an archive cannot hold this type".into());
+        }
+        _ => {}
+    }
+    Ok(prepared)
+}
+
+/// Returns the ranges of a file whose bytes are in the archive.
+fn stored_ranges(content: &Content, style: Style) -> Vec<Range> {
+    match content.len {
+        0 => Vec::new(),
+        len if style.layer => vec![(0, len)],
+        _ => content.parts.clone(),
     }
 }
 
@@ -82,110 +141,105 @@ struct NewEntry<'a> {
     size: u64,
 }
 
-struct Archive<'a, W: Write> {
+/// An archive that is being written.
+pub struct Archive<'a, W: Write> {
     fs: &'a Fs,
     job: &'a Job<'a>,
+    style: Style,
     builder: Builder<W>,
-    /// The member of each inode but directories. An inode may have more names than it counts links,
-    /// so all are remembered.
-    first: HashMap<u64, Member>,
+    /// The member of each inode but directories.
+    first: HashMap<u64, Arc<Member>>,
+    newest: i64,
 }
 
-impl<W: Write> Archive<'_, W> {
-    /// Adds one entry; returns it if it is a directory. Reports a failed read of the image and
-    /// continues. Returns only errors of the archive itself.
-    fn add(&mut self, member: Member, node: &Node) -> io::Result<Option<Member>> {
-        let (attr, path) = (node.attr(), member.path());
-        if attr.ftype == FileType::Directory {
-            self.add_new(&path, node, &attr)?;
-            return Ok(Some(member));
+impl<'a, W: Write> Archive<'a, W> {
+    /// Begins an archive.
+    pub fn new(fs: &'a Fs, job: &'a Job<'a>, style: Style, out: W) -> Archive<'a, W> {
+        let (builder, first) = (Builder::new(out), HashMap::new());
+        Archive { fs, job, style, builder, first, newest: i64::MIN }
+    }
+
+    /// Ends the archive. Returns the latest time of an entry.
+    pub fn finish(mut self) -> io::Result<i64> {
+        self.builder.finish()?;
+        self.builder.get_mut().flush()?;
+        Ok(self.newest)
+    }
+
+    /// Adds one entry, prepared or not. Reports a failed read of the image and continues. Returns
+    /// only errors of the archive itself.
+    pub fn add(
+        &mut self,
+        entry: Entry,
+        prepared: Option<Result<Prepared, String>>,
+    ) -> io::Result<()> {
+        let path = entry.path();
+        if self.style.layer && path.split(|b| *b == b'/').any(|name| name.starts_with(WHITEOUT)) {
+            self.job.problem(&path, "a layer cannot hold names that begin with .wh.");
+            return Ok(());
         }
-        if let Some(first) = self.first.get(&attr.ino).map(Member::path) {
+        if let Some(first) = self.first.get(&entry.attr.ino).map(|first| first.path()) {
             self.job.done(Copied::Other, || path.clone());
-            let entry = NewEntry {
-                path: &path,
-                attr: &attr,
-                kind: EntryType::Link,
-                target: Some(&first),
-                records: Vec::new(),
-                size: 0,
-            };
-            self.append(entry, &mut io::empty())?;
-        } else if self.add_new(&path, node, &attr)? {
-            // Further names lead to a member only if it is in the archive.
-            self.first.insert(attr.ino, member);
+            let (kind, target) = (EntryType::Link, Some(first.as_slice()));
+            let (attr, records) = (&entry.attr, Vec::new());
+            return self.append(NewEntry { path: &path, attr, kind, target, records, size: 0 });
         }
-        Ok(None)
+        let prepared = prepared.unwrap_or_else(|| prepare((self.fs, self.job), &entry, self.style));
+        let Some(prepared) = self.job.check(|| path.clone(), prepared) else { return Ok(()) };
+        // Further names lead to a member only if it is in the archive.
+        if self.add_new(&path, &entry.attr, prepared)? && entry.attr.ftype != FileType::Directory {
+            self.first.insert(entry.attr.ino, entry.member);
+        }
+        Ok(())
     }
 
     /// Adds a file that is not in the archive yet; false if it was left out.
-    fn add_new(&mut self, path: &[u8], node: &Node, attr: &Attr) -> io::Result<bool> {
-        let Some(records) = self.job.check(|| path.to_vec(), xattrs(self.fs, node)) else {
-            return Ok(false);
-        };
+    fn add_new(&mut self, path: &[u8], attr: &Attr, prepared: Prepared) -> io::Result<bool> {
         let (kind, copied) = match attr.ftype {
-            FileType::Regular => return self.file(path, node, attr, records),
             FileType::Directory => (EntryType::Directory, Copied::Directory),
             FileType::Symlink => (EntryType::Symlink, Copied::Other),
             FileType::CharDevice => (EntryType::Char, Copied::Other),
             FileType::BlockDevice => (EntryType::Block, Copied::Other),
             FileType::Fifo => (EntryType::Fifo, Copied::Other),
-            FileType::Socket | FileType::Unknown => {
-                self.job.problem(path, "an archive cannot hold this type");
-                return Ok(false);
+            FileType::Regular | FileType::Socket | FileType::Unknown => {
+                return self.file(path, attr, prepared);
             }
         };
-        let target = match kind {
-            EntryType::Symlink => match self.job.check(|| path.to_vec(), self.fs.read_link(node)) {
-                Some(target) => Some(target),
-                None => return Ok(false),
-            },
-            _ => None,
-        };
         self.job.done(copied, || path.to_vec());
-        let entry = NewEntry { path, attr, kind, target: target.as_deref(), records, size: 0 };
-        self.append(entry, &mut io::empty())?;
+        let (target, records) = (prepared.target.as_deref(), prepared.records);
+        self.append(NewEntry { path, attr, kind, target, records, size: 0 })?;
         Ok(true)
     }
 
-    fn file(
-        &mut self,
-        path: &[u8],
-        node: &Node,
-        attr: &Attr,
-        mut records: Records,
-    ) -> io::Result<bool> {
-        let opened = self.fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() });
-        let Some(file) = self.job.check(|| path.to_vec(), opened) else { return Ok(false) };
-        let Some(parts) = self.job.check(|| path.to_vec(), parts(&file)) else { return Ok(false) };
-        let end = file.len();
-        let map = match parts[..] {
-            [(0, stop)] if stop == end => Vec::new(),
-            [] if end == 0 => Vec::new(),
-            _ => sparse_map(&parts, end),
+    fn file(&mut self, path: &[u8], attr: &Attr, prepared: Prepared) -> io::Result<bool> {
+        let Prepared { mut records, content: Some(content), data, .. } = prepared else {
+            return Ok(false);
         };
-        let stored: u64 =
-            parts.iter().map(|(start, stop)| stop - start).sum::<u64>() + map.len() as u64;
-        let data = stored - map.len() as u64;
-        if self.job.check(|| path.to_vec(), self.job.admit(data)).is_none() {
+        let ranges = stored_ranges(&content, self.style);
+        let stored = ranges.iter().map(|(start, stop)| stop - start).sum::<u64>();
+        let admitted = self.job.admit(content.stored());
+        let admitted = admitted.and_then(|()| self.job.admit_holes(stored - content.stored()));
+        if self.job.check(|| path.to_vec(), admitted).is_none() {
             return Ok(false);
         }
+        let map = match ranges[..] {
+            [(0, stop)] if stop == content.len => Vec::new(),
+            [] if content.len == 0 => Vec::new(),
+            _ => sparse_map(&ranges, content.len),
+        };
         let name = if map.is_empty() {
             path.to_vec()
         } else {
             records.push(("GNU.sparse.major".into(), b"1".to_vec()));
             records.push(("GNU.sparse.minor".into(), b"0".to_vec()));
             records.push(("GNU.sparse.name".into(), path.to_vec()));
-            records.push(("GNU.sparse.realsize".into(), end.to_string().into_bytes()));
+            records.push(("GNU.sparse.realsize".into(), content.len.to_string().into_bytes()));
             [SPARSE_NAME.as_bytes(), path.rsplit(|b| *b == b'/').next().unwrap_or(b"file")].concat()
         };
-        let content = Content { file: &file, parts: &parts, at: 0, part: 0, failed: None };
-        let mut data = io::Cursor::new(map).chain(content);
-        let kind = EntryType::Regular;
-        let entry = NewEntry { path: &name, attr, kind, target: None, records, size: stored };
-        self.append(entry, &mut data)?;
-        let (_, content) = data.into_inner();
-        match content.failed {
+        let (kind, size) = (EntryType::Regular, stored + map.len() as u64);
+        self.append(NewEntry { path: &name, attr, kind, target: None, records, size })?;
+        self.builder.get_mut().write_all(&map)?;
+        match self.content(&content, &ranges, data, stored)? {
             // The header had promised bytes; zeroes stand for them.
             Some(error) => {
                 self.job.problem(path, format_args!("{error}; zeroes stand in the archive instead"))
@@ -196,7 +250,37 @@ impl<W: Write> Archive<'_, W> {
         Ok(true)
     }
 
-    fn append(&mut self, entry: NewEntry<'_>, data: &mut dyn Read) -> io::Result<()> {
+    /// Writes the content of a file, `data` if that was read before. Returns the first error of
+    /// reading; zeroes take the place of bytes that cannot be read.
+    fn content(
+        &mut self,
+        content: &Content,
+        ranges: &[Range],
+        data: Option<Result<Vec<u8>, String>>,
+        stored: u64,
+    ) -> io::Result<Option<String>> {
+        let out = self.builder.get_mut();
+        let mut failed = None;
+        let mut put = |(len, data): (u64, Result<Vec<u8>, String>)| match data {
+            Ok(data) => out.write_all(&data),
+            Err(error) => {
+                failed.get_or_insert(error);
+                io::copy(&mut io::Read::take(io::repeat(0), len), out).map(drop)
+            }
+        };
+        match data {
+            Some(data) => put((stored, data))?,
+            None => {
+                let read = |range: Range| (range.1 - range.0, content.read(range));
+                content.each(self.job.threads(), pieces(ranges), read, put)?;
+            }
+        }
+        let rest = stored.next_multiple_of(RECORD as u64) - stored;
+        io::copy(&mut io::Read::take(io::repeat(0), rest), self.builder.get_mut())?;
+        Ok(failed)
+    }
+
+    fn append(&mut self, entry: NewEntry<'_>) -> io::Result<()> {
         let NewEntry { path, attr, kind, target, mut records, size } = entry;
         let path = if kind == EntryType::Directory { [path, b"/"].concat() } else { path.to_vec() };
         let mut header = Header::new_ustar();
@@ -206,14 +290,23 @@ impl<W: Write> Archive<'_, W> {
         if let Some(target) = target {
             put_text(&mut header.as_old_mut().linkname, target, "linkpath", &mut records);
         }
-        put_numbers(&mut header, attr, size, &mut records)?;
+        let mut attr = *attr;
+        if let Some(latest) = self.style.latest.filter(|latest| attr.mtime.sec >= *latest) {
+            attr.mtime = Timestamp { sec: latest, nsec: 0 };
+        }
+        self.newest = self.newest.max(attr.mtime.sec);
+        put_numbers(&mut header, &attr, size, &mut records)?;
+        self.put_header(header, &records)
+    }
+
+    fn put_header(&mut self, mut header: Header, records: &Records) -> io::Result<()> {
         if !records.is_empty() {
             self.builder.append_pax_extensions(
                 records.iter().map(|(key, value)| (key.as_str(), value.as_slice())),
             )?;
         }
         header.set_cksum();
-        self.builder.append(&header, data)
+        self.builder.get_mut().write_all(header.as_bytes())
     }
 }
 
@@ -318,23 +411,10 @@ fn acl_text(value: &[u8]) -> Option<String> {
     Some(parts.join(","))
 }
 
-/// Returns the ranges of a file that have data.
-fn parts(file: &ImageFile) -> extant_engine::Result<Vec<(u64, u64)>> {
-    let end = file.len();
-    let mut parts = Vec::new();
-    let mut at = 0;
-    while let Some((start, stop)) = next_data(file, at, end)? {
-        parts.push((start, stop));
-        at = stop;
-    }
-    Ok(parts)
-}
-
 /// Returns the map that stands before the data of a sparse file: the number of its ranges and each
 /// one's offset and length, a line each, filled up to whole records of the archive. It ends with an
 /// empty range at the end of the file.
 fn sparse_map(parts: &[(u64, u64)], end: u64) -> Vec<u8> {
-    const RECORD: usize = 512;
     let closing = parts.last().is_none_or(|(_, stop)| *stop < end).then_some((end, end));
     let ranges = || parts.iter().copied().chain(closing);
     let mut map = format!("{}\n", ranges().count());
@@ -344,45 +424,6 @@ fn sparse_map(parts: &[(u64, u64)], end: u64) -> Vec<u8> {
     let mut map = map.into_bytes();
     map.resize(map.len().next_multiple_of(RECORD), 0);
     map
-}
-
-/// The data of a file, one range after the other. After an error it is zeroes.
-struct Content<'a> {
-    file: &'a ImageFile,
-    parts: &'a [(u64, u64)],
-    /// Bytes of the current part that were read.
-    at: u64,
-    part: usize,
-    failed: Option<String>,
-}
-
-impl Read for Content<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let Some((start, stop)) = self.parts.get(self.part).copied() else { return Ok(0) };
-            let left = stop - start - self.at;
-            if left == 0 {
-                (self.part, self.at) = (self.part + 1, 0);
-                continue;
-            }
-            let want = buf.len().min(PIECE).min(usize::try_from(left).unwrap_or(PIECE));
-            let len = match &self.failed {
-                Some(_) => 0,
-                None => self.file.read_at(start + self.at, &mut buf[..want]).unwrap_or_else(|e| {
-                    self.failed = Some(e.to_string());
-                    0
-                }),
-            };
-            if len == 0 && want > 0 {
-                self.failed.get_or_insert_with(|| "content ends early".into());
-                buf[..want].fill(0);
-                self.at += want as u64;
-                return Ok(want);
-            }
-            self.at += len as u64;
-            return Ok(len);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::text::{count, shown, size};
 use extant_engine::Fs;
 use indicatif::ProgressBar;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +25,9 @@ pub enum Left {
 
 /// How often blocks that may be shared are copied, on average.
 const MAX_SHARING: u64 = 8;
+
+/// Bytes of holes that are copied as zeroes, for each byte of the device.
+const MAX_HOLES: u64 = 8;
 
 /// Problems that are told one by one.
 const TOLD: u64 = 50;
@@ -46,6 +49,8 @@ pub struct Job<'c> {
     /// Bytes of data that are copied at most, and those admitted so far.
     max_data: u64,
     admitted: AtomicU64,
+    /// Bytes of holes admitted so far, where they are copied as zeroes.
+    holes: AtomicU64,
 }
 
 /// Kind of a copied entry.
@@ -76,6 +81,7 @@ impl<'c> Job<'c> {
             devices_left: AtomicU64::new(0),
             max_data: u64::MAX,
             admitted: AtomicU64::new(0),
+            holes: AtomicU64::new(0),
         }
     }
 
@@ -95,15 +101,44 @@ impl<'c> Job<'c> {
     /// # Errors
     /// The copy holds more data than the image can hold in blocks of its own.
     pub fn admit(&self, bytes: u64) -> Result<(), &'static str> {
-        // Refused bytes do not count: a smaller file may fit.
-        let fits = |before: u64| before.checked_add(bytes).filter(|sum| *sum <= self.max_data);
-        match self.admitted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(
-                "corrupt: the files hold more data than the device: inodes share blocks; `e2fsck \
-                -fy` \
-                 on a copy of the image separates them",
-            ),
+        add_within(&self.admitted, bytes, self.max_data).ok_or(
+            "corrupt: the files hold more data than the device: inodes share blocks; `e2fsck \
+             -fy` on a copy of the image separates them",
+        )
+    }
+
+    /// Returns whether so many bytes of data more would be admitted now: a thread that reads ahead
+    /// must not read more than the image can hold.
+    pub fn admits(&self, bytes: u64) -> bool {
+        self.admitted.load(Ordering::Relaxed).saturating_add(bytes) <= self.max_data
+    }
+
+    /// Asks to copy so many bytes of holes more as zeroes.
+    ///
+    /// # Errors
+    /// The holes take more than [`MAX_HOLES`] times the bytes of the device: a small image may
+    /// have any number of long files without data.
+    pub fn admit_holes(&self, bytes: u64) -> Result<(), &'static str> {
+        add_within(&self.holes, bytes, self.max_data.saturating_mul(MAX_HOLES)).ok_or(
+            "the holes of sparse files would take more than 8 times the bytes of the device as \
+             zeroes; `export --tar` keeps holes",
+        )
+    }
+
+    /// Returns the number of threads to work with.
+    pub fn threads(&self) -> usize {
+        self.context.thread_count()
+    }
+
+    /// Ends the progress bar, and tells nothing.
+    ///
+    /// # Errors
+    /// Some entries could not be read.
+    pub fn close(&self) -> Result {
+        self.bar.finish_and_clear();
+        match self.errors.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            n => Err(Failure::new(format_args!("{} could not be read", count(n, "thing")))),
         }
     }
 
@@ -161,6 +196,11 @@ impl<'c> Job<'c> {
 
     /// Tells the result, as JSON where that is wanted.
     pub fn finish(&self) -> Result {
+        self.finish_with(Map::new())
+    }
+
+    /// Tells the result with `more` values of the JSON document.
+    pub fn finish_with(&self, more: Map<String, Value>) -> Result {
         self.bar.finish_and_clear();
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let left = [
@@ -176,7 +216,9 @@ impl<'c> Job<'c> {
             ));
         }
         if self.context.json {
-            self.context.document(&self.object())?
+            let mut object = self.object();
+            object.extend(more);
+            self.context.document(&object.into())?
         } else {
             self.context.note(format_args!(
                 "copied {} ({}), {}, {}",
@@ -192,22 +234,34 @@ impl<'c> Job<'c> {
         }
     }
 
-    fn object(&self) -> Value {
+    fn object(&self) -> Map<String, Value> {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        json!({
-            "files": number(&self.files),
-            "directories": number(&self.directories),
-            "others": number(&self.others),
-            "bytes": number(&self.bytes),
-            "errors": number(&self.errors),
-            "left_out": {
-                "attributes": number(&self.attributes_left),
-                "owners": number(&self.owners_left),
-                "modes": number(&self.modes_left),
-                "devices": number(&self.devices_left),
-            },
-        })
+        let counts = [
+            ("files", &self.files),
+            ("directories", &self.directories),
+            ("others", &self.others),
+            ("bytes", &self.bytes),
+            ("errors", &self.errors),
+        ];
+        let mut object: Map<String, Value> = counts
+            .into_iter()
+            .map(|(name, counter)| (name.into(), number(counter).into()))
+            .collect();
+        let left_out = json!({
+            "attributes": number(&self.attributes_left),
+            "owners": number(&self.owners_left),
+            "modes": number(&self.modes_left),
+            "devices": number(&self.devices_left),
+        });
+        object.insert("left_out".into(), left_out);
+        object
     }
+}
+
+/// Adds to a sum that stays within `max`. Refused bytes do not count: a smaller file may fit.
+fn add_within(sum: &AtomicU64, bytes: u64, max: u64) -> Option<()> {
+    let fits = |before: u64| before.checked_add(bytes).filter(|sum| *sum <= max);
+    sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok().map(drop)
 }
 
 fn directories(number: u64) -> String {

@@ -2,11 +2,17 @@
 
 pub mod acl;
 pub mod archive;
+pub mod compress;
+pub mod content;
 pub mod crew;
 pub mod dest;
+pub mod digest;
 pub mod held;
 pub mod job;
+pub mod oci;
+pub mod output;
 pub mod owner;
 pub mod place;
 pub mod replace;
 pub mod source;
+pub mod tree;

@@ -69,10 +69,13 @@ impl Stage {
             "mkfs" => (list![host(b"new\xff"), "16M"], list![host(b"new2\xff"), "10k"]),
             "mount" => (list![image, self.mount_point()], list![image, missing]),
             "info" | "recover" => (list![image], list![missing]),
-            "ls" | "tree" | "stat" | "find" | "du" => (read(file), read(missing)),
+            "ls" | "tree" | "stat" | "find" | "du" | "hash" => (read(file), read(missing)),
             "cat" => return (None, read(file)),
             "lab" => return (None, list!["bench"]),
             "get" => (list![image, file, host(b"copy\xff")], list![image, missing, "x"]),
+            "export" => {
+                (list![image, "--oci", host(b"oci\xff")], list![image, missing, "--tar", "x"])
+            }
             "put" => (list![image, &source, "/put"], list![image, host(b"missing\xff"), "/x"]),
             "rm" => (list![image, "/put"], read(missing)),
             "mkdir" => (list![image, "/made"], list![image, file]),

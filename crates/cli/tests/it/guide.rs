@@ -209,6 +209,25 @@ fn a_disk_is_mounted_at_boot() {
 }
 
 #[test]
+fn equal_trees_have_equal_digests() {
+    let recipe = Recipe::of("Compare trees by a digest");
+    recipe.has_disk();
+    let printed = recipe.run();
+    assert!(printed.text().starts_with("sha256:"), "{printed}");
+}
+
+#[test]
+fn a_container_image_is_made() {
+    let recipe = Recipe::of("Make a container image from a disk");
+    recipe.has_disk();
+    let printed = recipe.run();
+    assert!(printed.text().contains("diff_id sha256:"), "{printed}");
+    let source = Manifest::walk(&recipe.file("rootfs")).without_root();
+    let found = Manifest::walk(&recipe.file("bundle/rootfs")).without_root();
+    source.without_times().assert_same(&found.without_times());
+}
+
+#[test]
 fn files_are_copied_out_with_attributes() {
     let recipe = Recipe::of("Copy out with attributes");
     recipe.has_disk();

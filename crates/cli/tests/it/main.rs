@@ -4,8 +4,10 @@
 mod bounds;
 mod copying;
 mod damaged;
+mod digests;
 mod documents;
 mod editing;
+mod exporting;
 mod foreign;
 mod guide;
 mod helpers;
