@@ -19,6 +19,16 @@ pub trait Client: Send + Sync {
     /// Those of reading blocks that are not cached. An error aborts the journal.
     fn freeze(&self, tid: Tid, out: &mut Freezer<'_>) -> Result<()>;
 
+    /// Writes the data that must be on the device before `tid` is durable: the flush before its
+    /// commit record covers them. `tid` is frozen and its successor has opened. The client must
+    /// note each write with [`Journal::note_data_write`](crate::Journal::note_data_write).
+    ///
+    /// # Errors
+    /// Those of the writes. An error aborts the journal.
+    fn write_ordered(&self, _tid: Tid) -> Result<()> {
+        Ok(())
+    }
+
     /// Called when `tid` is durable: the blocks that it freed may be allocated again.
     fn committed(&self, tid: Tid);
 

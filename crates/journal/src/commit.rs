@@ -15,7 +15,7 @@
 //!    torn record as damaged, while the kernel takes it for a complete one.
 
 use crate::checkpoint::FrozenBlock;
-use crate::client::Freezer;
+use crate::client::{Client, Freezer};
 use crate::control::Attempt;
 use crate::error::{Error, Result};
 use crate::log::record::{Record, blocks_needed};
@@ -103,6 +103,9 @@ fn commit(core: &Core) -> Result<Option<Tid>> {
     core.gate.resume();
     let Some(frozen) = frozen? else { return Ok(None) };
     let tid = frozen.tid;
+    // Behind the gate, so that the successor's handles do not wait for these writes, and before the
+    // flush that precedes the commit record.
+    write_ordered(core, tid)?;
     match &core.logged {
         Some(logged) => write_to_log(core, logged, frozen)?,
         None => write_home(core, frozen)?,
@@ -135,12 +138,25 @@ fn freeze(core: &Core) -> Result<Option<Frozen>> {
     Ok(Some(Frozen { tid, blocks, revoked, start }))
 }
 
+/// Returns the client, if the journal has one.
+///
+/// # Errors
+/// [`Error::ShutDown`] if it is gone: without it the transaction is incomplete, and no thread waits
+/// for it.
+fn client(core: &Core) -> Result<Option<Arc<dyn Client>>> {
+    core.client.get().map(|client| client.upgrade().ok_or(Error::ShutDown)).transpose()
+}
+
+/// Lets the client write its data that belong to a frozen transaction.
+fn write_ordered(core: &Core, tid: Tid) -> Result<()> {
+    core.check_crash()?;
+    core.check_abort()?;
+    client(core)?.map_or(Ok(()), |client| client.write_ordered(tid))
+}
+
 /// Lets the client write its objects into their blocks.
 fn ask_client(core: &Core, tid: Tid) -> Result<()> {
-    let Some(client) = core.client.get() else { return Ok(()) };
-    // Without its client, the transaction is incomplete. The client is gone, so no thread waits for
-    // the transaction.
-    let client = client.upgrade().ok_or(Error::ShutDown)?;
+    let Some(client) = client(core)? else { return Ok(()) };
     let spare = core.logged.as_ref().map_or(u32::MAX, |logged| logged.space.spare());
     client.freeze(tid, &mut Freezer { tid, members: &core.members, spare })
 }

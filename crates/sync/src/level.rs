@@ -59,6 +59,8 @@ pub enum Level {
     Lru,
     /// One shard of the block cache or the page cache.
     CacheShard,
+    /// The zeroes that a file's last block still lacks, also while they are written.
+    PendingZeroes,
     /// A block of a device that takes whole blocks only, while a part of it is changed.
     AlignedBlock,
     /// The inside of a device: its pages, its log or its fault plan.
@@ -95,6 +97,7 @@ pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::DentryShard,
     Level::Lru,
     Level::CacheShard,
+    Level::PendingZeroes,
     Level::AlignedBlock,
     Level::Device,
     Level::Leaf,

@@ -11,7 +11,7 @@ use super::map::Kind;
 use super::plan::{self, After, MapAction, Piece, PlanRequest};
 use super::times::Note;
 use super::window::Growth;
-use super::{inline, limits, logged, map, read, space, times, write, writeback};
+use super::{deferred, inline, limits, logged, map, read, space, times, write, writeback};
 use crate::error::{Error, Result};
 use crate::extent::ExtentState;
 use crate::inode::Inode;
@@ -121,6 +121,8 @@ fn chunk(
     if inode.pages.busy() {
         writeback::writeback(st, inode, map::byte(st, guarded.start), map::byte(st, guarded.end))?;
     }
+    // No cut comes before the end of the write: that takes `rw` for writing.
+    deferred::settle(st, inode)?;
     let size = inode.pages.size();
     let growth = Growth { size: size.max(end), grows: end > size };
     let pieces = space::before_others(st, |waits| {

@@ -6,7 +6,7 @@
 use super::read::copy;
 use super::times::Note;
 use super::write::{fill_gap, in_chunks};
-use super::{map, space, times, writeback};
+use super::{deferred, map, space, times, writeback};
 use crate::error::{Error, Result};
 use crate::extent::{self, ExtentState, Run};
 use crate::inode::{Inode, Step};
@@ -178,6 +178,7 @@ pub fn log_data(st: &Store, inode: &Arc<Inode>, on: bool) -> Result<()> {
     }
     writeback::writeback(st, inode, 0, u64::MAX)?;
     let _work = inode.pages.work.lock();
+    deferred::settle(st, inode)?;
     let was = inode.logs_data(st);
     inode.pages.change(&st.pages, |pages| pages.invalidate(0..map::END));
     if was && !on && !st.policy.log_data {

@@ -16,6 +16,7 @@
 //! must hold [`crate::inode::Pages::work`].
 
 mod cached;
+mod deferred;
 mod direct;
 mod extents;
 mod fsync;
@@ -35,6 +36,7 @@ mod zero;
 
 pub use cached::read::read;
 pub use cached::write::write;
+pub use deferred::write_pending_zeroes;
 pub use direct::{read_direct, write_direct};
 pub use extents::{Extent, ExtentFlags, fiemap};
 pub use fsync::fsync;

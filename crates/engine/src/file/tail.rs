@@ -10,7 +10,7 @@
 //!   others call [`settle`]. The commit flushes before its record, so a power cut shows the zeroes
 //!   with the size.
 
-use super::{map, writeback};
+use super::{deferred, map, writeback};
 use crate::error::Result;
 use crate::extent::ExtentState;
 use crate::inode::{Inode, Work};
@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 /// Before the size on disk grows: writes the page of the block in which it ends, if that waits.
 pub(super) fn settle(st: &Store, inode: &Arc<Inode>, work: &mut Work) -> Result<()> {
+    deferred::settle(st, inode)?;
     match waiting(st, inode)? {
         Some(last) => writeback::within(st, inode, work, last..last + 1),
         None => Ok(()),

@@ -1,6 +1,6 @@
 //! Zeroes within a block: behind the end of a file, and at the edges of holes.
 
-use super::{logged, map, times};
+use super::{deferred, logged, map, times};
 use crate::error::Result;
 use crate::extent::ExtentState;
 use crate::inode::{Cover, Inode, PageMap, Step};
@@ -25,16 +25,20 @@ pub(super) fn within_block(st: &Store, inode: &Arc<Inode>, bytes: Range<u64>) ->
     match run.state {
         ExtentState::Hole | ExtentState::Unwritten => Ok(()),
         ExtentState::Written if inode.logs_data(st) => logged::zero(st, inode, run.pblk.0, within),
-        ExtentState::Written => on_device(st, inode, run.pblk.0, within),
+        ExtentState::Written => on_device(st, inode, bytes_of(st, run.pblk.0, within)),
     }
 }
 
-/// Zeroes bytes of a block of the device.
-fn on_device(st: &Store, inode: &Inode, pblk: u64, within: Range<usize>) -> Result<()> {
-    st.dev.write_all_at(
-        &vec![0; within.len()],
-        map::at(st, pblk).saturating_add(within.start as u64),
-    )?;
+/// Bytes of the device in a block.
+fn bytes_of(st: &Store, pblk: u64, within: Range<usize>) -> Range<u64> {
+    let start = map::at(st, pblk).saturating_add(within.start as u64);
+    start..start.saturating_add(within.len() as u64)
+}
+
+/// Zeroes bytes of the device within one block.
+pub(super) fn on_device(st: &Store, inode: &Inode, bytes: Range<u64>) -> Result<()> {
+    let zeroes = vec![0; bytes.end.saturating_sub(bytes.start) as usize];
+    st.dev.write_all_at(&zeroes, bytes.start)?;
     inode.pages.note_written(st.journal.note_data_write());
     Ok(())
 }
@@ -67,13 +71,24 @@ impl CutTail {
         Ok((run.state == ExtentState::Written).then_some(CutTail { pblk: run.pblk.0, within }))
     }
 
-    /// Zeroes them, past the pages: before the handle's transaction becomes durable, or with it.
-    /// The caller holds `work`, so that no page is being written.
-    pub fn clear(self, st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>) -> Result<()> {
-        if inode.logs_data(st) {
-            logged::zero_in(st, step, inode, self.pblk, self.within)
-        } else {
-            on_device(st, inode, self.pblk, self.within)
+    /// Prepares the cut, before its step changes anything: logged data are zeroed now, and the
+    /// remaining bytes are to be given to [`deferred::add`] when the size has changed. The caller
+    /// holds `work`.
+    pub fn prepare(
+        this: Option<CutTail>,
+        st: &Store,
+        step: &mut Step<'_>,
+        inode: &Arc<Inode>,
+    ) -> Result<Option<Range<u64>>> {
+        match this {
+            Some(tail) if inode.logs_data(st) => {
+                logged::zero_in(st, step, inode, tail.pblk, tail.within).map(|()| None)
+            }
+            tail => {
+                let bytes = tail.map(|tail| bytes_of(st, tail.pblk, tail.within));
+                deferred::prepare(st, inode, step.tid(), bytes.as_ref())?;
+                Ok(bytes)
+            }
         }
     }
 }

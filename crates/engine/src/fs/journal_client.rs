@@ -23,7 +23,11 @@ impl Client for StoreClient {
             .and_then(|()| st.dirty.freeze(st, out))
             .and_then(|()| st.alloc.freeze(out))
             .and_then(|()| st.groups.freeze(tid, out));
-        frozen.map_err(|e| Error::Client { errno: e.errno(), message: e.to_string() })
+        frozen.map_err(client_error)
+    }
+
+    fn write_ordered(&self, tid: Tid) -> Result<(), Error> {
+        crate::file::write_pending_zeroes(&self.0, tid).map_err(client_error)
     }
 
     fn committed(&self, tid: Tid) {
@@ -41,4 +45,8 @@ impl Client for StoreClient {
     fn now(&self) -> Option<Timestamp> {
         Some(self.0.clock.now())
     }
+}
+
+fn client_error(error: crate::error::Error) -> Error {
+    Error::Client { errno: error.errno(), message: error.to_string() }
 }

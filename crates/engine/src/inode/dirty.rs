@@ -30,12 +30,15 @@ pub struct DirtyInodes {
     lists: Sharded<List>,
     /// Inodes of the transaction that is being committed.
     frozen: Mutex<Vec<Arc<Inode>>>,
+    /// Those of them with zeroes to be written before it is durable.
+    unzeroed: Mutex<Vec<Arc<Inode>>>,
 }
 
 impl Default for DirtyInodes {
     fn default() -> Self {
         let lists = Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new()));
-        DirtyInodes { lists, frozen: Mutex::new(Level::Leaf, Vec::new()) }
+        let list = || Mutex::new(Level::Leaf, Vec::new());
+        DirtyInodes { lists, frozen: list(), unzeroed: list() }
     }
 }
 
@@ -139,8 +142,15 @@ impl DirtyInodes {
                 write_slot(table, out, inode)?;
             }
         }
+        let unzeroed = list.iter().filter(|inode| inode.pages.may_lack_zeroes());
+        self.unzeroed.lock().extend(unzeroed.cloned());
         self.frozen.lock().append(&mut list);
         Ok(())
+    }
+
+    /// Takes the frozen inodes with zeroes that must be written before the transaction is durable.
+    pub fn take_unzeroed(&self) -> Vec<Arc<Inode>> {
+        std::mem::take(&mut *self.unzeroed.lock())
     }
 
     /// Records that the frozen inodes are durable.

@@ -31,7 +31,8 @@ pub use hints::{Hint, Hints};
 pub use map_cache::{ExtentState, MapCache, Run};
 pub use orphan_slot::{OrphanAt, OrphanCell};
 pub use pages::{
-    Content, Cover, ErrorCursor, PageBudget, PageMap, Pages, Place, Remapped, Taken, Work,
+    Content, Cover, ErrorCursor, PageBudget, PageMap, Pages, PendingZeroes, Place, Remapped, Taken,
+    Work,
 };
 pub use pointer_places::PointerPlaces;
 pub use published::{Ownership, StatSnapshot};

@@ -145,3 +145,29 @@ fn waits_for_a_panicked_thread_end() {
     assert!(matches!(bench.journal.start(1), Err(Error::Aborted(EIO))));
     assert!(bench.journal.shutdown().is_err());
 }
+
+struct Refused;
+
+impl Client for Refused {
+    fn freeze(&self, _tid: Tid, _out: &mut Freezer<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn write_ordered(&self, _tid: Tid) -> Result<()> {
+        Err(Error::Client { errno: EIO, message: "as this test wants it".into() })
+    }
+    fn committed(&self, _tid: Tid) {}
+    fn aborted(&self, _why: &Error) {}
+}
+
+#[test]
+fn a_transaction_without_its_ordered_data_is_not_committed() {
+    let (_, device) = faulty();
+    let bench = Bench::open(&device, SUMMED);
+    let client: Arc<dyn Client> = Arc::new(Refused);
+    bench.journal.set_client(Arc::downgrade(&client));
+    let tid = bench.set(HOME, &content(HOME, 1));
+    assert!(matches!(bench.journal.wait(tid), Err(Error::Aborted(EIO))));
+    assert!(bench.journal.shutdown().is_err());
+    drop(bench);
+    assert_eq!(recover(&device).unwrap().transactions, 0);
+}

@@ -1,10 +1,10 @@
 //! Transactions without failures.
 
 use crate::bench::*;
-use extant_blocks::{Buffer, Cache};
+use extant_blocks::{BlockDevice, Buffer, Cache, Event, RecordingDevice};
 use extant_journal::{Client, Error, Freezer, Journal, Result, Seal, Tid, WriteStamp};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 #[test]
 fn committed_blocks_are_home_after_shutdown() {
@@ -250,6 +250,64 @@ fn the_client_fills_and_seals_blocks_at_freeze() {
     assert_eq!(first[..8], 3u64.to_le_bytes());
     assert_eq!(first[BLOCK - 8..], (HOME + 5).to_le_bytes());
     assert_eq!(block(&*device, HOME + 1)[..8], 3u64.to_le_bytes());
+}
+
+/// A client with data that go before the commit record.
+struct Ordered {
+    device: Arc<RecordingDevice<Arc<dyn BlockDevice>>>,
+    journal: OnceLock<Weak<Journal>>,
+}
+
+/// A block that no transaction contains.
+const DATA: u64 = HOME + 7;
+
+impl Client for Ordered {
+    fn freeze(&self, tid: Tid, _out: &mut Freezer<'_>) -> Result<()> {
+        self.device.mark(format!("{tid} freezes"));
+        Ok(())
+    }
+
+    fn write_ordered(&self, tid: Tid) -> Result<()> {
+        let journal = self.journal.get().and_then(Weak::upgrade).expect("the journal is open");
+        assert_eq!(journal.running_tid(), tid.next(), "handles do not wait for the writes");
+        self.device.write_all_at(&content(DATA, tid.0), DATA * BLOCK as u64)?;
+        journal.note_data_write();
+        Ok(())
+    }
+
+    fn committed(&self, tid: Tid) {
+        self.device.mark(format!("{tid} is durable"));
+    }
+
+    fn aborted(&self, _why: &Error) {}
+}
+
+#[test]
+fn ordered_data_are_flushed_before_the_commit_record() {
+    let device = Arc::new(RecordingDevice::new(shared(format(SUMMED))));
+    let shared: Arc<dyn BlockDevice> = device.clone();
+    let bench = Bench::open(&shared, SUMMED);
+    let client = Arc::new(Ordered { device: device.clone(), journal: OnceLock::new() });
+    client.journal.set(Arc::downgrade(&bench.journal)).expect("set once");
+    let weak: Arc<dyn Client> = client.clone();
+    bench.journal.set_client(Arc::downgrade(&weak));
+    for round in 0..3 {
+        let tid = bench.set(HOME, &content(HOME, round));
+        bench.journal.wait(tid).unwrap();
+        let events = device.take_log();
+        let mark = |what: &str| Event::Mark(format!("{tid} {what}"));
+        let at = |wanted: &Event| events.iter().position(|event| event == wanted).unwrap();
+        let (frozen, durable) = (at(&mark("freezes")), at(&mark("is durable")));
+        let data = Event::Write { offset: DATA * BLOCK as u64, data: content(DATA, tid.0).into() };
+        assert!(frozen < at(&data));
+        // Two flushes follow: the commit record is between them.
+        let behind = &events[at(&data)..durable];
+        let flushes: Vec<usize> =
+            (0..behind.len()).filter(|n| behind[*n] == Event::Flush).collect();
+        assert_eq!(flushes.len(), 2, "{behind:?}");
+        assert_eq!(flushes[1] - flushes[0], 2, "{behind:?}");
+    }
+    bench.journal.shutdown().unwrap();
 }
 
 #[test]

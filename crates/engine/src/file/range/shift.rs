@@ -8,7 +8,7 @@
 use crate::error::{Errno, Result};
 use crate::extent::{self, Run};
 use crate::file::limits;
-use crate::file::{falloc, map, times, truncate, window, writeback, zero};
+use crate::file::{deferred, falloc, map, times, truncate, window, writeback, zero};
 use crate::inode::{Inode, Tx, Work};
 use crate::store::Store;
 use std::ops::Range;
@@ -85,6 +85,7 @@ fn aligned(st: &Store, offset: u64, len: u64) -> Result<()> {
 /// No page and no preallocation is left from `offset` on; nothing there is dirty any more.
 fn clear(st: &Store, inode: &Arc<Inode>, work: &mut Work, offset: u64) -> Result<()> {
     window::discard(work);
+    deferred::settle(st, inode)?;
     falloc::drop_pages(st, inode, work, map::block_of(st, offset)..map::END)
 }
 

@@ -10,7 +10,7 @@
 use crate::error::{Errno, Result};
 use crate::extent;
 use crate::file::zero::{self, CutTail};
-use crate::file::{inline, limits, map, space, tail, times, window, writeback};
+use crate::file::{deferred, inline, limits, map, space, tail, times, window, writeback};
 use crate::inode::{Inode, OrphanAt, Step, Tx, Work};
 use crate::orphan::Orphans;
 use crate::store::Store;
@@ -77,11 +77,13 @@ fn shrink(st: &Store, inode: &Arc<Inode>, work: &mut Work, size: u64) -> Result<
         tx.step(|step| st.orphans.add(step, inode))?;
     }
     let resized = tx.step(|step| {
-        // While the handle is open, so that the zeroes are flushed with the smaller size.
-        tail.map_or(Ok(()), |tail| tail.clear(st, step, inode))?;
+        let zeroes = CutTail::prepare(tail, st, step, inode)?;
         cut_pages(st, inode, size);
         inode.pages.set_size(size);
-        times::resize(st, step, inode, size)
+        times::resize(st, step, inode, size)?;
+        // While the handle is open, so that the commit finds them.
+        zeroes.into_iter().for_each(|zeroes| deferred::add(inode, step.tid(), zeroes));
+        Ok(())
     });
     if resized.is_err() {
         return remove_record(st, &mut tx, inode).and(resized);
@@ -220,6 +222,7 @@ pub(in crate::file) fn begin_removal<'a>(st: &'a Store, inode: &Inode) -> Result
 pub fn free_blocks(st: &Store, inode: &Arc<Inode>, from: u64) -> Result<()> {
     let mut work = inode.pages.work.lock();
     window::discard(&mut work);
+    deferred::settle(st, inode)?;
     if inode.ftype == FileType::Regular {
         write_cluster(st, inode, &mut work, map::block_up(st, from))?;
         cut_pages(st, inode, from);

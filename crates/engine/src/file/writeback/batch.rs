@@ -19,7 +19,7 @@
 use crate::error::Result;
 use crate::file::plan::{self, Pieces, Written};
 use crate::file::writeback::{self, Placing, UnderWriteback};
-use crate::file::{map, submit, window};
+use crate::file::{deferred, map, submit, window};
 use crate::inode::{Inode, Work};
 use crate::store::{PlugPolicy, Store};
 use extant_blocks::Plug;
@@ -268,6 +268,10 @@ impl<'a> Job<'a> {
     fn place(&mut self, st: &Store) {
         let mut groups = writeback::groups(st, &self.taken);
         let (Some(group), None) = (groups.next(), groups.next()) else { return };
+        // An error is met again, and told, when the file is written alone.
+        if deferred::settle(st, self.inode).is_err() {
+            return;
+        }
         // Pages that were not placed are written again alone, which yields the error.
         let how = Placing { reserved: &mut self.reserved, waits: super::space::Waits::NONE };
         if let Ok(pieces) = writeback::place(st, self.inode, &mut self.work, group, how) {

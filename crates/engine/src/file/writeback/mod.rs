@@ -16,7 +16,7 @@ use super::map;
 use super::plan::{self, After, MapAction, Piece, Pieces, PlanRequest};
 use super::space::{self, Waits};
 use super::window::{self, Growth, ScatteredAlloc};
-use super::{tail, times};
+use super::{deferred, tail, times};
 use crate::bounds::Remark;
 use crate::error::{Errno, Result};
 use crate::extent::MapShape;
@@ -209,6 +209,7 @@ fn write(
     taken: &[Taken],
     reserved: &mut u32,
 ) -> Result<()> {
+    deferred::settle(st, inode)?;
     groups(st, taken).try_for_each(|group| {
         let how = Placing { reserved: &mut *reserved, waits: Waits::MAX };
         let mut pieces = place(st, inode, work, group, how)?.into();

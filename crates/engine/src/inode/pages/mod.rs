@@ -6,6 +6,8 @@
 //!   smaller while data behind it have no blocks yet, and grows only in the handle that maps them.
 //! - Bytes of a cached page behind the visible size are zero.
 //! - A thread that adds or removes mappings of the file's data must hold [`Pages::work`].
+//! - The device may lack zeroes behind the end of the file that a cut owes ([`PendingZeroes`]) only
+//!   while the inode is dirty in an uncommitted transaction, which keeps it in memory.
 //! - While a page is being written, and only then, the inode is on the budget's list of those
 //!   under writeback. It is removed when the last such page is done, under the same lock of the
 //!   page map. A file whose pages are dropped has no page under writeback.
@@ -33,13 +35,24 @@ use super::lazy::{Lazy, Make};
 use crate::alloc::Prealloc;
 use crate::error::Result;
 use budget::Counts;
-use extant_journal::WriteStamp;
+use extant_journal::{Tid, WriteStamp};
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_sync::{Level, Link, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The file's preallocations, if it has, or may have, some.
 pub type Work = Option<Arc<Prealloc>>;
+
+/// Bytes that a cut has removed from the last block, and that the device does not have as zeroes
+/// yet. They must be zeroes before the transaction of the cut is durable.
+#[derive(Debug)]
+pub struct PendingZeroes {
+    /// Bytes of the device, within one block.
+    pub bytes: Range<u64>,
+    /// The transaction with the smaller size.
+    pub tid: Tid,
+}
 
 /// The cached content of one file. The order in memory matters, since the inode begins with the
 /// fields that stat(2) reads.
@@ -55,6 +68,8 @@ pub struct Pages {
     map: Lazy<RwLock<PageMap>>,
     /// Serialises changes of the file's mappings: writeback, allocation, truncation.
     pub work: Lazy<Mutex<Work>>,
+    /// The zeroes that the device lacks behind the end of the file. Locked while they are written.
+    pub pending_zeroes: Lazy<Mutex<Option<PendingZeroes>>>,
     /// Blocks that direct writes are busy with.
     pub ranges: Lazy<RangeLock>,
     /// Sequential readers.
@@ -85,6 +100,12 @@ impl Make for Mutex<Work> {
     }
 }
 
+impl Make for Mutex<Option<PendingZeroes>> {
+    fn make() -> Self {
+        Mutex::new(Level::PendingZeroes, None)
+    }
+}
+
 impl Make for RangeLock {
     fn make() -> Self {
         RangeLock::default()
@@ -102,6 +123,7 @@ impl Pages {
             size: AtomicU64::new(size),
             map: Lazy::new(),
             work: Lazy::new(),
+            pending_zeroes: Lazy::new(),
             ranges: Lazy::new(),
             ahead: ReadAhead::default(),
             errors: ErrorSeq::default(),
@@ -241,6 +263,13 @@ impl Pages {
     /// Whether a page waits for being written.
     pub fn dirty(&self) -> bool {
         self.counts.get().is_some() && self.map.read().waiting() > 0
+    }
+
+    /// Whether the device may lack zeroes behind the end of the file. Waits for no lock: the answer
+    /// is yes while they are written.
+    pub fn may_lack_zeroes(&self) -> bool {
+        let pending = self.pending_zeroes.get();
+        pending.is_some_and(|pending| pending.try_lock().is_none_or(|zeroes| zeroes.is_some()))
     }
 
     /// Notes that blocks of the file were written past the journal. To be called before they are

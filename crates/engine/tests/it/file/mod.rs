@@ -2,6 +2,8 @@
 
 mod alone;
 mod cut;
+mod cuts;
+mod deferred;
 mod faults;
 mod full;
 pub(crate) mod model;
