@@ -30,15 +30,12 @@ impl Tree {
     }
 
     /// Removes the entries below a directory that lower layers made. The directory itself stays. A
-    /// path that leads to no directory is ignored.
+    /// path that leads to no directory is ignored; a symlink leads to its target.
     ///
     /// # Errors
     /// As [`Tree::remove`].
     pub fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
-        let directory = match self.place(path)? {
-            Some((parent, name)) => self.child(parent, name),
-            None => super::path::is_root(path).then_some(NodeId::ROOT),
-        };
+        let directory = self.directory_at(path)?;
         if let Some(directory) = directory {
             self.prune(self.below(directory), |entry, current| entry < current);
         }

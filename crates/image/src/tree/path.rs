@@ -130,6 +130,14 @@ impl Tree {
         }
     }
 
+    /// Returns the directory that a path leads to, symlinks at its end included.
+    pub(super) fn directory_at(&self, path: &[u8]) -> Result<Option<NodeId>> {
+        check(path)?;
+        let found = self.resolve(NodeId::ROOT, (Cow::Borrowed(path), 0), 0);
+        let found = found.ok().filter(|found| found.missing.is_none());
+        Ok(found.map(|found| found.directory))
+    }
+
     /// Returns the directory and the name of a path; `None` for the root, and if nothing can be
     /// there since a directory is missing.
     pub(super) fn place<'p>(&self, path: &'p [u8]) -> Result<Option<(NodeId, &'p [u8])>> {

@@ -1,0 +1,29 @@
+//! Sources of ext4 images: tar archives and images of containers.
+//!
+//! A [`Loader`] adds them to an [`extant_image::Tree`], in the order of the calls. Archives are
+//! plain or compressed by gzip, zstd, xz or bzip2, which the first bytes show.
+#![forbid(unsafe_code)]
+
+mod acl;
+mod ahead;
+mod blobs;
+mod codec;
+mod digest;
+mod error;
+mod files;
+mod layer;
+mod loader;
+mod members;
+mod oci;
+mod spool;
+mod stream;
+mod tar;
+
+pub use error::{Error, Result};
+pub use loader::{Input, Loader};
+pub use oci::{Container, Platform, Selection};
+
+/// The examples of the README are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

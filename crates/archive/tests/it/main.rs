@@ -1,0 +1,8 @@
+//! Archives that other programs make, images of containers, and hostile ones.
+
+mod bundle;
+mod containers;
+mod hostile;
+mod hosts;
+mod layers;
+mod programs;
