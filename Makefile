@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench pages space contention fuzz mutants images real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench pages space contention fuzz mutants images check-images check-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -106,6 +106,17 @@ images: setup
 	scripts/images.sh target/images
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_IMAGES=$(abspath target/images) \
 		$(CARGO) test --release -p extant-engine --test it -- --ignored images_of_others --nocapture
+
+# Verdicts of `extant check` beside those of e2fsck: on the images of e2fsprogs' own tests, as a
+# table, and on MUTANTS damaged images.
+MUTANTS ?= 4000
+check-images: setup
+	scripts/images.sh target/images
+	EXTANT_IMAGES=$(abspath target/images) \
+		$(CARGO) test --release -p extant-check --test it -- --ignored images_of_e2fsprogs --nocapture
+check-mutants: setup
+	EXTANT_MUTANTS=$(MUTANTS) \
+		$(CARGO) test --release -p extant-check --test it -- --ignored many_mutants --nocapture
 
 # All tests of mounts, the long ones too, served through io_uring.
 rings: setup

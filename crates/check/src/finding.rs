@@ -1,139 +1,22 @@
 //! Findings: typed descriptions of defects, complete enough to plan a repair.
 
-use extant_format::{Corrupt, GroupNr};
+pub use crate::codes::FindingCode;
+pub use crate::repair::{PlannedRepair, Severity};
+use extant_format::{Corrupt, GroupNr, InodeNr};
 use std::fmt;
-
-/// The kind of a defect. [`FindingCode::name`] is stable, for scripts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[non_exhaustive]
-pub enum FindingCode {
-    /// The primary superblock is unreadable or contradicts itself.
-    SuperblockInvalid,
-    /// The primary superblock's checksum is wrong.
-    SuperblockChecksum,
-    /// The file system is longer than the device.
-    DeviceTooShort,
-    /// The journal has transactions that are not on their home blocks.
-    JournalNotReplayed,
-    /// A superblock copy is unreadable, has a wrong checksum, or describes another layout.
-    BackupSuperblock,
-    /// A block cannot be read.
-    Unreadable,
-    /// A group descriptor's checksum is wrong.
-    DescriptorChecksum,
-    /// A group descriptor has an impossible value.
-    DescriptorField,
-    /// The block bitmap's checksum is wrong.
-    BlockBitmapChecksum,
-    /// The inode bitmap's checksum is wrong.
-    InodeBitmapChecksum,
-    /// Bits past the last cluster of a group are clear.
-    BlockBitmapPadding,
-    /// Bits past the last inode of a group are clear.
-    InodeBitmapPadding,
-    /// The block bitmap marks metadata of its group as free.
-    MetadataMarkedFree,
-    /// A group's count of free clusters contradicts its bitmap.
-    FreeClusters,
-    /// A group's count of free inodes contradicts its bitmap.
-    FreeInodes,
-}
-
-impl FindingCode {
-    /// Returns the stable name, in lower case with hyphens.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FindingCode::SuperblockInvalid => "superblock-invalid",
-            FindingCode::SuperblockChecksum => "superblock-checksum",
-            FindingCode::DeviceTooShort => "device-too-short",
-            FindingCode::JournalNotReplayed => "journal-not-replayed",
-            FindingCode::BackupSuperblock => "backup-superblock",
-            FindingCode::Unreadable => "unreadable",
-            FindingCode::DescriptorChecksum => "descriptor-checksum",
-            FindingCode::DescriptorField => "descriptor-field",
-            FindingCode::BlockBitmapChecksum => "block-bitmap-checksum",
-            FindingCode::InodeBitmapChecksum => "inode-bitmap-checksum",
-            FindingCode::BlockBitmapPadding => "block-bitmap-padding",
-            FindingCode::InodeBitmapPadding => "inode-bitmap-padding",
-            FindingCode::MetadataMarkedFree => "metadata-marked-free",
-            FindingCode::FreeClusters => "free-clusters",
-            FindingCode::FreeInodes => "free-inodes",
-        }
-    }
-
-    /// Returns the severity of all findings with this code.
-    pub const fn severity(self) -> Severity {
-        match self {
-            FindingCode::SuperblockInvalid => Severity::Fatal,
-            FindingCode::JournalNotReplayed | FindingCode::BackupSuperblock => Severity::Note,
-            _ => Severity::Damage,
-        }
-    }
-
-    /// Returns the repair that removes the defect.
-    pub const fn repair(self) -> PlannedRepair {
-        match self {
-            FindingCode::SuperblockInvalid => PlannedRepair::RestoreSuperblock,
-            FindingCode::SuperblockChecksum => PlannedRepair::SealSuperblock,
-            FindingCode::JournalNotReplayed => PlannedRepair::ReplayJournal,
-            FindingCode::BackupSuperblock => PlannedRepair::RewriteBackup,
-            FindingCode::DeviceTooShort | FindingCode::Unreadable => PlannedRepair::None,
-            FindingCode::DescriptorChecksum | FindingCode::DescriptorField => {
-                PlannedRepair::RestoreDescriptor
-            }
-            FindingCode::BlockBitmapChecksum
-            | FindingCode::BlockBitmapPadding
-            | FindingCode::MetadataMarkedFree => PlannedRepair::RebuildBlockBitmap,
-            FindingCode::InodeBitmapChecksum | FindingCode::InodeBitmapPadding => {
-                PlannedRepair::RebuildInodeBitmap
-            }
-            FindingCode::FreeClusters | FindingCode::FreeInodes => PlannedRepair::Recount,
-        }
-    }
-}
-
-/// Weight of a finding.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub enum Severity {
-    /// No damage of the file system in use, such as an old superblock copy.
-    Note,
-    /// Damage.
-    Damage,
-    /// Damage that prevents any further check.
-    Fatal,
-}
-
-/// The repair that removes a defect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[non_exhaustive]
-pub enum PlannedRepair {
-    /// None is known.
-    None,
-    /// Take the superblock from a copy.
-    RestoreSuperblock,
-    /// Compute the superblock's checksum again.
-    SealSuperblock,
-    /// Replay the journal.
-    ReplayJournal,
-    /// Write the superblock copy again.
-    RewriteBackup,
-    /// Take the descriptor from a copy, or derive it from the layout.
-    RestoreDescriptor,
-    /// Build the block bitmap from the blocks in use.
-    RebuildBlockBitmap,
-    /// Build the inode bitmap from the inodes in use.
-    RebuildInodeBitmap,
-    /// Count again.
-    Recount,
-}
 
 /// Coordinates of a finding; those that do not apply are `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
 pub struct FindingPlace {
+    /// The inode.
+    pub inode: Option<u32>,
     /// The group.
     pub group: Option<u32>,
     /// The block of the device, in file-system blocks.
     pub block: Option<u64>,
+    /// The block of the file, counted from its start.
+    pub logical: Option<u64>,
     /// The field's name.
     pub field: Option<&'static str>,
 }
@@ -143,13 +26,26 @@ impl FindingPlace {
         FindingPlace { group: Some(group.0), ..FindingPlace::default() }
     }
 
+    pub(crate) fn inode(ino: InodeNr) -> FindingPlace {
+        FindingPlace { inode: Some(ino.0), ..FindingPlace::default() }
+    }
+
     pub(crate) fn block(self, block: u64) -> FindingPlace {
         FindingPlace { block: Some(block), ..self }
+    }
+
+    pub(crate) fn logical(self, block: u64) -> FindingPlace {
+        FindingPlace { logical: Some(block), ..self }
+    }
+
+    pub(crate) fn field(self, field: &'static str) -> FindingPlace {
+        FindingPlace { field: Some(field), ..self }
     }
 }
 
 /// A defect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Finding {
     /// The kind.
     pub code: FindingCode,
@@ -166,16 +62,22 @@ impl Finding {
         Finding { code, place, found: None, expected: None }
     }
 
-    pub(crate) fn values(self, found: u64, expected: u64) -> Finding {
-        Finding { found: Some(found), expected: Some(expected), ..self }
+    pub(crate) fn found(self, found: impl Into<u64>) -> Finding {
+        Finding { found: Some(found.into()), ..self }
+    }
+
+    pub(crate) fn values(self, found: impl Into<u64>, expected: impl Into<u64>) -> Finding {
+        Finding { found: Some(found.into()), expected: Some(expected.into()), ..self }
     }
 
     /// Makes the finding of a parser's error; coordinates in `place` win.
     pub(crate) fn corrupt(code: FindingCode, place: FindingPlace, error: &Corrupt) -> Finding {
         let place = FindingPlace {
+            inode: place.inode.or(error.inode().map(InodeNr::get)),
             group: place.group.or(error.group().map(GroupNr::get)),
             block: place.block.or(error.block().map(|block| block.get())),
             field: place.field.or(error.field_name()),
+            ..place
         };
         let (found, expected) = (error.found_value(), error.expected_value());
         Finding { code, place, found, expected }
@@ -195,13 +97,20 @@ impl Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.code.name())?;
-        if let Some(group) = self.place.group {
+        let place = &self.place;
+        if let Some(inode) = place.inode {
+            write!(f, ", inode {inode}")?;
+        }
+        if let Some(group) = place.group {
             write!(f, ", group {group}")?;
         }
-        if let Some(block) = self.place.block {
+        if let Some(logical) = place.logical {
+            write!(f, ", file block {logical}")?;
+        }
+        if let Some(block) = place.block {
             write!(f, ", block {block}")?;
         }
-        if let Some(field) = self.place.field {
+        if let Some(field) = place.field {
             write!(f, ", {field}")?;
         }
         if let Some(found) = self.found {
@@ -216,6 +125,7 @@ impl fmt::Display for Finding {
 
 /// Numbers of findings, by severity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct CheckSummary {
     /// Notes.
     pub notes: u64,
@@ -223,6 +133,45 @@ pub struct CheckSummary {
     pub damages: u64,
     /// Damages that prevented further checks.
     pub fatal: u64,
+    /// The check was interrupted, so that parts are unchecked.
+    pub interrupted: bool,
+}
+
+impl CheckSummary {
+    /// Returns whether the whole file system was checked and no damage was found.
+    pub const fn is_clean(&self) -> bool {
+        self.damages == 0 && self.fatal == 0 && !self.interrupted
+    }
+}
+
+/// The findings of one part of a pass, at most [`FindingList::MAX`]; the others are counted.
+#[derive(Debug, Default)]
+pub(crate) struct FindingList {
+    list: Vec<Finding>,
+    more: u64,
+}
+
+impl FindingList {
+    /// Maximum number of findings of one part of a pass.
+    const MAX: usize = 1 << 12;
+
+    pub(crate) fn push(&mut self, finding: Finding) {
+        if self.list.len() < FindingList::MAX {
+            self.list.push(finding);
+        } else {
+            self.more = self.more.saturating_add(1);
+        }
+    }
+
+    pub(crate) fn add(&mut self, code: FindingCode, place: FindingPlace) {
+        self.push(Finding::new(code, place));
+    }
+
+    /// Appends another list, whose findings come later.
+    pub(crate) fn append(&mut self, other: FindingList) {
+        self.more = self.more.saturating_add(other.more);
+        other.list.into_iter().for_each(|finding| self.push(finding));
+    }
 }
 
 /// Counts findings on their way to the caller's sink.
@@ -244,6 +193,19 @@ impl<'a> Findings<'a> {
         };
         *count = count.saturating_add(1);
         (self.sink)(finding);
+    }
+
+    /// Reports a part's findings, and those that were only counted as one.
+    pub(crate) fn report_all(&mut self, part: FindingList) {
+        part.list.into_iter().for_each(|finding| self.report(finding));
+        if part.more > 0 {
+            let more = Finding::new(FindingCode::MoreFindings, FindingPlace::default());
+            self.report(more.found(part.more));
+        }
+    }
+
+    pub(crate) fn interrupt(&mut self) {
+        self.summary.interrupted = true;
     }
 
     pub(crate) fn summary(&self) -> CheckSummary {

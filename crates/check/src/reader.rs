@@ -30,14 +30,26 @@ impl<'a> Reader<'a> {
         offset.is_some_and(|offset| self.device.read_exact_at(buffer, offset).is_ok())
     }
 
+    /// Returns the content of a block; `None` if it cannot be read.
+    pub fn block(&self, block: u64) -> Option<Vec<u8>> {
+        let mut buffer = self.buffer();
+        self.read(block, &mut buffer).then_some(buffer)
+    }
+
     /// Returns whether the group begins on the device.
     pub fn begins_on_device(&self, group: GroupNr) -> bool {
         self.geometry.first_block_of_group(group).0 < self.device_blocks()
     }
 
+    /// Returns the number of groups that begin on the device.
+    pub fn group_count(&self) -> usize {
+        let blocks = self.device_blocks().saturating_sub(self.geometry.first_data_block.into());
+        let groups = blocks.div_ceil(u64::from(self.geometry.blocks_per_group.max(1)));
+        groups.min(self.geometry.groups_count.into()) as usize
+    }
+
     /// Returns the groups that begin on the device.
-    pub fn groups(&self) -> impl Iterator<Item = GroupNr> + '_ {
-        let all = (0..self.geometry.groups_count).map(GroupNr);
-        all.take_while(|group| self.begins_on_device(*group))
+    pub fn groups(&self) -> impl Iterator<Item = GroupNr> + use<> {
+        (0..self.group_count() as u32).map(GroupNr)
     }
 }

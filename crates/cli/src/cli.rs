@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// IMAGE is a regular file or a block device; IMAGE@OFFSET and IMAGE@pN name a part of it. Paths
 /// inside an image begin at its root. Commands that read never write: an image that needs recovery
 /// is recovered in memory. Commands that write recover first. Exit codes: 0 done, 1 failed, 2 wrong
-/// usage.
+/// usage; `check` has those of fsck(8).
 #[derive(Parser, Debug)]
 #[command(name = "extant", version, max_term_width = 100)]
 struct Cli {
@@ -47,6 +47,7 @@ enum Command {
     Truncate(truncate::Args),
     Setfattr(setfattr::Args),
     Recover(recover::Args),
+    Check(check::Args),
     Stats(stats::Args),
     Lab(lab::Args),
     Pages(pages::Args),
@@ -77,6 +78,7 @@ impl Command {
             Command::Truncate(args) => truncate::run(args, context),
             Command::Setfattr(args) => setfattr::run(args, context),
             Command::Recover(args) => recover::run(args, context),
+            Command::Check(args) => check::run(args, context),
             Command::Stats(args) => stats::run(args, context),
             Command::Lab(args) => lab::run(args, context),
             Command::Pages(args) => pages::run(args, Cli::command(), context),

@@ -185,6 +185,18 @@ impl Context {
         bar
     }
 
+    /// Returns a progress bar over parts that are counted.
+    pub fn parts(&self) -> ProgressBar {
+        if !self.shows_progress() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new(0);
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}") {
+            bar.set_style(style);
+        }
+        bar
+    }
+
     /// Sends the engine's own messages to standard error.
     pub fn log_to_stderr(&self) {
         let level = match (self.quiet, self.verbose) {

@@ -142,6 +142,11 @@ impl Failure {
         Failure::with_exit(FAILED, Cause::UNKNOWN, None)
     }
 
+    /// Sets the exit code of the program.
+    pub fn with_exit_code(self, exit: u8) -> Failure {
+        Failure { exit, ..self }
+    }
+
     /// Adds the changes before the failure, for the JSON document.
     pub fn after(mut self, before: Map<String, Value>) -> Failure {
         self.before = before;

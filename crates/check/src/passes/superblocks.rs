@@ -3,11 +3,23 @@
 use crate::finding::{Finding, FindingCode, FindingPlace, Findings};
 use crate::reader::Reader;
 use extant_blocks::BlockDevice;
-use extant_format::{Corrupt, Geometry, GroupNr, Incompat, Superblock};
+use extant_format::{Corrupt, Features, Geometry, GroupNr, Incompat, RoCompat, Superblock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Byte of the primary superblock on the device, and its length.
 const SUPERBLOCK_OFFSET: u64 = 1024;
 const SUPERBLOCK_LEN: usize = 1024;
+
+/// Bytes of an inode that every revision has.
+const OLD_INODE_SIZE: u16 = 128;
+
+/// Seconds that a time may be ahead of this computer's clock.
+const CLOCK_SLACK: u64 = 24 * 3600;
+
+/// Features that exist as numbers only.
+const NO_INCOMPAT: Incompat = Incompat::COMPRESSION.union(Incompat::DIRDATA);
+const NO_RO_COMPAT: RoCompat =
+    RoCompat::BTREE_DIR.union(RoCompat::HAS_SNAPSHOT).union(RoCompat::REPLICA);
 
 /// A usable primary superblock.
 pub struct Primary {
@@ -15,8 +27,8 @@ pub struct Primary {
     pub geometry: Geometry,
 }
 
-/// Reads the primary superblock. A wrong checksum is damage; a wrong magic or a contradiction
-/// between its numbers is fatal, and the result is `None`.
+/// Reads the primary superblock. A wrong checksum is damage; a wrong magic, unknown features, or a
+/// contradiction between its numbers is fatal, and the result is `None`.
 pub fn read_primary(device: &dyn BlockDevice, findings: &mut Findings<'_>) -> Option<Primary> {
     let mut bytes = [0; SUPERBLOCK_LEN];
     let place = FindingPlace::default();
@@ -24,8 +36,13 @@ pub fn read_primary(device: &dyn BlockDevice, findings: &mut Findings<'_>) -> Op
         findings.report(Finding::new(FindingCode::SuperblockInvalid, place));
         return None;
     }
-    let parsed = Superblock::parse_unverified(&bytes)
-        .and_then(|superblock| Ok((Geometry::new(&superblock)?, superblock)));
+    let parsed = Superblock::parse_unverified(&bytes).and_then(|superblock| {
+        if superblock.rev_level() > 1 {
+            let error = Corrupt::new("superblock").field("revision");
+            return Err(error.found(superblock.rev_level()));
+        }
+        Ok((Geometry::new(&superblock)?, superblock))
+    });
     let (geometry, superblock) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
@@ -34,11 +51,12 @@ pub fn read_primary(device: &dyn BlockDevice, findings: &mut Findings<'_>) -> Op
             return None;
         }
     };
+    if let Some(bits) = unknown_features(&superblock.features()) {
+        findings.report(Finding::new(FindingCode::UnknownFeatures, place).found(bits));
+        return None;
+    }
     if let Err(error) = superblock.verify_checksum() {
         findings.report(Finding::corrupt(FindingCode::SuperblockChecksum, place, &error));
-    }
-    if superblock.incompat().contains(Incompat::RECOVER) {
-        findings.report(Finding::new(FindingCode::JournalNotReplayed, place));
     }
     let blocks = device.len() >> geometry.block_bits;
     if blocks < geometry.blocks_count {
@@ -46,6 +64,60 @@ pub fn read_primary(device: &dyn BlockDevice, findings: &mut Findings<'_>) -> Op
         findings.report(finding.values(blocks, geometry.blocks_count));
     }
     Some(Primary { superblock, geometry })
+}
+
+/// Returns the bits of features that cannot be checked, if there are any.
+fn unknown_features(features: &Features) -> Option<u32> {
+    let incompat = features.incompat.unknown()
+        | features.incompat.intersection(NO_INCOMPAT | Incompat::JOURNAL_DEV).bits();
+    let ro_compat =
+        features.ro_compat.unknown() | features.ro_compat.intersection(NO_RO_COMPAT).bits();
+    [incompat, ro_compat, features.compat.unknown()].into_iter().find(|bits| *bits != 0)
+}
+
+/// Checks fields that the layout does not depend on.
+pub fn check_fields(primary: &Primary, as_is: bool, findings: &mut Findings<'_>) {
+    let sb = &primary.superblock;
+    let mut bad = |field, found: u64, expected: u64| {
+        let place = FindingPlace::default().field(field);
+        findings.report(Finding::new(FindingCode::SuperblockField, place).values(found, expected));
+    };
+    for (field, size) in [
+        ("required extra inode size", sb.min_extra_isize()),
+        ("wanted extra inode size", sb.want_extra_isize()),
+    ] {
+        let room = primary.geometry.inode_size.saturating_sub(OLD_INODE_SIZE);
+        let valid = size == 0 || (4..=room).contains(&size) && size.is_multiple_of(4);
+        if room > 0 && !valid {
+            bad(field, size.into(), room.into());
+        }
+    }
+    let half = sb.blocks_count() / 2;
+    if sb.r_blocks_count() > half {
+        bad("reserved blocks", sb.r_blocks_count(), half);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    for (field, time) in [("last mount", sb.mtime()), ("last write", sb.wtime())] {
+        if time > now.saturating_add(CLOCK_SLACK) {
+            bad(field, time, now);
+        }
+    }
+    if !primary.geometry.has_bigalloc() && sb.clusters_per_group() != sb.blocks_per_group() {
+        bad("clusters per group", sb.clusters_per_group().into(), sb.blocks_per_group().into());
+    }
+    for (field, found) in [
+        ("user quota inode", sb.usr_quota_inum()),
+        ("group quota inode", sb.grp_quota_inum()),
+        ("project quota inode", sb.prj_quota_inum()),
+    ] {
+        if found.0 > sb.inodes_count() {
+            bad(field, found.0.into(), sb.inodes_count().into());
+        }
+    }
+    if as_is && sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
+        let place = FindingPlace::default().field("orphan_present");
+        findings.report(Finding::new(FindingCode::OrphanRecord, place));
+    }
 }
 
 /// Compares the copies in other groups with the primary superblock.

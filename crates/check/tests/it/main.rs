@@ -1,3 +1,7 @@
-//! Findings on images of `mke2fs`, undamaged and damaged, with e2fsck as the judge.
+//! Findings of whole checks, against e2fsck's verdicts.
 
-mod groups;
+mod exceptions;
+mod findings;
+mod images;
+mod mutants;
+mod oracle;

@@ -11,7 +11,7 @@ use crate::unprivileged::{Fuse, as_user, belongs_to_user, home};
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::{Printed, run};
 use extant_testkit::tree::Manifest;
-use extant_testkit::{FeatureSet, Image, Scratch};
+use extant_testkit::{FeatureSet, Image, Scratch, debugfs};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -157,6 +157,23 @@ fn a_torn_disk_is_recovered() {
     let printed = recipe.run_as_user(Fuse::Root);
     assert!(printed.errors().contains("replayed"), "{printed}");
     assert!(printed.errors().contains("freed 1 "), "{printed}");
+}
+
+#[test]
+fn a_disk_is_checked() {
+    let recipe = Recipe::of("Check a disk");
+    recipe.has("disk.img", &crashed(FeatureSet::named("orphan_file")));
+    let damaged = FeatureSet::named("default").make_sized(12 << 20);
+    debugfs::write(damaged.path(), "set_inode_field <2> links_count 9");
+    damaged.leave_unjudged("it is damaged");
+    recipe.has("damaged.img", &damaged);
+    recipe.home.leave_unjudged("work/damaged.img", "it is damaged");
+    let printed = recipe.run();
+    assert!(printed.text().contains("journal-replayed"), "{printed}");
+    assert!(printed.text().contains("link-count, inode 2"), "{printed}");
+    assert!(printed.text().contains("damaged.img has damage"), "{printed}");
+    let json = fs::read_to_string(recipe.file("findings.json")).expect("a document");
+    assert!(json.contains("\"link-count\""), "{json}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! about its images.
 
 mod bounds;
+mod checking;
 mod copying;
 mod damaged;
 mod digests;

@@ -45,6 +45,20 @@ impl DirEntry<'_> {
         record.and_then(|rest| rest.first_chunk()).copied().unwrap_or_default()
     }
 
+    /// Returns the byte of the type as it is. `area` must be the area that the record was read
+    /// from.
+    pub fn type_byte(&self, area: &[u8]) -> u8 {
+        let at = self.offset.saturating_add(HEADER_SIZE - 1);
+        area.get(at).copied().unwrap_or(0)
+    }
+
+    /// Returns whether a zero follows the name, as after `.` and `..`. `area` must be the area that
+    /// the record was read from.
+    pub fn is_terminated(&self, area: &[u8]) -> bool {
+        let end = self.offset.saturating_add(HEADER_SIZE).saturating_add(self.name.len());
+        area.get(end) == Some(&0)
+    }
+
     /// Returns whether the name is `.` or `..`.
     pub fn is_dot_or_dot_dot(&self) -> bool {
         self.name == b"." || self.name == b".."

@@ -264,6 +264,13 @@ impl JournalSuperblock {
         self.raw.block_type.get() == BlockType::SuperblockV2.to_raw()
     }
 
+    /// Returns whether a field is set that only version 2 has.
+    pub fn has_v2_fields(&self) -> bool {
+        let raw = &self.raw;
+        let words = [raw.feature_compat, raw.feature_incompat, raw.feature_ro_compat, raw.nr_users];
+        words.iter().any(|word| word.get() != 0)
+    }
+
     /// Compatible features.
     pub fn compat(&self) -> JournalCompat {
         let bits = if self.is_v2() { self.raw.feature_compat.get() } else { 0 };

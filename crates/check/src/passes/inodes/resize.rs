@@ -1,0 +1,76 @@
+//! The resize inode: its map lists the blocks that are reserved for descriptors, in the first group
+//! and in each group with a superblock copy.
+
+use super::{GroupScan, InodePass, Subject};
+use crate::finding::{Finding, FindingCode};
+use extant_format::indirect::{DIND, DIRECT, TIND, pointer, pointers_per_block};
+use extant_format::{Compat, GroupNr};
+
+impl InodePass<'_> {
+    pub(super) fn check_resize(&self, subject: &Subject<'_>, scan: &mut GroupScan) {
+        if self.volume.reader.geometry.compat(Compat::RESIZE_INODE) {
+            self.check_reserved_map(subject, scan);
+            self.check_large(subject, scan);
+            return;
+        }
+        let inode = subject.inode;
+        if inode.links != 0 || inode.blocks != 0 || pointer(&inode.i_block, 0) != 0 {
+            scan.findings.add(FindingCode::ReservedInode, subject.place());
+        }
+    }
+
+    fn check_reserved_map(&self, subject: &Subject<'_>, scan: &mut GroupScan) {
+        let (inode, geometry) = (subject.inode, &self.volume.reader.geometry);
+        let dind = u64::from(pointer(&inode.i_block, DIND));
+        let others = (0..=TIND).filter(|slot| *slot != DIND);
+        let stray = others.map(|slot| pointer(&inode.i_block, slot)).any(|block| block != 0);
+        if geometry.reserved_gdt_blocks == 0 && dind == 0 && !stray {
+            return;
+        }
+        let bytes = self.volume.reader.block(dind).filter(|_| self.volume.is_block(dind));
+        let Some(bytes) = bytes.filter(|_| inode.is_regular() && inode.links > 0 && !stray) else {
+            scan.findings.add(FindingCode::ResizeInode, subject.place());
+            return;
+        };
+        scan.resize_blocks.push(dind);
+        let base = geometry.base_meta(GroupNr(0));
+        let per_block = u64::from(pointers_per_block(geometry.block_size).max(1));
+        let table = base.superblock.map_or(0, |block| block.0.saturating_add(1));
+        let wrong = base.reserved.clone().find(|block| {
+            let index = block.saturating_sub(table);
+            let slot = index.checked_rem(per_block).unwrap_or(0) as usize;
+            u64::from(pointer(&bytes, slot)) != *block || !self.lists_copies(*block)
+        });
+        if let Some(block) = wrong {
+            scan.findings.add(FindingCode::ResizeInode, subject.place().block(block));
+        }
+        let copies = geometry.super_groups().skip(1).count() as u64;
+        let last = base.reserved.end.saturating_sub(table).saturating_sub(1);
+        let last = last.checked_rem(per_block).unwrap_or(0).saturating_mul(per_block);
+        let first = per_block.saturating_add(DIRECT as u64);
+        let last = first.saturating_add(last).saturating_add(copies).saturating_sub(1);
+        let size = last.saturating_mul(geometry.block_size.into());
+        if copies > 0 && inode.size < size {
+            let finding = Finding::new(FindingCode::InodeSize, subject.place());
+            scan.findings.push(finding.values(inode.size, size));
+        }
+        let reserved = base.reserved.end.saturating_sub(base.reserved.start);
+        let blocks = reserved.saturating_mul(copies.saturating_add(1)).saturating_add(1);
+        let expected = blocks.saturating_mul(geometry.sectors_per_block().into());
+        if !geometry.has_bigalloc() && inode.blocks != expected {
+            let finding = Finding::new(FindingCode::InodeBlocks, subject.place());
+            scan.findings.push(finding.values(inode.blocks, expected));
+        }
+    }
+
+    /// Returns whether a reserved block of the first group lists its copies in the other groups.
+    fn lists_copies(&self, block: u64) -> bool {
+        let Some(bytes) = self.volume.reader.block(block) else { return false };
+        let geometry = &self.volume.reader.geometry;
+        let mut copies = geometry.super_groups().skip(1).enumerate();
+        copies.all(|(slot, group)| {
+            let start = u64::from(group.0).saturating_mul(geometry.blocks_per_group.into());
+            u64::from(pointer(&bytes, slot)) == start.saturating_add(block)
+        })
+    }
+}

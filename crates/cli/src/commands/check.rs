@@ -1,0 +1,154 @@
+//! `extant check`: all damage of a file system, without a change.
+
+use crate::context::Context;
+use crate::failure::{At, Failure, Result};
+use crate::image::ImageArgs;
+use crate::interrupt::Interrupt;
+use crate::json::Array;
+use crate::text::count;
+use extant_check::{Check, CheckStage, CheckSummary, Finding};
+use extant_engine::OpenOptions;
+use extant_engine::device::{BlockDevice, image_spec};
+use serde_json::{Value, json};
+use std::io::{self, BufWriter, StdoutLock, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Check a file system without changing it.
+///
+/// The journal is replayed in memory first. Prints a line for each finding: code, place, found and
+/// expected value, planned repair. Exit codes are those of fsck(8): 0 no damage, 4 damage, 8 the
+/// image cannot be opened, 32 interrupted.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Image file or block device, with @OFFSET or @pN for a part of it
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// Wait until no other program uses the image
+    #[arg(long)]
+    wait: bool,
+    /// Image file or block device of the journal, where the file system has an external one
+    #[arg(long, value_name = "PATH")]
+    journal: Option<PathBuf>,
+    /// Check the image as it is, without the changes in its journal
+    #[arg(long)]
+    as_is: bool,
+}
+
+/// Exit codes of fsck(8).
+const DAMAGED: u8 = 4;
+const OPERATIONAL: u8 = 8;
+const CANCELED: u8 = 32;
+
+/// The form in which findings are printed.
+enum Out {
+    Text(BufWriter<StdoutLock<'static>>),
+    Json(Array<BufWriter<StdoutLock<'static>>>),
+}
+
+impl Out {
+    fn new(context: &Context) -> Out {
+        let out = BufWriter::new(io::stdout().lock());
+        if context.json { Out::Json(context.array(out)) } else { Out::Text(out) }
+    }
+
+    fn finding(&mut self, finding: &Finding) -> io::Result<()> {
+        match self {
+            Out::Text(out) => writeln!(out, "{finding}; repair: {}", finding.repair().name()),
+            Out::Json(array) => array.push(&object(finding)),
+        }
+    }
+
+    fn finish(self, summary: CheckSummary) -> io::Result<()> {
+        match self {
+            Out::Text(mut out) => out.flush(),
+            Out::Json(mut array) => {
+                array.push(&json!({ "summary": {
+                    "clean": summary.is_clean(),
+                    "notes": summary.notes,
+                    "damages": summary.damages,
+                    "fatal": summary.fatal,
+                    "interrupted": summary.interrupted,
+                } }))?;
+                array.finish()
+            }
+        }
+    }
+}
+
+fn object(finding: &Finding) -> Value {
+    let place = &finding.place;
+    json!({
+        "code": finding.code.name(),
+        "severity": finding.severity().name(),
+        "place": {
+            "inode": place.inode,
+            "group": place.group,
+            "block": place.block,
+            "file_block": place.logical,
+            "field": place.field,
+        },
+        "found": finding.found,
+        "expected": finding.expected,
+        "repair": finding.repair().name(),
+    })
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let image = ImageArgs {
+        image: args.image.clone(),
+        wait: args.wait,
+        journal: args.journal.clone(),
+        memory: None,
+    };
+    let interrupt = Interrupt::register().at("signals")?;
+    let device = open(&image, &args.image)?;
+    let journal = args.journal.as_ref().map(|path| open(&image, path)).transpose()?;
+    let bar = context.parts();
+    let mut show = |progress: extant_check::CheckProgress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+        bar.set_message(match progress.stage {
+            CheckStage::Inodes => "groups of inodes",
+            _ => "directories",
+        });
+    };
+    let mut check = Check::new(device).as_is(args.as_is).threads(context.thread_count());
+    check = check.interrupt(interrupt.flag()).progress(&mut show);
+    if let Some(journal) = journal {
+        check = check.journal(journal);
+    }
+    let (mut out, mut written) = (Out::new(context), Ok(()));
+    let summary = check.run(&mut |finding| {
+        if written.is_ok() {
+            written = out.finding(&finding);
+        }
+    });
+    bar.finish_and_clear();
+    written.and_then(|()| out.finish(summary))?;
+    tell(&image, context, summary)
+}
+
+/// Opens a device for reading.
+fn open(image: &ImageArgs, path: &std::path::Path) -> Result<Arc<dyn BlockDevice>> {
+    let options = OpenOptions::new().read_only(true).wait(image.wait);
+    let opened = options.device_of(&image_spec(path));
+    opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))
+}
+
+fn tell(image: &ImageArgs, context: &Context, summary: CheckSummary) -> Result {
+    let name = image.name();
+    let damages = count(summary.damages.saturating_add(summary.fatal), "damage");
+    let notes = count(summary.notes, "note");
+    if summary.interrupted {
+        context.note(format_args!("{name}: interrupted after {damages} and {notes}"));
+        return Err(Failure::told().with_exit_code(CANCELED));
+    }
+    if summary.is_clean() {
+        context.note(format_args!("{name}: clean, {notes}"));
+        return Ok(());
+    }
+    context.note(format_args!("{name}: {damages} and {notes}; `e2fsck -fy` repairs a copy"));
+    Err(Failure::told().with_exit_code(DAMAGED))
+}
