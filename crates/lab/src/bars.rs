@@ -93,7 +93,7 @@ fn through_fuse(record: &Record, row: &Row, side: Side, null: Side) -> Option<Ve
         reached |= ratio.median >= times;
     }
     if let Some(ratio) = beside_null {
-        let share = if CONTENT.contains(&row.workload) { OF_NULL_CONTENT } else { OF_NULL };
+        let share = if CONTENT.contains(&&*row.workload) { OF_NULL_CONTENT } else { OF_NULL };
         bar.push(format!("{share:.2} of a null server"));
         found.push(format!("{ratio} of null"));
         reached |= ratio.median >= share;
@@ -111,7 +111,7 @@ fn through_fuse(record: &Record, row: &Row, side: Side, null: Side) -> Option<Ve
 }
 
 fn like_kernel(record: &Record, row: &Row) -> Option<Verdict> {
-    if !LIKE_KERNEL.contains(&row.workload) || row.threads > 2 {
+    if !LIKE_KERNEL.contains(&&*row.workload) || row.threads > 2 {
         return None;
     }
     let ratio = record.ratio(row, Side::Engine.name(), Side::Ext4.name())?;
@@ -124,7 +124,8 @@ fn like_kernel(record: &Record, row: &Row) -> Option<Verdict> {
 
 /// 16 threads beside 2.
 fn many_threads(record: &Record, workload: &'static str) -> Option<Verdict> {
-    let rates = |threads| record.values(&Row { workload, threads }, Side::Engine.name());
+    let rates =
+        |threads| record.values(&Row { workload: workload.into(), threads }, Side::Engine.name());
     let ratios: Vec<f64> = rates(16)?.iter().zip(rates(2)?).map(|(many, two)| many / two).collect();
     let ratio = Spread::of(&ratios)?;
     Some(Verdict {

@@ -1,10 +1,14 @@
 //! Runs: every scenario on every side, turn about, several times.
 
+mod results;
+
 use crate::awake::Awake;
 use crate::measure::Record;
 use crate::side::Side;
 use crate::workload::{SCENARIOS, Scale, Scenario, Stage};
 use std::io;
+
+pub(crate) use results::Bench;
 
 /// Plan of a run.
 #[derive(Clone, Debug)]

@@ -7,16 +7,18 @@
 use crate::allocators::{Buddy, Cost, Defects, Lists, Map, Policy, Posted, Reading, Shape, Want};
 use crate::measure::{Limit, run_threads};
 use crate::pairs::{Interval, Standing};
-use crate::report::say;
 use crate::scratch;
+use crate::sheet::Name;
+use crate::sheet::Sheet;
 use crate::side::{Running, Side};
 use crate::space60t;
+use crate::stored::Results;
 use crate::target::{How, io_error};
 use clap::Args as ClapArgs;
 use extant_blocks::{BlockDevice, SparseDevice};
 use extant_engine::mkfs::{self, Zeroing};
 use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +41,9 @@ pub struct Args {
 }
 
 /// A claim and its result.
-#[derive(Debug, Serialize)]
-struct Claim {
-    what: &'static str,
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Claim {
+    what: Name,
     found: String,
     standing: Standing,
 }
@@ -57,19 +59,23 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if !args.no_kernel {
         claims.push(parallel(args.quick)?);
     }
-    if args.json {
-        println!("{}", serde_json::to_string(&claims)?)
-    } else {
-        for Claim { what, found, standing } in &claims {
+    claims.print(args.json)?;
+    Ok(!args.strict || claims.iter().all(|claim| claim.standing == Standing::Reached))
+}
+
+impl Results for Vec<Claim> {
+    fn sheets(&self) -> Vec<Sheet> {
+        let mut sheet = Sheet::new("claims of the postings", ["claim", "found", ""]);
+        for Claim { what, found, standing } in self {
             let word = match standing {
                 Standing::Reached => "holds",
                 Standing::Open => "open: more runs, or a quieter machine, decide",
                 Standing::Missed => "DOES NOT HOLD",
             };
-            say(&format!("{what}: {found}: {word}\n"))?;
+            sheet.row([what, found.as_str(), word]);
         }
+        vec![sheet]
     }
-    Ok(!args.strict || claims.iter().all(|claim| claim.standing == Standing::Reached))
 }
 
 /// Disk of the first claim in bytes, and the memory that the postings name for it.
@@ -105,7 +111,7 @@ fn memory() -> io::Result<Claim> {
     let holds =
         space.frsp_tree_usage <= LITTLE && space.frsp_tree_usage + space.index_bytes < buddy.bytes;
     Ok(Claim {
-        what: "memory for a disk of 100 GB that is nearly new",
+        what: "memory for a disk of 100 GB that is nearly new".into(),
         found,
         standing: standing(holds),
     })
@@ -141,7 +147,7 @@ fn limited(quick: bool) -> io::Result<Claim> {
     let [engine, ahead, single] = space60t::limited(quick)?;
     let found = format!("{engine:.1} s, buddies {single:.1} s, and {ahead:.1} s reading ahead");
     Ok(Claim {
-        what: "two writes on the fragmented disk with the least memory",
+        what: "two writes on the fragmented disk with the least memory".into(),
         found,
         standing: standing(engine < ahead.min(single)),
     })
@@ -171,7 +177,7 @@ fn parallel(quick: bool) -> io::Result<Claim> {
         mean[0], mean[1], ratio.mean, ratio.low, ratio.high
     );
     Ok(Claim {
-        what: "16 threads that write to a new disk, to the end of fsync",
+        what: "16 threads that write to a new disk, to the end of fsync".into(),
         found,
         standing: ratio.beside(EQUAL),
     })

@@ -1,12 +1,11 @@
 //! The command line of `extant-lab`.
 
-use crate::bench::{self, Plan};
+use crate::bench::{self, Bench, Plan};
 use crate::side::{SIDES, Side};
+use crate::stored::Results;
 use crate::tables::{dref, inodes, orphan, sync};
 use crate::workload::Scale;
-use crate::{
-    age, bars, claims, contention, huge, pages, pairs, prealloc, report, scratch, serve, space60t,
-};
+use crate::{age, claims, contention, huge, pages, pairs, prealloc, scratch, serve, space60t};
 use clap::{Args, Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
 use std::io::{self, IsTerminal};
@@ -152,13 +151,9 @@ fn bench(args: &BenchArgs) -> io::Result<bool> {
     scratch::catch_signals()?;
     let record = bench::run(&plan)?;
     let huge = if plan.wants_huge() { Some(huge::run(plan.runs)?) } else { None };
-    let verdicts = bars::judge(&record, huge.as_ref());
-    if args.json {
-        report::say(&format!("{}\n", report::json(&record, huge.as_ref(), &verdicts)))?;
-    } else {
-        report::say(&report::text(&record, huge.as_ref(), &verdicts, &plan))?;
-    }
-    Ok(!args.strict || verdicts.iter().all(|v| v.reached))
+    let results = Bench { record, huge };
+    results.print(args.json)?;
+    Ok(!args.strict || results.verdicts().iter().all(|v| v.reached))
 }
 
 fn plan(args: &BenchArgs) -> io::Result<Plan> {

@@ -26,7 +26,7 @@ const BYTES: u64 = 60 << 40;
 const CHUNK: u64 = 1 << 20;
 
 /// Time and memory of opening.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Huge {
     /// Seconds until it was open, in a process of its own.
     pub seconds: Spread,

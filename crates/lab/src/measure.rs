@@ -1,6 +1,7 @@
 //! Timing and measured values.
 
-use serde::Serialize;
+use crate::sheet::Name;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -119,16 +120,16 @@ fn until_limit(limit: Limit, op: impl Fn(u64) -> io::Result<()>) -> io::Result<u
 }
 
 /// A line of the table: a workload with a number of threads.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct Row {
     /// Name of the workload.
-    pub workload: &'static str,
+    pub workload: Name,
     /// By how many threads.
     pub threads: usize,
 }
 
 /// Unit of a measurement; more is better in each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Unit {
     /// Operations per second.
     #[serde(rename = "ops/s")]
@@ -139,7 +140,7 @@ pub enum Unit {
 }
 
 /// Measured values of one row: for each side, one of each run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Values {
     /// Their unit.
     pub unit: Unit,
@@ -148,7 +149,7 @@ pub struct Values {
 }
 
 /// Everything measured, rows in the order in which they were first measured.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Record {
     rows: Vec<(Row, Values)>,
 }
@@ -188,7 +189,7 @@ impl Record {
 }
 
 /// Median and extremes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Spread {
     /// The median.
     pub median: f64,
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn ratios_are_taken_run_by_run() {
         let mut record = Record::default();
-        let row = Row { workload: "w", threads: 1 };
+        let row = Row { workload: "w".into(), threads: 1 };
         for (ours, theirs) in [(10.0, 5.0), (30.0, 10.0), (8.0, 8.0)] {
             record.add("a", row.clone(), Unit::Ops, ours);
             record.add("b", row.clone(), Unit::Ops, theirs);

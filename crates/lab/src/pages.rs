@@ -1,11 +1,13 @@
 //! Tables of stored runs in the pages of the project.
 //!
 //! `docs/runs/NAME.json` is the output of a command with `--json`. A page has a line
-//! `<!-- NAME -->`, the table, and a line `<!-- end of NAME -->`. A test compares each table with
-//! its run.
+//! `<!-- NAME -->`, the tables, and a line `<!-- end of NAME -->`. A test compares the tables with
+//! their runs.
 
 use crate::pairs::{Interval, Row as Pairs, THREADS};
-use serde::Deserialize;
+use crate::stored::{Results, Run};
+use crate::tables::Grid;
+use crate::{claims, prealloc};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -19,17 +21,29 @@ pub struct Args {
     pub root: std::path::PathBuf,
 }
 
-/// A table: its page, its marks, its run, and the form of it.
+/// Tables of a run in a page.
 struct Table {
     page: &'static str,
+    /// The name in the marks.
     name: &'static str,
+    /// The run's file in `docs/runs`, without its ending.
     run: &'static str,
     form: fn(&str) -> serde_json::Result<String>,
 }
 
-const TABLES: [Table; 2] = [
-    Table { page: "docs/lab.md", name: "pairs", run: "docs/runs/pairs.json", form: pairs },
-    Table { page: "README.md", name: "pairs in short", run: "docs/runs/pairs.json", form: short },
+impl Table {
+    /// All tables of the run `name`, in the page about performance.
+    const fn all(name: &'static str, form: fn(&str) -> serde_json::Result<String>) -> Table {
+        Table { page: "docs/performance.md", name, run: name, form }
+    }
+}
+
+const TABLES: [Table; 5] = [
+    Table { page: "README.md", name: "pairs in short", run: "pairs", form: short },
+    Table::all("pairs", pairs),
+    Table::all("dref", whole::<Vec<Grid>>),
+    Table::all("prealloc", whole::<prealloc::Results>),
+    Table::all("space-claims", whole::<Vec<claims::Claim>>),
 ];
 
 /// Rows of the README.
@@ -66,8 +80,10 @@ impl Table {
     /// Returns `page` with this table renewed.
     fn renewed(&self, root: &Path, page: &str) -> io::Result<String> {
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-        let run = fs::read_to_string(root.join(self.run))?;
-        let table = (self.form)(&run).map_err(|e| wrong(format!("{}: {e}", self.run)))?;
+        let path = format!("docs/runs/{}.json", self.run);
+        let run = fs::read_to_string(root.join(&path))
+            .map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))?;
+        let table = (self.form)(&run).map_err(|e| wrong(format!("{path}: {e}")))?;
         put(page, self.name, &table).ok_or_else(|| {
             wrong(format!("{}: the marks of `{}` are missing", self.page, self.name))
         })
@@ -82,46 +98,44 @@ fn put(page: &str, name: &str, table: &str) -> Option<String> {
     Some(format!("{before}<!-- {name} -->\n\n{table}\n{end}{after}"))
 }
 
-#[derive(Deserialize)]
-struct Stored<Row> {
-    machine: crate::machine::Machine,
-    rows: Vec<Row>,
+/// All tables of a run, below its origin.
+fn whole<T: Results>(run: &str) -> serde_json::Result<String> {
+    let run: Run<T> = serde_json::from_str(run)?;
+    let tables: String = run.results.sheets().iter().map(crate::sheet::Sheet::markdown).collect();
+    Ok(format!("{}\n{}", origin(&run), tables.trim_end().to_owned() + "\n"))
 }
 
-/// The whole table of `pairs`.
+/// Returns the command of a run, and its machine.
+fn origin<T>(Run { machine, command, .. }: &Run<T>) -> String {
+    format!("`{command}`;\n{machine}.\n")
+}
+
+/// The table of `pairs`, with a column for each number of threads.
 fn pairs(run: &str) -> serde_json::Result<String> {
-    let stored: Stored<Pairs> = serde_json::from_str(run)?;
-    let verdicts = crate::pairs::judge(&stored.rows);
-    let (reached, rest): (Vec<_>, Vec<_>) =
-        verdicts.iter().partition(|verdict| verdict.standing == crate::pairs::Standing::Reached);
-    let longest = stored.rows.iter().map(|row| row.sides[0].rate.len()).max().unwrap_or(0);
-    let mut out = format!(
-        "{longest} pairs of each row;\n{}. {} of\n{} bars were reached.\n\n",
-        stored.machine,
-        reached.len(),
-        verdicts.len()
-    );
+    let run: Run<Vec<Pairs>> = serde_json::from_str(run)?;
+    let rows = &run.results;
+    let mut out = origin(&run) + "\n";
     out += &head(&["row", "1 thread", "2", "4", "16"]);
-    for (name, cells) in by_name(&stored.rows) {
+    for (name, cells) in by_name(rows) {
         line(&mut out, name, THREADS.map(|threads| cells.get(&threads).copied().flatten()));
     }
     out += "\n";
-    for row in stored.rows.iter().filter(|row| !THREADS.contains(&row.threads)) {
+    for row in rows.iter().filter(|row| !THREADS.contains(&row.threads)) {
         let ratio = row.ratio().map_or("-".into(), |ratio| ratio.to_string());
         let _ = writeln!(out, "- {}: {ratio}", row.name);
     }
-    for verdict in rest {
-        let word = verdict.standing.word().to_lowercase();
-        let _ = writeln!(out, "- {word}: {}:\n  {}", verdict.bar, verdict.found);
+    for sheet in rows.sheets() {
+        let _ = writeln!(out, "- {}", sheet.title);
+        sheet.notes.iter().for_each(|note| out += &format!("- {note}\n"));
     }
     Ok(out)
 }
 
 /// Some rows of `pairs`, means alone.
 fn short(run: &str) -> serde_json::Result<String> {
-    let stored: Stored<Pairs> = serde_json::from_str(run)?;
+    let run: Run<Vec<Pairs>> = serde_json::from_str(run)?;
     let mut out = head(&["operation, both in memory", "1 thread", "2", "4", "16"]);
-    let all = by_name(&stored.rows);
+    let all = by_name(&run.results);
     for (name, cells) in all.iter().filter(|(name, _)| SHORT.contains(name)) {
         let mean = |threads| cells.get(&threads).copied().flatten().map(|i: Interval| i.mean);
         line(&mut out, name, THREADS.map(|threads| mean(threads).map(|mean| format!("{mean:.1}"))));

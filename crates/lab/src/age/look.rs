@@ -7,14 +7,14 @@ use extant_format::group_desc::GroupDesc;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::GroupNr;
 use extant_space::free_runs;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// See the module's description.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct State {
     /// Files of more than one block, and their pieces: parts that follow each other on the device.
     pub files: u64,

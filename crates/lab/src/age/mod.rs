@@ -10,15 +10,16 @@ mod look;
 mod trace;
 
 use crate::pairs::{Interval, Standing};
-use crate::report::say;
 use crate::scratch::{self, Loop, MountGuard, Scratch};
+use crate::sheet::{Name, Sheet};
+use crate::stored::Results;
 use crate::target::{Directory, Engine, How, Target, io_error};
 use crate::tool;
 use clap::Args as ClapArgs;
 use extant_engine::{Fs, OpenOptions};
 use look::State;
 use rustix::mount::{MountFlags, mount};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -56,9 +57,9 @@ const FILL: u64 = 90;
 const SAME: f64 = 0.97;
 
 /// A line of the table.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    name: &'static str,
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Row {
+    name: Name,
     /// Of the trace.
     seed: u64,
     seconds: Option<f64>,
@@ -85,19 +86,14 @@ pub fn run(args: &Args) -> io::Result<bool> {
         }
         let designs = designs::rows(scale, seed);
         rows.extend(designs.into_iter().map(|(name, state)| Row {
-            name,
+            name: name.into(),
             seed,
             seconds: None,
             state,
         }));
     }
-    let bars = judge(&rows);
-    if args.json {
-        println!("{}", serde_json::json!({ "rows": rows, "bars": bars }))
-    } else {
-        say(&(text(&rows) + &verdicts(&bars)))?
-    }
-    Ok(!args.strict || bars.iter().all(|bar| bar.standing == Standing::Reached))
+    rows.print(args.json)?;
+    Ok(!args.strict || judge(&rows).iter().all(|bar| bar.standing == Standing::Reached))
 }
 
 /// A fresh image, the same for all sides.
@@ -149,7 +145,7 @@ fn side(name: &'static str, bytes: u64, scale: Scale, seed: u64) -> io::Result<R
     let seconds = Some(start.elapsed().as_secs_f64());
     // A corrupt image must not be compared.
     tool::run("e2fsck", &["-fn".as_ref(), image.path().as_os_str()])?;
-    Ok(Row { name, seed, seconds, state: look::look(image.path())? })
+    Ok(Row { name: name.into(), seed, seconds, state: look::look(image.path())? })
 }
 
 fn engine(image: &Path, trace: Trace) -> io::Result<()> {
@@ -191,7 +187,6 @@ fn play(target: &dyn Target, trace: Trace) -> io::Result<()> {
 }
 
 /// A bar: the engine is not worse than the kernel.
-#[derive(Clone, Debug, Serialize)]
 struct Bar {
     what: &'static str,
     /// How many times better than the kernel's.
@@ -218,42 +213,42 @@ fn judge(rows: &[Row]) -> Vec<Bar> {
     files.into_iter().chain(free).collect()
 }
 
-fn verdicts(bars: &[Bar]) -> String {
-    let line = |Bar { what, found: Interval { mean, low, high }, standing }: &Bar| {
-        format!(
-            "{what}, times better than the kernel's: {mean:.3} ({low:.3} to {high:.3}): \
-            {standing:?} (bar {SAME})\n"
-        )
-    };
-    bars.iter().map(line).collect()
+impl Results for Vec<Row> {
+    fn sheets(&self) -> Vec<Sheet> {
+        let head = [
+            "",
+            "trace",
+            "seconds",
+            "files",
+            "pieces of a file",
+            "whole files",
+            "free runs",
+            "mean run in blocks",
+            "free space in runs of 2 MiB",
+        ];
+        let mut sheet = Sheet::new("fragmentation after use", head);
+        self.iter().for_each(|row| sheet.row(cells(row)));
+        let line = |Bar { what, found, standing }: &Bar| {
+            let word = standing.word();
+            format!("{word}: {what}, times better than the kernel's: {found} (bar {SAME})")
+        };
+        sheet.notes = judge(self).iter().map(line).collect();
+        vec![sheet]
+    }
 }
 
-fn text(rows: &[Row]) -> String {
-    let mut text = format!(
-        "{:<16} {:>5} {:>8} {:>8} {:>12} {:>9} {:>10} {:>13} {:>12}\n",
-        "",
-        "trace",
-        "seconds",
-        "files",
-        "pieces/file",
-        "whole",
-        "free runs",
-        "mean, blocks",
-        "in 2 MiB"
-    );
-    for Row { name, seed, seconds, state } in rows {
-        let seconds = seconds.map_or(String::new(), |seconds| format!("{seconds:.1}"));
-        let share =
-            |part: u64, whole: u64| format!("{:.1}%", part as f64 * 100.0 / whole.max(1) as f64);
-        text += &format!(
-            "{name:<16} {seed:>5} {seconds:>8} {:>8} {:>12.3} {:>9} {:>10} {:>13.1} {:>12}\n",
-            state.files,
-            state.pieces_per_file(),
-            share(state.whole, state.files),
-            state.runs,
-            state.mean_run(),
-            share(state.long, state.free),
-        );
-    }
-    text
+fn cells(Row { name, seed, seconds, state }: &Row) -> [String; 9] {
+    let share =
+        |part: u64, whole: u64| format!("{:.1}%", part as f64 * 100.0 / whole.max(1) as f64);
+    [
+        name.to_string(),
+        seed.to_string(),
+        seconds.map_or("-".into(), |seconds| format!("{seconds:.1}")),
+        state.files.to_string(),
+        format!("{:.3}", state.pieces_per_file()),
+        share(state.whole, state.files),
+        state.runs.to_string(),
+        format!("{:.1}", state.mean_run()),
+        share(state.long, state.free),
+    ]
 }

@@ -1,6 +1,6 @@
 //! Mean and interval of many ratios.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Student's t for 95% of both sides together, for 1, 2, … 30 degrees of freedom.
 const STUDENT: [f64; 30] = [
@@ -59,7 +59,7 @@ impl Interval {
 }
 
 /// How an interval stands to a bar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Standing {
     /// All of it is at or above the bar.
     Reached,

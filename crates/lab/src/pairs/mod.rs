@@ -8,11 +8,10 @@ mod judge;
 mod text;
 
 use crate::jobs::{self, Crowd, KINDS, Kind, SYNCERS, Size};
-use crate::machine::Machine;
 use crate::measure::Done;
-use crate::report::say;
 use crate::scratch;
 use crate::side::{Running, Setup, Side};
+use crate::stored::Results;
 use cost::Cost;
 use std::collections::BTreeMap;
 use std::io;
@@ -163,15 +162,8 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if rows.rows.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "`--only` names no row"));
     }
-    let verdicts = judge(&rows.rows);
-    if args.json {
-        let machine = Machine::this();
-        let all = serde_json::json!({ "machine": machine, "rows": rows.rows, "bars": verdicts });
-        say(&format!("{all}\n"))?
-    } else {
-        say(&text::text(&rows.rows, &verdicts, meter.counts_instructions()))?
-    }
-    Ok(!args.strict || verdicts.iter().all(|v| v.standing == Standing::Reached))
+    rows.rows.print(args.json)?;
+    Ok(!args.strict || judge(&rows.rows).iter().all(|v| v.standing == Standing::Reached))
 }
 
 fn start(setup: &Setup) -> io::Result<Vec<Box<dyn Running>>> {

@@ -11,13 +11,17 @@
 mod designs;
 mod race;
 mod sides;
+mod text;
 mod trials;
 
 use crate::scratch;
+use crate::sheet::Name;
+use crate::stored::Results as _;
 use clap::Args as ClapArgs;
+use serde::{Deserialize, Serialize};
 use sides::{Disk, Mode, Side};
 use std::io;
-use trials::{Outcome, Scale, TESTS};
+use trials::{Outcome, Scale, TESTS, Test};
 
 /// Arguments of `extant-lab prealloc`.
 #[derive(Debug, ClapArgs)]
@@ -34,12 +38,45 @@ pub struct Args {
     /// Only the engine: for profiles, not for ratios.
     #[arg(long)]
     engine: bool,
+    /// One JSON document with every measured value, in place of tables.
+    #[arg(long)]
+    json: bool,
     /// Only this mode, delayed or immediate.
     #[arg(long)]
     mode: Option<Mode>,
     /// Size of the sparse file of T1, in GiB.
     #[arg(long)]
     sparse: Option<u64>,
+}
+
+/// Results of `extant-lab prealloc`.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Results {
+    /// The designs alone.
+    designs: Vec<race::Row>,
+    /// The tests on file systems.
+    tests: Vec<Row>,
+}
+
+/// A test in one mode.
+#[derive(Debug, Deserialize, Serialize)]
+struct Row {
+    /// The name of the test, T1 to T6.
+    test: Name,
+    mode: Mode,
+    engine: Outcome,
+    kernel: Option<Outcome>,
+    /// Rates in the unit of the test; none if the test gives no data to the device.
+    bounds: Option<Bounds>,
+}
+
+/// Rates that no file system exceeds.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct Bounds {
+    /// Writes the blocks alone.
+    plainly: f64,
+    /// Copies the bytes into new memory and writes them from there, by a thread for each processor.
+    copied: f64,
 }
 
 /// Runs it and prints tables; true if every bar is reached.
@@ -49,103 +86,45 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if let Some(gib) = args.sparse {
         scale.sparse_bytes = gib.max(1) << 30;
     }
-    if args.only.is_empty() {
-        race::run(args.quick);
-    }
-    if args.designs {
-        return Ok(true);
-    }
-    println!(
-        "\n{:<34} {:>9} {:>12} {:>12} {:>7} {:>9} {:>9}",
-        "", "mode", "engine", "ext4", "ratio", "pieces", "ext4"
-    );
-    let (disk, mut reached) = (Disk::new()?, true);
-    for test in TESTS
-        .iter()
-        .filter(|test| args.only.is_empty() || args.only.iter().any(|name| name == test.name))
-    {
-        for mode in [Mode::Delayed, Mode::Immediate]
-            .into_iter()
-            .filter(|mode| args.mode.is_none_or(|m| m == *mode))
-        {
-            let kernel = if args.engine {
-                None
-            } else {
-                Some(disk.measure(Side::Ext4, mode, |side| (test.run)(side, &scale))?)
-            };
-            let engine = disk.measure(Side::Engine, mode, |side| (test.run)(side, &scale))?;
-            reached &= print_row(test, mode, &engine, kernel.as_ref());
-            print_parts(&disk, test, &engine, kernel.as_ref())?;
-        }
-    }
-    Ok(reached)
+    let designs = if args.only.is_empty() { race::rows(args.quick) } else { Vec::new() };
+    let tests = if args.designs { Vec::new() } else { tests(args, &scale)? };
+    let results = Results { designs, tests };
+    results.print(args.json)?;
+    Ok(results.tests.iter().all(|row| row.reached() != Some(false)))
 }
 
-/// Prints the parts of the time, and two bounds: the time to write the blocks alone, and the time
-/// to keep them in memory and then to write them.
-fn print_parts(
+fn tests(args: &Args, scale: &Scale) -> io::Result<Vec<Row>> {
+    let disk = Disk::new()?;
+    let mut rows = Vec::new();
+    let wanted =
+        |test: &&Test| args.only.is_empty() || args.only.iter().any(|name| name == test.name);
+    for test in TESTS.iter().filter(wanted) {
+        for mode in [Mode::Delayed, Mode::Immediate] {
+            if args.mode.is_none_or(|wanted| wanted == mode) {
+                eprintln!("{} {}, {} allocation", test.name, test.what, mode.name());
+                rows.push(row(&disk, (test, mode), scale, args.engine)?);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn row(
     disk: &Disk,
-    test: &trials::Test,
-    engine: &Outcome,
-    kernel: Option<&Outcome>,
-) -> io::Result<()> {
-    let percent = |outcome: &Outcome| format!("{:.0}%", outcome.in_calls * 100.0);
-    let kernel = kernel.map_or(String::new(), |kernel| format!(" (ext4: {})", percent(kernel)));
-    let device = match engine.device_bytes {
-        0 => String::new(),
+    (test, mode): (&Test, Mode),
+    scale: &Scale,
+    engine_alone: bool,
+) -> io::Result<Row> {
+    let measure = |side| disk.measure(side, mode, |files| (test.run)(files, scale));
+    let kernel = if engine_alone { None } else { Some(measure(Side::Ext4)?) };
+    let engine = measure(Side::Engine)?;
+    let bounds = match engine.device_bytes {
+        0 => None,
         bytes => {
             let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-            let alone = engine.done / disk.plainly(bytes)?;
-            let copied = engine.done / disk.copied(bytes, threads)?;
-            let unit = test.unit;
-            format!(
-                "; writing its blocks alone: {alone:.0} {unit}; copying and writing them by \
-                {threads} threads: {copied:.0} {unit}"
-            )
+            let plainly = engine.done / disk.plainly(bytes)?;
+            Some(Bounds { plainly, copied: engine.done / disk.copied(bytes, threads)? })
         }
     };
-    println!("    {} of the time before the sync{kernel}{device}", percent(engine));
-    Ok(())
-}
-
-fn print_row(test: &trials::Test, mode: Mode, engine: &Outcome, kernel: Option<&Outcome>) -> bool {
-    let rate = kernel.map_or(f64::NAN, |kernel| kernel.rate);
-    let ratio = engine.rate / rate;
-    let pieces = |n: Option<u64>| n.map_or_else(|| "-".into(), |n| n.to_string());
-    let kernel_pieces = kernel.and_then(|kernel| kernel.pieces);
-    let (own, others) = (pieces(engine.pieces), pieces(kernel_pieces));
-    let fewer = match (engine.pieces, kernel_pieces, test.pieces_bar) {
-        (Some(own), Some(others), Some(bar)) => own as f64 <= others as f64 / bar,
-        _ => true,
-    };
-    let reached = mode == Mode::Immediate || kernel.is_none() || (ratio >= test.rate_bar && fewer);
-    let verdict = match (mode, reached) {
-        _ if kernel.is_none() => String::new(),
-        (Mode::Immediate, _) => String::new(),
-        (_, true) => format!("  reached ({}x)", test.rate_bar),
-        (_, false) => format!("  MISSED ({}x)", test.rate_bar),
-    };
-    let name = format!("{} {}", test.name, test.what);
-    let unit = test.unit;
-    println!(
-        "{name:<34} {:>9} {:>7.1} {unit:<4} {:>7.1} {unit:<4} {ratio:>7.2} {own:>9} \
-        {others:>9}{verdict}",
-        mode.name(),
-        engine.rate,
-        rate,
-    );
-    if let Some(stats) = engine.prealloc {
-        let per = |n: u64| n as f64 / stats.searches.max(1) as f64;
-        println!(
-            "    preallocations: {} made, {} given back, {} searches, {:.2} looked at for each; \
-            shared runs had {} of {} claims",
-            stats.created,
-            stats.discarded,
-            stats.searches,
-            per(stats.visited),
-            stats.small_hits,
-            stats.small_hits + stats.small_misses,
-        );
-    }
-    reached
+    Ok(Row { test: test.name.into(), mode, engine, kernel, bounds })
 }

@@ -2,39 +2,61 @@
 //! large file.
 
 use super::designs::{AsList, AsTree, Design};
+use crate::sheet::{Name, Sheet};
 use extant_space::prealloc::{Ask, Piece, place};
 use extant_sync::SplitMix64;
+use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
 /// Blocks of 4 KiB in the file: 64 GiB.
 const BLOCKS: u32 = 1 << 24;
 
-/// Prints a row for each design.
-pub fn run(quick: bool) {
+/// A design after all writes.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Row {
+    design: Name,
+    writes: u32,
+    /// Nanoseconds of a write.
+    nanos: f64,
+    /// Preallocations looked at, and locks taken, by all writes.
+    looked_at: u64,
+    locks: u64,
+    /// Preallocations at the end.
+    left: usize,
+}
+
+/// Returns a row for each design.
+pub fn rows(quick: bool) -> Vec<Row> {
     let writes = if quick { 40_000 } else { 200_000 };
-    println!("{writes} sparse random writes of a block into 64 GiB, preallocations only:\n");
-    println!(
-        "{:<24} {:>12} {:>14} {:>12} {:>12}",
-        "", "ns each", "looked at each", "locks each", "at the end"
-    );
     let designs: [(&str, Box<dyn Design>); 3] = [
         ("tree", Box::new(AsTree::default())),
         ("list capped at 512", Box::new(AsList::new(true))),
         ("list", Box::new(AsList::new(false))),
     ];
-    for (name, mut design) in designs {
-        let start = Instant::now();
-        write(design.as_mut(), writes);
-        let nanos = start.elapsed().as_nanos() as f64 / f64::from(writes);
-        let (visited, locks) = design.cost();
-        let each = |n: u64| n as f64 / f64::from(writes);
-        println!(
-            "{name:<24} {nanos:>12.0} {:>14.2} {:>12.2} {:>12}",
-            each(visited),
-            each(locks),
-            design.len()
-        );
+    designs.into_iter().map(|(name, design)| row(name, design, writes)).collect()
+}
+
+fn row(design_name: &'static str, mut design: Box<dyn Design>, writes: u32) -> Row {
+    let start = Instant::now();
+    write(design.as_mut(), writes);
+    let nanos = start.elapsed().as_nanos() as f64 / f64::from(writes);
+    let (looked_at, locks) = design.cost();
+    Row { design: design_name.into(), writes, nanos, looked_at, locks, left: design.len() }
+}
+
+/// Returns the table of the designs.
+pub fn sheet(rows: &[Row]) -> Sheet {
+    let writes = rows.first().map_or(0, |row| row.writes);
+    let title =
+        format!("{writes} sparse random writes of a block into 64 GiB, preallocations only");
+    let head = ["", "ns each", "looked at each", "locks each", "at the end"];
+    let mut sheet = Sheet::new(title, head);
+    for Row { design, writes, nanos, looked_at, locks, left } in rows {
+        let each = |n: &u64| format!("{:.2}", *n as f64 / f64::from(*writes));
+        let nanos = format!("{nanos:.0}");
+        sheet.row([design.to_string(), nanos, each(looked_at), each(locks), left.to_string()]);
     }
+    sheet
 }
 
 fn write(design: &mut dyn Design, writes: u32) {

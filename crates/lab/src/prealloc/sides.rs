@@ -30,7 +30,9 @@ pub enum Side {
 }
 
 /// When blocks are allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Deserialize, serde::Serialize,
+)]
 pub enum Mode {
     /// When pages are written back.
     Delayed,
@@ -245,7 +247,7 @@ fn engine(
     let fs = Fs::open(image, &OpenOptions::new()).map_err(io_error)?;
     let engine = Engine { fs, direct: mode == Mode::Immediate };
     let mut outcome = work(&engine)?;
-    outcome.prealloc = Some(engine.fs.stats().prealloc);
+    outcome.prealloc = Some(engine.fs.stats().prealloc.into());
     engine.fs.unmount().map_err(io_error)?;
     Ok(outcome)
 }

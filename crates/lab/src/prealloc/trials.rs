@@ -4,6 +4,7 @@
 use super::sides::{Container, Files};
 use extant_engine::PreallocStats;
 use extant_sync::SplitMix64;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Instant;
 
@@ -41,7 +42,7 @@ impl Scale {
 }
 
 /// Result of a test.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Outcome {
     /// MB/s or files/s.
     pub rate: f64,
@@ -54,7 +55,28 @@ pub struct Outcome {
     /// Pieces of the files [`FILE`].
     pub pieces: Option<u64>,
     /// The engine's counters.
-    pub prealloc: Option<PreallocStats>,
+    pub prealloc: Option<Counters>,
+}
+
+/// The engine's counters of preallocations.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Counters {
+    pub created: u64,
+    pub discarded: u64,
+    pub searches: u64,
+    /// Preallocations looked at by all searches.
+    pub visited: u64,
+    /// Claims of small files that got a part of a shared run, and those that got none.
+    pub small_hits: u64,
+    pub small_misses: u64,
+}
+
+impl From<PreallocStats> for Counters {
+    fn from(stats: PreallocStats) -> Counters {
+        let PreallocStats { created, discarded, searches, visited, .. } = stats;
+        let PreallocStats { small_hits, small_misses, .. } = stats;
+        Counters { created, discarded, searches, visited, small_hits, small_misses }
+    }
 }
 
 /// One of the tests.

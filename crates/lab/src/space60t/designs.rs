@@ -77,7 +77,14 @@ fn row(
     let known = prefetch.then(|| start.elapsed().as_secs_f64() + policy.cost().waited as f64 / 1e9);
     let writes = sizes.map(|bytes| write(policy, bytes));
     eprintln!("{profile}: {name} done");
-    Row { profile, name: name.into(), plays: true, mount: None, known, writes }
+    Row {
+        profile: profile.into(),
+        name: name.to_owned().into(),
+        plays: true,
+        mount: None,
+        known,
+        writes,
+    }
 }
 
 fn write(policy: &mut dyn Policy, bytes: u64) -> Write {

@@ -75,7 +75,7 @@ fn row(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Resul
     }
     fs.unmount().map_err(io_error)?;
     Ok(Row {
-        profile: profile.name,
+        profile: profile.name.into(),
         name: how.name.into(),
         plays: false,
         mount: Some(mount),

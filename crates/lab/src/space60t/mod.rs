@@ -11,9 +11,11 @@ mod engine;
 mod published;
 mod text;
 
+use crate::sheet::Name;
+use crate::stored::Results;
 use clap::Args as ClapArgs;
 use disk::{Disk, Profile};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::Arc;
 
@@ -35,7 +37,7 @@ pub struct Args {
 }
 
 /// One write.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct Write {
     /// Seconds until it was durable (designs: until it was allocated).
     pub seconds: f64,
@@ -57,13 +59,22 @@ pub struct Write {
     pub claims: [u64; 6],
 }
 
+/// Results of `extant-lab space60t`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct SpaceResults {
+    /// Bytes of the two writes.
+    pub sizes: Sizes,
+    /// Allocators on each profile.
+    pub rows: Vec<Row>,
+}
+
 /// A line of the table.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Row {
     /// The disk's profile.
-    pub profile: &'static str,
+    pub profile: Name,
     /// Name of the allocator.
-    pub name: String,
+    pub name: Name,
     /// A design that only allocates, not a whole file system.
     pub plays: bool,
     /// Seconds until it was mounted.
@@ -109,11 +120,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
             "there are the profiles harsh and posted",
         ));
     }
-    if args.json {
-        println!("{}", serde_json::to_string(&rows)?);
-    } else {
-        crate::report::say(&text::tables(&rows, sizes))?;
-    }
+    SpaceResults { sizes, rows }.print(args.json)?;
     Ok(true)
 }
 

@@ -1,20 +1,22 @@
-//! The table as text.
+//! The results as tables.
 
 use super::published::{self, Published};
-use super::{Row, Write};
+use super::{Row, SpaceResults, Write};
+use crate::sheet::Sheet;
+use crate::stored::Results;
 
-fn columns(fields: &[String]) -> String {
-    const WIDTHS: [usize; 10] = [27, 10, 10, 10, 10, 10, 9, 9, 8, 0];
-    let mut line = String::new();
-    for (field, width) in fields.iter().zip(WIDTHS) {
-        if line.is_empty() {
-            line += &format!("{field:<width$}")
-        } else {
-            line += &format!(" {field:>width$}")
-        }
-    }
-    line.trim_end().into()
-}
+const HEAD: [&str; 10] = [
+    "",
+    "processor",
+    "with disk",
+    "rate",
+    "memory",
+    "loaded",
+    "bitmaps",
+    "pieces",
+    "looks",
+    "published",
+];
 
 fn megabytes(bytes: f64) -> String {
     format!("{:.1} MB", bytes / 1e6)
@@ -27,17 +29,16 @@ fn short(seconds: f64) -> String {
     }
 }
 
-fn said(published: Option<Published>) -> String {
-    let Some(published) = published else { return String::new() };
+fn said(published: Published) -> String {
     let bytes = published.bytes.map(|bytes| format!(", {}", megabytes(bytes))).unwrap_or_default();
     let cached = published.cached.map(|cached| format!(", {cached}")).unwrap_or_default();
     let pieces = published.pieces.map(|pieces| format!(", {pieces} pieces")).unwrap_or_default();
-    format!("  {}{bytes}{cached}{pieces}", short(published.seconds))
+    format!("{}{bytes}{cached}{pieces}", short(published.seconds))
 }
 
-fn fields(name: &str, write: &Write, bytes: u64, published: Option<Published>) -> Vec<String> {
-    vec![
-        name.into(),
+fn fields(row: &Row, write: &Write, bytes: u64, published: Option<Published>) -> [String; 10] {
+    [
+        row.name.to_string(),
         short(write.seconds - write.waited),
         short(write.seconds),
         megabytes(bytes as f64 / write.seconds) + "/s",
@@ -46,61 +47,53 @@ fn fields(name: &str, write: &Write, bytes: u64, published: Option<Published>) -
         write.bitmaps.to_string(),
         write.pieces.to_string(),
         write.looked.to_string(),
-        said(published),
+        published.map_or(String::new(), said),
     ]
 }
 
 /// One table for each profile and each write.
-pub fn tables(rows: &[Row], sizes: [u64; 2]) -> String {
-    // Others measured the whole disk.
-    let whole = sizes == super::SIZES;
-    let mut text = String::new();
-    for of_profile in rows.chunk_by(|a, b| a.profile == b.profile) {
-        let Some(profile) = of_profile.first().map(|row| row.profile) else { continue };
-        for (index, bytes) in sizes.iter().enumerate() {
-            let order = if index == 0 { "first" } else { "next" };
-            text += &format!("\n{profile}: {order} {} MB\n", bytes >> 20);
-            let heads = [
-                "",
-                "processor",
-                "with disk",
-                "rate",
-                "memory",
-                "loaded",
-                "bitmaps",
-                "pieces",
-                "looks",
-                "  published",
-            ];
-            text += &(columns(&heads.map(String::from)) + "\n");
-            for row in of_profile {
-                let published =
-                    published::of(profile, &row.name).filter(|_| whole).map(|writes| writes[index]);
-                text +=
-                    &(columns(&fields(&row.name, &row.writes[index], *bytes, published)) + "\n");
-            }
-            if profile == "harsh" && whole {
-                published::KERNEL
-                    .iter()
-                    .for_each(|(name, writes)| text += &quoted(name, writes[index]));
+impl Results for SpaceResults {
+    fn sheets(&self) -> Vec<Sheet> {
+        let mut sheets = Vec::new();
+        for rows in self.rows.chunk_by(|a, b| a.profile == b.profile) {
+            sheets.extend([0, 1].map(|write| self.sheet(rows, write)));
+            if let Some(last) = sheets.last_mut() {
+                let whole = rows.iter().filter(|row| !row.plays || row.known.is_some());
+                last.notes.extend(whole.map(mounts));
             }
         }
-        of_profile
-            .iter()
-            .filter(|row| !row.plays || row.known.is_some())
-            .for_each(|row| text += &mounts(row));
+        sheets
     }
-    text
 }
 
-fn quoted(name: &str, published: Published) -> String {
-    format!("{name:<27} quoted: {}\n", said(Some(published)).trim_start())
+impl SpaceResults {
+    /// Returns the table of the write with this index on the profile of `rows`.
+    fn sheet(&self, rows: &[Row], write: usize) -> Sheet {
+        // Others measured the whole disk.
+        let whole = self.sizes == super::SIZES;
+        let bytes = self.sizes[write];
+        let profile = rows.first().map_or("", |row| &*row.profile);
+        let order = if write == 0 { "first" } else { "next" };
+        let mut sheet = Sheet::new(format!("{profile}: {order} {} MB", bytes >> 20), HEAD);
+        for row in rows {
+            let published = published::of(profile, &row.name).filter(|_| whole);
+            let published = published.map(|writes| writes[write]);
+            sheet.row(fields(row, &row.writes[write], bytes, published));
+        }
+        if profile == "harsh" && whole {
+            let quoted = published::KERNEL.iter();
+            sheet.notes.extend(
+                quoted.map(|(name, writes)| format!("{name}, quoted: {}", said(writes[write]))),
+            );
+        }
+        sheet
+    }
 }
 
 fn mounts(row: &Row) -> String {
     let seconds = |time: Option<f64>| time.map_or(String::from("-"), short);
     format!(
-        "{}: mount {}, all known {}, claims {:?}\n",
+        "{}: mount {}, all known {}, claims {:?}",
         row.name,
         seconds(row.mount),
         seconds(row.known),

@@ -3,20 +3,21 @@
 use crate::measure::median;
 use crate::pairs::Interval;
 use crate::report::figure;
-use serde::Serialize;
-use std::fmt::Write;
+use crate::sheet::{Name, Sheet};
+use crate::stored::Results;
+use serde::{Deserialize, Serialize};
 
 /// A table: rows are workloads, columns designs, each cell has a value of each run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Grid {
     /// The measured quantity.
-    pub title: &'static str,
+    pub title: Name,
     /// Unit of the values.
-    pub unit: &'static str,
+    pub unit: Name,
     /// Whether less is better.
     pub less: bool,
     /// The designs.
-    pub columns: Vec<&'static str>,
+    pub columns: Vec<Name>,
     /// The one of them that the others are compared with.
     pub chosen: usize,
     /// Whether the columns are compared.
@@ -36,10 +37,10 @@ impl Grid {
         chosen: usize,
     ) -> Grid {
         Grid {
-            title,
-            unit,
+            title: title.into(),
+            unit: unit.into(),
             less: false,
-            columns: columns.to_vec(),
+            columns: columns.iter().map(|name| (*name).into()).collect(),
             chosen,
             compared: true,
             bar: None,
@@ -82,59 +83,54 @@ impl Grid {
     }
 
     /// Medians, then gains of the chosen design over each of the others.
-    pub fn text(&self) -> String {
+    pub fn sheets(&self) -> Vec<Sheet> {
         let better = match (self.compared, self.less) {
             (false, _) => "",
             (true, true) => "; less is better",
             (true, false) => "; more is better",
         };
-        let mut out = format!("{} ({}, medians{better})\n{:<44}", self.title, self.unit, "");
-        self.columns.iter().for_each(|name| {
-            let _ = write!(out, " {name:>14}");
-        });
+        let title = format!("{} ({}, medians{better})", self.title, self.unit);
+        let columns = self.columns.iter().map(|name| name.to_string());
+        let mut medians = Sheet::new(title, [String::new()].into_iter().chain(columns));
         for (name, cells) in &self.rows {
-            let _ = write!(out, "\n{name:<44}");
-            for cell in cells {
-                let shown = median(cell).map_or("-".into(), shown);
-                let _ = write!(out, " {shown:>14}");
-            }
+            let shown = |cell: &Vec<f64>| median(cell).map_or("-".into(), shown);
+            medians.row([name.clone()].into_iter().chain(cells.iter().map(shown)));
         }
-        out.push('\n');
-        if self.compared {
-            self.gains(&mut out);
+        let gains = self.compared.then(|| self.gains());
+        let mut sheets: Vec<Sheet> = [medians].into_iter().chain(gains).collect();
+        if let Some(last) = sheets.last_mut() {
+            last.notes = self.verdicts();
         }
-        self.verdicts(&mut out);
-        out
+        sheets
     }
 
-    fn verdicts(&self, out: &mut String) {
-        let Some((over, bar)) = self.bar else { return };
-        for (row, (name, _)) in self.rows.iter().enumerate() {
-            if let Some(gain) = self.gain(row, over) {
-                let word = gain.beside(bar).word();
-                let _ = writeln!(
-                    out,
-                    "{word:<8} {name}: at least {bar} of {}: {gain}",
-                    self.columns[over]
-                );
-            }
-        }
+    fn verdicts(&self) -> Vec<String> {
+        let Some((over, bar)) = self.bar else { return Vec::new() };
+        let rows = self.rows.iter().enumerate();
+        rows.filter_map(|(row, (name, _))| {
+            let gain = self.gain(row, over)?;
+            let word = gain.beside(bar).word();
+            Some(format!("{word}: {name}: at least {bar} of {}: {gain}", self.columns[over]))
+        })
+        .collect()
     }
 
-    fn gains(&self, out: &mut String) {
+    fn gains(&self) -> Sheet {
         let others = || (0..self.columns.len()).filter(|column| *column != self.chosen);
-        let _ = write!(out, "{:<44}", format!("gain of {} over [95%]", self.columns[self.chosen]));
-        others().for_each(|column| {
-            let _ = write!(out, " {:>24}", self.columns[column]);
-        });
+        let names = others().map(|column| self.columns[column].to_string());
+        let title = format!("{}: gain of {} over [95%]", self.title, self.columns[self.chosen]);
+        let mut sheet = Sheet::new(title, [String::new()].into_iter().chain(names));
         for (row, (name, _)) in self.rows.iter().enumerate() {
-            let _ = write!(out, "\n{name:<44}");
-            for column in others() {
-                let gain = self.gain(row, column).map_or("-".into(), |gain| gain.to_string());
-                let _ = write!(out, " {gain:>24}");
-            }
+            let gain = |column| self.gain(row, column).map_or("-".into(), |gain| gain.to_string());
+            sheet.row([name.clone()].into_iter().chain(others().map(gain)));
         }
-        out.push('\n');
+        sheet
+    }
+}
+
+impl Results for Vec<Grid> {
+    fn sheets(&self) -> Vec<Sheet> {
+        self.iter().flat_map(Grid::sheets).collect()
     }
 }
 
@@ -160,7 +156,8 @@ mod tests {
         for grid in [rates, times] {
             let gain = grid.gain(0, 0).expect("both were measured");
             assert!((gain.mean - 4.0).abs() < 1e-9 && (gain.low - 4.0).abs() < 1e-6, "{gain}");
-            assert!(grid.text().lines().count() == 5, "{}", grid.text());
+            let sheets = grid.sheets();
+            assert_eq!(sheets[1].rows, [["row".to_owned(), gain.to_string()]], "{sheets:?}");
         }
     }
 }

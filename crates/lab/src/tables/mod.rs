@@ -10,7 +10,6 @@ pub mod sync;
 
 pub use grid::Grid;
 
-use crate::report::say;
 use std::io;
 use std::time::Duration;
 
@@ -45,15 +44,6 @@ impl Common {
     /// Numbers of threads.
     pub fn threads<'a>(&'a self, usual: &'a [usize]) -> &'a [usize] {
         if self.threads.is_empty() { usual } else { &self.threads }
-    }
-
-    /// Prints tables.
-    pub fn print(&self, grids: &[Grid]) -> io::Result<()> {
-        if self.json {
-            say(&format!("{}\n", serde_json::json!(grids)))
-        } else {
-            grids.iter().try_for_each(|grid| say(&format!("{}\n", grid.text())))
-        }
     }
 }
 

@@ -73,13 +73,23 @@ impl<'a> Stage<'a> {
     }
 
     fn add(&mut self, workload: &'static str, threads: usize, done: &Done) {
-        self.record.add(self.side.name(), Row { workload, threads }, Unit::Ops, done.rate());
+        self.record.add(
+            self.side.name(),
+            Row { workload: workload.into(), threads },
+            Unit::Ops,
+            done.rate(),
+        );
     }
 
     /// Bytes moved in a time.
     fn add_bytes(&mut self, workload: &'static str, bytes: u64, time: Duration) {
         let rate = bytes as f64 / 1e6 / time.as_secs_f64().max(1e-9);
-        self.record.add(self.side.name(), Row { workload, threads: 1 }, Unit::Megabytes, rate);
+        self.record.add(
+            self.side.name(),
+            Row { workload: workload.into(), threads: 1 },
+            Unit::Megabytes,
+            rate,
+        );
     }
 }
 

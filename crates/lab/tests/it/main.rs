@@ -9,9 +9,15 @@ fn lab(args: &[&str]) -> Printed {
     run(LAB, args)
 }
 
+/// Returns the results of a run, which names its machine and its command.
 fn json(args: &[&str]) -> Value {
     let printed = lab(args).must_succeed();
-    serde_json::from_slice(&printed.stdout).unwrap_or_else(|e| panic!("{e}: {printed}"))
+    let mut run: Value =
+        serde_json::from_slice(&printed.stdout).unwrap_or_else(|e| panic!("{e}: {printed}"));
+    assert!(run["machine"]["processors"].as_u64() > Some(0), "{printed}");
+    let command: Vec<_> = [&["extant-lab"], args].concat();
+    assert_eq!(run["command"], command.join(" ").replace(" --json", ""));
+    run["results"].take()
 }
 
 fn array(value: &Value) -> &Vec<Value> {
@@ -31,24 +37,13 @@ fn positive(values: &Value, count: usize) {
 #[test]
 fn pairs_have_every_row_on_both_sides_and_are_judged() {
     need_root("pairs mount the kernel's ext4 on a loop device");
-    let all = json(&["pairs", "--tiny", "--runs", "2", "--json"]);
-    let rows = array(&all["rows"]);
+    let rows = json(&["pairs", "--tiny", "--runs", "2", "--json"]);
+    let rows = array(&rows);
     // Fourteen workloads with four numbers of threads, and two kinds of syncs.
     assert_eq!(rows.len(), 15 * 4 + 2);
     for row in rows {
         array(&row["sides"]).iter().for_each(|side| positive(&side["rate"], 2));
     }
-    let bars = array(&all["bars"]);
-    let barred = rows.iter().filter(|row| !row["bar"].is_null()).count();
-    assert_eq!(
-        bars.len(),
-        barred + 15,
-        "each bar beside the kernel, and each workload with the most threads"
-    );
-    assert!(
-        bars.iter().all(|bar| bar["found"]["mean"].as_f64().is_some_and(|mean| mean > 0.0)),
-        "{bars:?}"
-    );
 }
 
 #[test]
@@ -56,7 +51,7 @@ fn tables_name_both_sides() {
     for command in ["dref", "inodes", "sync", "orphan"] {
         let text =
             lab(&[command, "--quick", "--runs", "1", "--threads", "1"]).must_succeed().text();
-        assert!(text.lines().any(|line| line.starts_with("gain of ")), "{text}");
+        assert!(text.lines().any(|line| line.contains(": gain of ")), "{text}");
     }
 }
 
@@ -90,7 +85,7 @@ fn row<'a>(rows: &'a [Value], profile: &str, name: &str) -> &'a Value {
 #[test]
 fn allocators_on_a_large_fragmented_disk_have_the_shapes_that_were_published() {
     let all = json(&["space60t", "--quick", "--json"]);
-    let rows = array(&all);
+    let rows = array(&all["rows"]);
     assert_eq!(rows.len(), 2 * (18 + 5));
     for row in rows {
         for write in array(&row["writes"]) {
@@ -135,8 +130,7 @@ fn other_claims_of_the_postings_hold() {
 fn two_sides_are_aged_and_looked_at() {
     need_root("age mounts the kernel's ext4 on a loop device");
     let all = json(&["age", "--size", "96", "--churn", "0.5", "--runs", "1", "--json"]);
-    let rows = array(&all["rows"]);
-    assert_eq!(array(&all["bars"]).len(), 2);
+    let rows = array(&all);
     assert_eq!(rows.len(), 2 + 6);
     let (engine, kernel) = (&rows[0]["state"], &rows[1]["state"]);
     assert_eq!(engine["files"], kernel["files"], "the same was done to both");

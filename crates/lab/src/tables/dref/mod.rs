@@ -7,6 +7,7 @@ mod designs;
 use super::{Common, Grid, broken, turn};
 use crate::jobs::Watch;
 use crate::measure::{Done, Limit, run_threads};
+use crate::stored::Results;
 use designs::{Atomic, CasSplit, Dref, Locked, Lockref};
 use extant_sync::CachePadded;
 use std::io;
@@ -47,9 +48,9 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> io::Result<bool> {
     #[cfg(feature = "contention")]
-    args.common.print(&[counts::grid(&args.common)?])?;
+    vec![counts::grid(&args.common)?].print(args.common.json)?;
     #[cfg(not(feature = "contention"))]
-    args.common.print(&[grid(&args.common)?])?;
+    vec![grid(&args.common)?].print(args.common.json)?;
     Ok(true)
 }
 

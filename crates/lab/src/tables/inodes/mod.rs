@@ -7,6 +7,7 @@ mod list;
 mod lru;
 
 use super::{Common, Grid};
+use crate::stored::Results;
 use std::io;
 
 /// Arguments of `extant-lab inodes`.
@@ -27,7 +28,7 @@ const THREADS: [usize; 4] = [1, 2, 4, 16];
 
 /// Runs the command.
 pub fn run(args: &Args) -> io::Result<bool> {
-    args.common.print(&grids(&args.common, args.bound, args.files)?)?;
+    grids(&args.common, args.bound, args.files)?.print(args.common.json)?;
     Ok(true)
 }
 

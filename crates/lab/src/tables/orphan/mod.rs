@@ -6,6 +6,7 @@ mod designs;
 use super::{Common, Grid, broken, turn};
 use crate::jobs::{Kind, Size};
 use crate::side::{Setup, make_device};
+use crate::stored::Results;
 use crate::target::{Engine, io_error};
 use designs::{CHOSEN, NAMES, OFF};
 use extant_blocks::SparseDevice;
@@ -49,7 +50,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> io::Result<bool> {
-    args.common.print(&grids(&args.common, &args.only)?)?;
+    grids(&args.common, &args.only)?.print(args.common.json)?;
     Ok(true)
 }
 

@@ -8,6 +8,7 @@ mod find;
 mod plug;
 
 use super::Common;
+use crate::stored::Results;
 use std::io;
 
 /// Arguments of `extant-lab sync`.
@@ -43,7 +44,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if args.wants("plug") {
         grids.extend(plug::grids(common)?);
     }
-    common.print(&grids)?;
+    grids.print(common.json)?;
     Ok(true)
 }
 
