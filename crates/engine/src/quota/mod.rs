@@ -105,7 +105,7 @@ pub struct Quotas {
     files: [Option<QuotaFile>; 3],
     on: bool,
     /// The inodes that are the file system's own though their numbers are ordinary.
-    hidden: [InodeNr; 2],
+    hidden: [InodeNr; 4],
     kept: ShardChanges,
     /// Owners with records older than their state in memory.
     dirty: Sharded<Mutex<DirtyOwners>>,
@@ -121,7 +121,9 @@ impl Quotas {
         places: Vec<(QuotaKind, InodeNr, Result<Vec<u64>>)>,
     ) -> Quotas {
         let sb = groups.superblock();
-        let hidden = [sb.prj_quota_inum(), sb.orphan_file_inum()];
+        // User and group quotas have reserved numbers, unless a hostile superblock says otherwise.
+        let [user, group] = [sb.usr_quota_inum(), sb.grp_quota_inum()];
+        let hidden = [user, group, sb.prj_quota_inum(), sb.orphan_file_inum()];
         let mut quotas = Quotas {
             vol,
             groups,

@@ -323,3 +323,23 @@ fn attribute_blocks_are_no_blocks_of_the_file_system() {
         fs.crash();
     }
 }
+
+#[test]
+fn names_do_not_lead_to_quota_files() {
+    for field in ["usr_quota_inum", "grp_quota_inum", "prj_quota_inum", "orphan_file_inum"] {
+        let features = "has_journal,^metadata_csum,quota,project,orphan_file";
+        let image = Image::mke2fs(16 << 20, &["-I", "256", "-O", features]);
+        image.leave_unjudged("a name leads to a file of the file system");
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let file = fs.create(&fs.root().unwrap(), b"f", 0o666, NodeKind::File).unwrap();
+        let ino = file.ino();
+        drop(file);
+        fs.unmount().unwrap();
+        debugfs::write(image.path(), &format!("set_super_value {field} {ino}"));
+        let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
+        let found = fs.resolve("/f", extant_engine::Follow::No);
+        assert!(matches!(found, Err(extant_engine::Error::Corrupt(_))), "{field}: {found:?}");
+        assert!(fs.node(ino).is_err(), "{field}");
+        fs.crash();
+    }
+}
