@@ -170,9 +170,8 @@ mod tests {
     fn groups_are_parsed() {
         let dump = parse(
             "Block count:              65536\nFilesystem features:      has_journal extent\n\n\n\
-             Group 1: (Blocks 8193-16384) csum 0x0c84 [
-                 INODE_UNINIT, BLOCK_UNINIT, ITABLE_ZEROED,
-             ]\n  \
+             Group 1: (Blocks 8193-16384) csum 0x0c84 \
+             [INODE_UNINIT, BLOCK_UNINIT, ITABLE_ZEROED]\n  \
              Backup superblock at 8193, Group descriptors at 8194-8195\n  \
              Reserved GDT blocks at 8196-8450\n  Block bitmap at 260 (bg #0 + 259), csum \
              0x00000000\n  \
