@@ -151,7 +151,7 @@ macro_rules! integers {
         atomic!(
             $name,
             $value,
-            fetch_add fetch_sub fetch_and fetch_or fetch_xor fetch_nand fetch_max fetch_min,
+            fetch_add fetch_sub fetch_and fetch_or fetch_xor fetch_nand fetch_max fetch_min
         );
     )*};
 }
