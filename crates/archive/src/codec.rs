@@ -97,6 +97,7 @@ struct Counted<R> {
 impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buf)?;
+        // Relaxed: a sum that bounds memory, and publishes nothing else.
         self.consumed.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }

@@ -205,6 +205,8 @@ struct Turn {
 }
 
 impl Turn {
+    /// Returns a batch that no other thread has. Relaxed: the batches were made before the threads,
+    /// and the results are read after their end.
     fn next(&self, batches: &[Range<Position>]) -> Option<Range<Position>> {
         if self.failed.load(Ordering::Relaxed) {
             return None;
