@@ -33,8 +33,10 @@ impl Taken {
         self.runs.insert(start, end);
     }
 
-    fn first_overlap(&self, range: &Range<u64>) -> Option<Range<u64>> {
-        self.within(range.clone()).next()
+    /// Returns the end of the first run that has a block in `range`.
+    fn first_overlap(&self, range: &Range<u64>) -> Option<u64> {
+        let first = self.within(range.clone()).next()?;
+        self.runs.range(..=first.start).next_back().map(|(_, end)| *end)
     }
 
     /// Returns the parts of the runs that lie in `range`, ascending.
@@ -78,7 +80,7 @@ impl Taken {
             }
             match self.first_overlap(&(at..end)) {
                 None => return Some(at),
-                Some(hit) => at = align.up(hit.end),
+                Some(taken) => at = align.up(taken),
             }
         }
     }
@@ -172,6 +174,13 @@ mod tests {
         assert_eq!(taken.find(0..22, 3, Align::NONE), None);
         assert_eq!(taken.find(0..100, 2, FOUR), Some(20));
         assert_eq!(taken.find(21..100, 2, FOUR), Some(24));
+    }
+
+    #[test]
+    fn a_long_run_is_one_step() {
+        let taken = taken(&[1..2, 2..1 << 50]);
+        assert_eq!(taken.find(1..1 << 60, 1, Align::NONE), Some(1 << 50));
+        assert_eq!(taken.find(1 << 49..1 << 60, 8, FOUR), Some(1 << 50));
     }
 
     #[test]

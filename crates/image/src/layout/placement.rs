@@ -109,8 +109,11 @@ impl Placement {
         let mut cursor = self.end;
         let mapped = self.free.take(&mut cursor, &from_start(blocks));
         let nodes = map_nodes(geo, &mapped).map_err(|MapFailure(error)| error)?;
-        // The kernel may divide a file into more extents than there are free runs.
-        Ok(nodes.max(u64::from(mapped.len() > 1)) << geo.cluster_bits)
+        // The kernel may divide a file into more extents than there are free runs, into one for
+        // each block at worst.
+        let in_inode = u64::from(extent::capacity(ROOT_SIZE));
+        let divided = geo.incompat(Incompat::EXTENTS) && blocks > in_inode << geo.cluster_bits;
+        Ok(nodes.max(divided.into()) << geo.cluster_bits)
     }
 
     /// Returns the blocks of a node, and the place of the nodes of its map.
