@@ -6,9 +6,9 @@ use crate::claims::ClaimMap;
 use crate::facts::{Facts, InodeState};
 use crate::finding::{Finding, FindingCode, FindingList, FindingPlace, Findings};
 use crate::parallel::Workers;
-use crate::volume::{Group, Volume};
-use extant_format::group_desc::{GroupFlags, init_block_bitmap, init_inode_bitmap};
-use extant_format::{GroupNr, InodeNr, bitmap};
+use crate::volume::Volume;
+use extant_format::group_desc::{init_block_bitmap, init_inode_bitmap};
+use extant_format::{Geometry, GroupDesc, GroupFlags, GroupNr, bitmap};
 
 /// The blocks and inodes in use.
 #[derive(Clone, Copy)]
@@ -59,38 +59,130 @@ pub fn check_totals(volume: &Volume<'_>, replayed: bool, free: Free, findings: &
 }
 
 fn check_group(volume: &Volume<'_>, group: GroupNr, in_use: InUse<'_>) -> (FindingList, Free) {
-    let mut list = FindingList::default();
-    let geometry = &volume.reader.geometry;
-    let Some(state) = volume.groups.get(group.index()) else { return (list, Free::default()) };
-    let (mut used, mut bits) = (volume.reader.buffer(), volume.reader.buffer());
-    let clusters = geometry.clusters_in_group(group) as usize;
+    let Some(state) = volume.groups.get(group.index()) else { return Default::default() };
+    let (mut used, bits) = (volume.reader.buffer(), volume.reader.buffer());
+    let (desc, list) = (&state.desc, FindingList::default());
+    let mut check = GroupCheck { volume, group, desc, bits, list };
     in_use.claims.copy_group(group, &mut used);
-    if load_block_bitmap(volume, group, state, &mut bits, &mut list) {
-        let place = FindingPlace::group(group).block(state.desc.block_bitmap);
-        check_padding(&bits, clusters, FindingCode::BlockBitmapPadding, place, &mut list);
-        compare_blocks(volume, group, &used, &bits, &mut list);
-    }
-    let free_clusters = bitmap::count_zeros(&used, 0..clusters) as u64;
+    let clusters = check.bitmap(&BLOCKS, &used);
     fill_inodes(volume, group, in_use.facts, &mut used);
-    let inodes = geometry.inodes_per_group as usize;
-    if load_inode_bitmap(volume, group, state, &mut bits, &mut list) {
-        let place = FindingPlace::group(group).block(state.desc.inode_bitmap);
-        check_padding(&bits, inodes, FindingCode::InodeBitmapPadding, place, &mut list);
-        compare_inodes(volume, group, &used, &bits, &mut list);
-    }
-    let free_inodes = bitmap::count_zeros(&used, 0..inodes) as u64;
-    let place = FindingPlace::group(group);
+    let inodes = check.bitmap(&INODES, &used);
     let counts = [
-        (FindingCode::FreeClusters, state.desc.free_clusters, free_clusters),
-        (FindingCode::FreeInodes, state.desc.free_inodes, free_inodes),
-        (FindingCode::UsedDirs, state.desc.used_dirs, in_use.facts.dirs(group).into()),
+        (FindingCode::FreeClusters, desc.free_clusters, clusters),
+        (FindingCode::FreeInodes, desc.free_inodes, inodes),
+        (FindingCode::UsedDirs, desc.used_dirs, in_use.facts.dirs(group).into()),
     ];
     for (code, found, expected) in counts {
         if u64::from(found) != expected {
-            list.push(Finding::new(code, place).values(found, expected));
+            check.list.push(Finding::new(code, FindingPlace::group(group)).values(found, expected));
         }
     }
-    (list, Free { clusters: free_clusters, inodes: free_inodes })
+    (check.list, Free { clusters, inodes })
+}
+
+/// A kind of bitmap, and the codes of its findings.
+struct Kind {
+    /// The flag of a bitmap that was never written, and a function that fills in its bits.
+    uninit: GroupFlags,
+    init: fn(&mut [u8], &Geometry, GroupNr, &GroupDesc),
+    block: fn(&GroupDesc) -> u64,
+    verify: fn(&GroupDesc, &[u8], &Geometry) -> extant_format::Result<()>,
+    /// Number of bits before the padding.
+    len: fn(&Geometry, GroupNr) -> u32,
+    /// Coordinates of the object of a bit.
+    place: fn(&Geometry, GroupNr, u32) -> FindingPlace,
+    checksum: FindingCode,
+    padding: FindingCode,
+    marked_free: FindingCode,
+    marked_used: FindingCode,
+}
+
+const BLOCKS: Kind = Kind {
+    uninit: GroupFlags::BLOCK_UNINIT,
+    init: init_block_bitmap,
+    block: |desc| desc.block_bitmap,
+    verify: GroupDesc::verify_block_bitmap,
+    len: Geometry::clusters_in_group,
+    place: |geometry, group, bit| {
+        FindingPlace::group(group).block(geometry.block_of_bit(group, bit).0).field("clusters")
+    },
+    checksum: FindingCode::BlockBitmapChecksum,
+    padding: FindingCode::BlockBitmapPadding,
+    marked_free: FindingCode::BlockMarkedFree,
+    marked_used: FindingCode::BlockMarkedUsed,
+};
+
+const INODES: Kind = Kind {
+    uninit: GroupFlags::INODE_UNINIT,
+    init: |bits, geometry, _, _| init_inode_bitmap(bits, geometry),
+    block: |desc| desc.inode_bitmap,
+    verify: GroupDesc::verify_inode_bitmap,
+    len: |geometry, _| geometry.inodes_per_group,
+    place: |geometry, group, bit| {
+        let inode = FindingPlace::inode(geometry.inode_at(group, bit));
+        FindingPlace { group: Some(group.0), ..inode }.field("inodes")
+    },
+    checksum: FindingCode::InodeBitmapChecksum,
+    padding: FindingCode::InodeBitmapPadding,
+    marked_free: FindingCode::InodeMarkedFree,
+    marked_used: FindingCode::InodeMarkedUsed,
+};
+
+/// The check of a group.
+struct GroupCheck<'g> {
+    volume: &'g Volume<'g>,
+    group: GroupNr,
+    desc: &'g GroupDesc,
+    /// Memory for a bitmap.
+    bits: Vec<u8>,
+    list: FindingList,
+}
+
+impl GroupCheck<'_> {
+    /// Compares a bitmap with the objects in use. Returns the number of the others.
+    fn bitmap(&mut self, kind: &Kind, used: &[u8]) -> u64 {
+        let (geometry, group) = (&self.volume.reader.geometry, self.group);
+        let len = (kind.len)(geometry, group) as usize;
+        if self.load(kind) {
+            let end = self.bits.len().saturating_mul(8);
+            if let Some(clear) = bitmap::find_next_zero(&self.bits, len, end) {
+                let place = FindingPlace::group(group).block((kind.block)(self.desc));
+                self.list.push(Finding::new(kind.padding, place).found(clear as u64));
+            }
+            let sides = [
+                (kind.marked_free, only_in(used, &self.bits, len)),
+                (kind.marked_used, only_in(&self.bits, used, len)),
+            ];
+            for (code, differences) in sides {
+                if let Some((bit, count)) = differences {
+                    let place = (kind.place)(geometry, group, bit as u32);
+                    self.list.push(Finding::new(code, place).found(count));
+                }
+            }
+        }
+        bitmap::count_zeros(used, 0..len) as u64
+    }
+
+    /// Fills `bits` with a bitmap. Returns whether its bits are known.
+    fn load(&mut self, kind: &Kind) -> bool {
+        let (reader, desc, block) = (&self.volume.reader, self.desc, (kind.block)(self.desc));
+        if desc.has_flag(&reader.geometry, kind.uninit) {
+            (kind.init)(&mut self.bits, &reader.geometry, self.group, desc);
+            return true;
+        }
+        let place = FindingPlace::group(self.group).block(block);
+        if !self.volume.is_block(block) {
+            return false;
+        }
+        if !reader.read(block, &mut self.bits) {
+            self.list.add(FindingCode::Unreadable, place);
+            return false;
+        }
+        if let Err(error) = (kind.verify)(desc, &self.bits, &reader.geometry) {
+            self.list.push(Finding::corrupt(kind.checksum, place, &error));
+        }
+        true
+    }
 }
 
 /// Fills `bits` with the inodes in use, those that are reserved included.
@@ -107,74 +199,6 @@ fn fill_inodes(volume: &Volume<'_>, group: GroupNr, facts: &Facts, bits: &mut [u
     }
 }
 
-/// Fills `bits` with the group's block bitmap. Returns whether its bits are known.
-fn load_block_bitmap(
-    volume: &Volume<'_>,
-    group: GroupNr,
-    state: &Group,
-    bits: &mut [u8],
-    list: &mut FindingList,
-) -> bool {
-    let (reader, desc) = (&volume.reader, &state.desc);
-    if desc.has_flag(&reader.geometry, GroupFlags::BLOCK_UNINIT) {
-        init_block_bitmap(bits, &reader.geometry, group, desc);
-        return true;
-    }
-    let place = FindingPlace::group(group).block(desc.block_bitmap);
-    if !volume.is_block(desc.block_bitmap) {
-        return false;
-    }
-    if !reader.read(desc.block_bitmap, bits) {
-        list.add(FindingCode::Unreadable, place);
-        return false;
-    }
-    if let Err(error) = desc.verify_block_bitmap(bits, &reader.geometry) {
-        list.push(Finding::corrupt(FindingCode::BlockBitmapChecksum, place, &error));
-    }
-    true
-}
-
-/// Fills `bits` with the group's inode bitmap. Returns whether its bits are known.
-fn load_inode_bitmap(
-    volume: &Volume<'_>,
-    group: GroupNr,
-    state: &Group,
-    bits: &mut [u8],
-    list: &mut FindingList,
-) -> bool {
-    let (reader, desc) = (&volume.reader, &state.desc);
-    if desc.has_flag(&reader.geometry, GroupFlags::INODE_UNINIT) {
-        init_inode_bitmap(bits, &reader.geometry);
-        return true;
-    }
-    let place = FindingPlace::group(group).block(desc.inode_bitmap);
-    if !volume.is_block(desc.inode_bitmap) {
-        return false;
-    }
-    if !reader.read(desc.inode_bitmap, bits) {
-        list.add(FindingCode::Unreadable, place);
-        return false;
-    }
-    if let Err(error) = desc.verify_inode_bitmap(bits, &reader.geometry) {
-        list.push(Finding::corrupt(FindingCode::InodeBitmapChecksum, place, &error));
-    }
-    true
-}
-
-/// Reports clear bits from `used` to the end of the bitmap's block.
-fn check_padding(
-    bits: &[u8],
-    used: usize,
-    code: FindingCode,
-    place: FindingPlace,
-    list: &mut FindingList,
-) {
-    let end = bits.len().saturating_mul(8);
-    if let Some(clear) = bitmap::find_next_zero(bits, used, end) {
-        list.push(Finding::new(code, place).found(clear as u64));
-    }
-}
-
 /// Returns the first bit that is set in `one` and clear in `other`, and the number of such bits.
 fn only_in(one: &[u8], other: &[u8], end: usize) -> Option<(usize, u64)> {
     let words = (0..end.div_ceil(64)).map(|index| {
@@ -187,48 +211,4 @@ fn only_in(one: &[u8], other: &[u8], end: usize) -> Option<(usize, u64)> {
         let (first, count) = found.unwrap_or((here, 0u64));
         Some((first, count.saturating_add(word.count_ones().into())))
     })
-}
-
-fn compare_blocks(
-    volume: &Volume<'_>,
-    group: GroupNr,
-    used: &[u8],
-    bits: &[u8],
-    list: &mut FindingList,
-) {
-    let geometry = &volume.reader.geometry;
-    let end = geometry.clusters_in_group(group) as usize;
-    let sides = [
-        (FindingCode::BlockMarkedFree, only_in(used, bits, end)),
-        (FindingCode::BlockMarkedUsed, only_in(bits, used, end)),
-    ];
-    for (code, differences) in sides {
-        if let Some((bit, count)) = differences {
-            let block = geometry.block_of_bit(group, bit as u32).0;
-            let place = FindingPlace::group(group).block(block).field("clusters");
-            list.push(Finding::new(code, place).found(count));
-        }
-    }
-}
-
-fn compare_inodes(
-    volume: &Volume<'_>,
-    group: GroupNr,
-    used: &[u8],
-    bits: &[u8],
-    list: &mut FindingList,
-) {
-    let geometry = &volume.reader.geometry;
-    let end = geometry.inodes_per_group as usize;
-    let sides = [
-        (FindingCode::InodeMarkedFree, only_in(used, bits, end)),
-        (FindingCode::InodeMarkedUsed, only_in(bits, used, end)),
-    ];
-    for (code, differences) in sides {
-        if let Some((bit, count)) = differences {
-            let ino: InodeNr = geometry.inode_at(group, bit as u32);
-            let place = FindingPlace { group: Some(group.0), ..FindingPlace::inode(ino) };
-            list.push(Finding::new(code, place.field("inodes")).found(count));
-        }
-    }
 }
