@@ -1,5 +1,6 @@
 //! Access control lists as text, as archives store them.
 
+use extant_format::Printable;
 use extant_format::acl::{Acl, AclEntry, Tag};
 use std::collections::HashMap;
 
@@ -53,7 +54,7 @@ impl Owners {
                 continue;
             }
             entries.push(self.entry(line).map_err(|cause| {
-                format!("the access control entry {} {cause}", String::from_utf8_lossy(line))
+                format!("the access control entry {} {cause}", Printable(line))
             })?);
         }
         Acl::new(entries).map_err(|error| format!("the access control list is not valid: {error}"))

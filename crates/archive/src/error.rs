@@ -1,5 +1,6 @@
 //! Errors of sources: archive, member, byte and cause.
 
+use extant_format::Printable;
 use std::{fmt, io};
 
 /// An error of a source.
@@ -94,32 +95,13 @@ impl From<extant_image::Error> for Error {
     }
 }
 
-/// Displays a path, with bytes that are no text as `\xNN`.
-pub(crate) struct Shown<'a>(pub &'a [u8]);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0.utf8_chunks() {
-            for c in chunk.valid().chars() {
-                if c.is_control() {
-                    write!(f, "{}", c.escape_default())?
-                } else {
-                    write!(f, "{c}")?
-                }
-            }
-            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
-        }
-        Ok(())
-    }
-}
-
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.source.is_empty() {
             write!(f, "{}: ", self.source)?;
         }
         if let Some(member) = &self.member {
-            write!(f, "{}: ", Shown(member))?;
+            write!(f, "{}: ", Printable(member))?;
         }
         if let Some(offset) = self.offset {
             write!(f, "at byte {offset}: ")?;

@@ -1,7 +1,8 @@
 //! Members of OCI layers that stand for the removal of others, and overlayfs's forms of them.
 
-use crate::error::{Error, Result, Shown};
+use crate::error::{Error, Result};
 use crate::tar::{Member, MemberKind};
+use extant_format::Printable;
 
 /// Prefix of a name that removes the rest of the name.
 const WHITEOUT: &[u8] = b".wh.";
@@ -57,7 +58,7 @@ fn by_name(path: &[u8]) -> Result<Option<LayerStep>> {
         if marked.starts_with(SPECIAL) {
             return Ok(Some(LayerStep::Ignore));
         }
-        let cause = format_args!("an entry below the whiteout {}", Shown(marked));
+        let cause = format_args!("an entry below the whiteout {}", Printable(marked));
         return Err(Error::new(cause));
     }
     let directory = names.join(&b'/');
@@ -95,7 +96,7 @@ fn take_overlay(xattrs: &mut Vec<(Vec<u8>, Vec<u8>)>) -> Result<Overlay> {
             b"redirect" | b"metacopy" => {
                 return Err(Error::new(format_args!(
                     "the attribute {} refers to another layer of overlayfs",
-                    Shown(&name)
+                    Printable(&name)
                 )));
             }
             // Attributes of an overlayfs inside have the prefix twice.

@@ -97,6 +97,7 @@ pub mod design {
 pub use alloc::{Fragmentation, PreallocStats, SpaceStats, Usage};
 pub use bounds::{Interrupt, set_interrupt};
 pub use error::{Errno, Error, Result};
+pub use extant_format::Printable;
 pub use extant_format::quota::{QuotaKind, QuotaLimits, QuotaRecord};
 pub use extant_format::types::{FileType, Timestamp};
 /// Makes file systems.

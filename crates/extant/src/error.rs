@@ -3,6 +3,7 @@
 use extant_blocks::DeviceError;
 use extant_engine as engine;
 use extant_engine::Errno;
+use extant_format::Printable;
 use extant_format::error::Corrupt;
 use std::{fmt, io};
 
@@ -278,7 +279,7 @@ impl fmt::Display for Error {
         let plain = self.plain();
         f.write_str(self.op())?;
         match self.path() {
-            Some(path) => write!(f, " of {}", String::from_utf8_lossy(path))?,
+            Some(path) => write!(f, " of {}", Printable(path))?,
             None if plain.inode != 0 => write!(f, " of inode {}", plain.inode)?,
             None => {}
         }

@@ -24,6 +24,7 @@ pub mod inode;
 pub mod jbd2;
 pub mod mmp;
 pub mod orphan;
+mod printable;
 pub mod quota;
 pub mod seal;
 pub mod superblock;
@@ -36,6 +37,7 @@ pub use features::{Compat, Feature, Features, Incompat, RoCompat};
 pub use geometry::Geometry;
 pub use group_desc::{GroupDesc, GroupFlags};
 pub use inode::{Inode, InodeFlags};
+pub use printable::Printable;
 pub use superblock::Superblock;
 pub use types::{BlockNr, FileType, GroupNr, InodeNr, LogicalBlock, Timestamp};
 

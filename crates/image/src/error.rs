@@ -1,5 +1,6 @@
 //! Errors of building: the path in the image, and the cause.
 
+use extant_format::Printable;
 use std::{fmt, io};
 
 /// Errors of building.
@@ -58,34 +59,17 @@ impl Error {
     }
 }
 
-/// Displays the path, with bytes that are no text as `\xNN`.
-struct Shown<'a>(&'a [u8]);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("/");
-        }
-        for chunk in self.0.utf8_chunks() {
-            for c in chunk.valid().chars() {
-                if c.is_control() {
-                    write!(f, "{}", c.escape_default())?
-                } else {
-                    write!(f, "{c}")?
-                }
-            }
-            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
-        }
-        Ok(())
-    }
+/// Returns a path of the image for a message.
+fn shown(path: &[u8]) -> Printable<'_> {
+    Printable(if path.is_empty() { b"/" } else { path })
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Entry { path, cause } => write!(f, "{}: {cause}", Shown(path)),
+            Error::Entry { path, cause } => write!(f, "{}: {cause}", shown(path)),
             Error::Content { path, error } => {
-                write!(f, "{}: the content cannot be read: {error}", Shown(path))
+                write!(f, "{}: the content cannot be read: {error}", shown(path))
             }
             Error::TooSmall { asked, needed } => {
                 write!(f, "{asked} bytes are too small for the content; {needed} are enough")

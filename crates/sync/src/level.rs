@@ -4,8 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// The state of the file system: each operation holds it for reading; freeze, remount and
-    /// unmount take it for writing.
+    /// A freeze of the file system, from its first write until the thaw: one at a time.
     FsState,
     /// The freeing of unreferenced inodes: one thread at a time, together with all locks that it
     /// needs.

@@ -24,9 +24,9 @@ pub(crate) use header::BLOCK;
 pub use member::{FileData, Member, MemberKind};
 pub use sparse::Range;
 
-use crate::error::{Error, Result, Shown};
+use crate::error::{Error, Result};
 use crate::stream::{PIECE, Stream, fill};
-use extant_format::Timestamp;
+use extant_format::{Printable, Timestamp};
 use header::Header;
 use pax::Records;
 use sparse::MapPlace;
@@ -442,8 +442,8 @@ fn one_name(record: Option<Vec<u8>>, long: Option<Vec<u8>>) -> Result<Option<Vec
     match (record, long) {
         (Some(record), Some(long)) if record != long => Err(Error::new(format_args!(
             "the member has two names: {} and {}",
-            Shown(&record),
-            Shown(&long)
+            Printable(&record),
+            Printable(&long)
         ))),
         (record, long) => Ok(record.or(long)),
     }

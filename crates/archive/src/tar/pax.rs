@@ -4,7 +4,7 @@ use super::sparse::{PaxSparse, decimal};
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-use extant_format::Timestamp;
+use extant_format::{Printable, Timestamp};
 
 /// Values in base 64, whose padding some writers leave out.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -43,9 +43,8 @@ impl Records {
                 format!("the record at byte {at} of the extended header is malformed")
             })?;
             let (key, value) = record;
-            self.set(key, value).ok_or_else(|| {
-                format!("the value of {} is malformed", String::from_utf8_lossy(key))
-            })?;
+            self.set(key, value)
+                .ok_or_else(|| format!("the value of {} is malformed", Printable(key)))?;
             rest = after;
         }
         Ok(())

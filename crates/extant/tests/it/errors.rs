@@ -22,6 +22,14 @@ fn an_error_of_a_path_names_call_and_path() {
 }
 
 #[test]
+fn a_path_in_a_message_cannot_steer_a_terminal() {
+    let fs = new();
+    let error = fs.metadata(&b"/\x1b[2J\xff"[..]).unwrap_err();
+    assert_eq!(error.to_string(), "metadata of /\\u{1b}[2J\\xff: no such file or directory");
+    fs.unmount().unwrap();
+}
+
+#[test]
 fn an_error_of_a_handle_names_call_and_inode_and_no_path() {
     let fs = new();
     let inode = fs.root().unwrap().create("f", NodeKind::File).unwrap();

@@ -1,9 +1,9 @@
 //! Attributes of nodes: mode, owner, times, extended attributes.
 
 use super::NodeId;
-use extant_format::Timestamp;
 use extant_format::acl::Acl;
 use extant_format::xattr::{NameIndex, XATTR_NAME_MAX, XATTR_VALUE_MAX, split_name};
+use extant_format::{Printable, Timestamp};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ impl XattrSets {
 /// Converts an attribute to the form of the disk. An access control list that the mode expresses
 /// gives `None`.
 fn convert(full: &[u8], value: &[u8]) -> Result<Option<Xattr>, String> {
-    let shown = String::from_utf8_lossy(full);
+    let shown = Printable(full);
     let Some((index, rest)) = split_name(full) else {
         return Err(format!("the extended attribute {shown} has a prefix that ext4 cannot store"));
     };

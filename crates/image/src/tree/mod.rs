@@ -35,7 +35,7 @@ use entries::Entries;
 pub(crate) use entries::EntryId;
 use extant_format::inode::{LINK_MAX, can_store_rdev};
 use extant_format::types::MODE_PERM_MASK;
-use extant_format::{FileType, Timestamp};
+use extant_format::{FileType, Printable, Timestamp};
 use std::fmt;
 use std::sync::Arc;
 
@@ -236,7 +236,7 @@ impl Tree {
     /// [`Error::Entry`] if nothing is at `existing`, for a directory there, for more than 65,000
     /// names, and as [`Tree::add`] for the new path.
     pub fn hard_link(&mut self, path: &[u8], existing: &[u8]) -> Result<()> {
-        let shown = String::from_utf8_lossy(existing);
+        let shown = Printable(existing);
         let Some(node) = self.lookup(existing) else {
             return Err(Error::entry(path, format_args!("links to {shown}, which is missing")));
         };

@@ -238,6 +238,17 @@ fn entries_can_be_read_back() {
 }
 
 #[test]
+fn names_in_messages_cannot_steer_a_terminal() {
+    let mut tree = Tree::new();
+    let error = tree.hard_link(b"b\n", "\u{202e}a".as_bytes()).unwrap_err();
+    assert_eq!(error.to_string(), "b\\n: links to \\u{202e}a, which is missing");
+    let mut attributes = with_mode(0o644);
+    attributes.xattrs.push((b"other\x1b".to_vec(), Vec::new()));
+    let error = tree.add(b"x", &attributes, EntryKind::Socket).unwrap_err().to_string();
+    assert!(error.contains("attribute other\\u{1b} has"), "{error}");
+}
+
+#[test]
 fn attributes_can_be_read_back() {
     let mut tree = Tree::new();
     let mut acl = extant_format::acl::Acl::from_mode(0o640).to_xattr();
