@@ -1,8 +1,8 @@
 //! Books claims and frees blocks, within handles.
 
-use super::blocks::Blocks;
-use super::group::{Bitmap, is_metadata};
-use super::tree::Tree;
+use super::free_space::FreeSpace;
+use super::free_space::Tree;
+use super::free_space::{Bitmap, is_metadata};
 use super::{Alloc, Claim, Purpose};
 use crate::error::{Errno, Error, Result};
 use crate::groups::{Kind, less, more};
@@ -47,7 +47,7 @@ impl Alloc {
             return Err(Errno::Inval.into());
         }
         let (start, front) = (claim.start, claim.front(len));
-        self.blocks.book(h, start, front)?;
+        self.space.book(h, start, front)?;
         claim.advance(front);
         Ok(start)
     }
@@ -65,11 +65,11 @@ impl Alloc {
         let (mut at, end) = (start.0, start.0 + u64::from(len));
         while at < end {
             let part = self.part_in_group(at, end)?;
-            let (g, run) = self.blocks.place(BlockNr(at), part).ok_or_else(named)?;
+            let (g, run) = self.space.place(BlockNr(at), part).ok_or_else(named)?;
             if is_metadata(&self.vol.geo, &self.groups, g, at, part.into()) {
                 return Err(named().field("belongs to the file system").at_group(g).into());
             }
-            while let Some(mut claim) = Blocks::claim_within(&self.blocks, g, run)? {
+            while let Some(mut claim) = FreeSpace::claim_within(&self.space, g, run)? {
                 let len = claim.len;
                 self.book(h, &mut claim, len)?;
             }
@@ -113,19 +113,29 @@ impl Alloc {
         runs: &[(BlockNr, u32)],
         purpose: Purpose,
     ) -> Result<()> {
+        self.free_by_group(runs, |parts| self.space.free(h, parts, purpose))
+    }
+
+    /// Frees the parts of each group by `free`. After an error about one group the others are freed
+    /// all the same.
+    pub(super) fn free_by_group(
+        &self,
+        runs: &[(BlockNr, u32)],
+        mut free: impl FnMut(&[Part]) -> Result<()>,
+    ) -> Result<()> {
         let mut parts = Parts::new();
         let mut result = Ok(());
         for (start, len) in runs {
             result = result.and(self.parts(*start, *len, &mut parts));
         }
         for of_group in parts.chunk_by(|a, b| a.group == b.group) {
-            result = result.and(self.blocks.free(h, of_group, purpose));
+            result = result.and(free(of_group));
         }
         result
     }
 
     /// The parts of a run that is to be freed by the groups in which they lie.
-    pub(super) fn parts(&self, start: BlockNr, len: u32, parts: &mut Parts) -> Result<()> {
+    fn parts(&self, start: BlockNr, len: u32, parts: &mut Parts) -> Result<()> {
         if !self.vol.geo.data_range_valid(start, len.into()) {
             return Err(Corrupt::new("freed blocks")
                 .found(start.0)
@@ -139,7 +149,7 @@ impl Alloc {
         while at < end {
             let len = self.part_in_group(at, end)?;
             let nowhere = || Corrupt::new("freed block").found(at);
-            let (group, run) = self.blocks.place(BlockNr(at), len).ok_or_else(nowhere)?;
+            let (group, run) = self.space.place(BlockNr(at), len).ok_or_else(nowhere)?;
             parts.push(Part { group, start: at, len, run });
             at += u64::from(len);
         }
@@ -157,11 +167,11 @@ impl Alloc {
 
     /// Records that a transaction is durable: its frees may be allocated again.
     pub fn committed(&self, tid: Tid) {
-        self.blocks.committed(tid);
+        self.space.committed(tid);
     }
 }
 
-impl Blocks {
+impl FreeSpace {
     fn book(&self, h: &mut Handle<'_>, start: BlockNr, len: u32) -> Result<()> {
         let nowhere = || Corrupt::new("claim").found(start.0);
         let (g, run) = self.place(start, len).ok_or_else(nowhere)?;

@@ -1,6 +1,6 @@
 //! Blocks taken in memory.
 
-use super::blocks::Blocks;
+use super::free_space::FreeSpace;
 use super::prealloc::Prealloc;
 use extant_format::types::BlockNr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// takes a group's lock.
 #[derive(Debug)]
 pub struct Claim {
-    blocks: Arc<Blocks>,
+    space: Arc<FreeSpace>,
     /// First block (cluster aligned on bigalloc).
     pub start: BlockNr,
     /// Blocks (whole clusters).
@@ -19,19 +19,19 @@ pub struct Claim {
 }
 
 impl Claim {
-    pub(super) fn new(blocks: Arc<Blocks>, start: BlockNr, len: u32) -> Claim {
-        Claim { blocks, start, len, of: None }
+    pub(super) fn new(space: Arc<FreeSpace>, start: BlockNr, len: u32) -> Claim {
+        Claim { space, start, len, of: None }
     }
 
     /// Makes a claim of a part of a preallocation, which is informed when the claim ends.
     pub(super) fn of_prealloc(
-        blocks: Arc<Blocks>,
+        space: Arc<FreeSpace>,
         start: BlockNr,
         len: u32,
         file: Arc<Prealloc>,
         key: u32,
     ) -> Claim {
-        Claim { blocks, start, len, of: Some((file, key)) }
+        Claim { space, start, len, of: Some((file, key)) }
     }
 
     /// The caller owns the space from here on.
@@ -43,14 +43,14 @@ impl Claim {
     /// [`reserve`](super::Alloc::reserve).
     pub fn into_reservation(mut self) -> u32 {
         let len = std::mem::take(&mut self.len);
-        if len > 0 { self.blocks.unplace(self.start, len) } else { 0 }
+        if len > 0 { self.space.unplace(self.start, len) } else { 0 }
     }
 
     /// Takes the first `len` blocks, rounded up to whole clusters, off the claim as a claim of
     /// their own; all of them if there are not more.
     pub fn split(&mut self, len: u32) -> Claim {
         let front = self.front(len);
-        let claim = Claim::new(self.blocks.clone(), self.start, front);
+        let claim = Claim::new(self.space.clone(), self.start, front);
         self.advance(front);
         claim
     }
@@ -59,7 +59,7 @@ impl Claim {
     /// preallocation.
     pub fn is_followed_by(&self, next: &Claim) -> bool {
         let group =
-            |claim: &Claim| self.blocks.place(claim.start, claim.len).map(|(group, _)| group);
+            |claim: &Claim| self.space.place(claim.start, claim.len).map(|(group, _)| group);
         let adjacent = self.start.0 + u64::from(self.len) == next.start.0;
         adjacent && self.of.is_none() && next.of.is_none() && group(self) == group(next)
     }
@@ -73,7 +73,7 @@ impl Claim {
 
     /// How many blocks the first `len` blocks are in whole clusters.
     pub(super) fn front(&self, len: u32) -> u32 {
-        len.checked_next_multiple_of(self.blocks.cluster_ratio()).unwrap_or(self.len).min(self.len)
+        len.checked_next_multiple_of(self.space.cluster_ratio()).unwrap_or(self.len).min(self.len)
     }
 
     /// Gives up the first `len` blocks, which have another owner now.
@@ -86,7 +86,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.len > 0 {
-            self.blocks.give_back(self.start, self.len);
+            self.space.give_back(self.start, self.len);
         }
         if let Some((file, key)) = self.of.take() {
             file.finish(key);

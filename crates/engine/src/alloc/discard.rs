@@ -20,12 +20,12 @@
 //! - Nothing is discarded once changes have stopped: the device may belong to another host then.
 //!
 //! # Locking
-//! A thread with a slice holds no lock while the device works, and then takes locks of [`Blocks`]
-//! only. The caller that waits for slices holds none of these; it may hold locks of inodes and a
-//! journal handle. The lock of [`Discards`] is inward of all others.
+//! A thread with a slice holds no lock while the device works, and then takes locks of
+//! [`FreeSpace`] only. The caller that waits for slices holds none of these; it may hold locks of
+//! inodes and a journal handle. The lock of [`Discards`] is inward of all others.
 
 use super::Alloc;
-use super::blocks::Blocks;
+use super::free_space::FreeSpace;
 use crate::bounds::check_interrupt;
 use crate::error::{Error, Result};
 use extant_format::types::{BlockNr, GroupNr};
@@ -135,8 +135,8 @@ impl Discards {
         SliceScope(self)
     }
 
-    /// Waits for the slices in flight. The caller must hold no lock of [`Blocks`], and must search
-    /// for space before it drops the result.
+    /// Waits for the slices in flight. The caller must hold no lock of [`FreeSpace`], and must
+    /// search for space before it drops the result.
     pub fn wait_for_slices(&self) -> LackScope<'_> {
         let mut state = self.state.lock();
         state.lacking += 1;
@@ -154,38 +154,38 @@ impl Discards {
 impl Alloc {
     /// Whether space that is freed from now on is discarded, once its freeing is durable.
     pub fn set_discard(&self, on: bool) {
-        self.blocks.discards.on.store(on, Ordering::Relaxed);
+        self.space.discards.on.store(on, Ordering::Relaxed);
     }
 
     /// Begins the use of a task, which must call [`Alloc::discard_next`] after each ring of
     /// [`Alloc::discard_bell`] until that returns false.
     pub fn begin_discard_task(&self) {
-        self.blocks.discards.set_task(true);
+        self.space.discards.set_task(true);
     }
 
     /// Rung when freed space is queued.
     pub fn discard_bell(&self) -> &Bell {
-        &self.blocks.discards.bell
+        &self.space.discards.bell
     }
 
     /// Ends the use of the task. Queued space stays queued.
     pub fn end_discard_task(&self) {
-        self.blocks.discards.set_task(false);
+        self.space.discards.set_task(false);
     }
 
     /// Discards a slice of the freed space that is queued. False if there is none, or once the use
     /// of the task has ended.
     pub fn discard_next(&self) -> bool {
-        self.blocks.discards.bell.begin();
-        let goes_on = self.blocks.discards.state.lock().has_task;
-        goes_on && self.blocks.discard_queued()
+        self.space.discards.bell.begin();
+        let goes_on = self.space.discards.state.lock().has_task;
+        goes_on && self.space.discard_queued()
     }
 
     /// Discards everything that is queued, unless the caller is interrupted, and waits for the
     /// slices that other threads discard.
     pub fn finish_discards(&self) {
-        self.blocks.finish_discards();
-        drop(self.blocks.discards.wait_for_slices());
+        self.space.finish_discards();
+        drop(self.space.discards.wait_for_slices());
     }
 
     /// Discards free runs of at least `min` blocks within `blocks`; gives how many blocks that
@@ -205,14 +205,14 @@ impl Alloc {
             // Only clusters that lie in the range as a whole.
             let clusters = (at - first).div_ceil(u64::from(geo.cluster_ratio())) as u32
                 ..((group_end - first) >> geo.cluster_bits) as u32;
-            done += self.blocks.trim(g, clusters, self.blocks.clusters_of(min))?;
+            done += self.space.trim(g, clusters, self.space.clusters_of(min))?;
             at = group_end.max(at + 1);
         }
         Ok(done << geo.cluster_bits)
     }
 }
 
-impl Blocks {
+impl FreeSpace {
     fn clusters_of(&self, blocks: u64) -> u64 {
         blocks.div_ceil(self.cluster_ratio().into()).max(1)
     }

@@ -16,9 +16,9 @@
 //!   thread that freed them has returned long before.
 
 use super::Alloc;
-use super::blocks::Blocks;
-use super::book::{Part, Parts, bits, used, wrong_free};
-use super::group::is_metadata;
+use super::book::{Part, bits, used, wrong_free};
+use super::free_space::FreeSpace;
+use super::free_space::is_metadata;
 use crate::bounds::Remark;
 use crate::error::{Error, Result};
 use crate::groups::Kind;
@@ -102,25 +102,17 @@ impl Alloc {
     /// group that cannot be trusted; `Io`. That a block is free already is only noted in the
     /// superblock, later.
     pub fn free_data(&self, h: &mut Handle<'_>, runs: &[(BlockNr, u32)]) -> Result<()> {
-        let mut parts = Parts::new();
-        let mut result = Ok(());
-        for (start, len) in runs {
-            result = result.and(self.parts(*start, *len, &mut parts));
-        }
-        for of_group in parts.chunk_by(|a, b| a.group == b.group) {
-            result = result.and(self.blocks.note(h, of_group));
-        }
-        result
+        self.free_by_group(runs, |parts| self.space.note(h, parts))
     }
 
     /// Whether data was freed in the group already in the transaction that runs: then its bitmap is
     /// in memory, and can be trusted.
     pub fn frees_in(&self, tid: Tid, g: GroupNr) -> bool {
-        self.blocks.free_batches.has_joined(tid, g)
+        self.space.free_batches.has_joined(tid, g)
     }
 }
 
-impl Blocks {
+impl FreeSpace {
     /// Notes frees of one group.
     fn note(&self, h: &mut Handle<'_>, parts: &[Part]) -> Result<()> {
         let Some(g) = parts.first().map(|part| part.group) else { return Ok(()) };

@@ -29,42 +29,33 @@
 //! for changes of memory only; a claim in a tree in memory takes no other lock. No function of this
 //! module waits for a commit.
 
-mod blocks;
 mod book;
 mod claim;
-mod counts;
 mod discard;
 mod free_batches;
-mod group;
+mod free_space;
 mod inodes;
-mod memory;
 mod orlov;
 mod prealloc;
 mod replay_frees;
-mod returned;
-mod scan;
-mod search;
-mod shape;
 mod tables;
-mod tree;
 mod tune;
 mod usage;
 
 pub use claim::Claim;
-pub use counts::{Fragmentation, SpaceStats};
+pub use free_space::{Fragmentation, Scanned, SpaceStats};
 pub use inodes::NewInode;
 pub use prealloc::{Prealloc, PreallocStats, Small, Taken};
 pub use replay_frees::{in_order, without};
-pub use scan::Scanned;
 pub use tune::MAX_AGGRESSION;
 pub use usage::Usage;
 
 use crate::error::{Errno, Result};
 use crate::groups::Groups;
 use crate::volume::Volume;
-use blocks::Blocks;
 use extant_format::types::{BlockNr, GroupNr, InodeNr};
 use extant_sync::atomic::{AtomicU64, Ordering};
+use free_space::FreeSpace;
 use inodes::Inodes;
 use prealloc::PreallocRegistry;
 use replay_frees::ReplayFrees;
@@ -108,7 +99,7 @@ pub struct Request {
 pub struct Alloc {
     vol: Arc<Volume>,
     groups: Arc<Groups>,
-    blocks: Arc<Blocks>,
+    space: Arc<FreeSpace>,
     inodes: Inodes,
     tables: Tables,
     replay_frees: ReplayFrees,
@@ -128,16 +119,16 @@ impl Alloc {
     /// # Errors
     /// None for now.
     pub fn open(vol: Arc<Volume>, groups: Arc<Groups>) -> Result<Alloc> {
-        let blocks = Arc::new(Blocks::new(vol.clone(), groups.clone()));
+        let space = Arc::new(FreeSpace::new(vol.clone(), groups.clone()));
         let inodes = Inodes::new(vol.clone(), groups.clone());
-        let preallocs = PreallocRegistry::new(blocks.clone());
+        let preallocs = PreallocRegistry::new(space.clone());
         let sb = groups.superblock();
         let (overhead, reserved_blocks) = (usage::overhead(&vol, &sb), sb.r_blocks_count());
         let (tables, replay_frees) = (Tables::default(), ReplayFrees::default());
         Ok(Alloc {
             vol,
             groups,
-            blocks,
+            space,
             inodes,
             tables,
             replay_frees,
@@ -154,12 +145,12 @@ impl Alloc {
     /// ENOSPC if there are none; blocks freed by transactions that are not durable yet do not count
     /// (see [`Self::pending`]).
     pub fn claim(&self, want: &Request) -> Result<Claim> {
-        match Blocks::claim(&self.blocks, want) {
+        match FreeSpace::claim(&self.space, want) {
             // Preallocations near the goal are returned first: they suffice for most requests, and
             // files elsewhere keep theirs.
             Err(e) if e.is(Errno::NoSpc) => {
                 self.preallocs.shed_within(&self.near(want.goal));
-                self.unless_preallocated(|| Blocks::claim(&self.blocks, want))
+                self.unless_preallocated(|| FreeSpace::claim(&self.space, want))
             }
             done => done,
         }
@@ -169,7 +160,7 @@ impl Alloc {
     fn near(&self, goal: BlockNr) -> Range<u64> {
         let geo = &self.vol.geo;
         let Some(group) = geo.group_of_block(goal) else { return 0..0 };
-        let groups = self.blocks.shape.groups_of(self.blocks.shape.tree_of(group));
+        let groups = self.space.shape.groups_of(self.space.shape.tree_of(group));
         let first = geo.first_block_of_group(GroupNr(groups.start)).0;
         first..geo.blocks_count.min(geo.first_block_of_group(GroupNr(groups.end)).0)
     }
@@ -191,10 +182,10 @@ impl Alloc {
         }
         match result {
             Err(e) if e.is(Errno::NoSpc) => {
-                let _lacking = self.blocks.discards.wait_for_slices();
+                let _lacking = self.space.discards.wait_for_slices();
                 loop {
                     match f() {
-                        Err(e) if e.is(Errno::NoSpc) && self.blocks.cancel_queued() => {}
+                        Err(e) if e.is(Errno::NoSpc) && self.space.cancel_queued() => {}
                         Err(e) if e.is(Errno::NoSpc) => {
                             // Relaxed: each thread looks for its own refusals.
                             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -241,10 +232,10 @@ impl Alloc {
     /// # Errors
     /// ENOSPC if there is not so much; nothing is set aside then.
     pub fn reserve(&self, blocks: u32, map: u32, privileged: bool) -> Result<()> {
-        let (clusters, map) = (self.blocks.clusters(blocks), u64::from(map));
-        let budget = &self.blocks.budget;
-        let of_margin = self.blocks.min_free(Purpose::Metadata, blocks == 0);
-        let min_free = self.blocks.min_free(Purpose::Data, privileged);
+        let (clusters, map) = (self.space.clusters(blocks), u64::from(map));
+        let budget = &self.space.budget;
+        let of_margin = self.space.min_free(Purpose::Metadata, blocks == 0);
+        let min_free = self.space.min_free(Purpose::Data, privileged);
         self.unless_preallocated(|| {
             if budget.take(clusters + map, min_free) {
                 return Ok(());
@@ -261,7 +252,7 @@ impl Alloc {
 
     /// Gives a reservation back, in whole clusters.
     pub fn unreserve(&self, blocks: u32) {
-        self.blocks.budget.give(self.blocks.clusters(blocks));
+        self.space.budget.give(self.space.clusters(blocks));
     }
 
     /// Claims and reservations that failed for lack of blocks until now. The same number before and
@@ -273,14 +264,14 @@ impl Alloc {
     /// Returns the number of blocks with frees that are not durable yet. If a claim fails while
     /// this is not zero, commit and try again.
     pub fn pending(&self) -> u64 {
-        self.blocks.pending() << self.vol.geo.cluster_bits
+        self.space.pending() << self.vol.geo.cluster_bits
     }
 
     /// Where data of a file without blocks should go: in its inode's group, apart from where other
     /// threads put theirs.
     pub fn inode_goal(&self, ino: InodeNr) -> BlockNr {
         let group = self.vol.geo.inode_location(ino).map_or(GroupNr(0), |(group, _)| group);
-        self.blocks.start_goal(group, self.vol.placing_shard())
+        self.space.start_goal(group, self.vol.placing_shard())
     }
 }
 

@@ -50,7 +50,7 @@ impl Alloc {
         while at < end {
             let part = self.part_in_group(at, end)?;
             let (g, run) = self
-                .blocks
+                .space
                 .place(BlockNr(at), part)
                 .ok_or_else(|| Corrupt::new("freed blocks").found(at))?;
             let used = self.groups.bitmap(g, Kind::Blocks)?.with(|bits| {
@@ -58,7 +58,7 @@ impl Alloc {
                 used_runs(bits, within)
             });
             for used in used {
-                self.blocks.free_clusters(
+                self.space.free_clusters(
                     h,
                     g,
                     Run { start: used.start as u32, len: used.len() as u32 },

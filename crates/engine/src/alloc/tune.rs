@@ -22,11 +22,11 @@ impl Alloc {
     /// ENOENT if there is no such tunable, EINVAL if it cannot have the value.
     pub fn set(&self, name: &str, value: u64) -> Result<u64> {
         match (name, value) {
-            ("mb_frsp_max_mem", bytes) => return Ok(self.blocks.set_memory_limit(bytes)),
+            ("mb_frsp_max_mem", bytes) => return Ok(self.space.set_memory_limit(bytes)),
             ("frsp_cache_aggression", level) if level <= MAX_AGGRESSION.into() => {
-                self.blocks.level.store(level as u8, Relaxed);
+                self.space.level.store(level as u8, Relaxed);
             }
-            ("prefetch_block_bitmaps", on @ 0..=1) => self.blocks.scan.set(on == 1),
+            ("prefetch_block_bitmaps", on @ 0..=1) => self.space.scan.set(on == 1),
             ("pa", on @ 0..=1) => self.preallocs.set_files(on == 1),
             ("lg", sharing @ 0..=2) => self.preallocs.set_sharing(sharing as u8),
             ("frsp_cache_aggression" | "prefetch_block_bitmaps" | "pa" | "lg", _) => {
@@ -39,7 +39,7 @@ impl Alloc {
 
     /// Bounds the memory of trees by the memory of the whole file system.
     pub(crate) fn bound_memory(&self, bytes: u64) {
-        let limit = self.blocks.memory.limit();
-        self.blocks.set_memory_limit(limit.min(bytes.max(1)));
+        let limit = self.space.memory.limit();
+        self.space.set_memory_limit(limit.min(bytes.max(1)));
     }
 }

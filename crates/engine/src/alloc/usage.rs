@@ -26,8 +26,8 @@ impl Alloc {
     pub fn usage(&self) -> Usage {
         let bits = self.vol.geo.cluster_bits;
         let free =
-            (self.blocks.budget.amount() + self.blocks.pending() + self.preallocs.held()) << bits;
-        let (_, margin) = self.blocks.kept();
+            (self.space.budget.amount() + self.space.pending() + self.preallocs.held()) << bits;
+        let (_, margin) = self.space.kept();
         let kept = self.reserved_blocks.saturating_add(margin << bits);
         Usage {
             blocks: self.vol.geo.blocks_count.saturating_sub(self.overhead),

@@ -200,15 +200,7 @@ impl Groups {
         g: GroupNr,
         f: impl FnOnce(&mut GroupDesc) -> Result<R>,
     ) -> Result<R> {
-        self.join(h, g)?;
-        let mut slot = self.slot(g)?.lock();
-        let before = slot.desc;
-        let result = f(&mut slot.desc);
-        match result {
-            Ok(_) => self.totals.moved(&self.vol.geo, g, &before, &slot.desc),
-            Err(_) => slot.desc = before,
-        }
-        result
+        self.edit_slot(h, g, |slot| f(&mut slot.desc))
     }
 
     /// As [`Self::edit`], for callers that also change a bitmap: see [`Self::bitmap_changed`].
@@ -222,15 +214,25 @@ impl Groups {
         kind: Kind,
         f: impl FnOnce(&mut GroupDesc) -> Result<()>,
     ) -> Result<()> {
+        self.edit_slot(h, g, |slot| {
+            f(&mut slot.desc)?;
+            slot.changed.note(kind);
+            Ok(())
+        })
+    }
+
+    fn edit_slot<R>(
+        &self,
+        h: &mut Handle<'_>,
+        g: GroupNr,
+        f: impl FnOnce(&mut Slot) -> Result<R>,
+    ) -> Result<R> {
         self.join(h, g)?;
         let mut slot = self.slot(g)?.lock();
         let before = slot.desc;
-        let result = f(&mut slot.desc);
+        let result = f(&mut slot);
         match result {
-            Ok(()) => {
-                slot.changed.note(kind);
-                self.totals.moved(&self.vol.geo, g, &before, &slot.desc);
-            }
+            Ok(_) => self.totals.moved(&self.vol.geo, g, &before, &slot.desc),
             Err(_) => slot.desc = before,
         }
         result

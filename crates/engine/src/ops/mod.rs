@@ -13,9 +13,10 @@ mod create;
 mod handle;
 mod label;
 mod link;
-mod orphans;
+mod orphan_recovery;
 mod quota;
 mod readdir;
+mod reaper;
 mod rename;
 mod replay;
 mod reserve;
@@ -29,9 +30,9 @@ pub(crate) use anchor::Anchor;
 pub use attr::{Attr, SetAttr, TimeSet};
 pub use create::NodeKind;
 pub use handle::{File, OpenFlags};
-pub use orphans::OrphanReport;
-pub(crate) use orphans::ToReap;
+pub use orphan_recovery::OrphanReport;
 pub use readdir::DirEntry;
+pub(crate) use reaper::ToReap;
 pub use rename::RenameFlags;
 
 use crate::alloc::{Fragmentation, Usage};
@@ -48,7 +49,7 @@ use extant_journal::Tid;
 use extant_sync::epoch::pin;
 use extant_sync::scheduler::Bell;
 use extant_sync::{ArcWriteGuard, Coalescer, Level, Mutex, RwLockWriteGuard, write_all_arc};
-use orphans::Reaper;
+use reaper::Reaper;
 use std::sync::Arc;
 
 /// An inode that the caller refers to. It stays in memory as long as this lives; to keep it alive

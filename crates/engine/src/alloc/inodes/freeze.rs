@@ -18,7 +18,7 @@ impl Alloc {
     /// # Errors
     /// Those of the journal; `Io`.
     pub fn freeze(&self, out: &mut Freezer<'_>) -> Result<()> {
-        self.blocks.freeze_batches(out)?;
+        self.space.freeze_batches(out)?;
         self.inodes.freeze(out)
     }
 }

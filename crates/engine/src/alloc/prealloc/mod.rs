@@ -117,7 +117,7 @@ impl Prealloc {
             Found::Taken { piece, of } => {
                 let start = BlockNr(piece.physical << bits);
                 Taken::Claim(Claim::of_prealloc(
-                    self.registry.blocks().clone(),
+                    self.registry.space().clone(),
                     start,
                     piece.len << bits,
                     self.clone(),

@@ -9,7 +9,7 @@ use super::small::Shared;
 use super::stats::Counters;
 use super::{MAX_BYTES, Prealloc, PreallocStats, SHARE};
 use crate::alloc::Purpose;
-use crate::alloc::blocks::Blocks;
+use crate::alloc::free_space::FreeSpace;
 use extant_format::types::BlockNr;
 use extant_space::prealloc::{Piece, Visits};
 use extant_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -36,7 +36,7 @@ type Ages = BTreeMap<u64, Weak<Prealloc>>;
 /// See the module's description.
 #[derive(Debug)]
 pub struct PreallocRegistry {
-    blocks: Arc<Blocks>,
+    space: Arc<FreeSpace>,
     pub(super) shared: Shared,
     counters: Counters,
     ages: Sharded<Mutex<Ages>>,
@@ -51,8 +51,8 @@ pub struct PreallocRegistry {
 }
 
 impl PreallocRegistry {
-    pub fn new(blocks: Arc<Blocks>) -> Arc<PreallocRegistry> {
-        let clusters = blocks.vol.geo.blocks_count >> blocks.vol.geo.cluster_bits;
+    pub fn new(space: Arc<FreeSpace>) -> Arc<PreallocRegistry> {
+        let clusters = space.vol.geo.blocks_count >> space.vol.geo.cluster_bits;
         Arc::new(PreallocRegistry {
             shared: Shared::default(),
             counters: Counters::default(),
@@ -62,16 +62,16 @@ impl PreallocRegistry {
             scarce: clusters / SCARCE,
             files: AtomicBool::new(true),
             sharing: AtomicU8::new(PER_THREAD),
-            blocks,
+            space,
         })
     }
 
-    pub fn blocks(&self) -> &Arc<Blocks> {
-        &self.blocks
+    pub fn space(&self) -> &Arc<FreeSpace> {
+        &self.space
     }
 
     pub fn cluster_bits(&self) -> u32 {
-        self.blocks.vol.geo.cluster_bits
+        self.space.vol.geo.cluster_bits
     }
 
     /// Returns the number of preallocated clusters that no file uses.
@@ -114,8 +114,8 @@ impl PreallocRegistry {
 
     /// Returns the number of free clusters beyond those that must stay free.
     pub fn spare(&self) -> u64 {
-        let left = self.blocks.min_free(Purpose::Data, false).saturating_add(self.scarce);
-        self.blocks.budget.amount().saturating_sub(left)
+        let left = self.space.min_free(Purpose::Data, false).saturating_add(self.scarce);
+        self.space.budget.amount().saturating_sub(left)
     }
 
     /// Switches preallocations of files on or off, and gives those back that there are.
@@ -188,10 +188,10 @@ impl PreallocRegistry {
     /// Frees space that its owners have released. No lock of the allocator may be held.
     pub(super) fn give_back(&self, runs: impl IntoIterator<Item = Piece>) {
         let bits = self.cluster_bits();
-        let place = |run: Piece| self.blocks.place(BlockNr(run.physical << bits), run.len << bits);
+        let place = |run: Piece| self.space.place(BlockNr(run.physical << bits), run.len << bits);
         let runs: Vec<_> = runs.into_iter().filter_map(place).collect();
         let clusters = runs.iter().map(|(_, run)| i64::from(run.len)).sum();
-        self.blocks.release_all(runs);
+        self.space.release_all(runs);
         self.counters.given.add(clusters);
     }
 

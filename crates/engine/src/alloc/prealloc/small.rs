@@ -2,8 +2,8 @@
 
 use super::registry::PreallocRegistry;
 use crate::alloc::Request;
-use crate::alloc::blocks::Blocks;
 use crate::alloc::claim::Claim;
+use crate::alloc::free_space::FreeSpace;
 use extant_format::types::BlockNr;
 use extant_space::prealloc::{Chunk, Locality, Piece};
 use extant_sync::{Level, Mutex, Sharded};
@@ -52,7 +52,7 @@ impl PreallocRegistry {
     pub fn claim_small(self: &Arc<Self>, who: Small, want: &Request) -> Option<Claim> {
         let shared = self.shared.of(who, self.sharer()?);
         if who == Small::File
-            && let Some(hole) = Blocks::claim_hole(self.blocks(), want)
+            && let Some(hole) = FreeSpace::claim_hole(self.space(), want)
         {
             return Some(hole);
         }
@@ -64,7 +64,7 @@ impl PreallocRegistry {
             self.counters().small_hits.add(1);
             self.counters().held.sub(len.into());
             return Some(Claim::new(
-                self.blocks().clone(),
+                self.space().clone(),
                 BlockNr(chunk.physical << bits),
                 want.len,
             ));
@@ -83,7 +83,7 @@ impl PreallocRegistry {
             reserved: false,
             ..*want
         };
-        let mut claim = Blocks::claim(self.blocks(), &chunk).ok()?;
+        let mut claim = FreeSpace::claim(self.space(), &chunk).ok()?;
         let own = claim.split(want.len);
         self.share(shared, claim);
         Some(own)
@@ -92,7 +92,7 @@ impl PreallocRegistry {
     /// Small files are worth being near their neighbours: those of the goal's flexible group. In
     /// clusters.
     fn reach(&self, want: &Request) -> Range<u64> {
-        let geo = &self.blocks().vol.geo;
+        let geo = &self.space().vol.geo;
         let bits = self.cluster_bits();
         let (group, _) = geo.group_and_bit(want.goal).unwrap_or_default();
         let flex = u64::from(geo.blocks_per_group) << geo.flex_bits.min(16);

@@ -64,7 +64,7 @@ fn a_full_lot_is_booked_and_not_allocated_before_the_commit() {
     while let Ok(run) = take(&house, &all(0, 5000)) {
         rest.push(run);
     }
-    assert_eq!(house.alloc.pending(), blocks, "nobody got them");
+    assert_eq!(house.alloc.pending(), blocks, "they are not free yet");
     house.sync();
     assert_eq!(house.alloc.usage().free, blocks);
     rest.into_iter().for_each(|run| note(&house, run).unwrap());
@@ -137,11 +137,11 @@ fn a_double_free_disables_its_group() {
             note(&house, other).unwrap();
             house.sync();
             house.evict();
-            assert_eq!(house.alloc.usage().free, elsewhere, "{set}: nor of what is freed there");
+            assert_eq!(house.alloc.usage().free, elsewhere, "{set}: nor of frees there");
             let mut h = house.vol.start(house.alloc.credits(16)).unwrap();
             assert!(
                 house.alloc.book_free(&mut h, run.0, 16).is_err(),
-                "{set}: nobody brings it back into memory"
+                "{set}: it stays out of memory"
             );
             drop(h);
             let before = clusters();
@@ -149,7 +149,7 @@ fn a_double_free_disables_its_group() {
             assert_eq!(
                 (house.alloc.usage().free, clusters()),
                 (0, before),
-                "{set}: only what is elsewhere is had"
+                "{set}: only other groups give space"
             );
             house.check_counts();
         }

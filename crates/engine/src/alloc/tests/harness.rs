@@ -65,7 +65,7 @@ impl House {
     /// As [`House::open`], with other bytes than the image's.
     pub fn of_bytes(image: Image, bytes: &[u8]) -> crate::Result<House> {
         image.leave_unjudged(
-            "what is allocated belongs to no file, unless the test gives it back, and asks",
+            "allocated blocks belong to no file, unless the test returns them, and asks",
         );
         let dev = Arc::new(SparseDevice::copy_of(&MemDevice::from_bytes(bytes))?);
         let mut bytes = [0; 1024];
@@ -113,7 +113,7 @@ impl House {
 
     /// Evicts all trees.
     pub fn evict(&self) {
-        let blocks = &self.alloc.blocks;
+        let blocks = &self.alloc.space;
         (0..blocks.meta.len()).for_each(|t| blocks.forget(t, &mut blocks.tree(t).unwrap()));
     }
 

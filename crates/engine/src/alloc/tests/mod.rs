@@ -183,7 +183,7 @@ fn reservations_are_kept() {
 fn data_leave_the_reserves() {
     let house = House::named("default");
     let usage = house.alloc.usage();
-    let (root, margin) = house.alloc.blocks.kept();
+    let (root, margin) = house.alloc.space.kept();
     let mut claims = Vec::new();
     let mut take_all = |privileged| {
         while let Ok(claim) = house.alloc.claim(&Request { privileged, ..want(0, 512, 1) }) {
@@ -351,7 +351,7 @@ fn free_space_is_trimmed_and_used_space_is_not() {
 #[test]
 fn a_trim_holds_a_slice_and_leaves_the_margin() {
     let house = House::on(Image::mke2fs(256 << 20, &["-t", "ext4", "-b", "4096"]));
-    let blocks = &house.alloc.blocks;
+    let blocks = &house.alloc.space;
     let before = blocks.budget.amount();
     let clusters = house.vol.geo.clusters_in_group(GroupNr(1));
     let (slice, end) = blocks.hold_slice(GroupNr(1), 0..clusters, 1, 0).unwrap();
@@ -371,7 +371,7 @@ fn a_trim_holds_a_slice_and_leaves_the_margin() {
 #[test]
 fn a_caller_without_space_waits_for_the_slice_of_a_trim() {
     let house = House::named("default");
-    let blocks = &house.alloc.blocks;
+    let blocks = &house.alloc.space;
     let (_, margin) = blocks.kept();
     let clusters = house.vol.geo.clusters_in_group(GroupNr(0));
     let scope = blocks.discards.begin_slice();

@@ -2,7 +2,7 @@
 
 use super::harness::House;
 use super::{Taken, all, want};
-use crate::alloc::blocks::Blocks;
+use crate::alloc::free_space::FreeSpace;
 use crate::alloc::{Prealloc, Purpose, Request, Small};
 use extant_format::types::InodeNr;
 use extant_testkit::FeatureSet;
@@ -104,7 +104,7 @@ fn without_free_space_preallocations_near_the_goal_are_discarded_first() {
         file
     });
     let mut claims = Vec::new();
-    while let Ok(claim) = Blocks::claim(&house.alloc.blocks, &super::all(1, 4000)) {
+    while let Ok(claim) = FreeSpace::claim(&house.alloc.space, &super::all(1, 4000)) {
         claims.push(claim);
     }
     let near = house.alloc.claim(&super::all(1, 100)).unwrap();
@@ -113,7 +113,7 @@ fn without_free_space_preallocations_near_the_goal_are_discarded_first() {
     while let Ok(claim) = house.alloc.claim(&super::all(1, 4000)) {
         claims.push(claim);
     }
-    assert!(!has(&files[1], 0), "nobody is refused space that is preallocated");
+    assert!(!has(&files[1], 0), "preallocated space is refused to no caller");
     drop((claims, near, files));
     house.check_counts();
 }

@@ -138,7 +138,7 @@ fn lowering_the_limit_evicts_at_once() {
         "{after:?}"
     );
     // Their summaries stay.
-    assert!((0..10).all(|tree| house.alloc.blocks.meta.get(tree) == 1));
+    assert!((0..10).all(|tree| house.alloc.space.meta.get(tree) == 1));
     assert_eq!(house.alloc.set("mb_frsp_max_mem", 0).unwrap(), 0);
     assert!(
         house.alloc.set("frsp_cache_aggression", 4).is_err()

@@ -8,6 +8,7 @@ use crate::file::{
 };
 use crate::inode::{Inode, Work};
 use crate::store::{CallerStore, Store};
+use extant_sync::MutexGuard;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -84,12 +85,19 @@ fn allocate(
     grow: bool,
 ) -> Result<()> {
     writeback::writeback(st, inode, offset, end)?;
-    let mut work = inode.pages.work.lock();
-    window::discard(&mut work);
-    tail::settle(st, inode, &mut work)?;
+    let _work = lock_work(st, inode)?;
     prepare_growth(st, inode, end, grow)?;
     fill_holes(st, inode, map::blocks(st, offset, end), grow.then_some(end))?;
     finish(st, inode, end, grow)
+}
+
+/// Locks `work` for a change of the map: discards the file's preallocations, and writes the page in
+/// which the size on disk ends.
+fn lock_work<'a>(st: &Store, inode: &'a Arc<Inode>) -> Result<MutexGuard<'a, Work>> {
+    let mut work = inode.pages.work.lock();
+    window::discard(&mut work);
+    tail::settle(st, inode, &mut work)?;
+    Ok(work)
 }
 
 /// Before the size grows over it, the tail of the last block becomes zero.
@@ -202,9 +210,7 @@ fn punch(st: &Store, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
     let size = inode.pages.size();
     // The block in which the file ends is punched whole if all of its content is.
     let end = if end >= size { end.max(times::tail(st, size).end) } else { end };
-    let mut work = inode.pages.work.lock();
-    window::discard(&mut work);
-    tail::settle(st, inode, &mut work)?;
+    let mut work = lock_work(st, inode)?;
     zero_edges(st, inode, offset, end)?;
     let whole = map::whole_blocks(st, offset, end);
     write_neighbours(st, inode, &mut work, &whole)?;
@@ -236,9 +242,7 @@ fn zero_range(
     grow: bool,
 ) -> Result<()> {
     writeback::writeback(st, inode, offset, end)?;
-    let mut work = inode.pages.work.lock();
-    window::discard(&mut work);
-    tail::settle(st, inode, &mut work)?;
+    let mut work = lock_work(st, inode)?;
     prepare_growth(st, inode, end, grow)?;
     zero_edges(st, inode, offset, end)?;
     let whole = map::whole_blocks(st, offset, end);

@@ -15,7 +15,7 @@ const MAX_BITS: u32 = 6;
 
 /// See the module's description.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(in crate::alloc) struct Shape {
     /// Groups of a tree, as a power of two.
     bits: u32,
     /// Clusters of a full group.

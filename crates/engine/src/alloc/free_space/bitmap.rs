@@ -1,7 +1,7 @@
 //! The bitmap of one group: read, and compared with the descriptor, when the group's free space is
 //! needed.
 
-use super::blocks::Blocks;
+use super::FreeSpace;
 use super::tree::clear_runs;
 use crate::error::Result;
 use crate::groups::{Groups, Kind};
@@ -14,7 +14,7 @@ use extant_space::Run;
 
 /// A group's bitmap on the device; its lock is held to read and to change it.
 #[derive(Debug, Default)]
-pub(super) struct Bitmap {
+pub(in crate::alloc) struct Bitmap {
     /// It cannot be trusted: nothing is allocated here any more.
     pub bad: bool,
 }
@@ -24,7 +24,7 @@ pub(super) struct Bitmap {
 /// # Errors
 /// `Corrupt` if the bitmap contradicts its checksum, the descriptor or the group's own metadata;
 /// `Io`.
-pub(super) fn free_runs_of(blocks: &Blocks, g: GroupNr) -> Result<Vec<Run>> {
+pub(in crate::alloc) fn free_runs_of(blocks: &FreeSpace, g: GroupNr) -> Result<Vec<Run>> {
     let (geo, groups) = (&blocks.vol.geo, &blocks.groups);
     let bitmap = groups.bitmap(g, Kind::Blocks)?;
     let desc = groups.desc(g)?;
@@ -73,7 +73,7 @@ fn marked(geo: &Geometry, g: GroupNr, start: u64, count: u64, bits: &[u8]) -> bo
 
 /// Whether any of the blocks is the metadata of a group of `g`'s flexible group: no file may own
 /// such a block.
-pub(super) fn is_metadata(
+pub(in crate::alloc) fn is_metadata(
     geo: &Geometry,
     groups: &Groups,
     g: GroupNr,

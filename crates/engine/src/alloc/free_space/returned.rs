@@ -25,7 +25,7 @@
 //! The lists' lock is inward of the tree's, and nothing but the list of trees and the queue of
 //! discards is taken inside.
 
-use super::blocks::Blocks;
+use super::FreeSpace;
 use super::tree::Tree;
 use crate::bounds::Remark;
 use extant_format::types::GroupNr;
@@ -43,7 +43,7 @@ const MAX_QUEUED: usize = 1024;
 
 /// The lists of a tree.
 #[derive(Debug)]
-pub(super) struct ReturnedRuns {
+pub(in crate::alloc) struct ReturnedRuns {
     lists: Mutex<Lists>,
     /// Whether `ended` or `freed` has anything, to be read without the lock.
     any: AtomicBool,
@@ -115,23 +115,23 @@ fn sum(runs: &[Run]) -> u64 {
     runs.iter().map(|run| u64::from(run.len)).sum()
 }
 
-impl Blocks {
+impl FreeSpace {
     /// A tree, locked, with all that may be claimed of its groups in memory.
-    pub(super) fn tree(&self, t: u32) -> Option<MutexGuard<'_, Tree>> {
+    pub(in crate::alloc) fn tree(&self, t: u32) -> Option<MutexGuard<'_, Tree>> {
         let mut tree = self.trees.get(t as usize)?.lock();
         self.settle(t, &mut tree);
         Some(tree)
     }
 
-    /// As [`Blocks::tree`], unless another thread holds its lock.
-    pub(super) fn try_tree(&self, t: u32) -> Option<MutexGuard<'_, Tree>> {
+    /// As [`FreeSpace::tree`], unless another thread holds its lock.
+    pub(in crate::alloc) fn try_tree(&self, t: u32) -> Option<MutexGuard<'_, Tree>> {
         let mut tree = self.trees.get(t as usize)?.try_lock()?;
         self.settle(t, &mut tree);
         Some(tree)
     }
 
     /// Units of a group that were freed and are not in its tree: not durable yet, or not settled.
-    pub(super) fn leaving(&self, t: u32, g: GroupNr) -> Held {
+    pub(in crate::alloc) fn leaving(&self, t: u32, g: GroupNr) -> Held {
         let (mut leaving, units) = (Held::default(), self.shape.units(g));
         let Some(returned) = self.returned.get(t as usize) else { return leaving };
         let lists = returned.lists.lock();
@@ -142,7 +142,7 @@ impl Blocks {
     }
 
     /// A group of the tree came into memory, or all left it.
-    pub(super) fn set_resident(&self, t: u32, resident: bool) {
+    pub(in crate::alloc) fn set_resident(&self, t: u32, resident: bool) {
         if let Some(returned) = self.returned.get(t as usize) {
             // Relaxed, here and for the other hints: an old value causes one superfluous or one
             // missing settling.
@@ -151,7 +151,12 @@ impl Blocks {
     }
 
     /// Notes clusters of a group that `tid` freed. The caller holds the bitmap's lock.
-    pub(super) fn defer(&self, tid: Tid, g: GroupNr, runs: impl Iterator<Item = Run> + Clone) {
+    pub(in crate::alloc) fn defer(
+        &self,
+        tid: Tid,
+        g: GroupNr,
+        runs: impl Iterator<Item = Run> + Clone,
+    ) {
         self.add_pending(runs.clone().map(|run| i64::from(run.len)).sum());
         let t = self.shape.tree_of(g);
         let Some(returned) = self.returned.get(t as usize) else { return };
@@ -169,7 +174,7 @@ impl Blocks {
 
     /// Held clusters of a tree's groups, which are in order, may be claimed again, once they are
     /// settled. Gives how many are the budget's now: none of bad groups.
-    pub(super) fn release_held(&self, t: u32, runs: &[(GroupNr, Run)]) -> u64 {
+    pub(in crate::alloc) fn release_held(&self, t: u32, runs: &[(GroupNr, Run)]) -> u64 {
         let Some(returned) = self.returned.get(t as usize) else { return 0 };
         let mut lists = returned.lists.lock();
         let bad = lists.bad;
@@ -207,7 +212,7 @@ impl Blocks {
 
     /// Moves the listed runs into the tree. Runs that groups of the mask `bad` get from then on are
     /// not part of the budget.
-    pub(super) fn settle_and_mark(&self, t: u32, tree: &mut Tree, bad: u64) {
+    pub(in crate::alloc) fn settle_and_mark(&self, t: u32, tree: &mut Tree, bad: u64) {
         let Some(returned) = self.returned.get(t as usize) else { return };
         let (mut freed, mut ended) = {
             let mut lists = returned.lists.lock();
@@ -310,8 +315,8 @@ impl Blocks {
     }
 
     /// Takes a slice of a length given by `len` from the queued runs of a tree. It stays listed
-    /// until [`Blocks::end_discard`]. Returns `None` if the queue is empty.
-    pub(super) fn begin_discard(
+    /// until [`FreeSpace::end_discard`]. Returns `None` if the queue is empty.
+    pub(in crate::alloc) fn begin_discard(
         &self,
         t: u32,
         returned: &ReturnedRuns,
@@ -333,7 +338,7 @@ impl Blocks {
     }
 
     /// A slice in flight may be allocated again.
-    pub(super) fn end_discard(&self, t: u32, returned: &ReturnedRuns, slice: Run) {
+    pub(in crate::alloc) fn end_discard(&self, t: u32, returned: &ReturnedRuns, slice: Run) {
         let mut lists = returned.lists.lock();
         lists.in_flight.retain(|run| *run != slice);
         self.let_leave(t, returned, lists, &[slice]);
@@ -341,7 +346,7 @@ impl Blocks {
 
     /// Makes the queued runs of a tree available without a discard. Returns false if none are
     /// queued.
-    pub(super) fn cancel_discard(&self, t: u32, returned: &ReturnedRuns) -> bool {
+    pub(in crate::alloc) fn cancel_discard(&self, t: u32, returned: &ReturnedRuns) -> bool {
         let mut lists = returned.lists.lock();
         let runs = std::mem::take(&mut lists.discarding);
         if !runs.is_empty() {

@@ -1,16 +1,28 @@
-//! The blocks of a file system: trees of free space, the budget over them, and frees that are not
-//! durable yet.
+//! Free space in memory: a tree for each flexible group, the budget over all of them, and frees
+//! that are not durable yet.
+//!
+//! `bitmap` makes the free runs of a group, `tree` holds them, `search` takes space from trees, and
+//! `returned` lists space that comes back. `scan` and `memory` bring groups into memory and out of
+//! it. The invariants and the order of locks are those of [`alloc`](super).
+
+mod bitmap;
+mod memory;
+mod returned;
+mod scan;
+mod search;
+mod shape;
+mod stats;
+mod tree;
+
+pub use scan::Scanned;
+pub use stats::{Fragmentation, SpaceStats};
+
+pub(super) use bitmap::{Bitmap, is_metadata};
+pub(super) use tree::Tree;
 
 use super::Purpose;
-use super::counts::Counts;
 use super::discard::Discards;
 use super::free_batches::FreeBatches;
-use super::group::Bitmap;
-use super::memory::Memory;
-use super::returned::ReturnedRuns;
-use super::scan::Scan;
-use super::shape::Shape;
-use super::tree::Tree;
 use crate::groups::Groups;
 use crate::volume::Volume;
 use extant_format::group_desc::GroupFlags;
@@ -18,6 +30,11 @@ use extant_format::types::{BlockNr, GroupNr};
 use extant_space::{Budget, FreeTree, Meta, Run, Summaries, Summary};
 use extant_sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex, Sharded};
+use memory::Memory;
+use returned::ReturnedRuns;
+use scan::Scan;
+use shape::Shape;
+use stats::Counts;
 use std::sync::Arc;
 
 /// Clusters that data leave to metadata, at most; and their share of all clusters.
@@ -27,28 +44,28 @@ const MARGIN_SHARE: u64 = 50;
 /// How much a request does to know more, at first (`frsp_cache_aggression`).
 const LEVEL: u8 = 1;
 
-/// The blocks of a file system.
+/// The free space of a file system, and the only owner of these fields.
 #[derive(Debug)]
-pub struct Blocks {
-    pub(super) vol: Arc<Volume>,
-    pub(super) groups: Arc<Groups>,
-    pub(super) shape: Shape,
-    pub(super) bitmaps: Box<[Mutex<Bitmap>]>,
-    pub(super) trees: Box<[Mutex<Tree>]>,
+pub struct FreeSpace {
+    pub(in crate::alloc) vol: Arc<Volume>,
+    pub(in crate::alloc) groups: Arc<Groups>,
+    pub(in crate::alloc) shape: Shape,
+    pub(in crate::alloc) bitmaps: Box<[Mutex<Bitmap>]>,
+    pub(in crate::alloc) trees: Box<[Mutex<Tree>]>,
     /// The returned runs of each tree, and the trees that have any.
-    pub(super) returned: Box<[ReturnedRuns]>,
-    pub(super) noted_trees: Mutex<Vec<u32>>,
+    pub(in crate::alloc) returned: Box<[ReturnedRuns]>,
+    pub(in crate::alloc) noted_trees: Mutex<Vec<u32>>,
     /// All trees by their longest runs.
-    pub(super) meta: Meta,
+    pub(in crate::alloc) meta: Meta,
     /// Summaries of groups that are not in memory.
-    pub(super) summaries: Summaries,
-    pub(super) scan: Scan,
-    pub(super) memory: Memory,
+    pub(in crate::alloc) summaries: Summaries,
+    pub(in crate::alloc) scan: Scan,
+    pub(in crate::alloc) memory: Memory,
     /// How much a request does to know more: 0 to 3.
-    pub(super) level: AtomicU8,
-    pub(super) counts: Counts,
+    pub(in crate::alloc) level: AtomicU8,
+    pub(in crate::alloc) counts: Counts,
     /// Clusters that may be claimed or reserved.
-    pub(super) budget: Budget,
+    pub(in crate::alloc) budget: Budget,
     /// Clusters that only root may use, and those that only metadata may use.
     root: u64,
     margin: u64,
@@ -56,17 +73,17 @@ pub struct Blocks {
     /// them.
     pending: Sharded<AtomicI64>,
     /// Frees that are not booked yet.
-    pub(super) free_batches: FreeBatches,
+    pub(in crate::alloc) free_batches: FreeBatches,
     /// Discards.
-    pub(super) discards: Discards,
+    pub(in crate::alloc) discards: Discards,
     /// How often a bitmap could not be read.
-    pub(super) unread: AtomicU64,
+    pub(in crate::alloc) unread: AtomicU64,
     /// Where each thread last found space away from its goal.
-    pub(super) streams: Sharded<AtomicU64>,
+    pub(in crate::alloc) streams: Sharded<AtomicU64>,
 }
 
-impl Blocks {
-    pub fn new(vol: Arc<Volume>, groups: Arc<Groups>) -> Blocks {
+impl FreeSpace {
+    pub fn new(vol: Arc<Volume>, groups: Arc<Groups>) -> FreeSpace {
         let shape = Shape::new(&vol.geo, groups.count());
         let summaries = never_used(&vol, &groups);
         let known =
@@ -76,7 +93,7 @@ impl Blocks {
         let clusters = vol.geo.blocks_count >> vol.geo.cluster_bits;
         let worst = FreeTree::worst_bytes(shape.tree_len());
         let bitmaps_twice = u64::from(groups.count()) * 2 * vol.block_size() as u64;
-        Blocks {
+        FreeSpace {
             bitmaps: (0..groups.count())
                 .map(|_| Mutex::new(Level::Group, Bitmap::default()))
                 .collect(),
@@ -136,19 +153,19 @@ impl Blocks {
             .unwrap_or(0)
     }
 
-    pub(super) fn add_pending(&self, clusters: i64) {
+    pub(in crate::alloc) fn add_pending(&self, clusters: i64) {
         // SeqCst: a thread that lacks space reads this, and then the numbers of transactions.
         self.pending.local().fetch_add(clusters, Ordering::SeqCst);
     }
 
     /// The group and the clusters of blocks within one group.
-    pub(super) fn place(&self, start: BlockNr, len: u32) -> Option<(GroupNr, Run)> {
+    pub(in crate::alloc) fn place(&self, start: BlockNr, len: u32) -> Option<(GroupNr, Run)> {
         let (g, bit) = self.vol.geo.group_and_bit(start)?;
         Some((g, Run { start: bit, len: len.div_ceil(self.cluster_ratio()) }))
     }
 
     /// A claim ends without being booked.
-    pub(super) fn give_back(&self, start: BlockNr, len: u32) {
+    pub(in crate::alloc) fn give_back(&self, start: BlockNr, len: u32) {
         if let Some((g, run)) = self.place(start, len) {
             self.release(g, run);
         }
@@ -156,19 +173,19 @@ impl Blocks {
 
     /// Returns the position of a claim, but not its space. Returns the number of blocks that its
     /// owner still has taken from the budget.
-    pub(super) fn unplace(&self, start: BlockNr, len: u32) -> u32 {
+    pub(in crate::alloc) fn unplace(&self, start: BlockNr, len: u32) -> u32 {
         let release = |(g, run)| self.release_held(self.shape.tree_of(g), &[(g, run)]);
         let clusters = self.place(start, len).map_or(0, release);
         u32::try_from(clusters << self.vol.geo.cluster_bits).unwrap_or(u32::MAX)
     }
 
     /// Makes held clusters free again.
-    pub(super) fn release(&self, g: GroupNr, run: Run) {
+    pub(in crate::alloc) fn release(&self, g: GroupNr, run: Run) {
         self.budget.give(self.release_held(self.shape.tree_of(g), &[(g, run)]));
     }
 
     /// Makes held clusters free again. Each tree's lists are locked once.
-    pub(super) fn release_all(&self, mut runs: Vec<(GroupNr, Run)>) {
+    pub(in crate::alloc) fn release_all(&self, mut runs: Vec<(GroupNr, Run)>) {
         let tree = |run: &(GroupNr, Run)| self.shape.tree_of(run.0);
         runs.sort_unstable_by_key(tree);
         for of_tree in runs.chunk_by(|a, b| tree(a) == tree(b)) {

@@ -1,7 +1,7 @@
 //! Counters of the allocator.
 
-use super::Alloc;
-use super::blocks::Blocks;
+use super::FreeSpace;
+use crate::alloc::Alloc;
 use extant_format::types::GroupNr;
 use extant_space::Summary;
 use extant_sync::ShardedCounter;
@@ -9,7 +9,7 @@ use extant_sync::atomic::Ordering::Relaxed;
 
 /// Counters; each is a sum over threads.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(in crate::alloc) struct Counts {
     /// Claims by where their place was found.
     pub goal: ShardedCounter,
     pub stream: ShardedCounter,
@@ -93,7 +93,7 @@ fn sum(counter: &ShardedCounter) -> u64 {
 impl Alloc {
     /// Counters of the free-space trees.
     pub fn space_stats(&self) -> SpaceStats {
-        let (blocks, counts) = (&self.blocks, &self.blocks.counts);
+        let (blocks, counts) = (&self.space, &self.space.counts);
         let (active, inactive) = blocks.memory.lru.lock().len();
         let [full, best, any] = &counts.criteria;
         SpaceStats {
@@ -123,15 +123,15 @@ impl Alloc {
     /// out. A file system that is too small for a scan in the background is scanned now.
     pub fn fragmentation(&self) -> Fragmentation {
         self.scan_few();
-        let unknown = self.blocks.scan.left();
+        let unknown = self.space.scan.left();
         let mut all = Summary::default();
-        (0..self.blocks.meta.len()).for_each(|tree| all.merge(&self.blocks.fragmentation_of(tree)));
+        (0..self.space.meta.len()).for_each(|tree| all.merge(&self.space.fragmentation_of(tree)));
         let longest = (all.longest > 0 || unknown == 0).then_some(all.longest);
         Fragmentation { longest, unknown, runs: all.runs.to_vec() }
     }
 }
 
-impl Blocks {
+impl FreeSpace {
     fn fragmentation_of(&self, t: u32) -> Summary {
         let Some(tree) = self.tree(t) else { return Summary::default() };
         let mut all = Summary::of(tree.free.by_length());

@@ -6,8 +6,8 @@
 //! - Both are recorded whether the group is loaded or not, so dropping a tree need not regard
 //!   claims and frees that are not durable.
 
-use super::blocks::Blocks;
-use super::group;
+use super::FreeSpace;
+use super::bitmap;
 use super::search::TRACED;
 use super::shape::Shape;
 use crate::bounds::Remark;
@@ -24,7 +24,7 @@ const SCARCE: u64 = 8;
 
 /// See the module's description.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(in crate::alloc) struct Tree {
     /// Neither used nor held, in loaded groups.
     pub free: FreeTree,
     /// Claimed, and not booked.
@@ -77,9 +77,9 @@ impl Tree {
     }
 }
 
-impl Blocks {
+impl FreeSpace {
     /// Changes a tree, and updates its summary and its position in the order.
-    pub(super) fn change<R>(
+    pub(in crate::alloc) fn change<R>(
         &self,
         t: u32,
         tree: &mut Tree,
@@ -94,7 +94,7 @@ impl Blocks {
 
     /// Tells the order of trees the longest run of a locked tree, or the longest that is noted
     /// beside it.
-    pub(super) fn tell_longest(&self, t: u32, tree: &Tree) {
+    pub(in crate::alloc) fn tell_longest(&self, t: u32, tree: &Tree) {
         let Some(returned) = self.returned.get(t as usize) else { return };
         self.meta.set(t, tree.longest().max(returned.longest()));
         // A run listed since may have raised the order before, and been overwritten just now.
@@ -102,7 +102,7 @@ impl Blocks {
     }
 
     /// Computes the summary of the groups that are not in memory again.
-    pub(super) fn renew_outside(&self, t: u32, tree: &mut Tree) {
+    pub(in crate::alloc) fn renew_outside(&self, t: u32, tree: &mut Tree) {
         let absent =
             self.shape.groups_of(t).filter(|g| tree.is_absent(self.shape.mask(GroupNr(*g))));
         tree.outside = absent.filter_map(|g| self.summaries.longest(g)).max().unwrap_or(0);
@@ -110,7 +110,11 @@ impl Blocks {
 
     /// Locks the group's tree, with the group in memory. Returns `None` if the group is damaged or
     /// cannot be read, or, without `wait`, if another thread holds the lock.
-    pub(super) fn with_group(&self, g: GroupNr, wait: bool) -> Option<MutexGuard<'_, Tree>> {
+    pub(in crate::alloc) fn with_group(
+        &self,
+        g: GroupNr,
+        wait: bool,
+    ) -> Option<MutexGuard<'_, Tree>> {
         let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
         // Between loading and locking the tree may be evicted.
         for _ in 0..LOAD_TRIES {
@@ -134,7 +138,7 @@ impl Blocks {
     ///
     /// # Errors
     /// Why the group is bad; `Io`.
-    pub(super) fn load(&self, g: GroupNr) -> Result<()> {
+    pub(in crate::alloc) fn load(&self, g: GroupNr) -> Result<()> {
         let none = || Error::from(Corrupt::new("group number").found(g.0));
         let mut bitmap = self.bitmaps.get(g.index()).ok_or_else(none)?.lock();
         let t = self.shape.tree_of(g);
@@ -149,7 +153,7 @@ impl Blocks {
         if is_loaded {
             return Ok(());
         }
-        let runs = match group::free_runs_of(self, g) {
+        let runs = match bitmap::free_runs_of(self, g) {
             Ok(runs) => runs,
             // The next try may be luckier.
             Err(error @ Error::Io(_)) => {
@@ -193,7 +197,7 @@ impl Blocks {
 
     /// Ends allocation in a group, whose bitmap the caller must have locked, and subtracts its free
     /// space from the budget. Claims there may still be booked, and used blocks freed.
-    pub(super) fn disable_group(&self, g: GroupNr, error: &Error) {
+    pub(in crate::alloc) fn disable_group(&self, g: GroupNr, error: &Error) {
         let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
         let Some(slot) = self.trees.get(t as usize) else { return };
         let mut tree = slot.lock();
@@ -219,7 +223,7 @@ impl Blocks {
     }
 
     /// Drops a tree; the summaries of its groups stay.
-    pub(super) fn unload(&self, t: u32, tree: &mut Tree) {
+    pub(in crate::alloc) fn unload(&self, t: u32, tree: &mut Tree) {
         for g in
             self.shape.groups_of(t).map(GroupNr).filter(|g| tree.is_loaded(self.shape.mask(*g)))
         {
@@ -236,7 +240,7 @@ impl Blocks {
     }
 
     /// The free runs of a group that is in memory.
-    pub(super) fn runs_of(
+    pub(in crate::alloc) fn runs_of(
         &self,
         g: GroupNr,
         tree: &Tree,
@@ -252,7 +256,7 @@ impl Blocks {
 const LOAD_TRIES: u32 = 4;
 
 /// A bitmap's clear bits.
-pub(super) fn clear_runs(bits: &[u8], len: u32) -> Vec<Run> {
+pub(in crate::alloc) fn clear_runs(bits: &[u8], len: u32) -> Vec<Run> {
     let mut runs = Vec::new();
     free_runs(bits, len, |run| runs.push(run));
     runs

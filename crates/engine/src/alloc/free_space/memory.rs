@@ -1,6 +1,6 @@
 //! How much memory trees take, and which of them leave it.
 
-use super::blocks::Blocks;
+use super::FreeSpace;
 use super::tree::Tree;
 use extant_space::{FreeTree, Lru};
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -11,7 +11,7 @@ const EVICT_STEPS: usize = 16;
 
 /// Accounts of the trees in memory.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(in crate::alloc) struct Memory {
     pub lru: Mutex<Lru>,
     /// Bytes that trees may take; 0 for any number.
     limit: AtomicU64,
@@ -88,9 +88,9 @@ impl Memory {
     }
 }
 
-impl Blocks {
+impl FreeSpace {
     /// A request used a tree, which the caller has locked.
-    pub(super) fn touch(&self, t: u32, tree: &Tree) {
+    pub(in crate::alloc) fn touch(&self, t: u32, tree: &Tree) {
         if self.memory.active.get(t as usize).is_none_or(|active| active.load(Relaxed)) {
             return;
         }
@@ -102,7 +102,7 @@ impl Blocks {
 
     /// Evicts trees until the limit is kept, a bounded number at most; `keep` was just loaded.
     /// Trees locked by other threads are skipped.
-    pub(super) fn evict(&self, keep: Option<u32>) {
+    pub(in crate::alloc) fn evict(&self, keep: Option<u32>) {
         for _ in 0..EVICT_STEPS {
             if !self.memory.is_over() {
                 break;
@@ -116,7 +116,7 @@ impl Blocks {
     }
 
     /// Evicts a tree.
-    pub(super) fn forget(&self, t: u32, tree: &mut Tree) {
+    pub(in crate::alloc) fn forget(&self, t: u32, tree: &mut Tree) {
         self.unload(t, tree);
         let mut lru = self.memory.lru.lock();
         lru.remove(t);
@@ -125,7 +125,7 @@ impl Blocks {
 
     /// Sets the bytes that trees may take (0: any number), and evicts trees beyond it at once.
     /// Returns the effective limit.
-    pub(super) fn set_memory_limit(&self, bytes: u64) -> u64 {
+    pub(in crate::alloc) fn set_memory_limit(&self, bytes: u64) -> u64 {
         self.memory.set_limit(bytes);
         let trees = self.trees.len();
         for _ in 0..trees {

@@ -4,9 +4,9 @@
 //! Summaries are hints, so the scan verifies nothing: a bitmap is compared with its checksum and
 //! its descriptor when its group's free space is loaded.
 
-use super::Alloc;
-use super::blocks::Blocks;
+use super::FreeSpace;
 use super::search::TRACED;
+use crate::alloc::Alloc;
 use extant_format::types::GroupNr;
 use extant_space::Summary;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -22,7 +22,7 @@ const MAX_READ: usize = 1 << 20;
 
 /// Which trees have groups of which nothing is known.
 #[derive(Debug)]
-pub(super) struct Scan {
+pub(in crate::alloc) struct Scan {
     /// A bit for each tree.
     unknown: Box<[AtomicU64]>,
     left: AtomicU64,
@@ -121,10 +121,10 @@ fn should_look(level: u8, criterion: usize, consultation: u32) -> bool {
     }
 }
 
-impl Blocks {
+impl FreeSpace {
     /// Looks at a tree of which not all is known, if this request should do so. True if more is
     /// known then.
-    pub(super) fn explore(&self, criterion: usize, consultation: u32, near: u32) -> bool {
+    pub(in crate::alloc) fn explore(&self, criterion: usize, consultation: u32, near: u32) -> bool {
         let few = self.scan.trees <= FEW_TREES;
         let level = self.level.load(Relaxed);
         let allowed = few
@@ -200,23 +200,23 @@ impl Alloc {
     /// Threads that should call [`Alloc::scan_some`] until it says that all is known; 0 if nothing
     /// is worth scanning.
     pub fn scanners(&self) -> usize {
-        let scan = &self.blocks.scan;
+        let scan = &self.space.scan;
         let useful = scan.trees > FEW_TREES && scan.left() > 0;
         scan.running.store(useful, Relaxed);
         if useful { shard_count().min(MAX_SCANNERS) } else { 0 }
     }
 
     /// Scans the unknown groups of a file system that is not scanned in the background.
-    pub(super) fn scan_few(&self) {
-        if self.blocks.scan.trees <= FEW_TREES {
+    pub(in crate::alloc) fn scan_few(&self) {
+        if self.space.scan.trees <= FEW_TREES {
             let mut scratch = Vec::new();
-            (0..self.blocks.scan.trees).for_each(|t| self.blocks.summarise(t, &mut scratch));
+            (0..self.space.scan.trees).for_each(|t| self.space.summarise(t, &mut scratch));
         }
     }
 
     /// Scans a part of the bitmaps of which nothing is known.
     pub fn scan_some(&self) -> Scanned {
-        let (blocks, scan) = (&self.blocks, &self.blocks.scan);
+        let (blocks, scan) = (&self.space, &self.space.scan);
         if scan.left() == 0 {
             return Scanned::All;
         }

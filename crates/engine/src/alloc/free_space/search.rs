@@ -11,10 +11,10 @@
 //! locked trees only. Trees that other threads have locked are skipped, except the goal's, and
 //! except in the last resort.
 
-use super::Request;
-use super::blocks::Blocks;
-use super::claim::Claim;
+use super::FreeSpace;
 use super::tree::Tree;
+use crate::alloc::Request;
+use crate::alloc::claim::Claim;
 use crate::error::{Errno, Error, Result};
 use extant_format::types::{BlockNr, GroupNr};
 use extant_space::{Advice, Run};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use tracing::{trace, trace_span};
 
 /// The target of traced events.
-pub(super) const TRACED: &str = "extant::frsp";
+pub(in crate::alloc) const TRACED: &str = "extant::frsp";
 
 /// Consultations of the order for a run of the whole length.
 const CONSULTATIONS: u32 = 16;
@@ -43,7 +43,7 @@ const NEAR_RUNS: usize = 128;
 const LONG_RUNS: usize = 16;
 
 /// A wish in clusters.
-pub(super) struct SearchGoal {
+pub(in crate::alloc) struct SearchGoal {
     group: GroupNr,
     bit: u32,
     want: u32,
@@ -66,9 +66,9 @@ enum Criterion {
     Any,
 }
 
-impl Blocks {
-    /// See [`Alloc::claim`](super::Alloc::claim).
-    pub fn claim(this: &Arc<Blocks>, want: &Request) -> Result<Claim> {
+impl FreeSpace {
+    /// See [`Alloc::claim`](crate::alloc::Alloc::claim).
+    pub fn claim(this: &Arc<FreeSpace>, want: &Request) -> Result<Claim> {
         // Events of the search belong to the span of its request.
         let Request { goal, len, min, purpose, .. } = want;
         let _request =
@@ -94,8 +94,8 @@ impl Blocks {
     }
 
     /// Claims the first free run within `within`; `None` if nothing of it is free.
-    pub(super) fn claim_within(
-        this: &Arc<Blocks>,
+    pub(in crate::alloc) fn claim_within(
+        this: &Arc<FreeSpace>,
         g: GroupNr,
         within: Run,
     ) -> Result<Option<Claim>> {
@@ -118,7 +118,7 @@ impl Blocks {
 
     /// Claims a free run of exactly the wanted length in the goal's flexible group, where little is
     /// left. `None` if there is none, or if others are busy there.
-    pub(super) fn claim_hole(this: &Arc<Blocks>, want: &Request) -> Option<Claim> {
+    pub(in crate::alloc) fn claim_hole(this: &Arc<FreeSpace>, want: &Request) -> Option<Claim> {
         let len = this.clusters(want.len);
         let wish = this.wish(want, u32::try_from(len).ok()?, 1);
         let mut tree = this.with_group(wish.group, false)?;
@@ -160,7 +160,7 @@ impl Blocks {
             min,
             trees,
             grows,
-            data: want.purpose == super::Purpose::Data,
+            data: want.purpose == crate::alloc::Purpose::Data,
         }
     }
 
@@ -241,7 +241,7 @@ impl Blocks {
     }
 
     /// A place to start a file in a group: each thread has a part of the group of its own.
-    pub(super) fn start_goal(&self, g: GroupNr, thread: usize) -> BlockNr {
+    pub(in crate::alloc) fn start_goal(&self, g: GroupNr, thread: usize) -> BlockNr {
         let geo = &self.vol.geo;
         let part = u64::from(geo.blocks_in_group(g)) / COLOURS;
         BlockNr(geo.first_block_of_group(g).0 + part * (thread as u64 % COLOURS))
