@@ -92,14 +92,16 @@ impl<'a> Volume<'a> {
         first..first.saturating_add(self.reader.geometry.base_meta_blocks(group).into())
     }
 
+    /// Returns the block of the multi-mount protection, if there is one.
+    fn mmp_block(&self) -> Option<Range<u64>> {
+        let block = self.superblock.mmp_block().0;
+        let has_mmp = self.superblock.incompat().contains(Incompat::MMP) && self.is_block(block);
+        has_mmp.then(|| block..block.saturating_add(1))
+    }
+
     fn claim_base(&self) {
-        for group in self.reader.groups() {
-            self.metadata.claim(self.base(group));
-        }
-        let mmp = self.superblock.mmp_block();
-        let has_mmp = self.superblock.incompat().contains(Incompat::MMP);
-        if has_mmp && self.reader.geometry.data_range_valid(mmp, 1) {
-            self.metadata.claim(mmp.0..mmp.0.saturating_add(1));
+        for blocks in self.reader.groups().map(|group| self.base(group)).chain(self.mmp_block()) {
+            self.metadata.claim(blocks);
         }
     }
 
@@ -145,11 +147,7 @@ impl<'a> Volume<'a> {
                 self.parts(&state.desc).into_iter().for_each(|(_, blocks)| each(blocks));
             }
         }
-        let mmp = self.superblock.mmp_block();
-        let has_mmp = self.superblock.incompat().contains(Incompat::MMP);
-        if has_mmp && self.reader.geometry.data_range_valid(mmp, 1) {
-            each(mmp.0..mmp.0.saturating_add(1));
-        }
+        self.mmp_block().into_iter().for_each(each);
     }
 
     /// Reads the slot of an inode; `None` if it cannot be in use.

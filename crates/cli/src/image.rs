@@ -10,7 +10,7 @@ use crate::recovery::{self, replayed};
 use crate::text::shown;
 use extant_engine::device::{Signature, SignatureKind, first_partition, image_spec};
 use extant_engine::format::MAGIC_FIELD;
-use extant_engine::{Errno, Error, Follow, Fs, OpenOptions};
+use extant_engine::{Errno, Error, Follow, Fs, Node, OpenOptions};
 use serde_json::{Map, Value};
 use std::ffi::{OsStr, OsString};
 use std::ops::Deref;
@@ -174,6 +174,25 @@ impl ImageArgs {
             Ok(()) => Ok(()),
             Err(failure) => Err(failure.after(changes.document())),
         }
+    }
+
+    /// Changes each of `paths`, in order, as [`ImageArgs::change`] does.
+    pub fn change_each(
+        &self,
+        context: &Context,
+        paths: &[OsString],
+        follow: Follow,
+        change: impl Fn(&Fs, &Node) -> extant_engine::Result<()>,
+    ) -> Result {
+        self.change(context, |fs, changes| {
+            for path in paths {
+                let path = inside(path);
+                let node = fs.resolve(path, follow);
+                node.and_then(|node| change(fs, &node)).at_path(path)?;
+                changes.path(path);
+            }
+            Ok(())
+        })
     }
 
     /// Opens as the options say. Signals end waits in order if it is opened for writing.

@@ -2,8 +2,8 @@
 
 use super::mkdir::parse_mode;
 use crate::context::Context;
-use crate::failure::{At, Result};
-use crate::image::{ImageArgs, inside};
+use crate::failure::Result;
+use crate::image::ImageArgs;
 use extant_engine::{Follow, SetAttr};
 use std::ffi::OsString;
 
@@ -22,14 +22,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    args.image.change(context, |fs, changes| {
-        for path in &args.paths {
-            let path = inside(path);
-            let node = fs.resolve(path, Follow::Yes).at_path(path)?;
-            fs.set_attr(&node, &SetAttr { mode: Some(args.mode), ..SetAttr::default() })
-                .at_path(path)?;
-            changes.path(path);
-        }
-        Ok(())
+    let set = SetAttr { mode: Some(args.mode), ..SetAttr::default() };
+    args.image.change_each(context, &args.paths, Follow::Yes, |fs, node| {
+        fs.set_attr(node, &set).map(drop)
     })
 }

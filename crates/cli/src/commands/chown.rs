@@ -2,8 +2,8 @@
 
 use crate::context::Context;
 use crate::copy::owner::{Owner, parse_owner};
-use crate::failure::{At, Result};
-use crate::image::{ImageArgs, inside};
+use crate::failure::Result;
+use crate::image::ImageArgs;
 use extant_engine::{Follow, SetAttr};
 use std::ffi::OsString;
 
@@ -22,19 +22,10 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    args.image.change(context, |fs, changes| {
-        for path in &args.paths {
-            let path = inside(path);
-            let node = fs.resolve(path, Follow::No).at_path(path)?;
-            fs.drop_privileges(&node, |_| true).at_path(path)?;
-            let set = SetAttr {
-                uid: Some(args.owner.uid),
-                gid: Some(args.owner.gid),
-                ..SetAttr::default()
-            };
-            fs.set_attr(&node, &set).at_path(path)?;
-            changes.path(path);
-        }
-        Ok(())
+    let Owner { uid, gid } = args.owner;
+    let set = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+    args.image.change_each(context, &args.paths, Follow::No, |fs, node| {
+        fs.drop_privileges(node, |_| true)?;
+        fs.set_attr(node, &set).map(drop)
     })
 }

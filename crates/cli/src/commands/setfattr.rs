@@ -1,8 +1,8 @@
 //! `extant setfattr`: extended attributes set and removed.
 
 use crate::context::Context;
-use crate::failure::{At, Result};
-use crate::image::{ImageArgs, inside};
+use crate::failure::Result;
+use crate::image::ImageArgs;
 use extant_engine::{Follow, XattrMode};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -30,17 +30,12 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let value = value(args.value.as_bytes())?;
-    args.image.change(context, |fs, changes| {
-        for path in &args.paths {
-            let path = inside(path);
-            let node = fs.resolve(path, Follow::No).at_path(path)?;
-            if let Some(name) = &args.name {
-                fs.set_xattr(&node, name.as_bytes(), &value, XattrMode::Any).at_path(path)?;
-            }
-            if let Some(name) = &args.remove {
-                fs.remove_xattr(&node, name.as_bytes()).at_path(path)?;
-            }
-            changes.path(path);
+    args.image.change_each(context, &args.paths, Follow::No, |fs, node| {
+        if let Some(name) = &args.name {
+            fs.set_xattr(node, name.as_bytes(), &value, XattrMode::Any)?;
+        }
+        if let Some(name) = &args.remove {
+            fs.remove_xattr(node, name.as_bytes())?;
         }
         Ok(())
     })

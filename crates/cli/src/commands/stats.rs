@@ -26,11 +26,15 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let text = extant_fuse::control::stats(&args.dir).map_err(|e| refused(args, &e))?;
     let document: Value =
         serde_json::from_slice(&text).at(format_args!("{}: counters", args.dir.display()))?;
+    show(&document, context)
+}
+
+fn show(document: &Value, context: &Context) -> Result {
     if context.json {
-        return context.document(&document);
+        return context.document(document);
     }
     let mut out = BufWriter::new(std::io::stdout().lock());
-    print(&mut out, "", &document)?;
+    print(&mut out, "", document)?;
     Ok(out.flush()?)
 }
 
@@ -47,13 +51,7 @@ fn set(args: &Args, context: &Context) -> Result {
             .map_err(|e| not_set(args, setting, &e))?;
         holds.insert(name.into(), now.into());
     }
-    let document = Value::Object(holds);
-    if context.json {
-        return context.document(&document);
-    }
-    let mut out = BufWriter::new(std::io::stdout().lock());
-    print(&mut out, "", &document)?;
-    Ok(out.flush()?)
+    show(&Value::Object(holds), context)
 }
 
 fn not_set(args: &Args, setting: &str, error: &std::io::Error) -> Failure {
@@ -71,9 +69,9 @@ fn not_set(args: &Args, setting: &str, error: &std::io::Error) -> Failure {
 fn refused(args: &Args, error: &std::io::Error) -> Failure {
     let dir = args.dir.display();
     match error.kind() {
-        std::io::ErrorKind::PermissionDenied => Failure::new(format_args!(
-            "{dir}: counters are for root and for the one who mounted it"
-        )),
+        std::io::ErrorKind::PermissionDenied => {
+            Failure::new(format_args!("{dir}: counters are for root and for the user of the mount"))
+        }
         _ if error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error()) => {
             Failure::new(format_args!("{dir}: nothing that extant serves is mounted there"))
         }

@@ -1,8 +1,8 @@
 //! `extant truncate`: lengths set.
 
 use crate::context::Context;
-use crate::failure::{At, Result};
-use crate::image::{ImageArgs, inside};
+use crate::failure::Result;
+use crate::image::ImageArgs;
 use extant_engine::{Follow, SetAttr};
 use std::ffi::OsString;
 
@@ -26,14 +26,8 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    args.image.change(context, |fs, changes| {
-        for path in &args.paths {
-            let path = inside(path);
-            let node = fs.resolve(path, Follow::Yes).at_path(path)?;
-            fs.set_attr(&node, &SetAttr { size: Some(args.size), ..SetAttr::default() })
-                .at_path(path)?;
-            changes.path(path);
-        }
-        Ok(())
+    let set = SetAttr { size: Some(args.size), ..SetAttr::default() };
+    args.image.change_each(context, &args.paths, Follow::Yes, |fs, node| {
+        fs.set_attr(node, &set).map(drop)
     })
 }
