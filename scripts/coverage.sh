@@ -19,12 +19,14 @@ rm -rf "$counts"
 # A test that fails has taken arms, too.
 failed=0
 # shellcheck disable=SC2086
-(cd crates/extant && LLVM_PROFILE_FILE="$counts/%p-%m.profraw" "$binary" $tests) || failed=$?
+(cd crates/engine && LLVM_PROFILE_FILE="$counts/%p-%m.profraw" "$binary" $tests) || failed=$?
 "$tools/llvm-profdata" merge -sparse "$counts"/*.profraw -o "$counts/all"
 
-# A region of code counts what its instantiations count together.
+# A region of code has the sum of the counts of its instantiations.
 "$tools/llvm-cov" export -instr-profile="$counts/all" "$binary" |
-    jq -r '[.data[].functions[] | .filenames[0] as $file | select($file | contains("/extant/src/extent/")) | .regions[]
+    jq -r '[.data[].functions[] | select(.filenames[0] | contains("/engine/src/extent/"))]
+           | if length == 0 then error("coverage: no code of maps was counted") else . end
+           | [.[] | .filenames[0] as $file | .regions[]
             | select(.[7] == 0) | {key: "\($file)\t\(.[0:4] | map(tostring) | join("\t"))", count: .[4]}]
            | group_by(.key)[] | select(map(.count) | add == 0) | .[0].key' |
     sort -t "$(printf '\t')" -k1,1 -k2,2n -k3,3n |
