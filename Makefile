@@ -1,4 +1,4 @@
-# Extant: `make run` shows it at work, `make test` passes the tests. Each installs what it lacks.
+# Extant: `make run` shows it at work, `make test` passes the tests. Each installs missing tools.
 
 CARGO ?= cargo
 BENCH_RUNS ?= 5
@@ -81,7 +81,7 @@ space: setup
 	$(TARGET)/release/extant-lab space-claims
 	$(TARGET)/release/extant-lab age
 
-# What each operation does to memory that threads share: WORKLOAD is one of those that
+# Accesses of each operation to memory that threads share. WORKLOAD is one of those that
 # `make contention` names, or `all`.
 contention:
 	$(CARGO) build --release -p extant-lab --features contention --target-dir target/contention
@@ -175,7 +175,7 @@ LOOM_SWITCHES ?= 4
 loom:
 	LOOM_MAX_PREEMPTIONS=$(LOOM_SWITCHES) scripts/loom.sh
 
-# What is unsafe in `sync` under Miri, threads of the engine under ThreadSanitizer: needs a nightly
+# Unsafe code of `sync` under Miri, threads of the engine under ThreadSanitizer: needs a nightly
 # toolchain with miri and rust-src.
 races:
 	scripts/races.sh

@@ -61,7 +61,7 @@ run_pjdfstest() {
     start
     pjdfstest_tools
     # Tests that remount come in a run of their own: other tests leave files open for writing, and
-    # then nobody can remount, on the kernel's ext4 neither.
+    # then no user can remount, on the kernel's ext4 neither.
     pjdfstest "$1" 1 false
     pjdfstest "$1" 1 true erofs
     stop "$1"
@@ -92,7 +92,7 @@ pjdfstest() { # label, workers, whether tests may remount, patterns of names
         jobs+=($!)
     done
     wait_for "${jobs[@]}" || times_changed_late || fail "$label, $2 workers"
-    # What several say alike is said once.
+    # Equal lines of several are printed once.
     cat "$work"/report* | grep -vE '(::erofs.* skipped| ok| failed as expected)$|Remounts .* are not allowed|^\s*$' | awk '!seen[$0]++' || true
     rm "$work"/report*
 }

@@ -6,24 +6,24 @@
 #                                                 by a nightly one (`rustup toolchain install nightly --profile minimal`)
 #   scripts/fuzz.sh seeds                         makes inputs to begin with
 #   scripts/fuzz.sh run quick|sanitized SECONDS TARGET...
-#                                                 runs them one after the other, and adds what they did to the file FIGURES
+#                                                 runs them one after the other, and adds their figures to the file FIGURES
 #   scripts/fuzz.sh short                         all of it, for a minute: part of `make test`
 #
 # Inputs that reach something new are kept in target/fuzz/corpus, those that break something in
-# target/fuzz/found; FUZZ_TO is another folder than target/fuzz. FUZZ_BINARIES is what the programs'
-# names begin with, if they are elsewhere than where `build` puts them.
+# target/fuzz/found; FUZZ_TO is another folder than target/fuzz. FUZZ_BINARIES is the prefix of
+# the programs' names, if `build` has not made them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
 host=$(rustc -vV | sed -n 's/^host: //p')
 to=${FUZZ_TO:-target/fuzz}
 
-# What libFuzzer wants of the compiler: a counter for each edge, a table of them, and operands of
+# Options of the compiler for libFuzzer: a counter for each edge, a table of them, and operands of
 # comparisons.
 edges="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
 
-# What libFuzzer ends with when somebody stops it.
+# The exit code of an interrupted libFuzzer.
 INTERRUPTED=72
 
 build() {
@@ -83,8 +83,8 @@ case ${1:-} in
     short)
         build quick
         to=$(mktemp -d -p /dev/shm 2> /dev/null || mktemp -d)
-        # The same inputs each time, and as many of them unless a machine is slow: what is found on
-        # one is found on each. Elsewhere each run has its own. What breaks something stays.
+        # The same inputs each time, and as many of them unless a machine is slow, so that all
+        # machines find the same. Elsewhere each run has its own. Inputs that break something stay.
         export FUZZ_SEED=1 E2FSPROGS_FAKE_TIME=1750000000
         seeds
         # The targets run beside each other, since each has one busy thread.

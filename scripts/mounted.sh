@@ -1,8 +1,8 @@
-# What scripts share that run programs over a mount; sourced at the top of the tree. It needs
+# Functions of scripts that run programs over a mount; sourced at the top of the tree. It needs
 # $extant, the program; it gives $work, an empty directory, $image, the image, $dir, where it is
 # mounted, and counts $failures.
 
-# It judges what is left as tests have it judged.
+# It judges the remaining image as tests do.
 judge=$(realpath "$(scripts/built.sh)/examples/judge")
 
 # Small file systems have another default.
@@ -48,9 +48,9 @@ start() {
     done
 }
 
-# Unmounts, waits until the server has written everything, reads what it has to say, and has the
-# image judged by all who can read it.
-stop() { # what ran
+# Unmounts, waits until the server has written everything, reads its messages, and has the image
+# judged by all programs that can read it.
+stop() { # name of the run
     umount "$dir"
     wait "$server" || fail "$1: the server ended with an error"
     server=

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Undefined behaviour and data races, by tools that watch: Miri interprets the tests of what is
-# unsafe in `sync`, ThreadSanitizer watches threads of the engine. Both need a toolchain:
+# Undefined behavior and data races: Miri interprets the tests of unsafe code in `sync`,
+# ThreadSanitizer watches threads of the engine. Both need a toolchain:
 # `rustup toolchain install nightly --component miri,rust-src`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,8 +10,8 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 
 miri() {
     # The clock and random numbers of the machine. Addresses of parking_lot's queues come from
-    # words; what crossbeam's epochs do is right under Tree Borrows only, and what they still hold
-    # at the end is no leak.
+    # words; crossbeam's epochs are right under Tree Borrows only, and their remaining memory at the
+    # end is no leak.
     MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks" PROPTEST_CASES=2 \
         cargo "$toolchain" miri test -p extant-sync --lib --target-dir target/miri -- "$@"
 }

@@ -38,10 +38,10 @@ fio() { # workers
 
 dbench() { command dbench -D "$dir" -t "$seconds" -c /usr/share/dbench/client.txt "$1"; }
 
-# All stressors of the class at once, that many of each. Left out: what is not about the file system
-# below the temporary directory, what wants to mount others, what takes 128 MiB for each, and fcntl,
-# whose workers share a directory that the first to end removes: one that begins late finds none, on
-# the kernel's ext4 as well.
+# All stressors of the class at once, that many of each. Left out: stressors that do not use the file
+# system below the temporary directory, mount others, or take 128 MiB each, and fcntl, whose workers
+# share a directory that the first to end removes: one that begins late finds none, on the kernel's
+# ext4 as well.
 stress_ng() {
     command stress-ng --class filesystem --all "$1" --timeout "${seconds}s" --temp-path "$dir" --verify --metrics-brief --oomable \
         --exclude fcntl,copy-file,bind-mount,binderfs,eventfd,ioprio,procfs,fanotify,dup,open,io --hdd-bytes 4m --fallocate-bytes 8m --iomix-bytes 4m \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Where cargo puts what it builds here: not always `target`, as CARGO_TARGET_DIR and cargo's own
-# configuration may say otherwise.
+# Prints the target directory of cargo: CARGO_TARGET_DIR and cargo's own configuration may name
+# another one than `target`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Root may install a program without having cargo.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Suites that others wrote, at fixed versions, into .cache/tools/bin. Installs what is missing;
-# nothing needs to be root.
+# Suites of other projects, at fixed versions, into .cache/tools/bin. Installs missing ones; needs
+# no root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,6 +18,6 @@ need pjdfstest 0.2.2
 need fsx 0.3.2
 [ ${#missing[@]} -eq 0 ] && exit 0
 echo "tools: installing ${missing[*]}"
-# One target directory for all, so that what they share is compiled once.
+# One target directory for all, so that shared crates are compiled once.
 CARGO_TARGET_DIR=$root/target cargo install --quiet --locked --force --root "$root" "${missing[@]}"
 rm -rf "$root/target"

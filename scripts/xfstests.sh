@@ -26,9 +26,8 @@ die() { echo "xfstests: $*" >&2; exit 1; }
 # The part inside the namespaces
 # ----------------------------------------------------------------------------------------------------
 
-# Lays a copy of a directory over it, made of links to its entries: what is added to the copy is
-# seen here only. Nothing that runs here, and removes what it should not, reaches the directory
-# itself.
+# Lays a copy of a directory over it, made of links to its entries: additions are seen here only.
+# A program that removes a file by mistake does not reach the directory itself.
 shadow_directory() { # directory, where the copy and the original go
     mkdir -p "$2/own" "$2/original"
     mount --bind "$1" "$2/original"
@@ -57,8 +56,8 @@ add_users() {
     shadow_file /etc/shadow "${shadows[@]}"
 }
 
-# Programs that tell the type of a mount: what Extant mounts as a subtype of FUSE counts as the type
-# that the suite expects.
+# Programs that tell the type of a mount: a mount of Extant, whose type is a subtype of FUSE, counts
+# as the type that the suite expects.
 add_wrappers() { # subtype, type
     local name
     mkdir -p "$work/bin"
@@ -85,7 +84,7 @@ add_helpers() {
 }
 
 # Some tests say `fuse` alone, whose helper is another program. And the suite wipes the scratch
-# device before each test, but makes no file system of this type on it: whoever mounts it does.
+# device before each test, but makes no file system of this type on it: the mount helper does.
 serve_plain_fuse() {
     rm "$work/sbin/own/mount.fuse.extant"
     cat >"$work/sbin/own/mount.fuse.extant" <<END
@@ -130,8 +129,8 @@ configure() {
     make_image "$SCRATCH_DEV"
 }
 
-# Ends what has gone on for longer than the limit: the test with all that it started; and where that
-# does not help, its mounts.
+# Ends a test that takes longer than the limit, with all its processes; if that does not help, its
+# mounts.
 watch_tests() {
     local pid seconds command name last= since=0
     while sleep 2; do
@@ -163,7 +162,7 @@ abort_mounts() {
     done
 }
 
-# Mounts of others, which may end meanwhile, would show in what tests print of all mounts.
+# Mounts of other users, which may end meanwhile, would show in the lists of mounts that tests print.
 hide_other_mounts() {
     awk '$0 ~ / - (fuse[.a-z0-9]*|ext4) / && $5 != "/" {print $5}' /proc/self/mountinfo | while read -r place; do
         umount -l "$place" || true

@@ -204,7 +204,7 @@ impl From<extant_journal::Error> for Error {
 pub(crate) fn lost(e: extant_journal::Error) -> Error {
     match e {
         extant_journal::Error::Aborted(_) => {
-            Error::Io(io::Error::other(format!("what was not yet durable is lost: {e}")))
+            Error::Io(io::Error::other(format!("changes that were not yet durable are lost: {e}")))
         }
         other => other.into(),
     }

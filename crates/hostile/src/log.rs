@@ -354,7 +354,7 @@ fn go_on(device: &Arc<dyn BlockDevice>, log: Log) {
     assert_eq!(
         [1, 2, 3, 4].map(|nr| after[nr * BLOCK + 9]),
         [202, 200, 201, 202],
-        "what was committed is there"
+        "the committed blocks are there"
     );
 }
 
@@ -391,7 +391,7 @@ fn commit_fast(device: &Arc<dyn BlockDevice>, replay: Replay) {
     let after = bytes(&**device);
     assert!(
         outcome.transactions > 1 || [5, 6].map(|nr| after[nr * BLOCK + 9]) == [5, 6],
-        "what was committed is there"
+        "the committed blocks are there"
     );
     go_on(device, log);
 }

@@ -87,8 +87,8 @@ impl Drop for Memory {
         if nth < JUDGED.0 || nth.is_multiple_of(JUDGED.1) {
             let scratch = Scratch::new();
             let file =
-                File::create(scratch.join("image")).expect("a file for what the device held");
-            self.put_into(&file).expect("room for what the device held");
+                File::create(scratch.join("image")).expect("a file for the device's content");
+            self.put_into(&file).expect("space for the device's content");
         }
     }
 }

@@ -337,7 +337,7 @@ fn a_small_disk_says_itself_that_it_is_full() {
     done(&args!["mount", image.path(), &dir]);
     let content = std::fs::read(dir.join("fill")).unwrap();
     assert_eq!(content.len() as u64, accepted);
-    assert!(content.iter().all(|byte| *byte != 0), "what was accepted is there");
+    assert!(content.iter().all(|byte| *byte != 0), "the accepted data are there");
     run("umount", &[&dir]).must_succeed();
 }
 
@@ -446,7 +446,7 @@ fn root_and_the_user_that_the_superblock_names_use_reserved_blocks() {
             (usage["free_blocks"].as_u64().unwrap(), usage["available_blocks"].as_u64().unwrap())
         };
         let (before, available) = free();
-        assert!(before - available >= reserved, "statfs tells users of what they may use");
+        assert!(before - available >= reserved, "statfs leaves out the reserve of root");
         fill(USER, &users.join("f"));
         let (left, available) = free();
         assert_eq!(

@@ -77,7 +77,7 @@ fn images_are_made_filled_changed_and_read() {
     assert_eq!(
         (meta.uid(), meta.mode() & 0o7777),
         (NOBODY, 0o751),
-        "what ran as root does not run as the user"
+        "a command that root can run fails for the user"
     );
 }
 

@@ -79,7 +79,7 @@ fn empty_log(
 ) -> Result<Option<Log>> {
     let Some(log) = superblocks::log(dev, external_log, geo, sb)? else { return Ok(None) };
     tracing::warn!(
-        "the superblock says that nothing is to be recovered: what the journal holds is dropped"
+        "the superblock says that nothing is to be recovered: the journal's content is dropped"
     );
     recovery::scan(&log, device_blocks(&**dev, geo))?.discard()?;
     note_errors(&**dev, sb, log.errno())?;

@@ -256,7 +256,7 @@ impl Quotas {
         };
         if first {
             if self.vol.remarks.tells(Remark::Owner) {
-                tracing::error!("nobody is charged for what {id} has: {missing}");
+                tracing::error!("the usage of {id} is charged to no owner: {missing}");
             }
             self.groups.note(&missing.into());
         }

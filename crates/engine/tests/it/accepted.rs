@@ -51,7 +51,7 @@ fn put(file: &File, (nr, piece, offset, len): Piece, accepted: &mut Accepted) ->
 
 /// Verifies that all accepted pieces are there, now and after the image is opened again.
 fn assert_kept(image: &Image, fs: Fs, accepted: &Accepted) {
-    fs.sync().expect("what was accepted is kept");
+    fs.sync().expect("accepted data are kept");
     fs.unmount().expect("unmount");
     let fs = Fs::open(image.path(), &OpenOptions::new().read_only(true)).unwrap();
     for (nr, piece, offset, len) in accepted {

@@ -121,7 +121,7 @@ fn prefetch_skips_damaged_inodes() {
     until("the other files are loaded", || fs.stats().inodes_ahead == FILES as u64 - 3);
     look_up(&fs, &dir, 2..7);
     look_up(&fs, &dir, 8..FILES);
-    assert!(fs.superblock().last_error().is_none(), "nobody has asked for it");
+    assert!(fs.superblock().last_error().is_none(), "no caller asked for it");
     assert!(fs.lookup(&dir, b"f7").is_err());
     assert!(fs.superblock().last_error().is_some());
     drop(fs);

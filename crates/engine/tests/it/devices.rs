@@ -194,7 +194,7 @@ fn failing(bytes: &[u8], fault: Fault, strict: bool, journal: bool, what: &str) 
     let hit = device.failed() > 0;
     // A read may be done without, and a write of data is tried again.
     let silent = hit && strict && !told && unmounted.is_ok();
-    assert!(!silent, "{what}: nobody was told");
+    assert!(!silent, "{what}: the caller got no error");
     for e in &errors {
         let known = is_eio(e)
             || e.errno() == Errno::RoFs as i32

@@ -259,10 +259,10 @@ fn a_hole_without_space_keeps_written_data() {
         .expect("the margin has an end");
     assert!(
         read_all(&files[full])[..8192] == [2; 8192],
-        "what was written before a range of zeroes is gone"
+        "data in front of a range of zeroes are gone"
     );
     assert!(no_room(Falloc::Punch, &files[full], 3));
-    assert!(read_all(&files[full])[..8192] == [3; 8192], "what was written before a hole is gone");
+    assert!(read_all(&files[full])[..8192] == [3; 8192], "data in front of a hole are gone");
     drop(files);
     fs.unmount().unwrap();
     image.assert_clean();
@@ -353,7 +353,7 @@ fn fsync_flushes_overwrites_from_before_an_error() {
     assert!(fs.resolve("/dir/name", Follow::No).is_err());
     assert!(fs.is_read_only());
     fs.sync_node(&node, true).unwrap();
-    assert!(device.count(Op::Flush) > flushes, "what was written over is not durable");
+    assert!(device.count(Op::Flush) > flushes, "overwritten data are not durable");
     // And once more, with a device that does not flush any more.
     let fs = reopened(&bytes, &options);
     let (device, fs, node) = fs;
@@ -384,7 +384,7 @@ fn a_log_without_recovery_flag_is_emptied_as_by_the_kernel() {
         Mount::new(by_kernel.path(), "rw").unmount();
         let before = image.bytes();
         let fs = Fs::open(image.path(), &options().read_only(true)).unwrap();
-        assert!(fs.resolve("/logged", Follow::No).is_err(), "{set}: a reader sees what is home");
+        assert!(fs.resolve("/logged", Follow::No).is_err(), "{set}: a reader sees the home blocks");
         fs.unmount().unwrap();
         assert!(image.bytes() == before, "{set}: a reader changes nothing");
 

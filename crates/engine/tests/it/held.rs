@@ -127,7 +127,7 @@ fn holds_come_and_go_while_inodes_do() {
     settle(&fs);
     assert_eq!(fs.stats().inodes_parked, 0);
     (0..SHARED).for_each(|i| fs.unlink(&dir, &name(i)).expect("unlink"));
-    assert_eq!(fs.usage().inodes_free, free, "somebody's hold stayed");
+    assert_eq!(fs.usage().inodes_free, free, "a hold stayed");
     fs.unmount().expect("unmount");
     image.assert_clean();
 }

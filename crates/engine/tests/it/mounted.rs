@@ -85,7 +85,7 @@ fn a_leaked_handle_keeps_no_image_locked() {
         );
         fs.unmount().expect("unmount");
     }
-    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("nobody has the image");
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("the image is free");
     fs.unmount().expect("unmount");
     image.assert_clean();
 }
@@ -299,9 +299,9 @@ fn data_accepted_during_unmount_are_kept() {
     assert_eq!(
         file.read_at(0, &mut bytes).expect("read"),
         accepted,
-        "the file is shorter than what was accepted"
+        "the file is shorter than the accepted data"
     );
-    assert!(bytes == data[..accepted], "what was accepted is lost");
+    assert!(bytes == data[..accepted], "accepted data are lost");
     drop(file);
     fs.unmount().expect("unmount");
     image.assert_clean();

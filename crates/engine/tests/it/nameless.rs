@@ -110,7 +110,7 @@ fn make_findable_lets_lookups_by_number_succeed() {
     let node = fs.operations().node(ino).unwrap();
     fs.operations().forget(ino, 1).unwrap();
     fs.sync().unwrap();
-    assert!(is_stale(&fs, ino), "nobody holds it");
+    assert!(is_stale(&fs, ino), "it has no holder");
     assert!(fs.operations().make_findable(&node).is_err_and(|e| e.is(Errno::Stale)));
     drop((node, root));
     fs.unmount().unwrap();

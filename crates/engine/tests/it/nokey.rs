@@ -78,7 +78,7 @@ fn by_extant(fs: &Fs, dir: &Node, out: &mut Listing) {
     for entry in
         fs.read_dir(dir).expect("readdir").into_iter().filter(|e| e.name != b"." && e.name != b"..")
     {
-        let node = fs.lookup(dir, &entry.name).expect("what is listed is found");
+        let node = fs.lookup(dir, &entry.name).expect("listed names are found");
         assert_eq!(node.ino(), entry.ino);
         out.entry(dir.ino()).or_default().insert((entry.name, entry.ino));
         match node.file_type() {
@@ -354,7 +354,7 @@ fn names_that_fold_show_the_hash_that_is_kept_with_them() {
         assert!(own.len() > 100);
         no_key(fs.create(&many, b"new", 0o644, NodeKind::File));
         for (n, (ino, name)) in names.iter().enumerate() {
-            let node = fs.lookup(&many, name).expect("what is listed is found");
+            let node = fs.lookup(&many, name).expect("listed names are found");
             assert_eq!(node.ino(), *ino);
             if n % 3 > 0 && node.file_type() != FileType::Directory {
                 drop(node);

@@ -199,7 +199,8 @@ fn a_damaged_orphan_block_of_a_closed_file_system_is_left_alone() {
     bytes[place.end - 8] ^= 1;
     let device = Arc::new(Memory::from_bytes(&bytes));
     device.leave_unjudged("an orphan block is damaged");
-    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("nobody needs the block");
+    let fs =
+        Fs::open_device(device.clone(), &OpenOptions::new()).expect("no operation needs the block");
     let root = fs.root().expect("root");
     let held: Vec<Node> = (0..5).map(|i| new_orphan(&fs, &root, &format!("f{i}"))).collect();
     assert_eq!(fs.stats().orphans.listed, 5);

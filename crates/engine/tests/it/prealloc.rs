@@ -217,7 +217,7 @@ fn each_change_of_a_file_releases_its_preallocations() {
     let second =
         fs.open_file(file.node(), OpenFlags { write: true, ..Default::default() }).unwrap();
     drop((reader, second));
-    assert_eq!(live(), 1, "others who close the file change nothing");
+    assert_eq!(live(), 1, "other closes change nothing");
     fs.unlink(&fs.root().unwrap(), b"f").unwrap();
     grow();
     drop(file);

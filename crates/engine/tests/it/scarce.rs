@@ -212,7 +212,7 @@ fn full(setup: Setup) -> Pages {
     for len in [1 << 16, 1 << 10] {
         while ballast.write_at(ballast.len(), &vec![4; len]).is_ok_and(|written| written == len) {}
     }
-    ballast.sync().expect("what was accepted is kept");
+    ballast.sync().expect("accepted data are kept");
     drop(ballast);
     let hogs = at(&fs, "/d/hogs").expect("hogs");
     let full = (0..)
@@ -253,7 +253,7 @@ fn lacks(base: &Pages, setup: Setup, operation: &Operation, room: u32, copy: &mu
         }
         before = after;
     }
-    fs.sync().unwrap_or_else(|e| panic!("{what}: what was accepted is lost: {e}"));
+    fs.sync().unwrap_or_else(|e| panic!("{what}: accepted data are lost: {e}"));
     assert_kept((fs, &device, setup), &before, copy, undone, &what);
     undone
 }

@@ -53,7 +53,7 @@ fn a_clean_file_system_is_synced_without_a_look_at_the_device() {
         fs.sync().unwrap();
     }
     assert!(device.log().is_empty());
-    assert_eq!(fs.stats().journal, stats, "nobody waited, committed or flushed");
+    assert_eq!(fs.stats().journal, stats, "no thread waited, committed or flushed");
     let pages = fs.stats().pages;
     assert_eq!((pages.dirty, pages.dirty_files, pages.writeback_files), (0, 0, 0));
     assert!(pages.bytes > 300 * 5000);
@@ -79,11 +79,7 @@ fn bytes_overwritten_in_place_are_flushed_once() {
     let commits = fs.stats().journal.commits;
     fs.sync_node(&b, false).unwrap();
     fs.sync_node(&root, false).unwrap();
-    assert_eq!(
-        flushes(&device),
-        0,
-        "what is durable already needs no flush, though another file does"
-    );
+    assert_eq!(flushes(&device), 0, "durable data need no flush, though another file does");
     fs.sync_node(&a, true).unwrap();
     let once = flushes(&device);
     assert!(once >= 1);
@@ -257,7 +253,7 @@ fn syncs_at_the_same_time_share_commits() {
     let commits = fs.stats().journal.commits - before;
     assert!(
         commits < threads as u64,
-        "{commits} commits for {threads} syncs of what was there before the first"
+        "{commits} commits for {threads} syncs of the changes before the first"
     );
     fs.unmount().unwrap();
 }
@@ -299,7 +295,7 @@ fn each_open_file_and_sync_report_a_dying_device() {
             assert_eq!(
                 byte[0],
                 if i == 7 { 1 } else { 2 },
-                "file {i}: only what could not be written is lost"
+                "file {i}: only pages that could not be written are lost"
             );
         }
     }

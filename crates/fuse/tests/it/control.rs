@@ -166,7 +166,7 @@ pub fn a_mount_that_is_shut_down_is_recovered() {
     e2fsck::recover(served.image()).assert_clean();
     served.mount();
     assert_eq!(fs::read(served.path("kept")).expect("read"), b"kept");
-    assert!(fs::metadata(served.path("dir")).expect("what was done before is there").is_dir());
+    assert!(fs::metadata(served.path("dir")).expect("the earlier change is there").is_dir());
     served.unmount();
 }
 

@@ -85,7 +85,7 @@ fn change(bytes: &[u8], node: &Node<'_>, lblk: u32) {
     if inserted {
         changed.remove(at..at + 1);
     }
-    assert!(changed.as_node().leaves().eq(node.leaves()), "what was there comes back");
+    assert!(changed.as_node().leaves().eq(node.leaves()), "the old entries come back");
     changed.remove(at..usize::MAX);
     assert_eq!(changed.len(), at);
 }
@@ -132,7 +132,7 @@ pub(super) fn acl(_: &Geometry, bytes: &[u8]) {
         assert!(mode <= 0o7777, "a mode");
         let _ = inherited.map(|acl| acl.is_mode());
         acl.chmod(0o750);
-        assert_eq!(acl.mode_bits() & 0o707, 0o700, "what chmod sets");
+        assert_eq!(acl.mode_bits() & 0o707, 0o700, "the bits that chmod sets");
     }
 }
 
@@ -172,7 +172,7 @@ pub(super) fn attribute_block(geo: &Geometry, bytes: &[u8]) {
         let split = full.as_ref().and_then(|full| xattr::split_name(full));
         assert!(
             full.is_none() || split == Some((entry.index, &entry.name[..])),
-            "a name is found by what it is listed as"
+            "a name is found by its listed form"
         );
     }
 }

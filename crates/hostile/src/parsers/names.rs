@@ -82,7 +82,7 @@ pub(super) fn index(geo: &Geometry, bytes: &[u8]) {
             assert_eq!(changed.entries().len(), before.len() + 1);
             assert!(changed.remove(at), "an entry that was inserted");
         }
-        assert_eq!(changed.entries(), before, "what was there comes back");
+        assert_eq!(changed.entries(), before, "the old entries come back");
     }
     seal::seal_dir_block(&mut own, 1, 1);
     htree::seal_htree(&mut own, 1, 1);

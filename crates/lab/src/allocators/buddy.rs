@@ -4,10 +4,12 @@
 //!
 //! | criterion | a group is good if | to 2020 | 2023, 2025 |
 //! | --- | --- | --- | --- |
-//! | power of two | it has a buddy of the length, which is a power of two | all groups | by the lists |
-//! | whole length | its average run is as long | all groups | by the lists; with 2^i blocks fewer if that is still enough |
+//! | power of two | it has a buddy of the length, a power of two | all groups | by the lists |
+//! | whole length | its average run is as long | all groups | by the lists |
 //! | free | it has so much free space | all groups | all groups |
 //! | any | anything is free | all groups | all groups |
+//!
+//! By the lists, a request for the whole length may get 2^i blocks fewer, if that is still enough.
 //!
 //! A search through all groups reads the unread bitmaps; lists contain only groups that were read.
 

@@ -75,7 +75,7 @@ impl Watch for Counter {
     }
 
     fn stop(&self) {
-        *self.report.lock().expect("nobody panics with it") = contention::stop();
+        *self.report.lock().expect("no thread panics with it") = contention::stop();
     }
 }
 

@@ -160,7 +160,7 @@ fn devices_in_memory_are_judged() {
     };
     assert_eq!(said_in_the_end(changed(&bytes)), None);
     assert!(said_in_the_end(changed(&damaged)).unwrap().contains("ref count"));
-    assert_eq!(said_in_the_end(Memory::from_bytes(&damaged)), None, "nobody wrote to it");
+    assert_eq!(said_in_the_end(Memory::from_bytes(&damaged)), None, "no test wrote to it");
 }
 
 /// This kernel must refuse to mount the image of each row, or to open its files, unless it reports

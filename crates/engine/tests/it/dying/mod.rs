@@ -136,7 +136,7 @@ fn fail(subject: &Subject, plan: Plan, copy: &mut Copy, tally: &mut Tally) -> Re
     let must_tell =
         hit && (plan.op == Op::Flush || plan.op == Op::Write && plan.how == How::FromThenOn);
     if must_tell && !told && unmounted.is_ok() {
-        return Err("nobody was told".into());
+        return Err("no caller got an error".into());
     }
     if read_only && unmounted.is_ok() {
         return Err("closing did not tell that changes were stopped".into());

@@ -127,7 +127,7 @@ fn of_very_many_extents_each_block_is_at_its_old_or_its_new_place() {
         each_state(&scene, 40, |found| {
             assert!(
                 found[..at * BLOCK] == old[..at * BLOCK],
-                "what lies before the range has changed"
+                "bytes before the range have changed"
             );
             assert!(found.len() == old.len() || found.len() == new.len());
             for i in (0..BLOCKS)

@@ -156,7 +156,7 @@ fn wrong(told: &Told, from: &Model, to: &Model) -> Option<&'static str> {
     if !search(&told.history, from, Model::next_after_failure, was_there) {
         return Some("no moment of any order");
     }
-    (!bytes_are_right(&told.history, from, to)).then_some("bytes that nobody wrote")
+    (!bytes_are_right(&told.history, from, to)).then_some("bytes that no call wrote")
 }
 
 /// Runs rounds on one file system, each with a plan. Returns the number of searched histories.
@@ -230,7 +230,7 @@ fn lost_changes_are_detected() {
     let without = vec![[&told.history[0][..1], &told.history[0][2..]].concat()];
     assert_eq!(
         wrong(&Told { history: without, kept: vec![1] }, &from[0], &to[0]),
-        Some("bytes that nobody wrote")
+        Some("bytes that no call wrote")
     );
     drop(held);
     fs.unmount().expect("a device that is well");

@@ -83,7 +83,7 @@ fn an_owner_without_a_record_costs_its_own_counting() {
         .expect("limits");
     let root = fs.root().expect("root");
     let lost = fs.lookup(&root, b"lost").expect("lost");
-    writer(&fs, &lost, true).write_at(9000, &[1; 9000]).expect("nobody is charged");
+    writer(&fs, &lost, true).write_at(9000, &[1; 9000]).expect("no owner is charged");
     assert!(
         fs.superblock().state().contains(extant_engine::format::State::ERROR),
         "it needs a check"

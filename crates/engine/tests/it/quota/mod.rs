@@ -403,7 +403,7 @@ fn space_is_limited_however_it_is_taken() {
     let done = file.write_at(900 << 10, &vec![1; 900 << 10]).expect("part of it");
     assert!(done <= 124 << 10, "{done}");
     is_quota(file.write_at(2 << 20, &vec![1; 512 << 10]));
-    file.sync().expect("what was accepted is written");
+    file.sync().expect("accepted data are written");
     let used = fs.quota(QuotaKind::User, 5).expect("quota").space;
     assert!(used > 900 << 10 && used <= 1024 << 10, "{used}");
     is_quota(fs.set_xattr(&node, b"user.large", &[1; 3000], XattrMode::Any));
@@ -552,9 +552,9 @@ fn reservations_move_to_the_new_owner() {
     is_quota(give(&node, 7));
     give(&node, 6).expect("there is room");
     let (done, _, second) = write(5, "b");
-    assert_eq!(done, 900 << 10, "who gave it away has all of his again");
+    assert_eq!(done, 900 << 10, "the old owner has the whole limit again");
     let (done, _, third) = write(6, "c");
-    assert!(done <= 124 << 10, "who got it has so much less: {done}");
+    assert!(done <= 124 << 10, "the new owner has so much less: {done}");
     [&first, &second, &third].iter().for_each(|file| file.sync().expect("sync"));
     for (uid, most) in [(5, 904 << 10), (6, 1024 << 10)] {
         let used = fs.quota(QuotaKind::User, uid).expect("quota").space;

@@ -104,7 +104,7 @@ fn nameless(common: &Common, engine: &Engine, files: usize) -> io::Result<Grid> 
                 fs.sync().map_err(io_error)?;
                 let time = start.elapsed().as_secs_f64().max(1e-9);
                 if fs.stats().inodes_nameless > 0 {
-                    return Err(broken("never in it", "a file that nobody holds is not freed"));
+                    return Err(broken("never in it", "a file without a holder is not freed"));
                 }
                 grid.add(
                     &format!("made and let go, {threads} threads"),

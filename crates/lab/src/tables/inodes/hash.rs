@@ -198,7 +198,7 @@ fn measure(
             if table.remove(ino) {
                 Ok(())
             } else {
-                Err(io::Error::other("an inode is gone that nobody removed"))
+                Err(io::Error::other("an inode is gone that no thread removed"))
             }
         }
         Work::Find => find(table, base(thread), each, n as u32),

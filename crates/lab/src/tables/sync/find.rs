@@ -137,7 +137,7 @@ fn crowd(design: &dyn Written, inodes: &[Arc<Inode>], writers: usize) -> io::Res
             if latest.iter().zip(&before).all(outlasted) {
                 Ok(())
             } else {
-                Err(io::Error::other("a sync ended before what it had to wait for"))
+                Err(io::Error::other("a sync ended before the writes that it had to wait for"))
             }
         })
         .map(|done| done.elapsed)

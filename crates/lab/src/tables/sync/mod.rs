@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn the_tables_are_whole() {
         let common = Common { runs: 1, quick: true, threads: vec![], json: false };
-        whole(&find::grids(&common).expect("every design waits for what it has to"));
+        whole(&find::grids(&common).expect("every design waits for its writes"));
         whole(&engine::grids(&common, 500).expect("no error"));
         let plugs = plug::grids(&common).expect("no error");
         whole(&plugs);

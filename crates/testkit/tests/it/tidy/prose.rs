@@ -8,9 +8,9 @@ const COLUMNS: usize = 100;
 #[derive(Default, Clone, Debug)]
 pub struct Prose {
     pub words: u64,
-    /// Uses of "what".
+    /// Uses of the relative pronoun for things.
     pub what: u64,
-    /// Uses of "who", "whoever", "nobody" and "somebody".
+    /// Uses of pronouns for persons.
     pub who: u64,
     /// Lines above the longest length.
     pub long_lines: u64,

@@ -22,7 +22,7 @@ const COLUMNS: [&str; 14] = [
 ];
 
 /// A Markdown table. Tokens, functions, panics and unsafe blocks are those of production code;
-/// "what" and "who" are per 10,000 words of all comments.
+/// pronouns are per 10,000 words of all comments.
 pub fn table(report: &Report) -> String {
     let mut text = format!("| {} |\n|{}\n", COLUMNS.join(" | "), " --- |".repeat(COLUMNS.len()));
     for (name, own) in &report.crates {
