@@ -235,7 +235,9 @@ impl Operations {
         tx.touch(inode)?;
         if let Some(acl) = &acl {
             let access = (b"system.posix_acl_access".as_slice(), Some(acl.as_slice()));
-            xattr::set(st, &mut tx, inode, access, xattr::Mode::Any)?;
+            let set = xattr::set(st, &mut tx, inode, access, xattr::Mode::Any);
+            self.queue_left_values();
+            set?;
         }
         tx.step(|step| {
             let mut body = step.edit(inode)?;

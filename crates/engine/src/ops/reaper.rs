@@ -124,6 +124,11 @@ impl Operations {
         self.reaper.queue(inode.clone());
     }
 
+    /// Queues the attribute inodes that a change of attributes could not free.
+    pub(super) fn queue_left_values(&self) {
+        self.st().attrs.take_left().into_iter().for_each(|ea| self.reaper.queue(ea));
+    }
+
     /// Frees an inode without a name if it has no holder; otherwise its last holder will. No lock
     /// may be held.
     pub(super) fn bury_or_free(&self, inode: &Arc<Inode>) {
@@ -249,6 +254,7 @@ impl Operations {
         while let Some(need) = xattr::release(st, &mut tx, inode)? {
             tx.restart(need.max(FREE_CREDITS))?;
         }
+        self.queue_left_values();
         tx.with_credits(LAST_CREDITS)?;
         // Before anything is changed: the number can be given back. If not, the record stays.
         if !st.alloc.inode_in_use(inode.ino)? {
@@ -286,6 +292,7 @@ impl Operations {
         // Before the number is free: a remaining reference to this inode must not write to the slot
         // of the next one.
         inode.end_free();
+        st.attrs.forget(inode);
         let unmade = st.dirty.forget_new(step, inode);
         if !unmade && self.vfs.inodes.knows(inode) {
             self.reaper.depart(step.tid(), inode.clone());

@@ -72,7 +72,9 @@ impl Operations {
         let mut tx = st.begin(xattr::credits(st, value.map_or(0, <[u8]>::len)) + 1)?;
         let stored = if acl.is_some_and(|a| a.minimal) { None } else { value };
         tx.touch(inode)?;
-        match xattr::set(st, &mut tx, inode, (name, stored), mode) {
+        let set = xattr::set(st, &mut tx, inode, (name, stored), mode);
+        self.queue_left_values();
+        match set {
             // An ACL that the mode replaces need not have been there.
             Err(e) if e.is(Errno::NoData) && value.is_some() && stored.is_none() => {}
             other => other?,

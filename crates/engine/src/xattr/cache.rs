@@ -11,6 +11,7 @@
 //! `blocks` and `inodes` are innermost. `sharing` is taken within a handle, with no map lock held.
 
 use crate::inode::Inode;
+use extant_format::inode::InodeFlags;
 use extant_format::types::InodeNr;
 use extant_sync::atomic::AtomicBool;
 use extant_sync::{Level, Mutex};
@@ -27,6 +28,9 @@ pub struct AttrCache {
     /// Held while an inode takes its first reference to a block, and while a reference is dropped.
     /// A freed block must not join a transaction again, since that would cancel its revoke.
     pub sharing: Mutex<()>,
+    /// Attribute inodes without references that are orphans, since their handles had no credits to
+    /// free them. [`AttrCache::take_left`] hands them to the reaper.
+    pub left: Mutex<Vec<Arc<Inode>>>,
     /// Whether the superblock has the feature `ext_attr`.
     pub announced: AtomicBool,
 }
@@ -37,7 +41,22 @@ impl Default for AttrCache {
             blocks: Mutex::new(Level::Leaf, FxHashMap::default()),
             inodes: Mutex::new(Level::Leaf, FxHashMap::default()),
             sharing: Mutex::new(Level::Map, ()),
+            left: Mutex::new(Level::Leaf, Vec::new()),
             announced: AtomicBool::new(false),
         }
+    }
+}
+
+impl AttrCache {
+    /// Removes an inode that is freed.
+    pub fn forget(&self, inode: &Inode) {
+        if inode.flags().contains(InodeFlags::EA_INODE) {
+            self.inodes.lock().remove(&inode.ino);
+        }
+    }
+
+    /// Returns the attribute inodes that wait for the reaper.
+    pub fn take_left(&self) -> Vec<Arc<Inode>> {
+        std::mem::take(&mut *self.left.lock())
     }
 }

@@ -485,7 +485,7 @@ pub(super) fn inode_of(entry: &Entry) -> Option<u32> {
 }
 
 /// Frees an attribute inode. If the handle lacks the credits, the inode becomes an orphan, and the
-/// next recovery frees the rest.
+/// reaper frees the rest.
 fn destroy(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
     let mut end = block_count(env, ea);
     while end > 0 {
@@ -498,7 +498,7 @@ fn destroy(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
     }
     mark_deleted(env, step, ea)?;
     ea.end_free();
-    env.attrs.inodes.lock().remove(&ea.ino);
+    env.attrs.forget(ea);
     env.alloc.free_inode(step.handle(), ea.ino, FileType::Regular, false)
 }
 
@@ -519,7 +519,9 @@ fn leave_orphan(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<(
         body.set_ea_refcount(0);
         body.links = 0;
     }
-    env.orphans.add(step, ea)
+    env.orphans.add(step, ea)?;
+    env.attrs.left.lock().push(ea.clone());
+    Ok(())
 }
 
 fn block_count(env: &AttrEnv, ea: &Inode) -> u64 {
