@@ -124,7 +124,6 @@ pub(super) fn alone(
     taken: &[Taken],
     mut reserved: u32,
 ) -> Result<()> {
-    let promised = reserved;
     let result = st.writable().and_then(|()| write(st, inode, work, taken, &mut reserved));
     // The rest of the reservation goes back before the pages leave the list of those under
     // writeback: a writer that lacks space waits for that.
@@ -144,8 +143,6 @@ pub(super) fn alone(
         }
     };
     if result.is_err() {
-        // The quota reserved for lost pages was not charged. Other pages keep theirs.
-        st.quota.release_reservation(inode, promised.saturating_sub(reserved).into());
         // The pages that would have raised it are gone. If this fails, nothing can be changed any
         // more.
         let _ = raise_size(st, inode);
@@ -215,7 +212,6 @@ fn write(
         let mut pieces = place(st, inode, work, group, how)?.into();
         let result = write_group(st, inode, &mut pieces, group);
         // Pages that were not written or mapped are tried again, so their space stays reserved.
-        // Their space stays reserved for the next attempt.
         *reserved += plan::unplace(pieces);
         result
     })

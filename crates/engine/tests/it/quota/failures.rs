@@ -2,7 +2,7 @@
 
 use super::{block_limits, create, small, writer};
 use extant_blocks::{Fault, FaultDevice, Op};
-use extant_engine::{Fs, OpenOptions, QuotaKind};
+use extant_engine::{Fs, OpenFlags, OpenOptions, QuotaKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +31,40 @@ fn a_failed_write_keeps_the_promises_of_others() {
     let used = fs.quota(QuotaKind::User, 5).expect("quota").space;
     assert!(used <= 1024 << 10, "{used}");
     drop((node, other, root, cached, second));
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+}
+
+/// Pages that can be written are, one by one, after a write of many fails; the others give back
+/// their own space only, and once.
+#[test]
+fn a_bad_block_keeps_the_promises_of_other_pages() {
+    let image = small();
+    let options = OpenOptions::new().commit_interval(Duration::from_secs(1000));
+    let device = Arc::new(FaultDevice::new(options.device(image.path()).expect("a device")));
+    let fs = Fs::open_device(device.clone(), &options).expect("the image opens");
+    let root = fs.root().expect("root");
+    fs.set_quota(QuotaKind::User, 5, block_limits(1024, 0)).expect("limits");
+    let node = create(&fs, 5, &root, "f").expect("create");
+    let cached = writer(&fs, &node, false);
+    cached.write_at(0, &vec![1; 600 << 10]).expect("600 of 1024 KiB");
+    let flags = OpenFlags { direct: true, ..Default::default() };
+    let reader = fs.open_file(&node, flags).expect("a reader");
+    // The write of all pages fails, and that of a page in the middle.
+    [0, 5].into_iter().for_each(|nth| device.inject(Fault::new(Op::Write, nth)));
+    let mut bytes = vec![0; 100 << 10];
+    assert_eq!(reader.read_at(0, &mut bytes).expect_err("a bad block").errno(), 5);
+    assert_eq!(device.failed(), 2);
+    device.heal();
+    let other = create(&fs, 5, &root, "g").expect("create");
+    let second = writer(&fs, &other, false);
+    let written = second.write_at(0, &vec![3; 900 << 10]).expect("a part");
+    assert!((400 << 10..=428 << 10).contains(&written), "{written}");
+    assert!(cached.sync().is_err(), "the lost page is told");
+    second.sync().expect("sync");
+    let used = fs.quota(QuotaKind::User, 5).expect("quota").space;
+    assert!(used <= 1024 << 10, "{used}");
+    drop((node, other, root, cached, second, reader));
     fs.unmount().expect("unmount");
     image.assert_clean();
 }
