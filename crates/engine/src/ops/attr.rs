@@ -319,7 +319,7 @@ impl Operations {
     /// happen then.
     pub fn drop_privileges(&self, node: &Node, is_member: impl Fn(u32) -> bool) -> Result<()> {
         self.own(node)?;
-        if node.0.ftype != FileType::Regular {
+        if node.0.is_dir() {
             return Ok(());
         }
         let stripped = |mode: u16, gid: u32| {

@@ -18,7 +18,7 @@ const GROUP_EXECUTES: u16 = 0o010;
 /// owner may remove them.
 fn takes_set_id(credentials: Credentials, node: &Node) -> bool {
     let attr = node.attr();
-    let is_kept = || attr.mode & GROUP_EXECUTES == 0 && is_member(credentials, attr.gid);
+    let is_kept = || attr.mode & GROUP_EXECUTES == 0 && keeps_group(credentials, attr.gid);
     let is_lost = attr.mode & SET_USER != 0 || attr.mode & SET_GROUP != 0 && !is_kept();
     let is_owner = || credentials.uid == attr.uid || is_capable(credentials, Capability::FileOwner);
     is_lost && node.file_type() != FileType::Directory && !is_owner()
@@ -59,11 +59,12 @@ impl Server {
         // checked the caller's permission. The kernel sends the same request, without a change
         // time, before a write by another user: the write itself then removes the bits.
         let names_nothing = !times && !others;
-        let is_forbidden = names_nothing && takes_set_id(credentials, &node);
-        if is_forbidden && set.ctime.is_some() {
+        let names_owner = set.uid.is_some() || set.gid.is_some();
+        let is_forbidden = (names_nothing || names_owner) && takes_set_id(credentials, &node);
+        if is_forbidden && (names_owner || set.ctime.is_some()) {
             return Err(Errno::Perm.into());
         }
-        let owner = set.uid.is_some() || set.gid.is_some() || names_nothing && !is_forbidden;
+        let owner = names_owner || names_nothing && !is_forbidden;
         if owner || set.size.is_some() && change.strip {
             self.drop_privileges(credentials, &node)?;
         }

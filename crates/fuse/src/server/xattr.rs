@@ -18,12 +18,19 @@ impl Server {
         request: &SetXattrRequest<'_>,
     ) -> Result<(), Error> {
         let &SetXattrRequest { name, value, flags } = request;
+        let node = self.node(ino)?;
         let mode = match flags & 3 {
             1 => XattrMode::Create,
             2 => XattrMode::Replace,
+            // Neither a new one nor an old one is allowed.
+            3 => {
+                return Err(self
+                    .ops
+                    .get_xattr(&node, name)
+                    .map_or_else(|e| e, |_| Errno::Exist.into()));
+            }
             _ => XattrMode::Any,
         };
-        let node = self.node(ino)?;
         self.ops.set_xattr(&node, name, value, mode)?;
         if name == ACCESS_ACL && node.attr().mode & SET_GROUP != 0 {
             let kept =

@@ -28,7 +28,8 @@ again! { crate::served::allowing_id_maps:
     privileges {
         a_program_closes_changed_files_while_it_starts, administration_goes_by_capability,
         a_user_with_the_capability_shuts_down, logged_content_needs_the_capability,
-        set_id_bits_go_by_capability, trusted_names_are_listed_by_capability,
+        set_id_bits_go_by_capability, set_id_files_change_hands_by_their_owner_only,
+        trusted_names_are_listed_by_capability,
         times_of_immutable_and_append_only_files, kept_times_of_a_sealed_file_arrive,
     }
     ranges { writers_of_a_full_disk_are_stopped }

@@ -157,6 +157,11 @@ pub fn special_files() {
     });
 }
 
+/// Asks for a new attribute that replaces an old one.
+fn both(path: &Path, name: &str) -> rustix::io::Result<()> {
+    rustix::fs::lsetxattr(path, name, b"b", XattrFlags::CREATE | XattrFlags::REPLACE)
+}
+
 fn attribute(notes: &mut Notes, path: &Path, name: &str, sizes: &[usize]) {
     for &size in sizes {
         let value = vec![b'v'; size];
@@ -192,7 +197,9 @@ pub fn attributes_by_name() {
                     format!("{file}: replace {name}"),
                     rustix::fs::lsetxattr(&path, name, b"z", XattrFlags::REPLACE),
                 );
+                notes.call(format!("{file}: both {name}"), both(&path, name));
                 notes.call(format!("{file}: remove {name}"), rustix::fs::lremovexattr(&path, name));
+                notes.call(format!("{file}: both, none {name}"), both(&path, name));
                 notes.call(
                     format!("{file}: remove again {name}"),
                     rustix::fs::lremovexattr(&path, name),

@@ -2,7 +2,9 @@
 //! changes.
 
 use crate::oracle::{Notes, as_user, same_as_kernel};
-use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{
+    CWD, FallocateFlags, FileType, IFlags, Mode, fallocate, ioctl_getflags, ioctl_setflags, mknodat,
+};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{
@@ -112,6 +114,15 @@ pub fn changes_of_owner_take_set_id_bits() {
         set_mode(&sub, 0o6755).expect("chmod");
         notes.call("chown of a directory", chown(&sub, Some(9), Some(9)));
         notes.call("mode", mode(&sub));
+        for kind in [FileType::Fifo, FileType::Socket, FileType::CharacterDevice] {
+            let path = dir.join(format!("{kind:?}"));
+            mknodat(CWD, &path, kind, Mode::RUSR, 0).expect("mknod");
+            for bits in [0o6755, 0o6745] {
+                set_mode(&path, bits).expect("chmod");
+                notes.call(format!("chown of a {kind:?}"), chown(&path, Some(9), Some(9)));
+                notes.call("mode", mode(&path));
+            }
+        }
         let capable = dir.join("capable");
         let file = privileged(&capable, 0o755);
         let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -307,6 +307,30 @@ pub fn only_the_owner_may_chown_without_ids() {
     });
 }
 
+/// A chown removes set-id bits, so a caller who may change owners must be the owner, too, or may do
+/// as owners do.
+#[test]
+pub fn set_id_files_change_hands_by_their_owner_only() {
+    same_as_kernel("default", |dir, notes| {
+        let path = dir.join("f");
+        for bits in [0o4755, 0o2755, 0o2745, 0o755] {
+            for (owner, change) in [(USER, "1000:5"), (USER, ":1000"), (USER, "7"), (0, "7:7")] {
+                for capability in ["fowner", "chown", "fsetid"] {
+                    let before = || {
+                        let _ = fs::remove_file(&path);
+                        privileged(&path, bits);
+                        std::os::unix::fs::chown(&path, Some(owner), Some(owner)).expect("chown");
+                        set_mode(&path, bits).expect("chmod");
+                    };
+                    let program = &["chown", change, "f"];
+                    Privileged { capability, dir, program }
+                        .by_all_with(notes, before, |notes| notes.call("mode", mode(&path)));
+                }
+            }
+        }
+    });
+}
+
 #[test]
 pub fn whiteouts_belong_to_their_maker() {
     same_as_kernel("default", |dir, notes| {
