@@ -1,4 +1,4 @@
-//! Links in Markdown pages, tests that pages name, and images of tests that nothing checks.
+//! Links in Markdown pages, tests and members of types that pages name, and images of tests that nothing checks.
 
 use std::collections::BTreeSet;
 
@@ -68,6 +68,27 @@ pub fn missing_tests(space: &Workspace) -> Vec<String> {
         .filter(|(module, test)| !tests.contains(&((*module).to_owned(), (*test).to_owned())))
         .map(|(module, test)| format!("COMPAT.md: {module}::{test}"))
         .collect()
+}
+
+/// Members of types that pages name as `Type::member`, where no source file has such a word.
+pub fn missing_members(files: &Files) -> Vec<String> {
+    let sources = files.iter().filter(|(path, _)| path.ends_with(".rs"));
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let words: BTreeSet<&str> = sources.flat_map(|(_, text)| text.split(|c| !is_part(c))).collect();
+    let mut missing = Vec::new();
+    for (page, text) in files.iter().filter(|(path, _)| path.ends_with(".md")) {
+        for (number, line) in outside_code(text) {
+            for name in line.split('`').skip(1).step_by(2) {
+                let Some((owner, member)) = name.rsplit_once("::") else { continue };
+                let is_type =
+                    owner.rsplit("::").next().unwrap_or("").starts_with(char::is_uppercase);
+                if is_type && member.chars().all(is_part) && !words.contains(member) {
+                    missing.push(format!("{page}:{number}: {name}"));
+                }
+            }
+        }
+    }
+    missing
 }
 
 /// Files whose tests hold devices or temporary directories that are not checked when they are

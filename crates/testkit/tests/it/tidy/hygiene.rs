@@ -42,6 +42,7 @@ rules_are_kept! {
     prose_is_plain: "what", "who", "long_lines";
     links_lead_to_files_and_headings: "links";
     tests_named_in_tables_exist: "named_tests";
+    members_named_in_pages_exist: "named_members";
     images_of_tests_are_checked: "unchecked_images";
     crates_of_others_are_allowed_and_explained: "dependencies";
     no_code_is_unfinished: "unfinished";

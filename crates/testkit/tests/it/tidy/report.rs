@@ -52,6 +52,7 @@ pub struct Report {
     pub unfinished: Vec<String>,
     pub broken_links: Vec<String>,
     pub missing_tests: Vec<String>,
+    pub missing_members: Vec<String>,
     pub image_holders: BTreeSet<String>,
     /// The surfaces of documented libraries, by crate.
     pub surfaces: BTreeMap<String, Surface>,
@@ -68,6 +69,7 @@ impl Report {
             lost: space.lost.clone(),
             broken_links: documents::broken_links(&space.files),
             missing_tests: documents::missing_tests(space),
+            missing_members: documents::missing_members(&space.files),
             image_holders: documents::image_holders(&space.files),
             stored_surface: space.files.get(surface::PAGE).cloned().unwrap_or_default(),
             dependencies: space.dependencies.clone(),

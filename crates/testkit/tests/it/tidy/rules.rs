@@ -65,6 +65,7 @@ impl Rules {
         found.insert("unfinished", report.unfinished.clone());
         found.insert("links", report.broken_links.clone());
         found.insert("named_tests", report.missing_tests.clone());
+        found.insert("named_members", report.missing_members.clone());
         found.insert("order", self.order_violations(report));
         let page = &report.dependency_page;
         found.insert("dependencies", report.dependencies.violations(&self.dependencies, page));

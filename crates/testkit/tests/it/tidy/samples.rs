@@ -171,6 +171,14 @@ fn broken_links_and_headings_are_found() {
 }
 
 #[test]
+fn pages_name_existing_members_of_types() {
+    let page = "`Lock::take`, `m::Lock::let_go`, `lock::gone`\n```\n`Lock::gone`\n```";
+    let source = ("src/lib.rs", "struct Lock; impl Lock { fn take() {} }");
+    let found = violations("named_members", "", &[source, ("page.md", page)]);
+    assert_eq!(found, ["crates/made/page.md:1: m::Lock::let_go"]);
+}
+
+#[test]
 fn stored_numbers_fall_and_do_not_rise() {
     let text = "# why\n[what]\nmade = 2 # note\ngone = 1\n[who]\nmade = 0\n[circles.made]\n\
                 a = ['b', 'c']\nd = ['e']\n";
