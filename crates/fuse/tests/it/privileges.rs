@@ -307,8 +307,8 @@ pub fn only_the_owner_may_chown_without_ids() {
     });
 }
 
-/// A chown removes set-id bits, so a caller who may change owners must be the owner, too, or may do
-/// as owners do.
+/// A chown removes set-id bits. A caller with CAP_CHOWN must therefore be the owner, too, or have
+/// CAP_FOWNER.
 #[test]
 pub fn set_id_files_change_hands_by_their_owner_only() {
     same_as_kernel("default", |dir, notes| {

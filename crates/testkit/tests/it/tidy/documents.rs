@@ -1,4 +1,5 @@
-//! Links in Markdown pages, tests and members of types that pages name, and images of tests that nothing checks.
+//! Links in Markdown pages, tests and members of types that pages name, and images of tests that
+//! nothing checks.
 
 use std::collections::BTreeSet;
 
