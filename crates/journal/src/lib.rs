@@ -25,6 +25,7 @@ mod home;
 mod journal;
 mod log;
 mod members;
+pub mod offline;
 mod passes;
 pub mod recovery;
 mod seal;

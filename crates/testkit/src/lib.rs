@@ -4,6 +4,7 @@
 //! - [`e2fsck`], [`debugfs`] and [`dumpe2fs`] run the tools of e2fsprogs and parse their output,
 //!   [`counts`] compares their counts;
 //! - [`judge`] runs all of them, and compares the kernel's tree with the one that Extant reads;
+//! - [`cuts`] gives the states in which a power cut may leave an image;
 //! - [`kernel`] mounts an image with the kernel's ext4 through a loop device;
 //! - [`figures`] keeps the counts of long runs;
 //! - [`memory`] is a device in memory whose image is judged, too;
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod counts;
+pub mod cuts;
 pub mod debugfs;
 pub mod dumpe2fs;
 pub mod e2fsck;

@@ -35,13 +35,13 @@ fn extent(text: &str) -> Option<LogExtent> {
     })
 }
 
-struct Fs {
-    device: Arc<dyn BlockDevice>,
-    log: Log,
-    blocks: u64,
-    block_size: u32,
+pub struct Fs {
+    pub device: Arc<dyn BlockDevice>,
+    pub log: Log,
+    pub blocks: u64,
+    pub block_size: u32,
     /// The block of the journal superblock.
-    journal: u64,
+    pub journal: u64,
 }
 
 fn device(path: &Path) -> Arc<dyn BlockDevice> {
@@ -52,10 +52,24 @@ fn device(path: &Path) -> Arc<dyn BlockDevice> {
 fn open(image: &Path) -> Fs {
     let header = dumpe2fs::header(image);
     let (blocks, block_size) = (header.number("Block count"), header.number("Block size") as u32);
-    let device = device(image);
-    let places = extents(image, "<8>");
-    let log = Log::open(Arc::clone(&device), &places, block_size, LogPlace::Inside).unwrap();
+    on(device(image), &extents(image, "<8>"), (blocks, block_size))
+}
+
+/// Opens the log of the image on a device.
+fn on(device: Arc<dyn BlockDevice>, places: &[LogExtent], (blocks, block_size): (u64, u32)) -> Fs {
+    let log = Log::open(Arc::clone(&device), places, block_size, LogPlace::Inside).unwrap();
     Fs { device, log, blocks, block_size, journal: places[0].physical }
+}
+
+/// Opens the log of an image in memory.
+pub fn open_device(device: Arc<dyn BlockDevice>) -> Fs {
+    let mut bytes = vec![0; device.len() as usize];
+    device.read_exact_at(&mut bytes, 0).unwrap();
+    let image = Image::holding(&bytes);
+    image.leave_unjudged("it is judged where it was made");
+    let header = dumpe2fs::header(image.path());
+    let sizes = (header.number("Block count"), header.number("Block size") as u32);
+    on(device, &extents(image.path(), "<8>"), sizes)
 }
 
 /// Makes files and removes many of them again, so that there are revokes, and leaves the last

@@ -7,5 +7,6 @@ mod errors;
 mod hostile;
 mod kernel;
 mod life;
+mod offline;
 mod replay;
 mod threads;

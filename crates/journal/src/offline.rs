@@ -1,0 +1,279 @@
+//! Changes of a file system that nothing has open: wholly or not at all.
+//!
+//! The new contents of blocks become one transaction in the empty log, whose home blocks are
+//! written at once. For example, a repair changes blocks 3 (a bitmap) and 40 (a directory). A power
+//! cut before the commit record is durable leaves both old; after it, any recovery (of the kernel,
+//! of e2fsck, of Extant) makes both new.
+//!
+//! # Order of writes
+//! Each step is durable before the next one begins, but for step 3: start without commit record
+//! and commit record without start both count for nothing.
+//! 1. The superblock gets the mark that recovery may be needed. The log is still marked empty, so
+//!    a recovery only removes the mark.
+//! 2. The copies go to the log, zeroes to the places of the commit record and of a transaction
+//!    after it. No older content of the log can be taken for a part of it then.
+//! 3. The log's superblock gets start and sequence. A recovery finds no commit record.
+//! 4. The commit record. It differs from the zeroes before it in its first sector only.
+//! 5. The home blocks. The superblock among them has the mark of step 1.
+//! 6. The log is marked empty.
+//! 7. The mark of step 1 is removed.
+//!
+//! # A log in free blocks
+//! Changes that exceed the log go through a larger one, which the caller formats in free blocks.
+//! Steps 2 to 4 write it completely, while nothing refers to it. The step that counts is then the
+//! write of the journal's inode, whose fields are within one sector. The changes must contain that
+//! inode, and the bitmaps with the new log, since a kernel that replays it goes on to use it.
+
+use crate::error::{Error, Result};
+use crate::log::record::{Record, blocks_needed};
+use crate::log::{Log, LogFeatures, LogPlace};
+use extant_blocks::{BlockDevice, Plug};
+use extant_format::features::Incompat;
+use extant_format::jbd2::JournalSuperblock;
+use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use extant_format::types::Timestamp;
+use extant_sync::Arc;
+
+/// A block and its new content.
+pub type ChangedBlock = (u64, Arc<[u8]>);
+
+/// The failure of a change, with the state in which it left the file system.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// Nothing is changed, but for the mark that recovery may be needed if it could not be removed.
+    #[error("nothing was changed: {0}")]
+    Unchanged(Error),
+    /// The log has the changes, or nothing is changed: a recovery completes or drops them.
+    #[error("the changes are in the journal, and the next recovery completes them: {0}")]
+    InLog(Error),
+}
+
+/// Changed blocks of a file system that nothing else has open, whose log is empty.
+#[derive(Clone, Copy, Debug)]
+pub struct OfflineChanges<'a> {
+    /// The file system's device.
+    pub device: &'a dyn BlockDevice,
+    /// The blocks, in ascending order, each once and of the file system's block size.
+    pub blocks: &'a [ChangedBlock],
+    /// The time of the commit record.
+    pub time: Timestamp,
+}
+
+/// A transaction that is about to be written.
+struct Pending<'p> {
+    log: &'p Log,
+    /// The log's superblock before and with the transaction.
+    before: JournalSuperblock,
+    with: JournalSuperblock,
+    /// The copies for log and home blocks.
+    copies: Vec<ChangedBlock>,
+    record: Record,
+}
+
+impl OfflineChanges<'_> {
+    /// Returns whether the log can take these changes.
+    pub fn fit(&self, log: &Log) -> bool {
+        // A block after the commit record stays zero.
+        let needed = blocks_needed(&log.superblock().format(), self.blocks.len(), 0);
+        needed < log.capacity()
+    }
+
+    /// Makes the changes through the file system's log. Does nothing without changes.
+    ///
+    /// # Errors
+    /// [`OfflineError::Unchanged`] for a log that is not empty, is too small or cannot be written,
+    /// for changes of the log's own blocks, and for I/O errors before the commit record;
+    /// [`OfflineError::InLog`] for later ones.
+    pub fn commit(&self, log: &Log) -> std::result::Result<(), OfflineError> {
+        self.commit_at(log, None)
+    }
+
+    /// Makes the changes through a log in free blocks. `switch` is a block of the inode table that
+    /// differs from the one on the device in the journal's inode only, which refers to `log`. The
+    /// file system's own log must be empty.
+    ///
+    /// # Errors
+    /// As [`OfflineChanges::commit`].
+    pub fn commit_by_switch(
+        &self,
+        log: &Log,
+        switch: &ChangedBlock,
+    ) -> std::result::Result<(), OfflineError> {
+        self.commit_at(log, Some(switch))
+    }
+
+    fn commit_at(
+        &self,
+        log: &Log,
+        switch: Option<&ChangedBlock>,
+    ) -> std::result::Result<(), OfflineError> {
+        if self.blocks.is_empty() {
+            return Ok(());
+        }
+        let pending = self.prepare(log).map_err(OfflineError::Unchanged)?;
+        if let Err(error) = self.put_in_log(&pending, switch) {
+            // The commit record was not written, so the rest does not count.
+            let undone = pending.write_superblock(&pending.before);
+            if undone.and_then(|()| pending.flush()).is_ok() {
+                let _ = self.mark(false);
+            }
+            return Err(OfflineError::Unchanged(error));
+        }
+        self.finish(&pending, switch).map_err(OfflineError::InLog)
+    }
+
+    fn prepare<'p>(&self, log: &'p Log) -> Result<Pending<'p>> {
+        if log.needs_recovery() {
+            return Err(Error::NeedsRecovery);
+        }
+        let wide = self.blocks.last().is_some_and(|(nr, _)| *nr > u64::from(u32::MAX));
+        let mut with = log.prepare(LogFeatures { checksums: None, bit64: wide })?;
+        if !self.fit(log) {
+            let needed = blocks_needed(&with.format(), self.blocks.len(), 0).saturating_add(1);
+            return Err(Error::NoCredits { wanted: needed, available: log.capacity() });
+        }
+        let own = log.own_blocks();
+        let is_own = |nr: u64| own.iter().any(|(start, end)| (*start..*end).contains(&nr));
+        if self.blocks.iter().any(|(nr, _)| is_own(*nr)) {
+            return Err(Error::Unsupported("changing blocks of the log through the log"));
+        }
+        let sequence = log.superblock().sequence().wrapping_add(1);
+        with.set_start(with.first());
+        with.set_sequence(sequence);
+        with.set_head(0);
+        let copies = self.marked_copies(log.block_size())?;
+        let record = Record::build(&with.format(), sequence, &copies, &[], self.time);
+        Ok(Pending { log, before: log.superblock().clone(), with, copies, record })
+    }
+
+    /// Returns the changed blocks, with the mark of step 1 in the superblock.
+    fn marked_copies(&self, block_size: usize) -> Result<Vec<ChangedBlock>> {
+        let holder = SUPERBLOCK_OFFSET / block_size.max(1) as u64;
+        let within = (SUPERBLOCK_OFFSET % block_size.max(1) as u64) as usize;
+        let mut copies = self.blocks.to_vec();
+        for (nr, bytes) in &mut copies {
+            if bytes.len() != block_size {
+                return Err(Error::Unsupported("changes of a part of a block"));
+            }
+            if *nr == holder {
+                let mut block = bytes.to_vec();
+                mark_recovery(&mut block[within..within + SUPERBLOCK_SIZE], true)?;
+                *bytes = block.into();
+            }
+        }
+        Ok(copies)
+    }
+
+    /// Steps 1 to 3, and the commit record of a log to which nothing refers yet.
+    fn put_in_log(&self, pending: &Pending<'_>, switch: Option<&ChangedBlock>) -> Result<()> {
+        self.mark(true)?;
+        pending.write_body()?;
+        pending.flush()?;
+        pending.write_superblock(&pending.with)?;
+        if switch.is_some() {
+            pending.write_commit()?;
+            pending.flush()?;
+        }
+        Ok(())
+    }
+
+    /// The write that counts, and steps 5 to 7.
+    fn finish(&self, pending: &Pending<'_>, switch: Option<&ChangedBlock>) -> Result<()> {
+        let size = pending.log.block_size() as u64;
+        match switch {
+            Some((nr, bytes)) => self.device.write_all_at(bytes, nr.saturating_mul(size))?,
+            None => pending.write_commit()?,
+        }
+        pending.flush()?;
+        if pending.log.place() == LogPlace::External {
+            self.device.flush()?;
+        }
+        let mut plug = Plug::new(self.device);
+        for (nr, bytes) in &pending.copies {
+            plug.add(nr.saturating_mul(size), &bytes[..]);
+        }
+        plug.finish()?;
+        self.device.flush()?;
+        pending.mark_empty()?;
+        self.mark(false)
+    }
+
+    /// Sets or removes the mark that recovery may be needed.
+    fn mark(&self, needed: bool) -> Result<()> {
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        self.device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+        mark_recovery(&mut bytes, needed)?;
+        self.device.write_all_at(&bytes, SUPERBLOCK_OFFSET)?;
+        Ok(self.device.flush()?)
+    }
+
+    /// Makes the changes without a log: first the blocks for which `is_new` is true, to which
+    /// nothing on the device refers, then the others, the superblock's block last. A power cut
+    /// leaves a part of the changes.
+    ///
+    /// # Errors
+    /// I/O errors; a part of the changes may be made then.
+    pub fn write_in_place(&self, block_size: u32, is_new: &dyn Fn(u64) -> bool) -> Result<()> {
+        let holder = SUPERBLOCK_OFFSET / u64::from(block_size.max(1));
+        let turn = |nr: u64| if is_new(nr) { 0 } else { 1 + u8::from(nr == holder) };
+        for now in 0..3 {
+            let mut plug = Plug::new(self.device);
+            for (nr, bytes) in self.blocks.iter().filter(|(nr, _)| turn(*nr) == now) {
+                plug.add(nr.saturating_mul(u64::from(block_size)), &bytes[..]);
+            }
+            plug.finish()?;
+            self.device.flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl Pending<'_> {
+    fn write_body(&self) -> Result<()> {
+        let (device, mut at) = (self.log.device(), self.with.first());
+        for piece in &self.record.body {
+            device.write_all_at(piece, self.log.offset(at)?)?;
+            at = self.log.after(at);
+        }
+        let blank = vec![0; self.log.block_size()];
+        device.write_all_at(&blank, self.log.offset(at)?)?;
+        Ok(device.write_all_at(&blank, self.log.offset(self.log.after(at))?)?)
+    }
+
+    fn write_commit(&self) -> Result<()> {
+        // The capacity exceeds the record's length, so the log does not wrap.
+        let at = self.with.first().saturating_add(self.record.body.len() as u32);
+        Ok(self.log.device().write_all_at(&self.record.commit, self.log.offset(at)?)?)
+    }
+
+    fn write_superblock(&self, superblock: &JournalSuperblock) -> Result<()> {
+        self.log.write_superblock(superblock)
+    }
+
+    fn mark_empty(&self) -> Result<()> {
+        let mut superblock = self.with.clone();
+        superblock.set_start(0);
+        superblock.set_head(superblock.first());
+        superblock.set_sequence(superblock.sequence().wrapping_add(1));
+        self.write_superblock(&superblock)?;
+        self.flush()
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(self.log.device().flush()?)
+    }
+}
+
+/// Sets or removes the mark in a superblock, and seals it. The bytes stay as they are if the mark
+/// does.
+fn mark_recovery(bytes: &mut [u8], needed: bool) -> Result<()> {
+    let mut superblock = Superblock::parse_unverified(bytes)?;
+    let mut features = superblock.features();
+    if features.incompat.contains(Incompat::RECOVER) == needed {
+        return Ok(());
+    }
+    features.incompat.set(Incompat::RECOVER, needed);
+    superblock.set_features(features);
+    bytes.copy_from_slice(&superblock.seal());
+    Ok(())
+}
