@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench pages space contention fuzz mutants images check-images check-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench pages space contention fuzz mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -113,10 +113,20 @@ MUTANTS ?= 4000
 check-images: setup
 	scripts/images.sh target/images
 	EXTANT_IMAGES=$(abspath target/images) \
-		$(CARGO) test --release -p extant-check --test it -- --ignored images_of_e2fsprogs --nocapture
+		$(CARGO) test --release -p extant-check --test it -- --ignored verdicts_on_images_of_e2fsprogs --nocapture
 check-mutants: setup
 	EXTANT_MUTANTS=$(MUTANTS) \
-		$(CARGO) test --release -p extant-check --test it -- --ignored many_mutants --nocapture
+		$(CARGO) test --release -p extant-check --test it -- --ignored verdicts_on_many_mutants --nocapture
+
+# Repairs of the same images, as a table, and of MUTANTS damaged images; e2fsck and the kernel judge
+# the results.
+repair-images: setup
+	scripts/images.sh target/images
+	EXTANT_IMAGES=$(abspath target/images) \
+		$(CARGO) test --release -p extant-check --test it -- --ignored images_of_e2fsprogs_are_repaired --nocapture
+repair-mutants: setup
+	EXTANT_MUTANTS=$(MUTANTS) \
+		$(CARGO) test --release -p extant-check --test it -- --ignored many_mutants_are_repaired --nocapture
 
 # All tests of mounts, the long ones too, served through io_uring.
 rings: setup

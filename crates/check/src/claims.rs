@@ -97,6 +97,18 @@ impl ClaimMap {
         None
     }
 
+    /// Claims all units of a range of blocks, those that have an owner already, too.
+    pub fn claim_all(&self, blocks: Range<u64>) {
+        for (group, units) in self.parts(blocks) {
+            let Some(page) = self.page(group) else { continue };
+            for (index, mask) in words(units) {
+                if let Some(word) = page.get(index) {
+                    word.fetch_or(mask, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
     /// Returns the first block of the first claimed unit of a range of blocks.
     pub fn first_claimed(&self, blocks: Range<u64>) -> Option<u64> {
         for (group, units) in self.parts(blocks) {

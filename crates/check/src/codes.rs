@@ -1,6 +1,6 @@
 //! The table of codes: one row for each kind of defect.
 
-use crate::repair::{PlannedRepair, Severity};
+use crate::planned::{PlannedRepair, Severity};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident, $name:literal, $severity:ident, $repair:ident;)*) => {

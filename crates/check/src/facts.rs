@@ -1,7 +1,7 @@
 //! Facts about each inode that later passes need, in eight bytes for each inode.
 
 use crate::volume::Volume;
-use extant_format::{FileType, GroupNr, InodeNr};
+use extant_format::{FileType, GroupNr, InodeNr, bitmap};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The state of an inode.
@@ -34,6 +34,11 @@ pub struct Fact {
 impl Fact {
     pub fn new(links: u16, kind: FileType, state: InodeState) -> Fact {
         Fact { links, kind, state, found: AtomicU32::new(0) }
+    }
+
+    /// Returns whether the inode is in use.
+    pub fn is_used(&self) -> bool {
+        self.state != InodeState::Unused
     }
 
     /// Counts a name. A count that overflows is wrong in any case.
@@ -71,6 +76,18 @@ impl Facts {
     /// Returns the facts of a group, which may end before its last inode.
     pub fn group(&self, group: GroupNr) -> &[Fact] {
         self.groups.get(group.index()).map_or(&[], |facts| facts)
+    }
+
+    /// Sets the bits of a group's inodes in use; those below `first_ino` always are.
+    pub fn mark_used(&self, group: GroupNr, bits: &mut [u8], first_ino: u32) {
+        for (index, fact) in self.group(group).iter().enumerate() {
+            if fact.is_used() {
+                bitmap::set(bits, index);
+            }
+        }
+        if group.0 == 0 {
+            bitmap::set_range(bits, 0..first_ino.saturating_sub(1) as usize);
+        }
     }
 
     /// Returns the number of directories of a group.

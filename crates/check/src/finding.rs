@@ -1,7 +1,7 @@
 //! Findings: typed descriptions of defects, complete enough to plan a repair.
 
 pub use crate::codes::FindingCode;
-pub use crate::repair::{PlannedRepair, Severity};
+pub use crate::planned::{PlannedRepair, Severity};
 use extant_format::{Corrupt, GroupNr, InodeNr};
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Checks of an ext4 file system that never write: each defect is a [`Finding`].
+//! Checks of an ext4 file system that never write: each defect is a [`Finding`]. [`repair`] removes
+//! them.
 //!
 //! The crate reads the device itself, below the engine, since the engine stops at the first
 //! corruption. A pass reports a defect and goes on with the structures that do not depend on it.
@@ -22,49 +23,24 @@ mod finding;
 mod maps;
 mod parallel;
 mod passes;
+mod planned;
+mod progress;
 mod reader;
-mod repair;
+pub mod repair;
+mod survey;
 mod view;
 mod volume;
 
 pub use finding::{CheckSummary, Finding, FindingCode, FindingPlace, PlannedRepair, Severity};
+pub use progress::{CheckProgress, CheckStage};
 
 use extant_blocks::BlockDevice;
-use extant_format::RoCompat;
 use finding::Findings;
 use parallel::Workers;
-use passes::bitmaps::{self, InUse};
-use passes::connectivity::{self, ValueCounts};
-use passes::directories::DirPass;
-use passes::inodes::{InodePass, check_shared, find_claimants};
-use passes::{orphans, protection, quota, superblocks};
-use reader::Reader;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use view::{Source, View};
-use volume::Volume;
-
-/// The part of a check that runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum CheckStage {
-    /// Inode tables; the parts are groups.
-    Inodes,
-    /// Directories; the parts are directories.
-    Directories,
-}
-
-/// Progress of a check.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct CheckProgress {
-    /// The stage that runs.
-    pub stage: CheckStage,
-    /// Parts of the stage that are done.
-    pub done: u64,
-    /// Parts of the stage.
-    pub total: u64,
-}
+use survey::Passes;
+use view::Source;
 
 /// A check of the file system on a device.
 pub struct Check<'c> {
@@ -125,78 +101,12 @@ impl<'c> Check<'c> {
         let source =
             Source { device: &self.device, journal: self.journal.as_ref(), as_is: self.as_is };
         if let Some(view) = source.view(&mut findings) {
-            self.check(&view, &mut findings);
+            let stop = Arc::clone(&self.stop);
+            let workers = Workers { threads: self.threads, stop: &stop };
+            let passes = Passes { as_is: self.as_is, workers, progress: self.progress.take() };
+            passes.run(&view, &mut findings);
         }
         findings.summary()
-    }
-
-    fn check(&mut self, view: &View, findings: &mut Findings<'_>) {
-        let stop = Arc::clone(&self.stop);
-        let workers = Workers { threads: self.threads, stop: &stop };
-        superblocks::check_fields(&view.primary, self.as_is, findings);
-        let reader = Reader::new(&*view.device, view.primary.geometry);
-        superblocks::check_copies(&reader, &view.primary.superblock, findings);
-        let volume = Volume::load(reader, view.primary.superblock.clone(), findings);
-        protection::check(&volume, findings);
-        let orphans = orphans::collect(&volume, !self.as_is, findings);
-        let pass = InodePass { volume: &volume, orphans: &orphans };
-        self.check_content(pass, view.replayed, workers, findings);
-        if workers.stopped() {
-            findings.interrupt();
-        }
-    }
-
-    fn check_content(
-        &mut self,
-        pass: InodePass<'_>,
-        replayed: bool,
-        workers: Workers<'_>,
-        findings: &mut Findings<'_>,
-    ) {
-        let volume = pass.volume;
-        let mut done = self.counter(CheckStage::Inodes, volume.groups.len());
-        let (claims, mut inodes) = pass.run(workers, &mut done);
-        drop(done);
-        if workers.stopped() {
-            return;
-        }
-        let (mut found, refs, contested) = check_shared(volume, workers, &inodes.shared, &claims);
-        inodes.contested.extend(contested);
-        inodes.count_values(refs);
-        findings.report_all(std::mem::take(&mut inodes.findings));
-        let shared = volume.reader.geometry.ro_compat(RoCompat::SHARED_BLOCKS);
-        if !inodes.contested.is_empty() && !shared {
-            find_claimants(volume, &inodes.contested, &mut found);
-        }
-        findings.report_all(found);
-        let pass = DirPass { volume, facts: &inodes.facts };
-        let mut done = self.counter(CheckStage::Directories, inodes.dirs.len());
-        let dirs = pass.run(workers, &inodes.dirs, findings, &mut done);
-        drop(done);
-        if workers.stopped() {
-            return;
-        }
-        connectivity::check_paths(&dirs, findings);
-        let values = ValueCounts { stored: &inodes.values, found: &inodes.value_refs };
-        connectivity::check_links(volume, workers, &inodes.facts, values, findings);
-        let in_use = InUse { claims: &claims, facts: &inodes.facts };
-        let free = bitmaps::check(volume, workers, in_use, findings);
-        if !workers.stopped() {
-            bitmaps::check_totals(volume, replayed, free, findings);
-            quota::check(volume, &inodes.usage, findings);
-        }
-    }
-
-    /// Returns a function that counts the parts of a stage for the receiver of progress.
-    fn counter(&mut self, stage: CheckStage, total: usize) -> impl FnMut() {
-        let (mut done, total) = (0u64, total as u64);
-        let progress = &mut self.progress;
-        move || {
-            done = done.saturating_add(1);
-            if let Some(progress) = progress {
-                progress(CheckProgress { stage, done, total });
-            }
-        }
     }
 }
 

@@ -95,7 +95,8 @@ impl Source<'_> {
         Some(log)
     }
 
-    fn open_log(&self, primary: &Primary) -> Result<Option<Log>, Error> {
+    /// Opens the log; `None` if it is on a device that is not at hand.
+    pub fn open_log(&self, primary: &Primary) -> Result<Option<Log>, Error> {
         let sb = &primary.superblock;
         if sb.journal_inum() == InodeNr::NONE {
             let Some(journal) = self.journal else { return Ok(None) };
@@ -172,7 +173,8 @@ fn read_inode(reader: &Reader<'_>, ino: InodeNr) -> Result<Inode, Error> {
     Ok(Inode::decode_unverified(bytes.get(offset..).unwrap_or(&[]), geometry, ino)?)
 }
 
-fn journal_extents(reader: &Reader<'_>, ino: InodeNr) -> Result<Vec<LogExtent>, Error> {
+/// Returns the blocks of the journal in the file system.
+pub fn journal_extents(reader: &Reader<'_>, ino: InodeNr) -> Result<Vec<LogExtent>, Error> {
     let inode = read_inode(reader, ino)?;
     let bad = |field| Error::from(Corrupt::new("journal inode").field(field).at_inode(ino));
     if inode.file_type() != FileType::Regular || inode.links == 0 {

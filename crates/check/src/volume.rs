@@ -9,13 +9,16 @@ use std::ops::Range;
 /// Blocks of an inode table that are read at once.
 const TABLE_BLOCKS: usize = 32;
 
+/// The name of the field with the place of an inode table.
+const TABLE: &str = "inode table";
+
 /// A group whose descriptor was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Group {
     pub desc: GroupDesc,
     /// Whether the descriptor's flags and its number of unused inodes are to be believed.
     pub trusted: bool,
-    /// Whether bitmaps and table lie in the file system, in blocks of their own.
+    /// Whether the table lies in the file system, in blocks of its own.
     pub usable: bool,
 }
 
@@ -112,7 +115,7 @@ impl<'a> Volume<'a> {
         [
             ("block bitmap", one(desc.block_bitmap)),
             ("inode bitmap", one(desc.inode_bitmap)),
-            ("inode table", desc.inode_table..desc.inode_table.saturating_add(table)),
+            (TABLE, desc.inode_table..desc.inode_table.saturating_add(table)),
         ]
     }
 
@@ -122,10 +125,15 @@ impl<'a> Volume<'a> {
             return;
         };
         for (field, blocks) in self.parts(&state.desc) {
+            if !self.is_block(blocks.start) {
+                continue;
+            }
             let Some(block) = self.metadata.claim(blocks) else { continue };
             let place = FindingPlace::group(group).block(block).field(field);
             findings.report(Finding::new(FindingCode::MetadataOverlap, place));
-            if let Some(state) = self.groups.get_mut(group.index()) {
+            if let Some(state) = self.groups.get_mut(group.index())
+                && field == TABLE
+            {
                 state.usable = false;
             }
         }
@@ -144,7 +152,8 @@ impl<'a> Volume<'a> {
             each(self.base(group));
             let state = self.groups.get(group.index()).filter(|state| state.usable);
             if let Some(state) = state {
-                self.parts(&state.desc).into_iter().for_each(|(_, blocks)| each(blocks));
+                let parts = self.parts(&state.desc).into_iter().map(|(_, blocks)| blocks);
+                parts.filter(|blocks| self.is_block(blocks.start)).for_each(each);
             }
         }
         self.mmp_block().into_iter().for_each(each);
@@ -234,9 +243,7 @@ fn read_group(
     }
     let valid = |block, len| reader.geometry.data_range_valid(BlockNr(block), len);
     let table = u64::from(reader.geometry.inode_table_blocks());
-    let usable = valid(desc.block_bitmap, 1)
-        && valid(desc.inode_bitmap, 1)
-        && valid(desc.inode_table, table);
+    let usable = valid(desc.inode_table, table);
     Group { desc, trusted: verified.is_ok(), usable }
 }
 

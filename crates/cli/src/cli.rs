@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// IMAGE is a regular file or a block device; IMAGE@OFFSET and IMAGE@pN name a part of it. Paths
 /// inside an image begin at its root. Commands that read never write: an image that needs recovery
 /// is recovered in memory. Commands that write recover first. Exit codes: 0 done, 1 failed, 2 wrong
-/// usage; `check` has those of fsck(8).
+/// usage; `check` and `repair` have those of fsck(8).
 #[derive(Parser, Debug)]
 #[command(name = "extant", version, max_term_width = 100)]
 struct Cli {
@@ -48,6 +48,7 @@ enum Command {
     Setfattr(setfattr::Args),
     Recover(recover::Args),
     Check(check::Args),
+    Repair(repair::Args),
     Stats(stats::Args),
     Lab(lab::Args),
     Pages(pages::Args),
@@ -79,6 +80,7 @@ impl Command {
             Command::Setfattr(args) => setfattr::run(args, context),
             Command::Recover(args) => recover::run(args, context),
             Command::Check(args) => check::run(args, context),
+            Command::Repair(args) => repair::run(args, context),
             Command::Stats(args) => stats::run(args, context),
             Command::Lab(args) => lab::run(args, context),
             Command::Pages(args) => pages::run(args, Cli::command(), context),

@@ -168,6 +168,11 @@ impl Atlas {
         self.block(self.journal_map[&at])
     }
 
+    /// Returns the bytes of all blocks of the log.
+    pub fn journal_blocks(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.journal_map.keys().map(|at| self.journal_block(*at))
+    }
+
     fn descriptor(&self, group: GroupNr) -> Range<usize> {
         let (index, within) = self.geo.desc_location(group);
         let at = self.block(self.geo.gdt_block(index).0).start + within;

@@ -25,11 +25,12 @@
 //! inode, and the bitmaps with the new log, since a kernel that replays it goes on to use it.
 
 use crate::error::{Error, Result};
+use crate::log::format::FormatLog;
 use crate::log::record::{Record, blocks_needed};
 use crate::log::{Log, LogFeatures, LogPlace};
 use extant_blocks::{BlockDevice, Plug};
 use extant_format::features::Incompat;
-use extant_format::jbd2::JournalSuperblock;
+use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::Timestamp;
 use extant_sync::Arc;
@@ -76,6 +77,14 @@ impl OfflineChanges<'_> {
         // A block after the commit record stays zero.
         let needed = blocks_needed(&log.superblock().format(), self.blocks.len(), 0);
         needed < log.capacity()
+    }
+
+    /// Checks, without a write, that the log can take these changes.
+    ///
+    /// # Errors
+    /// [`OfflineError::Unchanged`], as [`OfflineChanges::commit`].
+    pub fn check(&self, log: &Log) -> std::result::Result<(), OfflineError> {
+        self.prepare(log).map(|_| ()).map_err(OfflineError::Unchanged)
     }
 
     /// Makes the changes through the file system's log. Does nothing without changes.
@@ -276,4 +285,27 @@ fn mark_recovery(bytes: &mut [u8], needed: bool) -> Result<()> {
     superblock.set_features(features);
     bytes.copy_from_slice(&superblock.seal());
     Ok(())
+}
+
+/// Writes the superblock of an empty log over a log that cannot be replayed, and flushes. Its
+/// transactions are lost.
+///
+/// # Errors
+/// I/O errors.
+pub fn reset_log(log: &Log) -> Result<()> {
+    let old = log.superblock();
+    let mut new = FormatLog::new(old.block_size(), old.max_len()).superblock();
+    new.set_first(old.first());
+    new.set_uuid(old.uuid());
+    new.set_num_fc_blks(old.num_fc_blks());
+    let known = JournalIncompat::from_bits_truncate(old.incompat().bits());
+    new.set_incompat(known - JournalIncompat::ASYNC_COMMIT);
+    if log.place() == LogPlace::External {
+        new.raw_mut().users = old.raw().users;
+        new.set_nr_users(old.nr_users());
+    }
+    // Above the sequence of every transaction that the log may hold.
+    new.set_sequence(old.sequence().wrapping_add(old.max_len()).wrapping_add(1));
+    log.write_superblock(&new)?;
+    Ok(log.device().flush()?)
 }

@@ -3,7 +3,7 @@
 //! A bitmap that was never written is not read: its descriptor's flag stands for known bits.
 
 use crate::claims::ClaimMap;
-use crate::facts::{Facts, InodeState};
+use crate::facts::Facts;
 use crate::finding::{Finding, FindingCode, FindingList, FindingPlace, Findings};
 use crate::parallel::Workers;
 use crate::volume::Volume;
@@ -65,7 +65,8 @@ fn check_group(volume: &Volume<'_>, group: GroupNr, in_use: InUse<'_>) -> (Findi
     let mut check = GroupCheck { volume, group, desc, bits, list };
     in_use.claims.copy_group(group, &mut used);
     let clusters = check.bitmap(&BLOCKS, &used);
-    fill_inodes(volume, group, in_use.facts, &mut used);
+    used.fill(0);
+    in_use.facts.mark_used(group, &mut used, volume.reader.geometry.first_ino);
     let inodes = check.bitmap(&INODES, &used);
     let counts = [
         (FindingCode::FreeClusters, desc.free_clusters, clusters),
@@ -182,20 +183,6 @@ impl GroupCheck<'_> {
             self.list.push(Finding::corrupt(kind.checksum, place, &error));
         }
         true
-    }
-}
-
-/// Fills `bits` with the inodes in use, those that are reserved included.
-fn fill_inodes(volume: &Volume<'_>, group: GroupNr, facts: &Facts, bits: &mut [u8]) {
-    bits.fill(0);
-    for (index, fact) in facts.group(group).iter().enumerate() {
-        if fact.state != InodeState::Unused {
-            bitmap::set(bits, index);
-        }
-    }
-    if group.0 == 0 {
-        let reserved = volume.reader.geometry.first_ino.saturating_sub(1);
-        bitmap::set_range(bits, 0..reserved as usize);
     }
 }
 

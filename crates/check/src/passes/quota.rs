@@ -37,6 +37,11 @@ impl Usage {
         *number = number.saturating_add(inodes);
     }
 
+    /// Returns the owners of a kind, each with bytes and inodes.
+    pub fn of(&self, kind: QuotaKind) -> impl Iterator<Item = (u32, (u64, u64))> + '_ {
+        self.owners.range((kind, 0)..=(kind, u32::MAX)).map(|((_, id), used)| (*id, *used))
+    }
+
     pub fn merge(&mut self, other: Usage) {
         for (owner, (bytes, inodes)) in other.owners {
             self.count(owner, bytes, inodes);
@@ -59,11 +64,20 @@ pub fn check(volume: &Volume<'_>, usage: &Usage, findings: &mut Findings<'_>) {
             continue;
         }
         let place = FindingPlace::inode(ino);
-        match QuotaFile::open(volume, kind, ino).and_then(|file| file.records(volume)) {
+        match read_records(volume, kind, ino) {
             Some(found) => compare(kind, place, &found, usage, findings),
             None => findings.report(Finding::new(FindingCode::QuotaFile, place)),
         }
     }
+}
+
+/// Returns the records of a quota file by owner; `None` if it is damaged.
+pub fn read_records(
+    volume: &Volume<'_>,
+    kind: QuotaKind,
+    ino: InodeNr,
+) -> Option<BTreeMap<u32, QuotaRecord>> {
+    QuotaFile::open(volume, kind, ino)?.records(volume)
 }
 
 fn compare(
@@ -73,8 +87,7 @@ fn compare(
     usage: &Usage,
     findings: &mut Findings<'_>,
 ) {
-    let used = usage.owners.range((kind, 0)..=(kind, u32::MAX)).map(|((_, id), used)| (*id, *used));
-    let used: BTreeMap<u32, (u64, u64)> = used.collect();
+    let used: BTreeMap<u32, (u64, u64)> = usage.of(kind).collect();
     let ids: BTreeSet<u32> = used.keys().chain(found.keys()).copied().collect();
     for id in ids {
         let (bytes, inodes) = used.get(&id).copied().unwrap_or_default();

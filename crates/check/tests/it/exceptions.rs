@@ -63,6 +63,14 @@ pub const THEIRS: &[Exception] = &[
     exception(&["(invalid value)"], "the offset of an empty value, without a meaning"),
 ];
 
+/// Images of e2fsprogs to which e2fsck objects after a repair.
+pub const OBJECTIONS: &[Exception] = &[
+    exception(&["f_bad_encryption"], "policies of encrypted directories are not compared"),
+    exception(&["f_dir_bad_mode"], "a directory whose mode says socket is taken for a socket"),
+    exception(&["f_ea_inode"], "hashes of values in inodes are not compared with their content"),
+    exception(&["f_inode_ea_collision"], "values that overlap are read as they are"),
+];
+
 /// Images of e2fsprogs whose verdict of `e2fsck -fn` is unknown.
 pub const ENDLESS: &[Exception] = &[
     exception(&["f_illitable_flexbg"], "e2fsck -fn asks without end; the image is damaged"),

@@ -5,3 +5,4 @@ mod findings;
 mod images;
 mod mutants;
 mod oracle;
+mod repairs;

@@ -76,7 +76,8 @@ impl Out {
     }
 }
 
-fn object(finding: &Finding) -> Value {
+/// Returns a finding as an object of JSON.
+pub(super) fn object(finding: &Finding) -> Value {
     let place = &finding.place;
     json!({
         "code": finding.code.name(),
@@ -103,8 +104,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
         memory: None,
     };
     let interrupt = Interrupt::register().at("signals")?;
-    let device = open(&image, &args.image)?;
-    let journal = args.journal.as_ref().map(|path| open(&image, path)).transpose()?;
+    let device = open_for_reading(&image, &args.image)?;
+    let journal = args.journal.as_ref().map(|path| open_for_reading(&image, path)).transpose()?;
     let bar = context.parts();
     let mut show = |progress: extant_check::CheckProgress| {
         bar.set_length(progress.total);
@@ -131,7 +132,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
 }
 
 /// Opens a device for reading.
-fn open(image: &ImageArgs, path: &std::path::Path) -> Result<Arc<dyn BlockDevice>> {
+pub(super) fn open_for_reading(
+    image: &ImageArgs,
+    path: &std::path::Path,
+) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions::new().read_only(true).wait(image.wait);
     let opened = options.device_of(&image_spec(path));
     opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))
@@ -149,6 +153,6 @@ fn tell(image: &ImageArgs, context: &Context, summary: CheckSummary) -> Result {
         context.note(format_args!("{name}: clean, {notes}"));
         return Ok(());
     }
-    context.note(format_args!("{name}: {damages} and {notes}; `e2fsck -fy` repairs a copy"));
+    context.note(format_args!("{name}: {damages} and {notes}; `extant repair` repairs them"));
     Err(Failure::told().with_exit_code(DAMAGED))
 }

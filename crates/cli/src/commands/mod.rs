@@ -20,6 +20,7 @@ pub mod mv;
 pub mod pages;
 pub mod put;
 pub mod recover;
+pub mod repair;
 pub mod rm;
 pub mod setfattr;
 pub mod stat;

@@ -68,7 +68,7 @@ impl Stage {
         let (done, failed) = match command {
             "mkfs" => (list![host(b"new\xff"), "16M"], list![host(b"new2\xff"), "10k"]),
             "mount" => (list![image, self.mount_point()], list![image, missing]),
-            "info" | "recover" | "check" => (list![image], list![missing]),
+            "info" | "recover" | "check" | "repair" => (list![image], list![missing]),
             "ls" | "tree" | "stat" | "find" | "du" | "hash" => (read(file), read(missing)),
             "cat" => return (None, read(file)),
             "lab" => return (None, list!["bench"]),
@@ -155,7 +155,7 @@ fn every_command_prints_one_document() {
         }
         stage.unmount();
         let (printed, document) = document(&command, &failed);
-        let codes: &[i32] = if command == "check" { &[8] } else { &[1, 2] };
+        let codes: &[i32] = if ["check", "repair"].contains(&&*command) { &[8] } else { &[1, 2] };
         assert!(codes.contains(&printed.code), "{printed}");
         assert_eq!(document["error"]["exit_code"], printed.code, "{document}");
         assert!(document["error"]["message"].is_string(), "{document}");

@@ -176,6 +176,24 @@ fn a_disk_is_checked() {
     assert!(json.contains("\"link-count\""), "{json}");
 }
 
+/// Wrong counts, and a directory that lost an inode.
+#[test]
+fn a_broken_disk_is_repaired() {
+    let recipe = Recipe::of("Repair a broken disk");
+    let broken = FeatureSet::named("default").make_sized(12 << 20);
+    debugfs::write(broken.path(), "mkdir kept");
+    debugfs::write(broken.path(), "mkdir gone");
+    debugfs::write(broken.path(), "clri gone");
+    recipe.has("broken.img", &broken);
+    let printed = recipe.run();
+    assert!(printed.errors().contains("nothing was changed"), "{printed}");
+    assert!(
+        printed.text().contains("kept") && printed.text().contains("remove-entry"),
+        "{printed}"
+    );
+    assert!(recipe.file("broken.undo").exists());
+}
+
 #[test]
 fn files_of_a_dirty_image_are_changed() {
     let recipe = Recipe::of("Change files on a dirty image");

@@ -18,6 +18,7 @@ mod mounting;
 mod program;
 mod reading;
 mod recovery;
+mod repairing;
 mod rival;
 mod unprivileged;
 mod usage;

@@ -6,9 +6,9 @@ use crate::finding::{Finding, FindingCode, FindingList, FindingPlace};
 use crate::maps::{MapVisitor, Run, walk};
 use crate::volume::Volume;
 use extant_format::indirect::max_blocks;
-use extant_format::inline::INLINE_FIRST;
+use extant_format::inline::{self, INLINE_FIRST};
 use extant_format::inode::{Inode, tail};
-use extant_format::xattr::{NameIndex, decode_inode_area};
+use extant_format::xattr::{NameIndex, Value, decode_inode_area};
 use extant_format::{FileType, InodeFlags, InodeNr, RoCompat};
 use std::collections::BTreeSet;
 
@@ -217,6 +217,12 @@ impl InodePass<'_> {
         };
         let capacity = INLINE_FIRST.saturating_add(rest.value.len()) as u64;
         let fits = if inode.is_dir() { inode.size == capacity } else { inode.size <= capacity };
+        if inode.is_symlink()
+            && let Value::Inline(rest) = &rest.value
+        {
+            let target = inline::join(&inode.i_block, rest, inode.size);
+            self.check_target(subject, &target, scan);
+        }
         if !fits {
             let finding = Finding::new(FindingCode::InlineData, subject.place().field("size"));
             scan.findings.push(finding.values(inode.size, capacity));

@@ -90,7 +90,7 @@ impl InodePass<'_> {
             FileType::Unknown => mode(scan),
             FileType::Regular | FileType::Directory | FileType::Symlink => return true,
             _ => {
-                if inode.flags.intersects(MAP_FLAGS) {
+                if inode.flags.intersects(MAP_FLAGS | InodeFlags::INLINE_DATA) {
                     mode(scan);
                 }
                 if inode.size != 0 || subject.raw.size_high.get() != 0 {

@@ -10,7 +10,7 @@ mod resize;
 mod symlink;
 mod xattrs;
 
-pub use blocks::find_claimants;
+pub use blocks::{find_claimants, has_map};
 pub use xattrs::{SharedBlocks, check_shared};
 
 use crate::claims::ClaimMap;

@@ -4,11 +4,17 @@ use super::{GroupScan, InodePass, Subject};
 use crate::finding::{Finding, FindingCode};
 use crate::maps::Runs;
 use extant_format::InodeFlags;
-use extant_format::inode::{FAST_SYMLINK_MAX, encrypted_target};
+use extant_format::inode::{FAST_SYMLINK_MAX, TARGET_HEAD, encrypted_target};
 
 /// Returns whether the bytes are a target of `size` bytes: without a zero, and with one after it.
 fn is_target(bytes: &[u8], size: usize) -> bool {
     bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()) == size
+}
+
+/// Returns whether the bytes are an encrypted target; `size` includes its length prefix.
+fn is_encrypted_target(bytes: &[u8], size: usize) -> bool {
+    let target = encrypted_target(bytes).filter(|target| !target.is_empty());
+    target.is_some_and(|target| target.len().saturating_add(TARGET_HEAD) == size)
 }
 
 impl InodePass<'_> {
@@ -23,10 +29,22 @@ impl InodePass<'_> {
         let valid = (1..=FAST_SYMLINK_MAX).contains(&size)
             && !inode.flags.contains(InodeFlags::EXTENTS)
             && if encrypted {
-                encrypted_target(&inode.i_block).is_some()
+                is_encrypted_target(&inode.i_block, size)
             } else {
                 is_target(&inode.i_block, size)
             };
+        self.report_target(subject, valid, scan);
+    }
+
+    /// Checks the target of a symbolic link in the inode and its attributes.
+    pub(super) fn check_target(&self, subject: &Subject<'_>, target: &[u8], scan: &mut GroupScan) {
+        let size = usize::try_from(subject.inode.size).unwrap_or(usize::MAX);
+        let encrypted = subject.inode.flags.contains(InodeFlags::ENCRYPT);
+        let valid = if encrypted {
+            is_encrypted_target(target, size)
+        } else {
+            size > 0 && target.len() == size && is_target(target, size)
+        };
         self.report_target(subject, valid, scan);
     }
 
@@ -39,7 +57,7 @@ impl InodePass<'_> {
         let bytes = first.and_then(|run| reader.block(run.physical));
         let valid = bytes.is_some_and(|bytes| {
             if inode.flags.contains(InodeFlags::ENCRYPT) {
-                size <= bytes.len() && encrypted_target(&bytes).is_some()
+                size <= bytes.len() && is_encrypted_target(&bytes, size)
             } else {
                 size > 0 && size < bytes.len() && is_target(&bytes, size)
             }

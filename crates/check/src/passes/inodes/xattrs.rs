@@ -17,6 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Name of the attribute with the context of an encrypted inode, without its prefix.
 const CONTEXT_NAME: &[u8] = b"c";
 
+/// Versions of encryption contexts, with their lengths in bytes.
+const CONTEXT_LENGTHS: [(u8, usize); 2] = [(1, 28), (2, 40)];
+
 /// Blocks of attributes, with their owners.
 #[derive(Debug, Default)]
 pub struct SharedBlocks {
@@ -25,6 +28,11 @@ pub struct SharedBlocks {
 }
 
 impl SharedBlocks {
+    /// Returns the blocks, in order.
+    pub fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.owners.keys().copied()
+    }
+
     pub(super) fn add(&mut self, block: u64, ino: InodeNr) {
         let (count, _) = self.owners.entry(block).or_insert((0, ino));
         *count = count.saturating_add(1);
@@ -35,6 +43,13 @@ impl SharedBlocks {
 fn has_hash(entry: &Entry, value: &[u8]) -> bool {
     let name = &entry.name;
     entry.hash == entry_hash(name, value) || entry.hash == entry_hash_signed(name, value)
+}
+
+/// Returns whether a value has the version and the length of an encryption context.
+fn is_context_value(value: &Value) -> bool {
+    let Value::Inline(bytes) = value else { return false };
+    let of_version = CONTEXT_LENGTHS.iter().find(|(version, _)| bytes.first() == Some(version));
+    of_version.is_some_and(|(_, len)| bytes.len() == *len)
 }
 
 fn is_acl(index: u8) -> bool {
@@ -146,7 +161,9 @@ impl InodePass<'_> {
         if !inode.flags.contains(InodeFlags::ENCRYPT) {
             return;
         }
-        let is_context = |entry: &Entry| entry.is(NameIndex::ENCRYPTION, CONTEXT_NAME);
+        let is_context = |entry: &Entry| {
+            entry.is(NameIndex::ENCRYPTION, CONTEXT_NAME) && is_context_value(&entry.value)
+        };
         let area = decode_inode_area(tail(subject.slot, &reader.geometry, inode));
         let block =
             || reader.block(inode.file_acl).filter(|_| self.volume.is_block(inode.file_acl));

@@ -1,0 +1,107 @@
+//! Contradictions between superblock and log, and logs that are of no use.
+
+use super::RepairError;
+use super::draft::Round;
+use crate::finding::Finding;
+use crate::passes::superblocks::Primary;
+use crate::view::{Source, journal_extents};
+use extant_blocks::BlockDevice;
+use extant_format::{Compat, Incompat, InodeNr};
+use extant_journal::offline::reset_log;
+use extant_journal::{FormatLog, Log, LogExtent, format_log};
+use std::sync::Arc;
+
+impl Round<'_> {
+    /// Opens the log in the file system.
+    pub(super) fn inside_log(&self) -> Option<Log> {
+        let volume = &self.survey.volume;
+        let superblock = volume.superblock.clone();
+        let primary = Primary { superblock, geometry: volume.reader.geometry };
+        let device: Arc<dyn BlockDevice> = self.draft.device.clone();
+        let source = Source { device: &device, journal: None, as_is: true };
+        source.open_log(&primary).ok().flatten()
+    }
+
+    /// Resolves contradictions; a log that cannot be opened is dropped with the feature.
+    pub fn repair_journal(&self, found: &[Finding]) -> Result<(), RepairError> {
+        for finding in found {
+            match finding.place.field {
+                Some("needs_recovery without a journal") => {
+                    self.edit_features(|_, incompat| incompat.remove(Incompat::RECOVER))?;
+                }
+                Some("journal inode without a journal") => {
+                    self.draft.edit_super(|sb| sb.set_journal_inum(InodeNr::NONE))?;
+                }
+                Some("journal in the file system and outside") => {
+                    self.draft.edit_super(|sb| {
+                        sb.set_journal_uuid([0; 16]);
+                        sb.set_journal_dev(0);
+                    })?;
+                }
+                _ => self.reset_log()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the superblock of an empty log; drops a journal whose inode has no usable map.
+    fn reset_log(&self) -> Result<(), RepairError> {
+        if let Some(log) = self.inside_log() {
+            self.draft.mark_changed();
+            return reset_log(&log).map_err(RepairError::Journal);
+        }
+        let ino = self.survey.volume.superblock.journal_inum();
+        if ino == InodeNr::NONE {
+            return Err(RepairError::Unsupported("a journal outside of the file system"));
+        }
+        match journal_extents(&self.survey.volume.reader, ino) {
+            Ok(extents) if is_gapless(&extents) => self.format_log(&extents),
+            _ => self.drop_journal(ino),
+        }
+    }
+
+    /// Makes an empty journal in the blocks of the old one.
+    fn format_log(&self, extents: &[LogExtent]) -> Result<(), RepairError> {
+        let blocks = extents.iter().map(|extent| extent.len).fold(0, u32::saturating_add);
+        let mut how = FormatLog::new(self.geometry().block_size, blocks);
+        // Blocks of the old log may have any sequence up to now.
+        how.sequence = self.now;
+        self.draft.mark_changed();
+        format_log(&*self.draft.device, extents, &how).map_err(RepairError::Journal)
+    }
+
+    /// Drops a journal, and the orphan file, which needs one.
+    fn drop_journal(&self, ino: InodeNr) -> Result<(), RepairError> {
+        if self.geometry().compat(Compat::ORPHAN_FILE) {
+            self.drop_orphan_file(self.survey.volume.superblock.orphan_file_inum())?;
+        }
+        self.draft.edit_super(|sb| {
+            sb.set_journal_inum(InodeNr::NONE);
+            sb.set_journal_backup(None);
+        })?;
+        let features = Compat::HAS_JOURNAL | Compat::FAST_COMMIT;
+        self.edit_features(|compat, _| compat.remove(features))?;
+        self.clear_inode(ino)
+    }
+
+    pub(super) fn edit_features(
+        &self,
+        edit: impl FnOnce(&mut Compat, &mut Incompat),
+    ) -> Result<(), RepairError> {
+        self.draft.edit_super(|sb| {
+            let mut features = sb.features();
+            edit(&mut features.compat, &mut features.incompat);
+            sb.set_features(features);
+        })
+    }
+}
+
+/// Returns whether extents follow each other without a gap.
+fn is_gapless(extents: &[LogExtent]) -> bool {
+    let mut next = 0;
+    extents.iter().all(|extent| {
+        let follows = extent.logical == next;
+        next = extent.logical.saturating_add(extent.len);
+        follows
+    })
+}

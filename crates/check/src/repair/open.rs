@@ -1,0 +1,161 @@
+//! The start of a repair: superblock, replay of the log in memory.
+
+use super::draft::Draft;
+use super::superblock::{find_copy, is_same_layout, without_contradictions};
+use super::{RepairError, RepairLevel};
+use crate::passes::superblocks::Primary;
+use crate::view::Source;
+use extant_blocks::{BlockDevice, OverlayDevice};
+use extant_format::mmp::{MMP_SEQ_CLEAN, Mmp};
+use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use extant_format::{Compat, Geometry, Incompat, Superblock};
+use extant_journal::offline::reset_log;
+use extant_journal::{Error, Log, recovery};
+use std::sync::Arc;
+
+/// Bound on the changes in memory, in bytes.
+const MAX_BYTES: usize = 1 << 30;
+
+/// Unit in which changes of an external journal are kept, in bytes.
+const JOURNAL_UNIT: usize = 4096;
+
+/// A file system whose log is replayed in memory.
+pub struct Opened {
+    pub device: Arc<dyn BlockDevice>,
+    pub draft: Draft,
+    /// The external journal with its changes.
+    pub journal: Option<Arc<OverlayDevice>>,
+    /// The primary superblock comes from a copy.
+    pub restored: bool,
+    /// The log was replayed, and must be replayed on the device before any other change.
+    pub replayed: bool,
+}
+
+/// Reads the primary superblock; `None` if it has another magic or revision.
+fn primary(device: &dyn BlockDevice) -> Result<Option<Superblock>, RepairError> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+    let superblock = Superblock::parse_unverified(&bytes).ok();
+    Ok(superblock.filter(|sb| sb.rev_level() <= 1))
+}
+
+/// Returns the superblock to repair, and whether it comes from a copy. A primary superblock with a
+/// wrong checksum is believed if no copy tells of another layout.
+fn superblock(device: &dyn BlockDevice) -> Result<(Superblock, bool), RepairError> {
+    let primary = primary(device)?;
+    let is_usable = |sb: &&Superblock| Geometry::new(sb).is_ok();
+    match primary.as_ref().filter(is_usable).cloned() {
+        Some(primary) if primary.verify_checksum().is_ok() => Ok((primary, false)),
+        Some(primary) => match find_copy(device) {
+            Some(copy) if !is_same_layout(&copy, &primary) => Ok((copy, true)),
+            _ => Ok((primary, false)),
+        },
+        None => {
+            let copy = find_copy(device).or_else(|| without_contradictions(primary?));
+            Ok((copy.ok_or(RepairError::NoSuperblock)?, true))
+        }
+    }
+}
+
+impl Opened {
+    /// Opens a file system, and replays its log in memory.
+    pub fn new(
+        device: &Arc<dyn BlockDevice>,
+        journal: Option<&Arc<dyn BlockDevice>>,
+        level: RepairLevel,
+    ) -> Result<Opened, RepairError> {
+        let (superblock, restored) = superblock(&**device)?;
+        let geometry = Geometry::new(&superblock)?;
+        let size = geometry.block_size as usize;
+        let overlay = Arc::new(OverlayDevice::new(device.clone(), size, MAX_BYTES));
+        let draft = Draft::new(overlay);
+        if restored {
+            draft.write(SUPERBLOCK_OFFSET, &superblock.encode())?;
+        }
+        let journal = journal
+            .map(|journal| Arc::new(OverlayDevice::new(journal.clone(), JOURNAL_UNIT, MAX_BYTES)));
+        let mut opened =
+            Opened { device: device.clone(), draft, journal, restored, replayed: false };
+        opened.check_in_use(&superblock, &geometry)?;
+        opened.replay(Primary { superblock, geometry }, level)?;
+        Ok(opened)
+    }
+
+    /// Refuses a file system that another host uses.
+    fn check_in_use(&self, sb: &Superblock, geometry: &Geometry) -> Result<(), RepairError> {
+        let block = sb.mmp_block();
+        if !geometry.incompat(Incompat::MMP) || !geometry.data_range_valid(block, 1) {
+            return Ok(());
+        }
+        let offset = block.0.saturating_mul(geometry.block_size.into());
+        let bytes = self.draft.read(offset, geometry.block_size as usize)?;
+        let seed = geometry.metadata_csum.then_some(geometry.csum_seed);
+        match Mmp::parse(&bytes, seed) {
+            Ok(mmp) if mmp.seq != MMP_SEQ_CLEAN => Err(RepairError::InUse),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the log in the draft; `None` without a journal, or without its device.
+    fn log(&self, primary: &Primary) -> Result<Option<Log>, Error> {
+        let device: Arc<dyn BlockDevice> = self.draft.device.clone();
+        let journal = self.journal.clone().map(|journal| journal as Arc<dyn BlockDevice>);
+        Source { device: &device, journal: journal.as_ref(), as_is: true }.open_log(primary)
+    }
+
+    /// Replays the log. A log that cannot be replayed is dropped if that price may be paid.
+    fn replay(&mut self, primary: Primary, level: RepairLevel) -> Result<(), RepairError> {
+        let sb = &primary.superblock;
+        if !sb.compat().contains(Compat::HAS_JOURNAL) {
+            return Ok(());
+        }
+        let marked = sb.incompat().contains(Incompat::RECOVER);
+        let log = match self.log(&primary) {
+            Ok(None) => return Ok(()),
+            Ok(Some(log)) => log,
+            Err(error) if marked && level == RepairLevel::Safe => {
+                return Err(RepairError::Journal(error));
+            }
+            Err(_) => return self.unmark(marked),
+        };
+        // A copy of the superblock has no mark.
+        if log.needs_recovery() && (marked || self.restored) {
+            self.replay_log(log, &primary.geometry, level)?;
+        }
+        self.unmark(marked)
+    }
+
+    fn replay_log(
+        &mut self,
+        log: Log,
+        geometry: &Geometry,
+        level: RepairLevel,
+    ) -> Result<(), RepairError> {
+        let blocks = self.device.len() >> geometry.block_bits;
+        let replay = match recovery::scan(&log, blocks) {
+            Ok(replay) if !replay.fast_commits().is_empty() => {
+                return Err(RepairError::FastCommits);
+            }
+            Ok(replay) => replay,
+            Err(error) if level == RepairLevel::Safe => return Err(RepairError::Journal(error)),
+            Err(_) => {
+                let dropped = reset_log(&log);
+                return dropped.map_err(RepairError::Journal);
+            }
+        };
+        replay.apply(&*self.draft.device).map_err(RepairError::Journal)?;
+        self.replayed = true;
+        Ok(())
+    }
+
+    fn unmark(&self, marked: bool) -> Result<(), RepairError> {
+        if !marked {
+            return Ok(());
+        }
+        self.draft.edit_super(|sb| {
+            let mut features = sb.features();
+            features.incompat.remove(Incompat::RECOVER);
+            sb.set_features(features);
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! The superblock, and the search for a copy of it.
+
+use super::RepairError;
+use super::draft::Round;
+use crate::finding::Finding;
+use extant_blocks::BlockDevice;
+use extant_format::superblock::SUPERBLOCK_SIZE;
+use extant_format::{Compat, Geometry, GroupNr, Incompat, InodeNr, RoCompat, Superblock};
+
+/// Bytes at the start of the device in which copies of unusual layouts are looked for.
+const MAX_SEARCH: u64 = 256 << 20;
+
+/// Distance of the places that are looked at, in bytes: the smallest block.
+const STEP: u64 = 1024;
+
+/// Bytes that are read at once.
+const CHUNK: u64 = 1 << 20;
+
+/// Returns whether both tell of the same layout.
+pub fn is_same_layout(one: &Superblock, other: &Superblock) -> bool {
+    let layout = |sb: &Superblock| {
+        let blocks = (sb.log_block_size(), sb.blocks_count(), sb.blocks_per_group());
+        (blocks, sb.inodes_per_group(), sb.inode_size(), sb.incompat().bits() & !4, sb.desc_size())
+    };
+    layout(one) == layout(other)
+}
+
+/// Returns the superblock that lies at a byte of the device, if it is a copy for that place.
+fn copy_at(bytes: &[u8], offset: u64) -> Option<Superblock> {
+    let mut copy = Superblock::parse_unverified(bytes).ok()?;
+    copy.verify_checksum().ok()?;
+    let geometry = Geometry::new(&copy).ok()?;
+    let group = (offset >> geometry.block_bits).checked_sub(geometry.first_data_block.into())?;
+    let group = GroupNr(u32::try_from(group.checked_div(geometry.blocks_per_group.into())?).ok()?);
+    let place = geometry.super_block_of(group)?.0.checked_mul(geometry.block_size.into())?;
+    if group.0 == 0 || place != offset || copy.rev_level() > 1 {
+        return None;
+    }
+    copy.set_block_group_nr(0);
+    Some(copy)
+}
+
+/// Returns a superblock whose features exclude each other without the one that can be missed.
+pub fn without_contradictions(mut sb: Superblock) -> Option<Superblock> {
+    let mut features = sb.features();
+    if !features.incompat.contains(Incompat::META_BG) {
+        return None;
+    }
+    if features.compat.contains(Compat::RESIZE_INODE) {
+        features.compat.remove(Compat::RESIZE_INODE);
+        sb.set_reserved_gdt_blocks(0);
+    } else {
+        features.incompat.remove(Incompat::META_BG);
+        sb.set_first_meta_bg(0);
+    }
+    sb.set_features(features);
+    Geometry::new(&sb).is_ok().then_some(sb)
+}
+
+/// Finds a valid copy of the superblock: at the places of usual layouts, then anywhere in the first
+/// [`MAX_SEARCH`] bytes.
+pub fn find_copy(device: &dyn BlockDevice) -> Option<Superblock> {
+    let usual = [1u64, 3, 5, 7, 9, 25, 27, 49].into_iter().flat_map(|group| {
+        (10..=16).map(move |bits: u32| {
+            let size = 1u64 << bits;
+            let first = u64::from(bits == 10);
+            size.saturating_mul(8).saturating_mul(group).saturating_add(first).saturating_mul(size)
+        })
+    });
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    for offset in usual {
+        if device.read_exact_at(&mut bytes, offset).is_ok()
+            && let Some(copy) = copy_at(&bytes, offset)
+        {
+            return Some(copy);
+        }
+    }
+    let end = device.len().min(MAX_SEARCH);
+    let mut chunk = vec![0; CHUNK as usize];
+    for start in (0..end).step_by(CHUNK as usize) {
+        let len = end.saturating_sub(start).min(CHUNK) as usize;
+        let Some(chunk) = chunk.get_mut(..len) else { continue };
+        if device.read_exact_at(chunk, start).is_err() {
+            continue;
+        }
+        for (nr, piece) in (0u64..).zip(chunk.chunks_exact(STEP as usize)) {
+            let offset = start.saturating_add(nr.saturating_mul(STEP));
+            if let Some(copy) = copy_at(piece, offset) {
+                return Some(copy);
+            }
+        }
+    }
+    None
+}
+
+/// The first ordinary inode and the bytes of an inode in revision 0.
+const OLD_FIRST_INO: u32 = 11;
+const OLD_INODE_SIZE: u16 = 128;
+
+/// The extra size of inodes that covers all fields.
+const EXTRA_ISIZE: u16 = 32;
+
+impl Round<'_> {
+    /// Sets fields of the superblock to possible values, and seals it.
+    pub fn repair_superblock(&self, found: &[Finding]) -> Result<(), RepairError> {
+        let room = self.geometry().inode_size.saturating_sub(128) & !3;
+        let fields: Vec<&str> = found.iter().filter_map(|finding| finding.place.field).collect();
+        let now = u64::from(self.now);
+        self.draft.edit_super(|sb| {
+            for field in fields {
+                match field {
+                    "required extra inode size" => sb.set_min_extra_isize(EXTRA_ISIZE.min(room)),
+                    "wanted extra inode size" => sb.set_want_extra_isize(EXTRA_ISIZE.min(room)),
+                    "reserved blocks" => sb.set_r_blocks_count(sb.blocks_count() / 20),
+                    "last mount" => sb.set_mtime(now),
+                    "last write" => sb.set_wtime(now),
+                    "clusters per group" => sb.set_clusters_per_group(sb.blocks_per_group()),
+                    "user quota inode" => sb.set_usr_quota_inum(InodeNr::NONE),
+                    "group quota inode" => sb.set_grp_quota_inum(InodeNr::NONE),
+                    "project quota inode" => sb.set_prj_quota_inum(InodeNr::NONE),
+                    "large_file" => add_ro_compat(sb, RoCompat::LARGE_FILE),
+                    _ => {}
+                }
+            }
+        })
+    }
+}
+
+/// Adds a feature. Revision 0 has none.
+pub fn add_ro_compat(sb: &mut Superblock, feature: RoCompat) {
+    if sb.rev_level() == 0 {
+        sb.set_rev_level(1);
+        sb.set_first_ino(OLD_FIRST_INO);
+        sb.set_inode_size(OLD_INODE_SIZE);
+    }
+    let mut features = sb.features();
+    features.ro_compat.insert(feature);
+    sb.set_features(features);
+}

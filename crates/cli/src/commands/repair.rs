@@ -1,0 +1,228 @@
+//! `extant repair`: damage removed, wholly or not at all.
+
+use super::check::{object, open_for_reading};
+use crate::context::Context;
+use crate::failure::{At, Failure, Result};
+use crate::image::ImageArgs;
+use crate::interrupt::Interrupt;
+use crate::text::count;
+use extant_check::Finding;
+use extant_check::repair::{Repair, RepairError, RepairLevel, RepairPlan, restore};
+use extant_engine::OpenOptions;
+use extant_engine::device::{BlockDevice, image_spec};
+use serde_json::json;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Repair a file system.
+///
+/// The repair is planned in memory. It is written only if a check of its result finds nothing, in
+/// one transaction of the journal: a failure or a power cut leaves the old state or the new one.
+/// Without a journal a power cut may leave a part of it, which another run completes. Prints a line
+/// for each finding that is repaired. Exit codes are those of fsck(8): 0 nothing to repair, 1
+/// repaired, 4 damage is left and nothing was changed, 8 the image cannot be opened or written, 32
+/// interrupted.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Image file or block device, with @OFFSET or @pN for a part of it
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// Wait until no other program uses the image
+    #[arg(long)]
+    wait: bool,
+    /// Image file or block device of the journal, where the file system has an external one
+    #[arg(long, value_name = "PATH")]
+    journal: Option<PathBuf>,
+    /// Price of the repair: `safe` changes only facts that follow from undamaged structures;
+    /// `lossy` removes damaged entries, extents, attributes and inodes, too
+    #[arg(long, value_enum, default_value_t = Level::Safe)]
+    level: Level,
+    /// Plan the repair in memory only, and print it
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+    /// Save the old content of all changed blocks in a new file first
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    undo: Option<PathBuf>,
+    /// Take a repair back: write the blocks of its undo file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "undo", "level"])]
+    restore: Option<PathBuf>,
+}
+
+/// The price of a repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Level {
+    Safe,
+    Lossy,
+}
+
+/// Exit codes of fsck(8).
+const REPAIRED: u8 = 1;
+const DAMAGED: u8 = 4;
+const OPERATIONAL: u8 = 8;
+const CANCELED: u8 = 32;
+
+/// Runs the command. Its failures have no code that says "repaired".
+pub fn run(args: &Args, context: &Context) -> Result {
+    repair(args, context)?.map_or(Ok(()), |code| Err(Failure::told().with_exit_code(code)))
+}
+
+/// Repairs. Returns the exit code of a repair that is none of a failure.
+fn repair(args: &Args, context: &Context) -> Result<Option<u8>> {
+    attempt(args, context).map_err(|failure| match failure.exit_code() {
+        DAMAGED | CANCELED => failure,
+        _ => failure.with_exit_code(OPERATIONAL),
+    })
+}
+
+fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
+    let image = ImageArgs {
+        image: args.image.clone(),
+        wait: args.wait,
+        journal: args.journal.clone(),
+        memory: None,
+    };
+    let open = |path: &Path| {
+        if args.dry_run { open_for_reading(&image, path) } else { open_for_writing(&image, path) }
+    };
+    let device = open(&args.image)?;
+    if let Some(file) = &args.restore {
+        return take_back(&image, context, &*device, file).map(|()| None);
+    }
+    let interrupt = Interrupt::register().at("signals")?;
+    let level = match args.level {
+        Level::Safe => RepairLevel::Safe,
+        Level::Lossy => RepairLevel::Lossy,
+    };
+    let mut repair = Repair::new(device).level(level).threads(context.thread_count());
+    repair = repair.interrupt(interrupt.flag());
+    if let Some(path) = &args.journal {
+        repair = repair.journal(open(path)?);
+    }
+    let mut found = Vec::new();
+    match repair.plan(&mut |finding| found.push(finding)) {
+        Ok(plan) => carry_out(args, &image, context, (&plan, &found)),
+        Err(error) => Err(refuse(&image, context, &error)),
+    }
+}
+
+fn open_for_writing(image: &ImageArgs, path: &Path) -> Result<Arc<dyn BlockDevice>> {
+    let opened = OpenOptions::new().wait(image.wait).device_of(&image_spec(path));
+    opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))
+}
+
+/// Prints the plan, and makes the repair unless it is a dry run.
+fn carry_out(
+    args: &Args,
+    image: &ImageArgs,
+    context: &Context,
+    (plan, found): (&RepairPlan, &[Finding]),
+) -> Result<Option<u8>> {
+    let name = image.name();
+    let blocks = plan.changed_blocks().map_err(|error| failure(image, &error))?;
+    if !args.dry_run && blocks > 0 {
+        if let Some(path) = &args.undo {
+            save_undo(plan, path)?;
+        }
+        plan.apply().map_err(|error| failure(image, &error))?;
+    }
+    print(
+        context,
+        found,
+        json!({
+            "repaired": blocks > 0 && !args.dry_run,
+            "dry_run": args.dry_run,
+            "findings": found.len(),
+            "blocks": blocks,
+        }),
+    )?;
+    if blocks == 0 {
+        context.note(format_args!("{name}: nothing to repair"));
+        return Ok(None);
+    }
+    let would = if args.dry_run { "would have repaired" } else { "repaired" };
+    let (findings, changed) = (count(found.len() as u64, "finding"), count(blocks, "block"));
+    context.note(format_args!("{name}: {would} {findings}, {changed} changed"));
+    Ok(Some(if args.dry_run { DAMAGED } else { REPAIRED }))
+}
+
+/// Prints findings as lines or as a JSON document, which ends with a summary.
+fn print(context: &Context, found: &[Finding], summary: serde_json::Value) -> Result {
+    let mut out = BufWriter::new(io::stdout().lock());
+    if context.json {
+        let mut array = context.array(out);
+        found.iter().try_for_each(|finding| array.push(&object(finding)))?;
+        array.push(&json!({ "summary": summary }))?;
+        return Ok(array.finish()?);
+    }
+    for finding in found {
+        writeln!(out, "{finding}; repair: {}", finding.repair().name())?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Saves the undo file, which is durable when the call returns.
+fn save_undo(plan: &RepairPlan, path: &Path) -> Result {
+    let shown = path.display().to_string();
+    let file = File::options().write(true).create_new(true).open(path).at(&shown)?;
+    let mut out = BufWriter::new(file);
+    let saved = plan.save_undo(&mut out).map_err(io::Error::other);
+    let saved = saved.and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error));
+    saved.and_then(|file| file.sync_all()).at(&shown)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    File::open(folder).and_then(|folder| folder.sync_all()).at(folder.display().to_string())
+}
+
+fn take_back(
+    image: &ImageArgs,
+    context: &Context,
+    device: &dyn BlockDevice,
+    path: &Path,
+) -> Result {
+    let mut file = BufReader::new(File::open(path).at(path.display().to_string())?);
+    let blocks = restore(device, &mut file).map_err(|error| failure(image, &error))?;
+    context.note(format_args!("{}: took back {}", image.name(), count(blocks, "block")));
+    Ok(())
+}
+
+/// A failure of the device, or of the writes.
+fn failure(image: &ImageArgs, error: &RepairError) -> Failure {
+    let name = image.name();
+    let advice = match error {
+        RepairError::Apply(extant_check::repair::OfflineError::InLog(_)) => {
+            format!("; `extant recover {name}` completes it")
+        }
+        RepairError::Partly(_) => "; run it again".into(),
+        _ => String::new(),
+    };
+    Failure::new(format_args!("{name}: {error}{advice}")).with_exit_code(OPERATIONAL)
+}
+
+/// Turns an error of planning into a failure that names object, cause and remedy.
+fn refuse(image: &ImageArgs, context: &Context, error: &RepairError) -> Failure {
+    let name = image.name();
+    let (left, advice) = match error {
+        RepairError::NeedsLossy(found) => (
+            found.as_slice(),
+            "; `--level lossy --undo FILE` repairs them at the price of damaged parts",
+        ),
+        RepairError::Remaining(found) => (found.as_slice(), "; `e2fsck -fy` may repair a copy"),
+        RepairError::FastCommits => (&[][..], "; run `extant recover` first"),
+        RepairError::Journal(_) => (&[][..], "; `--level lossy` drops its changes"),
+        RepairError::NoSpace => (&[][..], "; make the image larger, or repair a copy of it"),
+        _ => (&[][..], ""),
+    };
+    let summary = json!({ "repaired": false, "findings": left.len(), "blocks": 0 });
+    if let Err(failure) = print(context, left, summary) {
+        return failure;
+    }
+    let code = match error {
+        RepairError::Interrupted => CANCELED,
+        RepairError::Io(_) | RepairError::InUse => OPERATIONAL,
+        _ => DAMAGED,
+    };
+    let message = format!("{name}: nothing was changed: {error}{advice}");
+    Failure::new(message).with_exit_code(code)
+}
