@@ -115,6 +115,8 @@ impl Round<'_> {
                 let flags = InodeFlags::EXTENTS | InodeFlags::INDEX | InodeFlags::INLINE_DATA;
                 self.edit_inode(ino, |inode| inode.flags.remove(flags))
             }
+            // A deleted inode may have fields that cannot be read.
+            Code::DeletionTime if self.inode(ino).is_err() => self.clear_inode(ino),
             Code::DeletionTime => {
                 let time = if finding.expected == Some(0) { 0 } else { self.now };
                 self.edit_inode(ino, |inode| inode.dtime = time)

@@ -5,6 +5,7 @@ use super::draft::Round;
 use crate::finding::{Finding, FindingCode, FindingPlace, Findings};
 use crate::maps::Runs;
 use crate::passes::orphans::collect;
+use extant_format::inode::RawInode;
 use extant_format::{Compat, InodeFlags, InodeNr, RoCompat, orphan};
 
 impl Round<'_> {
@@ -21,10 +22,11 @@ impl Round<'_> {
     }
 
     fn process_orphan(&self, ino: InodeNr) -> Result<(), RepairError> {
-        let inode = self.inode(ino)?;
-        if inode.links == 0 {
+        if RawInode::read(&self.slot(ino)?).links.get() == 0 {
             return self.clear_inode(ino);
         }
+        // Fields of a damaged inode are repaired later.
+        let Ok(inode) = self.inode(ino) else { return Ok(()) };
         self.edit_inode(ino, |inode| inode.dtime = 0)?;
         let keeps = InodeFlags::INLINE_DATA | InodeFlags::VERITY;
         if !inode.is_regular() || inode.flags.intersects(keeps) {
@@ -94,7 +96,8 @@ impl Round<'_> {
             match (finding.place.inode, finding.place.field) {
                 (Some(ino), Some("next orphan")) => {
                     let ino = InodeNr(ino);
-                    if self.inode(ino)?.links == 0 {
+                    let reserved = ino.0 < self.geometry().first_ino;
+                    if self.inode(ino)?.links == 0 && !reserved {
                         self.clear_inode(ino)?;
                     } else {
                         self.edit_inode(ino, |inode| inode.dtime = 0)?;

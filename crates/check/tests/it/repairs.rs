@@ -196,7 +196,7 @@ fn crashed_images_are_recovered_and_repaired() {
 
 /// Repairs mutants, and counts the results.
 fn repair_mutants(seeds: &[Seed], numbers: Range<u64>) {
-    let (mut done, mut clean, mut refused) = (0, 0, 0);
+    let (mut done, mut clean, mut refused, mut wrong) = (0, 0, 0, Vec::new());
     for number in numbers {
         let seed = &seeds[number as usize % seeds.len()];
         let mut bytes = seed.bytes.clone();
@@ -204,9 +204,10 @@ fn repair_mutants(seeds: &[Seed], numbers: Range<u64>) {
         match repair(&bytes, RepairLevel::Lossy) {
             Repaired::Clean => clean += 1,
             Repaired::Done(bytes) => {
-                let objection = objection(&bytes);
-                assert_eq!(objection, None, "mutant {number} of {}, {what}", seed.name);
                 done += 1;
+                if let Some(objection) = objection(&bytes) {
+                    wrong.push(format!("mutant {number} of {}, {what}: {objection}", seed.name));
+                }
             }
             Repaired::Refused(why) => {
                 println!("mutant {number} of {}, {what}: {why}", seed.name);
@@ -215,6 +216,7 @@ fn repair_mutants(seeds: &[Seed], numbers: Range<u64>) {
         }
     }
     println!("{done} repaired, {clean} without damage, {refused} refused");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(done > 0 && refused * 10 < done, "{refused} refused, {done} repaired");
 }
 

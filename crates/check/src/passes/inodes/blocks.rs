@@ -188,10 +188,10 @@ impl InodePass<'_> {
             self.bad_size(subject, least, scan);
         }
         let by_extents = inode.flags.contains(InodeFlags::EXTENTS);
-        let blocks = if by_extents { 1 << 32 } else { max_blocks(geometry.block_size) };
+        let blocks = if by_extents { (1 << 32) - 1 } else { max_blocks(geometry.block_size) };
         let most = blocks.saturating_mul(block);
         if inode.size > most {
-            self.bad_size(subject, most, scan);
+            self.bad_size(subject, written_end.saturating_mul(block), scan);
         }
         self.check_large(subject, scan);
     }

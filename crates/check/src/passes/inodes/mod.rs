@@ -243,11 +243,7 @@ impl InodePass<'_> {
         let unknown =
             is_ambiguous(sb.wtime()) || is_ambiguous(sb.mtime()) || made != 0 && is_ambiguous(made);
         let listed = self.orphans.contains(&ino.0);
-        if ino != InodeNr::BAD_BLOCKS
-            && !unknown
-            && !listed
-            && (1..count).contains(&raw.dtime.get())
-        {
+        if !unknown && !listed && (1..count).contains(&raw.dtime.get()) {
             let place = FindingPlace::inode(ino).field("next orphan");
             let finding = Finding::new(FindingCode::OrphanRecord, place);
             scan.findings.push(finding.found(raw.dtime.get()));

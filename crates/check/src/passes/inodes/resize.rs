@@ -14,7 +14,8 @@ impl InodePass<'_> {
             return;
         }
         let inode = subject.inode;
-        if inode.links != 0 || inode.blocks != 0 || pointer(&inode.i_block, 0) != 0 {
+        let mut slots = (0..=TIND).map(|slot| pointer(&inode.i_block, slot));
+        if inode.links != 0 || inode.blocks != 0 || slots.any(|block| block != 0) {
             scan.findings.add(FindingCode::ReservedInode, subject.place());
         }
     }
