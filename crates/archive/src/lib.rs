@@ -1,4 +1,4 @@
-//! Sources of ext4 images: tar archives and images of containers.
+//! Sources of ext4 images: directories, tar archives and images of containers.
 //!
 //! A [`Loader`] adds them to an [`extant_image::Tree`], in the order of the calls. Archives are
 //! plain or compressed by gzip, zstd, xz or bzip2, which the first bytes show.
@@ -9,19 +9,23 @@ mod ahead;
 mod blobs;
 mod codec;
 mod digest;
+mod directory;
 mod error;
 mod files;
 mod layer;
 mod loader;
 mod members;
 mod oci;
+mod patterns;
 mod spool;
 mod stream;
 mod tar;
 
+pub use directory::ScanOptions;
 pub use error::{Error, Result};
 pub use loader::{Input, Loader};
 pub use oci::{Container, Platform, Selection};
+pub use patterns::Patterns;
 
 /// The examples of the README are tests, too.
 #[cfg(doctest)]

@@ -6,6 +6,7 @@ use crate::codec::{Compression, Decoded, decode};
 use crate::digest::{Digest, Hashing};
 use crate::error::{Error, Result};
 use crate::members::{Adder, Markers, Place, Rules};
+use crate::patterns::Patterns;
 use crate::spool::Spool;
 use crate::stream::{Section, Sequential};
 use crate::tar::{EndMark, TarReader};
@@ -53,6 +54,18 @@ impl<'t> Loader<'t> {
     /// Returns the tree.
     pub fn tree(&mut self) -> &mut Tree {
         self.tree
+    }
+
+    /// Removes the entries that patterns match, with everything below them. Hard links to them keep
+    /// their content.
+    ///
+    /// # Errors
+    /// None that a tree of valid entries has.
+    pub fn exclude(&mut self, patterns: &Patterns) -> Result<()> {
+        let paths = self.tree.walk().map(|entry| entry.path);
+        let gone: Vec<Vec<u8>> = paths.filter(|path| patterns.matches(path)).collect();
+        gone.iter().try_for_each(|path| self.tree.remove(path).map(drop))?;
+        Ok(())
     }
 
     /// Adds the members of a tar archive. `name` names it in errors.

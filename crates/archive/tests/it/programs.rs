@@ -46,7 +46,12 @@ touch -d '2002-02-02 02:02:02.123456789' large; touch -d '1960-01-01 00:00:00.5'
 find . -type d -exec touch -d '2011-11-11 11:11:11.25' {} +
 "#;
 
-fn sources(scripts: &[&str]) -> TempDir {
+/// Returns a directory with the tree in `source`, of everything that PAX holds.
+pub fn sources() -> TempDir {
+    made_by(&[SCRIPT, MORE])
+}
+
+fn made_by(scripts: &[&str]) -> TempDir {
     let directory = TempDir::new().unwrap();
     for script in scripts {
         run("sh", &["-c", script], directory.path());
@@ -80,7 +85,7 @@ fn assert_equals_extraction(directory: &TempDir, archive: &str, subject: &str) -
 
 #[test]
 fn archives_of_gnu_tar_equal_their_extraction() {
-    let directory = sources(&[SCRIPT]);
+    let directory = made_by(&[SCRIPT]);
     // The format v7 has neither devices nor long names.
     let v7 = [
         "--format=v7",
@@ -109,7 +114,7 @@ fn archives_of_gnu_tar_equal_their_extraction() {
 
 #[test]
 fn attributes_of_pax_equal_their_extraction() {
-    let directory = sources(&[SCRIPT, MORE]);
+    let directory = sources();
     let all = ["--xattrs", "--xattrs-include=*", "--acls", "--format=posix"];
     let cases: [&[&str]; 5] = [
         &[],
@@ -134,7 +139,7 @@ fn archives_of_bsdtar_equal_the_source() {
     // bsdtar writes a wrong fraction for times before 1970.
     let after_1970 = "touch -d '1971-01-01' source/hole; touch -d '2011-11-11' source";
     for (format, scripts) in [("pax", &[SCRIPT, MORE, after_1970][..]), ("gnutar", &[SCRIPT])] {
-        let directory = sources(scripts);
+        let directory = made_by(scripts);
         let option = format!("--format={format}");
         let all = [&option, "-cf", "a.tar", "-C", "source", "."];
         run("bsdtar", &all, directory.path());
@@ -150,7 +155,7 @@ fn archives_of_bsdtar_equal_the_source() {
 
 #[test]
 fn archives_of_python_equal_their_extraction() {
-    let directory = sources(&[SCRIPT]);
+    let directory = made_by(&[SCRIPT]);
     for format in ["GNU_FORMAT", "PAX_FORMAT"] {
         let program = format!(
             "import tarfile\n\
@@ -164,7 +169,7 @@ fn archives_of_python_equal_their_extraction() {
 
 #[test]
 fn compressed_archives_and_streams_are_equal() {
-    let directory = sources(&[SCRIPT, MORE]);
+    let directory = sources();
     let path = |name: &str| directory.path().join(name);
     let all = ["--xattrs", "--xattrs-include=*", "--acls", "--format=posix", "--sparse"];
     let all = [&["-cf", "a.tar", "-C", "source"], &all[..], &["."]].concat();
@@ -220,7 +225,7 @@ fn error(path: &Path) -> String {
 
 #[test]
 fn an_archive_that_changes_is_an_error() {
-    let directory = sources(&["mkdir source; printf 12345 > source/f; tar cf a.tar -C source f"]);
+    let directory = made_by(&["mkdir source; printf 12345 > source/f; tar cf a.tar -C source f"]);
     let path = directory.path().join("a.tar");
     let tree = load(&path);
     assert_eq!(tree.read(b"f").unwrap(), b"12345");

@@ -146,6 +146,12 @@ impl OtherTimes {
         }
     }
 
+    pub(super) fn limit(&mut self, latest: Timestamp) {
+        for time in self.times.values_mut().flatten().flatten() {
+            *time = (*time).min(latest);
+        }
+    }
+
     /// Returns the access and the change time, if they are set.
     pub(super) fn get(&self, node: NodeId) -> [Option<Timestamp>; 2] {
         self.times.get(&node).copied().unwrap_or_default()

@@ -258,6 +258,21 @@ impl Tree {
         self.enter(path, (parent, name), node)
     }
 
+    /// Gives all nodes an owner and a group.
+    pub fn set_owners(&mut self, uid: u32, gid: u32) {
+        for node in &mut self.nodes {
+            (node.uid, node.gid) = (uid, gid);
+        }
+    }
+
+    /// Replaces later times by `latest`.
+    pub fn limit_times(&mut self, latest: Timestamp) {
+        for node in &mut self.nodes {
+            node.mtime = node.mtime.min(latest);
+        }
+        self.times.limit(latest);
+    }
+
     /// Returns whether an entry is at the path. Symlinks before the last name are followed inside
     /// the image.
     pub fn contains(&self, path: &[u8]) -> bool {

@@ -1,0 +1,307 @@
+//! Directories of the host as sources.
+//!
+//! The scan reads names and attributes; content is read when the image is written. Entries of a
+//! directory are reached through its descriptor, whose identity is compared with the one that its
+//! parent had: a program that replaces directories by symlinks meanwhile cannot add files from
+//! elsewhere.
+
+mod files;
+mod xattrs;
+
+use crate::error::{Error, Result};
+use crate::loader::Loader;
+use crate::patterns::Patterns;
+use extant_format::{Printable, Timestamp};
+use extant_image::{Attributes, DataRange, EntryKind, FileContent, SourceId, Tree};
+use files::{HostFiles, HostSource, state};
+use rustix::fs::{Access, Mode, OFlags, SeekFrom};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use xattrs::XattrReader;
+
+/// Maximum number of unreadable files in a message.
+const MAX_NAMED: usize = 10;
+
+/// Options of a scan.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ScanOptions {
+    /// Entries to leave out; directories with everything below them.
+    pub exclude: Patterns,
+    /// Whether directories of other file systems are left empty.
+    pub one_file_system: bool,
+    /// Device and inode number of a file to leave out: the image that is made.
+    pub output: Option<(u64, u64)>,
+}
+
+impl Loader<'_> {
+    /// Adds the content of a directory to the root, and its attributes to the root.
+    ///
+    /// Extended attributes that belong to the host's file system, such as `btrfs.compression`, are
+    /// left out.
+    ///
+    /// # Errors
+    /// [`Error`] with the path on the host; all unreadable files are found before.
+    pub fn add_directory(&mut self, directory: &Path, options: &ScanOptions) -> Result<()> {
+        let found = std::fs::metadata(directory).map_err(|error| at(directory, error))?;
+        let shared = Arc::new(HostSource::default());
+        let source = self.tree.add_source(shared.clone());
+        let mut scan = Scan {
+            tree: self.tree,
+            options,
+            source,
+            device: found.dev(),
+            files: HostFiles::default(),
+            links: HashMap::new(),
+            xattrs: XattrReader::default(),
+            unreadable: Vec::new(),
+        };
+        let done = scan.all(directory, &found);
+        let (files, unreadable) = (scan.files, scan.unreadable);
+        // Also after a failure: files in the tree refer to the source.
+        let _ = shared.0.set(files);
+        done?;
+        refuse(&unreadable)
+    }
+}
+
+/// Returns an error about a path of the host.
+fn at(path: &Path, error: io::Error) -> Error {
+    Error::from(error).in_source(Printable(path.as_os_str().as_bytes()))
+}
+
+/// Fails if files are unreadable.
+fn refuse(unreadable: &[PathBuf]) -> Result<()> {
+    if unreadable.is_empty() {
+        return Ok(());
+    }
+    let named = unreadable.iter().take(MAX_NAMED);
+    let named: Vec<String> =
+        named.map(|path| Printable(path.as_os_str().as_bytes()).to_string()).collect();
+    let more = match unreadable.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Err(Error::new(format_args!(
+        "{}{more}: permission denied; build as the owner or as root, or exclude them",
+        named.join(", ")
+    )))
+}
+
+/// A directory that is still to be read.
+struct Pending {
+    host: PathBuf,
+    /// Path in the image.
+    path: Vec<u8>,
+    /// Device and inode number.
+    identity: (u64, u64),
+}
+
+/// An entry of a directory.
+struct Found<'a> {
+    host: &'a Path,
+    /// Path through the descriptor of the directory.
+    at: &'a Path,
+    name: &'a OsStr,
+    data: Metadata,
+}
+
+struct Scan<'a> {
+    tree: &'a mut Tree,
+    options: &'a ScanOptions,
+    source: SourceId,
+    /// Device of the top.
+    device: u64,
+    files: HostFiles,
+    /// First path and state of each file with several names, by device and inode number.
+    links: HashMap<(u64, u64), (Vec<u8>, u64)>,
+    xattrs: XattrReader,
+    unreadable: Vec<PathBuf>,
+}
+
+impl Scan<'_> {
+    fn all(&mut self, top: &Path, data: &Metadata) -> Result<()> {
+        if !data.is_dir() {
+            return Err(at(top, io::ErrorKind::NotADirectory.into()));
+        }
+        let attributes = self.attributes(top, top, data)?;
+        self.tree.add(b"", &attributes, EntryKind::Directory)?;
+        let identity = (data.dev(), data.ino());
+        // The path of the top may be a symlink or end with one; its entries may not.
+        let host = std::fs::canonicalize(top).map_err(|error| at(top, error))?;
+        let mut pending = vec![Pending { host, path: Vec::new(), identity }];
+        while let Some(next) = pending.pop() {
+            self.directory(next, &mut pending)?;
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, place: Pending, pending: &mut Vec<Pending>) -> Result<()> {
+        let Pending { host, path, identity } = place;
+        let Some(directory) = self.readable(open_directory(&host), &host)? else { return Ok(()) };
+        let failed = |error| at(&host, error);
+        let data = directory.metadata().map_err(failed)?;
+        if (data.dev(), data.ino()) != identity {
+            return Err(failed(io::Error::other("replaced by another directory meanwhile")));
+        }
+        let through = through(&directory, &host);
+        self.files.directories.push(host.clone());
+        for name in names(&through).map_err(failed)? {
+            let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
+            let path = [&path[..], slash, name.as_bytes()].concat();
+            if self.options.exclude.matches(&path) {
+                continue;
+            }
+            let (host, through) = (host.join(&name), through.join(&name));
+            let data = std::fs::symlink_metadata(&through).map_err(|error| at(&host, error))?;
+            let identity = (data.dev(), data.ino());
+            if self.options.output == Some(identity) {
+                continue;
+            }
+            let elsewhere = self.options.one_file_system && data.dev() != self.device;
+            let descend = data.is_dir() && !elsewhere;
+            self.entry(&path, Found { host: &host, at: &through, name: &name, data })?;
+            if descend {
+                pending.push(Pending { host, path, identity });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an entry, or a further name of one that is there.
+    fn entry(&mut self, path: &[u8], found: Found<'_>) -> Result<()> {
+        let data = &found.data;
+        if !data.is_dir() && data.nlink() > 1 {
+            let state = state(data);
+            let identity = (data.dev(), data.ino());
+            let (first, first_state) =
+                self.links.entry(identity).or_insert_with(|| (Vec::new(), state));
+            if !first.is_empty() {
+                if *first_state != state {
+                    return Err(at(found.host, io::Error::other("changed while it was read")));
+                }
+                return Ok(self.tree.hard_link(path, first)?);
+            }
+            *first = path.to_vec();
+        }
+        let attributes = self.attributes(found.host, found.at, data)?;
+        let kind = self.kind(&found)?;
+        Ok(self.tree.add(path, &attributes, kind)?)
+    }
+
+    fn kind(&mut self, found: &Found<'_>) -> Result<EntryKind> {
+        let kind = found.data.file_type();
+        let rdev = found.data.rdev();
+        let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+        Ok(if kind.is_dir() {
+            EntryKind::Directory
+        } else if kind.is_symlink() {
+            let target = std::fs::read_link(found.at).map_err(|error| at(found.host, error))?;
+            EntryKind::Symlink(target.as_os_str().as_bytes().to_vec())
+        } else if kind.is_char_device() {
+            EntryKind::CharDevice(major, minor)
+        } else if kind.is_block_device() {
+            EntryKind::BlockDevice(major, minor)
+        } else if kind.is_fifo() {
+            EntryKind::Fifo
+        } else if kind.is_socket() {
+            EntryKind::Socket
+        } else {
+            EntryKind::File(self.file(found)?)
+        })
+    }
+
+    fn file(&mut self, found: &Found<'_>) -> Result<FileContent> {
+        let (source, size) = (self.source, found.data.size());
+        let position = self.files.push(found.name.as_bytes(), &found.data);
+        let whole = FileContent::Whole { source, position, size };
+        if size == 0 {
+            return Ok(whole);
+        }
+        // Opening each file takes longer than to ask.
+        let access = rustix::fs::access(found.at, Access::READ_OK).map_err(io::Error::from);
+        let has_holes = found.data.blocks().saturating_mul(512) < size;
+        if self.readable(access, found.host)?.is_none() || !has_holes {
+            return Ok(whole);
+        }
+        let ranges = files::open(found.at).and_then(|file| data_ranges(&file, position, size));
+        let ranges = ranges.map_err(|error| at(found.host, error))?;
+        let all = ranges.iter().map(|range| range.len).sum::<u64>() == size;
+        Ok(if all { whole } else { FileContent::Sparse { source, size, ranges } })
+    }
+
+    fn attributes(&mut self, host: &Path, through: &Path, data: &Metadata) -> Result<Attributes> {
+        let xattrs = self.xattrs.read(through);
+        let xattrs = self.readable(xattrs, host)?.unwrap_or_default();
+        Ok(Attributes {
+            mode: (data.mode() & 0o7777) as u16,
+            uid: data.uid(),
+            gid: data.gid(),
+            mtime: Timestamp::new(data.mtime(), data.mtime_nsec() as u32),
+            xattrs,
+            ..Attributes::default()
+        })
+    }
+
+    /// Notes a file for which a permission is missing, and returns `None` then.
+    fn readable<T>(&mut self, result: io::Result<T>, host: &Path) -> Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                if self.unreadable.last().is_none_or(|last| last != host) {
+                    self.unreadable.push(host.to_path_buf());
+                }
+                Ok(None)
+            }
+            Err(error) => Err(at(host, error)),
+        }
+    }
+}
+
+fn open_directory(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+/// Returns a path to an open directory that does not depend on its names.
+fn through(directory: &File, host: &Path) -> PathBuf {
+    if cfg!(target_os = "linux") {
+        PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
+    } else {
+        host.to_path_buf()
+    }
+}
+
+/// Returns the names in a directory, sorted by their bytes: the host's order has no influence.
+fn names(directory: &Path) -> io::Result<Vec<OsString>> {
+    let names = std::fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.file_name()));
+    let mut names = names.collect::<io::Result<Vec<_>>>()?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Returns the ranges of a file that are no holes.
+fn data_ranges(file: &File, position: u64, size: u64) -> io::Result<Vec<DataRange>> {
+    let mut ranges = Vec::new();
+    let mut next = 0;
+    while next < size {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(next)) {
+            Err(rustix::io::Errno::NXIO) => break,
+            start => start?,
+        };
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(size);
+        if end <= start {
+            break;
+        }
+        ranges.push(DataRange { start, len: end - start, position, skip: start });
+        next = end;
+    }
+    Ok(ranges)
+}
