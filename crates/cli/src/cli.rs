@@ -26,6 +26,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Mkfs(Box<mkfs::Args>),
+    Build(Box<build::Args>),
     Mount(mount::Args),
     Info(info::Args),
     Ls(ls::Args),
@@ -58,6 +59,7 @@ impl Command {
     fn run(&self, context: &Context) -> Result {
         match self {
             Command::Mkfs(args) => mkfs::run(args, context),
+            Command::Build(args) => build::run(args, context),
             Command::Mount(args) => mount::run(args, context),
             Command::Info(args) => info::run(args, context),
             Command::Ls(args) => ls::run(args, context),

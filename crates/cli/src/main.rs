@@ -5,6 +5,7 @@
 //! see [`helper`].
 #![forbid(unsafe_code)]
 
+mod build;
 mod cli;
 mod commands;
 mod context;
@@ -15,6 +16,7 @@ mod holders;
 mod image;
 mod interrupt;
 mod json;
+mod layout;
 mod log;
 mod mounting;
 mod ordered;

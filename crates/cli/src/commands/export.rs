@@ -10,6 +10,7 @@ use crate::copy::output::Output;
 use crate::copy::tree::Tree;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ReadArgs, inside, root_path, unless_slash};
+use crate::layout::epoch;
 use extant_engine::{FileType, Fs, Node};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -163,13 +164,4 @@ fn to_oci(context: &Context, source: Source<'_>, dest: &Path, args: &Args) -> Re
     job.finish_with(
         digests.into_iter().map(|(name, digest)| (name.into(), digest.into())).collect(),
     )
-}
-
-/// Returns the time that `SOURCE_DATE_EPOCH` sets for reproducible output, in seconds since 1970.
-pub fn epoch() -> Result<Option<i64>> {
-    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
-    let number = text.to_str().and_then(|text| text.parse().ok()).filter(|sec| *sec >= 0);
-    number.map(Some).ok_or_else(|| {
-        Failure::usage("SOURCE_DATE_EPOCH: must be a number of seconds since 1970; unset it else")
-    })
 }

@@ -1,8 +1,12 @@
 //! A file of the machine that appears when it is complete.
 
 use crate::failure::{At, Result};
-use std::ffi::OsStr;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -11,10 +15,13 @@ use tempfile::NamedTempFile;
 /// Permissions of a new file, less the umask.
 const MODE: u32 = 0o666;
 
-/// A file under way: under another name in the same directory, or a device or FIFO that exists.
+/// A file under way: without a name or under another one in the same directory, or a device or
+/// FIFO that exists.
 pub enum Output {
-    /// Gets its name in the end.
-    New(NamedTempFile),
+    /// Vanishes with the program, whatever ends it, until it gets its name.
+    Nameless(File),
+    /// For file systems without files without names.
+    Named(NamedTempFile),
     /// Is written in place.
     Special(File),
 }
@@ -30,20 +37,25 @@ impl Output {
         if std::fs::metadata(dest).is_ok_and(|meta| !meta.is_file()) {
             return OpenOptions::new().write(true).open(dest).map(Output::Special).at_path(name);
         }
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::open(parent(dest), flags, Mode::from_raw_mode(MODE)) {
+            Ok(file) => return Ok(Output::Nameless(file.into())),
+            // Refused by a file system or a kernel that does not have it.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
+            Err(error) => return Err(io::Error::from(error)).at_path(name),
+        }
         let mode = Permissions::from_mode(MODE);
-        let prefix = [b".", dest.file_name().unwrap_or_default().as_bytes(), b"."].concat();
-        let file = tempfile::Builder::new()
-            .prefix(OsStr::from_bytes(&prefix[..prefix.len().min(200)]))
-            .permissions(mode)
-            .tempfile_in(parent(dest));
-        file.map(Output::New).at_path(name)
+        let prefix = prefix(dest);
+        let mut builder = tempfile::Builder::new();
+        let file = builder.prefix(&prefix).permissions(mode).tempfile_in(parent(dest));
+        file.map(Output::Named).at_path(name)
     }
 
     /// Returns the file.
     pub fn file(&mut self) -> &mut File {
         match self {
-            Output::New(file) => file.as_file_mut(),
-            Output::Special(file) => file,
+            Output::Named(file) => file.as_file_mut(),
+            Output::Nameless(file) | Output::Special(file) => file,
         }
     }
 
@@ -53,13 +65,33 @@ impl Output {
     /// Those of renaming, with the path. The file is then removed.
     pub fn finish(self, dest: &Path) -> Result {
         match self {
-            Output::New(file) => {
-                file.persist(dest).map_err(|e| e.error).at_path(dest.as_os_str().as_bytes())?;
-            }
-            Output::Special(_) => {}
+            Output::Named(file) => file.persist(dest).map(drop).map_err(|e| e.error),
+            Output::Nameless(file) => give_name(&file, dest),
+            Output::Special(_) => Ok(()),
         }
-        Ok(())
+        .at_path(dest.as_os_str().as_bytes())
     }
+}
+
+/// Gives a file without a name the name `dest`. A link cannot replace a file, so it gets another
+/// name first.
+fn give_name(file: &File, dest: &Path) -> io::Result<()> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = |path: &Path| {
+        io::Result::Ok(rustix::fs::linkat(CWD, &own, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+    };
+    match link(dest) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        result => return result,
+    }
+    let named = tempfile::Builder::new().prefix(&prefix(dest)).make_in(parent(dest), link)?;
+    named.persist(dest).map(drop).map_err(|e| e.error)
+}
+
+/// Returns the beginning of other names in the directory of `dest`.
+fn prefix(dest: &Path) -> OsString {
+    let prefix = [b".", dest.file_name().unwrap_or_default().as_bytes(), b"."].concat();
+    OsStr::from_bytes(&prefix[..prefix.len().min(200)]).to_owned()
 }
 
 /// Returns the directory that has `path`.

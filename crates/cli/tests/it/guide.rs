@@ -135,6 +135,40 @@ fn an_image_is_made_from_a_directory() {
 }
 
 #[test]
+fn an_image_of_the_exact_size_is_built() {
+    let recipe = Recipe::of("Build an image of the exact size");
+    tree(&recipe.file("rootfs"));
+    fs::write(recipe.file("rootfs/left.tmp"), "out").expect("a file");
+    recipe.run_as_user(Fuse::Root);
+    let disk = Mount::new(&recipe.file("disk.img"), "");
+    fs::write(disk.join("large"), vec![1; 20 << 20]).expect("the free space");
+    let same = fs::metadata(disk.join("etc/same")).expect("a file");
+    assert_eq!((same.uid(), disk.join("left.tmp").exists()), (0, false));
+    disk.unmount();
+    let both = recipe.kernel_tree("both.img");
+    for path in ["app.conf", "etc/app.conf", "left.tmp"] {
+        assert!(both.nodes.contains_key(path.as_bytes()), "{path}");
+    }
+}
+
+#[test]
+fn a_disk_is_made_from_a_container_image() {
+    let recipe = Recipe::of("Make a disk from a container image");
+    recipe.has_disk();
+    let (disk, layout) = (recipe.file("disk.img"), recipe.file("layout"));
+    done(&args!["export", &disk, "--oci", &layout]);
+    fs::remove_file(&disk).expect("the disk is made anew");
+    recipe.run_as_user(Fuse::Root);
+    let source = Manifest::walk(&recipe.file("rootfs")).without_root();
+    let owned = |mut tree: Manifest| {
+        // The test gives all files to the user after the layout was made.
+        tree.nodes.values_mut().for_each(|node| (node.uid, node.gid) = (0, 0));
+        tree
+    };
+    owned(source).assert_same(&owned(recipe.kernel_tree("disk.img")));
+}
+
+#[test]
 fn readers_look_inside() {
     let recipe = Recipe::of("Look inside");
     recipe.has_disk();

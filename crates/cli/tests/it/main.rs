@@ -2,6 +2,7 @@
 //! about its images.
 
 mod bounds;
+mod building;
 mod checking;
 mod copying;
 mod damaged;

@@ -1,0 +1,148 @@
+//! Sources of an image: their names on the command line, and their addition to a tree.
+
+use crate::failure::{Failure, Result};
+use crate::text::shown;
+use extant_archive::{Container, Input, Loader, ScanOptions, Selection};
+use extant_engine::Error;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Variables by which libraries that feign root let their programs know. They change the results of
+/// library calls alone, so a scan would find the real owners.
+const FEIGNED_ROOT: [&str; 3] = ["FAKEROOTKEY", "PSEUDO", "PSEUDO_PREFIX"];
+
+/// Kind of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    Tar,
+    /// An archive whose kind is recognized.
+    Archive,
+    Oci,
+    Docker,
+}
+
+/// Kinds by the prefixes that ask for them.
+const PREFIXES: [(&str, Kind); 4] = [
+    ("dir:", Kind::Directory),
+    ("tar:", Kind::Tar),
+    ("oci:", Kind::Oci),
+    ("docker:", Kind::Docker),
+];
+
+/// A source of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    kind: Kind,
+    path: PathBuf,
+}
+
+impl Source {
+    /// Takes an argument: a path, with a prefix or not.
+    pub fn of(argument: &OsStr) -> Source {
+        let bytes = argument.as_bytes();
+        for (prefix, kind) in PREFIXES {
+            if let Some(rest) = bytes.strip_prefix(prefix.as_bytes()) {
+                return Source { kind, path: OsStr::from_bytes(rest).into() };
+            }
+        }
+        let path = PathBuf::from(argument);
+        let kind = match (path.is_dir(), path.join("oci-layout").is_file()) {
+            (true, true) => Kind::Oci,
+            (true, false) => Kind::Directory,
+            _ => Kind::Archive,
+        };
+        Source { kind, path }
+    }
+
+    /// Adds the source to a tree.
+    ///
+    /// # Errors
+    /// Those of the source, with path, member and byte.
+    pub fn add(&self, loader: &mut Loader<'_>, scan: &ScanOptions, select: &Selection) -> Result {
+        let name = shown(self.path.as_os_str().as_bytes());
+        let added = match self.kind {
+            Kind::Directory => loader.add_directory(&self.path, scan),
+            Kind::Tar => loader.add_tar(&name, self.input()?),
+            Kind::Archive => loader.add_recognized_tar(&name, self.input()?),
+            Kind::Oci => loader.add_oci(&name, self.container()?, select),
+            Kind::Docker => loader.add_docker(&name, self.container()?, select),
+        };
+        added.map_err(|error| self.failed(&error))
+    }
+
+    /// Refuses a directory whose owners would be those behind a feigned root.
+    ///
+    /// # Errors
+    /// With the remedy.
+    pub fn check_owners(&self) -> Result {
+        let set = FEIGNED_ROOT.iter().find(|name| std::env::var_os(name).is_some());
+        match (self.kind, set) {
+            (Kind::Directory, Some(variable)) => Err(Failure::new(format_args!(
+                "{}: {variable} is set, and the owners that fakeroot or pseudo show are not seen \
+                 here; give --owner, or pass a tar archive that was made there",
+                shown(self.path.as_os_str().as_bytes())
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn input(&self) -> Result<Input> {
+        if self.path == Path::new("-") {
+            return Ok(Input::Stream(Box::new(io::stdin())));
+        }
+        File::open(&self.path).and_then(Input::of).map_err(|error| {
+            let name = self.path.as_os_str().as_bytes();
+            let message = format!("{}: {error}", shown(name));
+            Failure::of(&Error::Io(error), name, message)
+        })
+    }
+
+    fn container(&self) -> Result<Container> {
+        Ok(if self.path.is_dir() {
+            Container::Directory(self.path.clone())
+        } else {
+            Container::Archive(self.input()?)
+        })
+    }
+
+    fn failed(&self, error: &extant_archive::Error) -> Failure {
+        let name = self.path.as_os_str().as_bytes();
+        match error.io().and_then(io::Error::raw_os_error) {
+            Some(errno) => {
+                Failure::of(&Error::Io(io::Error::from_raw_os_error(errno)), name, error)
+            }
+            None => Failure::new(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_testkit::Scratch;
+
+    #[test]
+    fn kinds_are_named_or_found() {
+        let scratch = Scratch::new();
+        let (plain, oci) = (scratch.dir("plain"), scratch.dir("oci"));
+        std::fs::write(oci.join("oci-layout"), "{}").unwrap();
+        let join =
+            |prefix: &str, path: &Path| [OsStr::new(prefix), path.as_os_str()].join(OsStr::new(""));
+        for (argument, kind, path) in [
+            (plain.clone().into_os_string(), Kind::Directory, plain.as_path()),
+            (oci.clone().into_os_string(), Kind::Oci, &oci),
+            (join("dir:", &oci), Kind::Directory, &oci),
+            ("a.tar".into(), Kind::Archive, Path::new("a.tar")),
+            ("-".into(), Kind::Archive, Path::new("-")),
+            ("tar:-".into(), Kind::Tar, Path::new("-")),
+            ("docker:a:b".into(), Kind::Docker, Path::new("a:b")),
+            ("./dir:a".into(), Kind::Archive, Path::new("./dir:a")),
+        ] {
+            assert_eq!(Source::of(&argument), Source { kind, path: path.into() });
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `extant build`: an image of directories, archives and images of containers.
+
+use crate::build::identity;
+use crate::build::size::SizeArgs;
+use crate::build::source::Source;
+use crate::context::Context;
+use crate::copy::output::Output;
+use crate::copy::owner::{Owner, parse_owner};
+use crate::failure::{At, Failure, Result};
+use crate::json;
+use crate::layout::{LayoutArgs, epoch};
+use crate::text::{count, shown, size, uuid};
+use extant_archive::{Loader, Patterns, Platform, ScanOptions, Selection};
+use extant_engine::device::{DeviceError, FileDevice, FileOptions};
+use extant_engine::mkfs::Zeroing;
+use extant_engine::{Error, Timestamp};
+use extant_image::{BuildOptions, ImageFacts, ImagePlan, Tree};
+use serde_json::{Map, json};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
+
+/// Make an image of directories, archives and container images.
+///
+/// SOURCE is a directory, a tar archive (also compressed by gzip, zstd, xz or bzip2), an OCI
+/// layout, or - for an archive on standard input. A prefix names the kind: dir:, tar:, oci:,
+/// docker: (an archive of `docker save`). Later sources are laid over earlier ones. The same
+/// sources give the same bytes, with any number of threads. An existing file OUT is replaced when
+/// the image is complete.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// New image file
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
+    /// Directories, archives, layouts
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<OsString>,
+    #[command(flatten)]
+    size: SizeArgs,
+    /// Print the size in bytes, and write nothing
+    #[arg(long)]
+    estimate: bool,
+    /// Seed of UUID and hash seed [default: from names, attributes and sizes]
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Owner of all files, as numbers
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    owner: Option<Owner>,
+    /// Leave out entries by a pattern with * and ?: of a name, or of a whole path if it has a /
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<OsString>,
+    /// Leave directories empty that are on other file systems than their source
+    #[arg(long)]
+    one_file_system: bool,
+    /// Name or digest of the container image, where a source has several
+    #[arg(long, value_name = "NAME")]
+    image: Option<String>,
+    /// Platform of the container image, where a source has several
+    #[arg(long, value_name = "OS/ARCH", value_parser = parse_platform)]
+    platform: Option<Platform>,
+    #[command(flatten)]
+    layout: LayoutArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    args.check()?;
+    let mut options = BuildOptions::default();
+    options.mkfs = args.layout.options()?;
+    options.size = args.size.size()?;
+    options.threads = context.threads.unwrap_or(0);
+    let epoch = epoch()?.map(|sec| Timestamp { sec, nsec: 0 });
+    let tree = args.tree(epoch)?;
+    options.mkfs.seed = Some(args.seed.unwrap_or_else(|| identity::seed(&tree)));
+    options.mkfs.time = Some(epoch.unwrap_or_default());
+    // A new file reads as zeroes.
+    options.mkfs.zeroing = Zeroing::Known;
+    let plan = extant_image::plan(&tree, &options).map_err(|error| args.failed(error))?;
+    if !args.estimate {
+        args.write(&plan)?;
+    }
+    args.report(context, &plan.facts(), tree.len())
+}
+
+impl Args {
+    fn name(&self) -> String {
+        shown(self.out.as_os_str().as_bytes())
+    }
+
+    /// Refuses an output that would be found unfit only after the work.
+    fn check(&self) -> Result {
+        let Ok(found) = std::fs::metadata(&self.out) else { return Ok(()) };
+        let kind = match found.file_type() {
+            kind if kind.is_file() => return Ok(()),
+            kind if kind.is_dir() => "a directory",
+            kind if kind.is_block_device() => "a device; build a file and copy it there",
+            _ => "no regular file",
+        };
+        Err(Failure::new(format_args!("{} is {kind}", self.name())))
+    }
+
+    /// Reads all sources.
+    fn tree(&self, epoch: Option<Timestamp>) -> Result<Tree> {
+        let mut scan = ScanOptions::default();
+        self.exclude.iter().for_each(|pattern| scan.exclude.add(pattern.as_bytes()));
+        scan.one_file_system = self.one_file_system;
+        scan.output = std::fs::metadata(&self.out).ok().map(|data| (data.dev(), data.ino()));
+        let select = Selection { image: self.image.clone(), platform: self.platform.clone() };
+        let mut tree = Tree::new();
+        let mut loader = Loader::new(&mut tree, std::env::temp_dir());
+        for argument in &self.sources {
+            let source = Source::of(argument);
+            if self.owner.is_none() {
+                source.check_owners()?;
+            }
+            source.add(&mut loader, &scan, &select)?;
+        }
+        exclude(&mut loader, &scan.exclude)?;
+        if let Some(Owner { uid, gid }) = self.owner {
+            tree.set_owners(uid, gid);
+        }
+        if let Some(epoch) = epoch {
+            tree.limit_times(epoch);
+        }
+        Ok(tree)
+    }
+
+    /// Writes the image under another name, and gives it its own when it is complete and durable.
+    fn write(&self, plan: &ImagePlan<'_>) -> Result {
+        let mut output = Output::begin(&self.out)?;
+        let device = self.device(&mut output, plan.facts().bytes)?;
+        plan.write_to(&device).map_err(|error| self.failed(error))?;
+        drop(device);
+        output.finish(&self.out)
+    }
+
+    fn device(&self, output: &mut Output, len: u64) -> Result<FileDevice> {
+        let file = output.file();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // No other program knows the file, so it needs no lock.
+        let opened = file.set_len(len).and_then(|()| FileOptions::new(path).lock(false).open());
+        opened.at_path(self.out.as_os_str().as_bytes())
+    }
+
+    fn failed(&self, error: extant_image::Error) -> Failure {
+        use extant_image::Error as Image;
+        let name = self.name();
+        let name_bytes = self.out.as_os_str().as_bytes();
+        match error {
+            Image::Layout(extant_image::mkfs::Error::Invalid(why)) => Failure::usage(why),
+            // The device is known by a number only.
+            Image::Layout(extant_image::mkfs::Error::Io(error)) => {
+                let inner = error.get_ref().and_then(|e| e.downcast_ref::<DeviceError>());
+                let errno = inner.and_then(|inner| inner.cause.raw_os_error());
+                let error = errno.map_or(error, io::Error::from_raw_os_error);
+                let message = format!("{name}: {error}");
+                Failure::of(&Error::Io(error), name_bytes, message)
+            }
+            other => Failure::new(format_args!("{name}: {other}")),
+        }
+    }
+
+    fn report(&self, context: &Context, facts: &ImageFacts, entries: u64) -> Result {
+        if context.json {
+            return context.document(&self.document(facts, entries).into());
+        }
+        if self.estimate {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{}", facts.bytes)?;
+            return Ok(out.flush()?);
+        }
+        context.note(format_args!(
+            "{}: made an image of {} ({} of {}, {} free; {}, {} free) with {}, UUID {}",
+            self.name(),
+            size(facts.bytes),
+            count(facts.blocks, "block"),
+            size(facts.block_size.into()),
+            facts.free_blocks,
+            count(facts.inodes.into(), "inode"),
+            facts.free_inodes,
+            count(entries, "name"),
+            uuid(facts.uuid),
+        ));
+        Ok(())
+    }
+
+    fn document(&self, facts: &ImageFacts, entries: u64) -> Map<String, serde_json::Value> {
+        let mut document = Map::new();
+        json::put_bytes(&mut document, "image", self.out.as_os_str().as_bytes());
+        let facts = json!({
+            "written": !self.estimate,
+            "bytes": facts.bytes,
+            "block_size": facts.block_size,
+            "blocks": facts.blocks,
+            "free_blocks": facts.free_blocks,
+            "inodes": facts.inodes,
+            "free_inodes": facts.free_inodes,
+            "entries": entries,
+            "uuid": uuid(facts.uuid),
+        });
+        document.extend(facts.as_object().cloned().unwrap_or_default());
+        document
+    }
+}
+
+fn exclude(loader: &mut Loader<'_>, patterns: &Patterns) -> Result {
+    if patterns.is_empty() {
+        return Ok(());
+    }
+    loader.exclude(patterns).map_err(Failure::new)
+}
+
+fn parse_platform(text: &str) -> Result<Platform, String> {
+    Platform::parse(text).ok_or_else(|| "a platform is OS/ARCH, as in linux/amd64".into())
+}

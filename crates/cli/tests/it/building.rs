@@ -1,0 +1,303 @@
+//! `extant build`: images of directories, archives and container images, judged by e2fsck and the
+//! kernel.
+
+use crate::args;
+use crate::program::{EXTANT, done, extant, json, refused};
+use crate::unprivileged::{Fuse, as_user, belongs_to_user, home};
+use extant_testkit::kernel::Mount;
+use extant_testkit::tool::{run, run_with_env};
+use extant_testkit::tree::{Manifest, Plan, Shape};
+use extant_testkit::{Scratch, e2fsck};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The value of `security.capability` that setcap(8) stores for `cap_net_raw=ep`.
+const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Makes a tree with entries of each kind.
+fn tree(scratch: &Scratch, seed: u64) -> PathBuf {
+    let top = scratch.dir("top");
+    Plan::random(seed, &Shape { wide: 500, ..Shape::small() }).apply(&top);
+    fs::create_dir(top.join("more")).unwrap();
+    fs::write(top.join("more/capable"), "x").unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(top.join("more/capable"), "security.capability", &CAPABILITY, flags)
+        .unwrap();
+    let sparse = fs::File::create_new(top.join("more/sparse")).unwrap();
+    sparse.set_len(9 << 20).unwrap();
+    sparse.write_all_at(&[7; 3 << 20], 4 << 20).unwrap();
+    fs::hard_link(top.join("more/sparse"), top.join("more/sparse.again")).unwrap();
+    top
+}
+
+/// Returns the tree of an image as the kernel shows it; e2fsck must find no fault.
+#[track_caller]
+fn kernel_tree(image: &Path) -> Manifest {
+    e2fsck::check(image).assert_clean();
+    let mount = Mount::new(image, "ro");
+    let tree = Manifest::walk(mount.path()).without("lost+found");
+    mount.unmount();
+    tree
+}
+
+fn number(document: &Value, key: &str) -> u64 {
+    document[key].as_u64().unwrap_or_else(|| panic!("{key}: {document}"))
+}
+
+#[test]
+fn directories_become_equal_images() {
+    let scratch = Scratch::new();
+    let top = tree(&scratch, 41);
+    let expected = Manifest::walk(&top);
+    for (n, options) in [
+        args![].to_vec(),
+        args!["-b", "1024", "-O", "inline_data"].to_vec(),
+        args!["-t", "ext3", "-O", "^has_journal"].to_vec(),
+        args!["--size", "64M", "-L", "root", "-O", "quota"].to_vec(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let image = scratch.join(format!("{n}.img"));
+        done(&[&args!["build", &image, &top][..], &options].concat());
+        expected.assert_same(&kernel_tree(&image));
+        let stored = fs::metadata(&image).unwrap();
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&stored) * 512;
+        assert!(blocks <= stored.len() && blocks < 24 << 20, "sparse: {blocks}");
+    }
+}
+
+#[test]
+fn a_user_builds_and_unreadable_files_are_named() {
+    let home = home();
+    let script = "mkdir -p source/d; echo text > source/text; ln source/text source/d/text
+        chmod 6751 source/text; setfattr -n user.a -v b source/d; mkfifo source/fifo
+        setfacl -m u:7:rx source/d; touch -d 1969-12-31T23:59:58.5Z source/text
+        extant build disk.img source; extant build --owner 0:5 owned.img source
+        echo x > source/d/secret; mkdir source/closed; chmod 0 source/d/secret source/closed
+        if extant build refused.img source; then exit 1; fi
+        extant build --exclude secret --exclude closed without.img source
+        rm -f source/d/secret; rmdir source/closed";
+    let printed = as_user(&home, Fuse::Root, script).must_succeed();
+    let errors = printed.errors();
+    for name in ["source/d/secret", "source/closed", "permission denied", "as root"] {
+        assert!(errors.contains(name), "{name}: {errors}");
+    }
+    assert!(!home.join("refused.img").exists());
+    let expected = Manifest::walk(&home.join("source"));
+    let times = |tree: Manifest| tree.without_directory_times();
+    times(expected.clone()).assert_same(&times(kernel_tree(&home.join("disk.img"))));
+    times(expected.clone()).assert_same(&times(kernel_tree(&home.join("without.img"))));
+    let mut owned = expected;
+    owned.nodes.values_mut().for_each(|node| (node.uid, node.gid) = (0, 5));
+    times(owned).assert_same(&times(kernel_tree(&home.join("owned.img"))));
+}
+
+#[test]
+fn every_kind_of_source_gives_the_same_tree() {
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    let script = "mkdir -p a/b; echo 1 > a/one; ln a/one a/b/two; ln -s one a/link; mkfifo a/fifo
+        mknod a/null c 1 3; chown 7:8 a/one; chmod 4711 a/one; setfattr -n user.x -v y a/b
+        setfacl -m u:7:rx a/b; truncate -s 90K a/hole; printf x >> a/hole";
+    let call = format!("cd {}; {script}", top.display());
+    run("sh", &["-euc", &call]).must_succeed();
+    let first = scratch.join("first.img");
+    done(&args!["build", "--free", "2M", &first, &top]);
+    let (tar, oci, archive) = (scratch.join("a.tar"), scratch.join("oci"), scratch.join("oci.tar"));
+    done(&args!["export", &first, "--tar", &tar]);
+    done(&args!["export", &first, "--oci", &oci, "--compress", "zstd"]);
+    done(&args!["export", &first, "--oci", &archive]);
+    let docker = scratch.join("docker.tar");
+    run(
+        "skopeo",
+        &[
+            "copy".into(),
+            format!("oci-archive:{}:latest", archive.display()),
+            format!("docker-archive:{}:name:tag", docker.display()),
+        ],
+    )
+    .must_succeed();
+    run("gzip", &["-k", tar.to_str().unwrap()]).must_succeed();
+    let expected = Manifest::walk(&top);
+    let prefixed =
+        |prefix: &str, path: &Path| OsString::from(format!("{prefix}{}", path.display()));
+    for (n, source) in [
+        prefixed("", &tar),
+        prefixed("tar:", &scratch.join("a.tar.gz")),
+        prefixed("", &oci),
+        prefixed("oci:", &archive),
+        prefixed("docker:", &docker),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let image = scratch.join(format!("{n}.img"));
+        done(&args!["build", &image, &source]);
+        expected.assert_same(&kernel_tree(&image));
+    }
+    let piped = scratch.join("piped.img");
+    let call = format!("cat {} | {EXTANT} build {} -", tar.display(), piped.display());
+    run("sh", &["-euc", &call]).must_succeed();
+    expected.assert_same(&kernel_tree(&piped));
+    refused(&args!["build", scratch.join("x.img"), &archive], 1, "write `oci:");
+}
+
+#[test]
+fn later_sources_lie_over_earlier_ones() {
+    let scratch = Scratch::new();
+    let script = "mkdir -p one/d one/both two/d; echo 1 > one/d/f; echo 1 > one/d/kept
+        echo 2 > two/d/f; echo 2 > two/both; echo 2 > two/skip.o; mkdir one/skip.o";
+    let call = format!("cd {}; {script}", scratch.path().display());
+    run("sh", &["-euc", &call]).must_succeed();
+    let (image, one, two) = (scratch.join("i.img"), scratch.join("one"), scratch.join("two"));
+    done(&args!["build", "--exclude", "*.o", &image, one, two]);
+    let paths = ["", "both", "d", "d/f", "d/kept"];
+    let found = kernel_tree(&image);
+    assert!(found.nodes.keys().map(|path| &path[..]).eq(paths.map(str::as_bytes)), "{found:?}");
+    assert_eq!(done(&args!["cat", &image, "/d/f", "/both"]).text(), "2\n2\n");
+}
+
+#[test]
+fn equal_sources_give_equal_bytes_everywhere() {
+    let scratch = Scratch::new();
+    let (top, copy) = (tree(&scratch, 42), scratch.join("copy"));
+    run("cp", &["-aT".as_ref(), top.as_os_str(), copy.as_os_str()]).must_succeed();
+    // A name that is made again changes its place in a directory of tmpfs.
+    let last = names(&copy).pop().unwrap();
+    fs::rename(copy.join(&last), copy.join("aside")).unwrap();
+    fs::rename(copy.join("aside"), copy.join(&last)).unwrap();
+    run("touch", &["-r".as_ref(), top.as_os_str(), copy.as_os_str()]).must_succeed();
+    assert_ne!(names(&top), names(&copy));
+    Manifest::walk(&top).assert_same(&Manifest::walk(&copy));
+    let build = |name: &str, source: &Path, umask: &str, env: &[(&str, &str)]| {
+        let (image, source) = (scratch.join(name), source.display());
+        let build = format!("umask {umask}; {EXTANT} build {}", image.display());
+        for threads in [1, 2, 4] {
+            let call = format!("{build} --threads {threads} --free 1M {source}");
+            run_with_env("sh", &["-euc", &call], env).must_succeed();
+        }
+        fs::read(&image).unwrap()
+    };
+    let first = build("first.img", &top, "022", &[]);
+    let away = [("TZ", "Asia/Tokyo"), ("LC_ALL", "C"), ("TMPDIR", "/dev/shm"), ("HOME", "/")];
+    assert!(first == build("away.img", &top, "077", &away));
+    assert!(first == build("copy.img", &copy, "000", &[]));
+    fs::rename(top.join("more/capable"), top.join("more/renamed")).unwrap();
+    assert!(first != build("other.img", &top, "022", &[]));
+}
+
+#[test]
+fn the_time_and_the_seed_are_those_asked_for() {
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    fs::write(top.join("new"), "").unwrap();
+    let image = scratch.join("i.img");
+    let call = args!["build", "--seed", "7", &image, &top];
+    run_with_env(EXTANT, &call, &[("SOURCE_DATE_EPOCH", "1000000000")]).must_succeed();
+    let found = kernel_tree(&image);
+    assert!(found.nodes.values().all(|node| node.mtime == (1_000_000_000, 0)), "{found:?}");
+    let uuid = |seed: &str| {
+        json(&args!["build", "--seed", seed, &image, &top])["uuid"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(uuid("7"), uuid("7"));
+    assert_ne!(uuid("7"), uuid("8"));
+}
+
+#[test]
+fn promised_space_is_there_and_a_block_less_is_refused() {
+    let scratch = Scratch::new();
+    let (top, image) = (tree(&scratch, 43), scratch.join("i.img"));
+    let call = args!["build", "--free", "10M", "--inodes-free", "300", &image, &top];
+    let estimate = json(&[&call[..], &args!["--estimate"]].concat());
+    assert!(!image.exists());
+    let printed = done(&[&call[..], &args!["--estimate"]].concat()).text();
+    assert_eq!(printed.trim(), number(&estimate, "bytes").to_string());
+    let made = json(&call);
+    assert_eq!(number(&made, "bytes"), number(&estimate, "bytes"));
+    assert_eq!(number(&made, "bytes"), fs::metadata(&image).unwrap().len());
+    let mount = Mount::new(&image, "");
+    fs::write(mount.join("large"), vec![1; 10 << 20]).unwrap();
+    (0..299).for_each(|n| drop(fs::File::create_new(mount.join(format!("{n}"))).unwrap()));
+    mount.unmount();
+    let least = json(&args!["build", &image, &top]);
+    let sized = |bytes: u64| {
+        let inodes = number(&least, "inodes").to_string();
+        args!["build", &image, &top, "-N", inodes, "--size", bytes.to_string()]
+    };
+    done(&sized(number(&least, "bytes")));
+    let before = fs::read(&image).unwrap();
+    let enough = format!("{} are enough", number(&least, "bytes"));
+    refused(&sized(number(&least, "bytes") - 4096), 1, &enough);
+    assert!(before == fs::read(&image).unwrap(), "an older image stays");
+    refused(&args!["build", "--size", "1G", "--free", "1M", &image, &top], 2, "--size exact");
+}
+
+/// Returns the names in a directory.
+fn names(dir: &Path) -> Vec<OsString> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+}
+
+#[test]
+fn failures_leave_nothing() {
+    let scratch = Scratch::new();
+    let out = scratch.dir("out");
+    let script = "mkdir d; head -c 3000000 /dev/urandom > d/f; echo x > up; mkdir sub
+        tar cf whole.tar d; head -c 1000000 whole.tar > cut.tar; gzip -k whole.tar
+        head -c 1000000 whole.tar.gz > cut.tar.gz; cd sub; tar cPf ../dots.tar ../up; cd ..
+        mkdir loop; ln d/f loop/f; tar cf links.tar d/f loop/f; tar --delete -f links.tar d/f
+        head -c 5000 /dev/urandom > noise";
+    let call = format!("cd {}; {script}", scratch.path().display());
+    run("sh", &["-euc", &call]).must_succeed();
+    for (source, words) in [
+        ("cut.tar", "cut.tar: d/f: "),
+        ("cut.tar.gz", "cut.tar.gz: "),
+        ("dots.tar", "`..`"),
+        ("links.tar", "links to d/f, which is missing"),
+        ("noise", "noise: "),
+        ("missing", "missing: No such file"),
+        ("oci:d", "oci-layout"),
+        ("docker:whole.tar", "manifest.json"),
+    ] {
+        let (prefix, name) = source.split_once(':').unwrap_or(("", source));
+        let colon = if prefix.is_empty() { "" } else { ":" };
+        let source = format!("{prefix}{colon}{}", scratch.join(name).display());
+        refused(&args!["build", out.join("i.img"), source], 1, words);
+        assert_eq!(names(&out), [""; 0], "{words}");
+    }
+    let top = scratch.join("d");
+    refused(&args!["build", scratch.join("none/i.img"), &top], 1, "none/i.img: No such file");
+    refused(&args!["build", &out, &top], 1, "a directory");
+    refused(&args!["build", "/dev/null", &top], 1, "no regular file");
+    refused(&args!["build", "-b", "1000", out.join("i.img"), &top], 2, "block size");
+    run("mount", &["-t", "tmpfs", "-o", "size=1M", "none", out.to_str().unwrap()]).must_succeed();
+    fs::write(out.join("i.img"), "older").unwrap();
+    let printed = extant(&args!["build", out.join("i.img"), &top]);
+    let (left, older) = (names(&out), fs::read(out.join("i.img")).unwrap());
+    run("umount", &[&out]).must_succeed();
+    assert!(printed.code == 1 && printed.errors().contains("i.img: No space left"), "{printed}");
+    assert_eq!((left, older), (vec!["i.img".into()], b"older".to_vec()));
+}
+
+#[test]
+fn feigned_owners_are_refused() {
+    let scratch = Scratch::new();
+    let (top, image) = (scratch.dir("top"), scratch.join("i.img"));
+    let call = args!["build", &image, &top];
+    let printed = run_with_env(EXTANT, &call, &[("FAKEROOTKEY", "1")]);
+    assert!(printed.code == 1 && printed.errors().contains("--owner"), "{printed}");
+    let call = args!["build", "--owner", "0:0", &image, &top];
+    run_with_env(EXTANT, &call, &[("FAKEROOTKEY", "1")]).must_succeed();
+}
+
+#[test]
+fn the_output_is_no_part_of_its_source() {
+    let home = home();
+    belongs_to_user(&home.path().join("extant"));
+    let script = "mkdir s; echo x > s/f; extant build s/i.img s; extant build s/i.img s
+        test \"$(extant ls s/i.img / | sort | xargs)\" = \"f lost+found\"";
+    as_user(&home, Fuse::Root, script).must_succeed();
+}
