@@ -31,7 +31,7 @@ use crate::log::{Log, LogFeatures, LogPlace};
 use extant_blocks::{BlockDevice, Plug};
 use extant_format::features::Incompat;
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
-use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 use extant_format::types::Timestamp;
 use extant_sync::Arc;
 
@@ -218,13 +218,14 @@ impl OfflineChanges<'_> {
 
     /// Makes the changes without a log: first the blocks for which `is_new` is true, to which
     /// nothing on the device refers, then the others, the superblock's block last. A power cut
-    /// leaves a part of the changes.
+    /// leaves a part of the changes, in a file system that is marked as not cleanly unmounted.
     ///
     /// # Errors
     /// I/O errors; a part of the changes may be made then.
     pub fn write_in_place(&self, block_size: u32, is_new: &dyn Fn(u64) -> bool) -> Result<()> {
         let holder = SUPERBLOCK_OFFSET / u64::from(block_size.max(1));
         let turn = |nr: u64| if is_new(nr) { 0 } else { 1 + u8::from(nr == holder) };
+        let unmarked = self.mark_unclean()?;
         for now in 0..3 {
             let mut plug = Plug::new(self.device);
             for (nr, bytes) in self.blocks.iter().filter(|(nr, _)| turn(*nr) == now) {
@@ -233,7 +234,23 @@ impl OfflineChanges<'_> {
             plug.finish()?;
             self.device.flush()?;
         }
+        if self.blocks.iter().all(|(nr, _)| *nr != holder) {
+            self.device.write_all_at(&unmarked, SUPERBLOCK_OFFSET)?;
+            self.device.flush()?;
+        }
         Ok(())
+    }
+
+    /// Marks the file system as not cleanly unmounted. Returns the superblock before.
+    fn mark_unclean(&self) -> Result<[u8; SUPERBLOCK_SIZE]> {
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        self.device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+        if let Ok(mut superblock) = Superblock::parse_unverified(&bytes) {
+            superblock.set_state(superblock.state() - State::VALID);
+            self.device.write_all_at(&superblock.seal(), SUPERBLOCK_OFFSET)?;
+            self.device.flush()?;
+        }
+        Ok(bytes)
     }
 }
 

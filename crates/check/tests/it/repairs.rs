@@ -5,8 +5,10 @@ use crate::oracle::{complaints, damages};
 use extant_blocks::{MemDevice, RecordingDevice};
 use extant_check::repair::{Repair, RepairError, RepairLevel, restore};
 use extant_engine::Fs;
+use extant_format::superblock::State;
 use extant_format::{Geometry, GroupDesc, GroupNr, Incompat, Superblock};
 use extant_hostile::atlas::Atlas;
+use extant_hostile::bombs::share;
 use extant_hostile::mutate::mutate_once;
 use extant_hostile::seeds::{Seed, options};
 use extant_journal::{Log, LogExtent, LogPlace, recovery};
@@ -230,6 +232,28 @@ fn mutants_are_repaired() {
     repair_mutants(&quick_seeds(false), 0..108);
 }
 
+/// Maps, leaves and values that share blocks: a repair ends, and its result is clean.
+#[test]
+fn bombs_are_repaired_or_refused() {
+    let (mut done, mut refused) = (0, 0);
+    for (number, seed) in (0..).zip(&quick_seeds(false)) {
+        let mut bytes = seed.bytes.clone();
+        share(&mut bytes, &seed.atlas, &mut Rng::new(number));
+        match repair(&bytes, RepairLevel::Lossy) {
+            Repaired::Clean => {}
+            Repaired::Done(bytes) => {
+                assert_eq!(objection(&bytes), None, "{}", seed.name);
+                done += 1;
+            }
+            Repaired::Refused(why) => {
+                println!("{}: {why}", seed.name);
+                refused += 1;
+            }
+        }
+    }
+    assert!(done > refused, "{done} repaired, {refused} refused");
+}
+
 /// The long form: `EXTANT_MUTANTS` is the number of mutants, clean and crashed.
 #[test]
 #[ignore = "minutes: make repair-mutants"]
@@ -252,6 +276,32 @@ fn a_cut_repair_is_whole_or_absent() {
         damage_counts(&mut bytes);
         mutate_once(&mut bytes, &seed.atlas, &mut Rng::new(number));
         sweep(name, &bytes, &seed.atlas);
+    }
+}
+
+/// Without a journal a cut may leave a part of a repair, which another one completes.
+#[test]
+fn a_cut_repair_without_a_journal_is_completed_by_the_next() {
+    for (name, number) in [("ext2_1k", 5), ("no_journal", 6)] {
+        let seed = Seed::make(FeatureSet::named(name), false);
+        let mut before = seed.bytes.clone();
+        damage_counts(&mut before);
+        mutate_once(&mut before, &seed.atlas, &mut Rng::new(number));
+        let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&before)));
+        let repair_once = Repair::new(recorder.clone()).level(RepairLevel::Lossy);
+        repair_once.plan(&mut |_| ()).expect("a plan").apply().expect("a device in memory");
+        let after = recorder.inner().to_vec();
+        each_cut(&before, &recorder.log(), &mut |cut, state| {
+            let sb = Superblock::parse_unverified(&state[1024..2048]).expect("a superblock");
+            let is_part = state != before && state != after;
+            let valid = sb.state().contains(State::VALID);
+            assert!(!is_part || !valid, "{name}, cut {cut}: a part is marked as clean");
+            match repair(&state, RepairLevel::Lossy) {
+                Repaired::Done(bytes) => assert_eq!(objection(&bytes), None, "{name}, cut {cut}"),
+                Repaired::Clean => assert_eq!(objection(&state), None, "{name}, cut {cut}"),
+                Repaired::Refused(why) => panic!("{name}, cut {cut}: {why}"),
+            }
+        });
     }
 }
 
