@@ -1,5 +1,6 @@
 //! Values as programs read them.
 
+use crate::text::shown;
 use extant_engine::{Attr, Timestamp};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
@@ -56,12 +57,11 @@ pub fn bytes(object: &Map<String, Value>, key: &str) -> Option<Vec<u8>> {
     Some(exact.unwrap_or_else(|| text.as_bytes().to_vec()))
 }
 
-/// Escapes the control characters that JSON allows in texts: DEL, and those from 0x80 on, which
-/// terminals obey.
+/// Escapes the characters that JSON allows in texts and that terminals obey: DEL, controls from
+/// 0x80 on, and those that change the direction of text.
 pub fn without_controls(json: &str) -> String {
-    let escape = |c: char| ('\u{7f}'..='\u{9f}').contains(&c);
     json.chars().fold(String::with_capacity(json.len()), |mut text, c| {
-        if escape(c) {
+        if c >= '\u{7f}' && shown(c.encode_utf8(&mut [0; 4]).as_bytes()) != c.to_string() {
             text.push_str(&format!("\\u{:04x}", u32::from(c)))
         } else {
             text.push(c)
@@ -104,5 +104,18 @@ pub fn attr(a: &Attr) -> Map<String, Value> {
     match value {
         Value::Object(map) => map,
         _ => Map::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_cannot_steer_a_terminal() {
+        let name = "a\u{202e}gpj\u{7f}\u{9b}grün";
+        let text = without_controls(&serde_json::to_string(name).unwrap());
+        assert_eq!(text, r#""a\u202egpj\u007f\u009bgrün""#);
+        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), name);
     }
 }

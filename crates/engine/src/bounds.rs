@@ -191,6 +191,17 @@ thread_local! {
 ///
 /// Short operations do not ask. An operation that ends so has changed nothing, but for those that
 /// say how far they came.
+///
+/// ```
+/// use extant_engine::set_interrupt;
+/// use std::sync::Arc;
+/// use std::time::{Duration, Instant};
+///
+/// let end = Instant::now() + Duration::from_secs(5);
+/// let before = set_interrupt(Some(Arc::new(move || Instant::now() > end)));
+/// // Here, this thread lists directories of an image that it does not trust.
+/// set_interrupt(before);
+/// ```
 pub fn set_interrupt(asked: Option<Interrupt>) -> Option<Interrupt> {
     INTERRUPT.replace(asked)
 }

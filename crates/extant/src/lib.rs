@@ -97,8 +97,8 @@ pub mod mkfs {
 pub use device::BlockDevice;
 pub use error::{Error, ErrorKind, Result};
 pub use extant_engine::{
-    Clock, Falloc, FileType, NodeKind, Runtime, RuntimeBuilder, RuntimeStats, SystemClock,
-    Timestamp, Usage, XattrMode,
+    Clock, Falloc, FileType, Interrupt, NodeKind, Runtime, RuntimeBuilder, RuntimeStats,
+    SystemClock, Timestamp, Usage, XattrMode, set_interrupt,
 };
 pub use extant_format::error::Corrupt;
 pub use extant_format::types::{BlockNr, GroupNr, InodeNr};

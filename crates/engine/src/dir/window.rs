@@ -10,6 +10,7 @@ use super::blocks::Dir;
 use super::hash::{Hasher, major_of, start_of};
 use super::htree;
 use super::{Kind, area, read};
+use crate::bounds::Steps;
 use crate::error::{Error, Result};
 use crate::inode::{Window, WindowEntry};
 use std::sync::Arc;
@@ -50,7 +51,9 @@ fn of_tree(d: &Dir<'_>, pos: u64) -> Result<Window> {
     htree::check_tree(d, &root)?;
     let (mut path, start) = first_of_chain(d, &root, major_of(pos))?;
     let mut out = Window { start: start_of(start), end: Window::END, ..Window::default() };
+    let mut steps = Steps::default();
     for _ in 0..d.count {
+        steps.next()?;
         add_leaf(d, &mut out, &root.hasher, path.leaf)?;
         match path.next_key(d)? {
             None => return Ok(finish(out)),
@@ -92,7 +95,7 @@ fn add_leaf(d: &Dir<'_>, out: &mut Window, hasher: &Hasher, lblk: u32) -> Result
     check_size(d, out)
 }
 
-/// Verifies the number of entries, since an image may map few blocks to many places.
+/// Verifies the number of entries: names of one hash are in one window, however many they are.
 fn check_size(d: &Dir<'_>, out: &Window) -> Result<()> {
     let found = out.entries.len();
     if found <= MAX_NAMES_OF_HASH {

@@ -103,3 +103,15 @@ fn a_walk_leaves_out_the_directory_that_it_is_told_to_skip() {
     assert_eq!(walk_without(b"/e").len(), 6);
     fs.unmount().unwrap();
 }
+
+#[test]
+fn a_long_listing_ends_when_its_thread_is_asked_to() {
+    let fs = new();
+    (0..6000).for_each(|n| fs.write(format!("/{n:0240}"), b"").unwrap());
+    let before = extant::set_interrupt(Some(std::sync::Arc::new(|| true)));
+    let ended: extant::Result<Vec<_>> = fs.walk("/").and_then(Iterator::collect);
+    extant::set_interrupt(before);
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
+    assert_eq!(fs.read_dir("/").unwrap().len(), 6001);
+    fs.unmount().unwrap();
+}

@@ -21,14 +21,9 @@ impl Server {
         let node = self.node(ino)?;
         let mode = match flags & 3 {
             1 => XattrMode::Create,
-            2 => XattrMode::Replace,
-            // Neither a new one nor an old one is allowed.
-            3 => {
-                return Err(self
-                    .ops
-                    .get_xattr(&node, name)
-                    .map_or_else(|e| e, |_| Errno::Exist.into()));
-            }
+            // Both together allow neither a new one nor an old one.
+            3 if self.ops.get_xattr(&node, name).is_ok() => XattrMode::Create,
+            2 | 3 => XattrMode::Replace,
             _ => XattrMode::Any,
         };
         self.ops.set_xattr(&node, name, value, mode)?;

@@ -157,6 +157,9 @@ pub fn special_files() {
     });
 }
 
+/// A name of values in a form of its own.
+const ACL: &str = "system.posix_acl_access";
+
 /// Asks for a new attribute that replaces an old one.
 fn both(path: &Path, name: &str) -> rustix::io::Result<()> {
     rustix::fs::lsetxattr(path, name, b"b", XattrFlags::CREATE | XattrFlags::REPLACE)
@@ -200,6 +203,7 @@ pub fn attributes_by_name() {
                 notes.call(format!("{file}: both {name}"), both(&path, name));
                 notes.call(format!("{file}: remove {name}"), rustix::fs::lremovexattr(&path, name));
                 notes.call(format!("{file}: both, none {name}"), both(&path, name));
+                notes.call(format!("{file}: both, none, a bad ACL"), both(&path, ACL));
                 notes.call(
                     format!("{file}: remove again {name}"),
                     rustix::fs::lremovexattr(&path, name),

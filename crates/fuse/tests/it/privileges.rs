@@ -314,7 +314,9 @@ pub fn set_id_files_change_hands_by_their_owner_only() {
     same_as_kernel("default", |dir, notes| {
         let path = dir.join("f");
         for bits in [0o4755, 0o2755, 0o2745, 0o755] {
-            for (owner, change) in [(USER, "1000:5"), (USER, ":1000"), (USER, "7"), (0, "7:7")] {
+            for (owner, change) in
+                [(USER, "1000:5"), (USER, ":1000"), (USER, "7"), (USER, ":"), (0, "7:7")]
+            {
                 for capability in ["fowner", "chown", "fsetid"] {
                     let before = || {
                         let _ = fs::remove_file(&path);

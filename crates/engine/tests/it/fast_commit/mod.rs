@@ -15,6 +15,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const SETS: [(&str, &[&str]); 3] = [
     (
@@ -77,13 +78,20 @@ fn before(root: &Path) {
     }
     symlink("old/3", root.join("link")).unwrap();
     // Free blocks hold garbage: a replay that maps blocks as written by mistake shows it.
-    let free_inodes = || rustix::fs::statvfs(root).expect("counts").f_ffree;
-    let free = free_inodes();
     write(&root.join("garbage"), 30 << 20, 0xAA);
-    fs::remove_file(root.join("garbage")).unwrap();
-    // The kernel may use a removed file for a while. Then the full commit has an orphan, whose
-    // number a later file gets: the kernel's recovery cuts and stamps that one.
-    while free_inodes() < free {
+    freeing(root, 1, || fs::remove_file(root.join("garbage")).unwrap());
+}
+
+/// Frees so many inodes, and waits for that. The kernel may use a removed file for a while. Then
+/// the full commit has an orphan, whose number a later file gets: the kernel's recovery cuts and
+/// stamps that one.
+fn freeing(root: &Path, count: u64, remove: impl FnOnce()) {
+    let free = || rustix::fs::statvfs(root).expect("counts").f_ffree;
+    let before = free();
+    remove();
+    let end = Instant::now() + Duration::from_secs(60);
+    while free() < before + count {
+        assert!(Instant::now() < end, "removed files are in use");
         std::thread::yield_now();
     }
 }
@@ -107,14 +115,15 @@ const STEPS: [(&str, Step); 16] = [
         sync(&r.join("second"));
     }),
     ("unlink", |r| {
-        fs::remove_file(r.join("old/9")).unwrap();
-        fs::remove_file(r.join("old/30")).unwrap();
+        freeing(r, 2, || {
+            ["old/9", "old/30"].iter().for_each(|name| fs::remove_file(r.join(name)).unwrap())
+        });
         write(&r.join("after the unlink"), 2000, 4);
     }),
     ("replace", |r| {
         fs::write(r.join("old/5.new"), [5; 7000]).unwrap();
         sync(&r.join("old/5.new"));
-        fs::rename(r.join("old/5.new"), r.join("old/5")).unwrap();
+        freeing(r, 1, || fs::rename(r.join("old/5.new"), r.join("old/5")).unwrap());
         sync(&r.join("old/5"));
     }),
     ("truncate", |r| {
@@ -149,15 +158,16 @@ const STEPS: [(&str, Step); 16] = [
         file.sync_all().unwrap();
     }),
     ("numbers again", |r| {
-        for n in 10..20 {
-            fs::remove_file(r.join(format!("old/{n}"))).unwrap();
-        }
+        freeing(r, 10, || {
+            (10..20).for_each(|n| fs::remove_file(r.join(format!("old/{n}"))).unwrap())
+        });
         (0..10).for_each(|n| write(&r.join(format!("young{n}")), 700 * n, 6));
     }),
     ("rmdir", |r| {
         fs::create_dir_all(r.join("a/b/c")).unwrap();
-        fs::remove_dir(r.join("gone")).unwrap();
-        fs::remove_dir(r.join("a/b/c")).unwrap();
+        freeing(r, 2, || {
+            ["gone", "a/b/c"].iter().for_each(|name| fs::remove_dir(r.join(name)).unwrap())
+        });
         write(&r.join("a/b/file"), 10, 7);
     }),
     ("special", |r| {
