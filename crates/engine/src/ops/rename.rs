@@ -32,7 +32,7 @@ bitflags! {
     }
 }
 
-/// One side of a rename: a name in a directory, and its entry.
+/// One side of a rename: a name in a directory.
 struct Side<'a> {
     dir: &'a Arc<Inode>,
     name: &'a [u8],
@@ -113,7 +113,7 @@ impl Operations {
     ) -> Result<()> {
         self.st().writable()?;
         loop {
-            // Without locks: the names show which inodes must be locked.
+            // No lock is kept from these lookups: they show which inodes must be locked.
             let moved = self.child_inode(from.dir, from.name)?;
             let target = self.vfs.child_inode(to.dir, to.name)?;
             let cross = from.dir.ino != to.dir.ino;
@@ -136,6 +136,7 @@ impl Operations {
             let freed = self.rename_locked(by, change, flags)?;
             drop((_dirs, _files, _rename));
             if let (true, Some(target)) = (freed, target) {
+                self.vfs.inodes.lost_name(&target);
                 self.bury_or_free(&target);
             }
             return Ok(());

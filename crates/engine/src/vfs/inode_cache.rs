@@ -235,7 +235,8 @@ impl InodeCache {
         busy.then_some(inode)
     }
 
-    /// Takes an inode that lost its last name off the LRU lists.
+    /// Takes an inode that lost its last name off the LRU lists. This only saves the work of walks:
+    /// they do not evict it while it is held, or while the reaper has it.
     pub fn lost_name(&self, inode: &Inode) {
         self.cache.unlist(inode.ino.0);
     }
