@@ -50,7 +50,7 @@ impl Inode {
         Arc::new(Self::assemble(table, ino, Body { disk: body, tail }))
     }
 
-    /// ESTALE unless the inode is in use: linked, or held by an orphan record.
+    /// ESTALE unless the inode has a link and is not being freed.
     pub fn check_live(&self) -> Result<()> {
         if self.links() > 0 && !self.freeing() { Ok(()) } else { Err(Errno::Stale.into()) }
     }

@@ -43,7 +43,8 @@ impl Operations {
     /// changes: the next recovery finds them.
     ///
     /// # Errors
-    /// Those of reading the orphan file.
+    /// None of the records: they are counted in the report. (The orphan file was read, and its
+    /// errors returned, when it was opened.)
     pub(crate) fn process_orphans(&self) -> Result<OrphanReport> {
         let mut report = OrphanReport::default();
         self.process_list(&mut report);

@@ -135,7 +135,9 @@ impl Operations {
         if inode.begin_free()
             && let Err(e) = self.record_corruption(self.free(inode))
         {
-            // Its orphan record stays: the next open tries again.
+            // Its orphan record stays: the next open tries again. In this session no thread does,
+            // since the inode stays marked as being freed (*Failures* in
+            // `docs/design/orphans.md`).
             if self.st().remarks.tells(Remark::Orphan) {
                 tracing::error!(ino = inode.ino.0, "an unlinked inode could not be freed: {e}");
             }
