@@ -64,8 +64,8 @@ const XFLAGS: [(u32, u32); 7] = [
 ];
 
 impl Server {
-    /// Answers an ioctl: those of [`control`] on the root directory, or one of the
-    /// engine's.
+    /// Answers an ioctl: those of [`control`] on the root directory, or one of the numbers above on
+    /// any inode. *Ioctls* in `docs/design/fuse.md` tells how to add one.
     pub(super) fn dispatch_ioctl(
         &self,
         credentials: Credentials,
@@ -131,7 +131,7 @@ impl Server {
     }
 }
 
-/// Answers an ioctl of the engine; `ENOTTY` if it is unknown.
+/// Answers an ioctl that ext4 has as well; `ENOTTY` if it is unknown.
 fn answer(
     fs: &Operations,
     credentials: Credentials,
@@ -162,6 +162,8 @@ fn answer(
                 Err(e)
             })
         }
+        // Before the arms that act. The engine checks no caller, so each number for administrators
+        // must be in this pattern.
         TRIM | SHUTDOWN | SET_LABEL if !is_capable(credentials, Capability::SysAdmin) => {
             Err(Error::Posix(Errno::Perm))
         }
