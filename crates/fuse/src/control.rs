@@ -1,5 +1,5 @@
-//! The ioctls of Extant on the root directory of a live mount: one reads its counters, the other sets
-//! a tunable. This file has the numbers and the callers; `server/ioctl.rs` answers.
+//! The ioctls of Extant on the root directory of a live mount: one reads its counters, the other
+//! sets a tunable. This file has the numbers and the callers; `server/ioctl.rs` answers.
 //!
 //! The size of an ioctl's argument is encoded in its number, and a FUSE server can return 16 KiB at
 //! most. So a document is transferred in pages. The caller passes the index of a page and gets the
