@@ -1,9 +1,8 @@
-//! Units that a bitmap shows as free but that must not be allocated: claimed units, and units freed
-//! by a transaction that is not durable yet.
+//! Units that a bitmap shows as free but that must not be allocated, such as claimed units.
 //!
 //! When the free space of a group is rebuilt from a bitmap, these runs are subtracted. They stay in
 //! memory while they are held, so the free-space tree itself may be evicted at any time. For
-//! example, transaction 7 frees blocks 100 to 107. Until it is durable they are held, and a tree
+//! example, a writeback claims blocks 100 to 107. Until it books them they are held, and a tree
 //! built from the bitmap does not contain them.
 //!
 //! # Invariants

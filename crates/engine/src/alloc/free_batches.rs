@@ -10,7 +10,8 @@
 //! - A group of a batched free has joined the transaction with its bitmap and its descriptor.
 //!   Booking therefore joins nothing, and costs no credits.
 //! - Batched blocks are used by their bitmap, so no thread can claim them until they are booked;
-//!   then they are held until the transaction is durable. They count as pending from the batch on.
+//!   then they are listed as leaving (`ReturnedRuns`) until the transaction is durable. They count
+//!   as pending from the batch on.
 //! - Blocks that prove to be free already when they are booked stay free: the error is recorded in
 //!   the superblock, the error policy applies, and no block of the group is allocated any more. The
 //!   thread that freed them has returned long before.

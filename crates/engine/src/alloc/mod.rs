@@ -1,10 +1,10 @@
 //! Blocks and inodes: goals, claims, booking, freeing, delayed reservations.
 //!
-//! Space has three states in memory: free, *claimed* (taken in memory only, by a writeback, a
-//! preallocation or a free that is not durable yet) and *booked* (bit set in the bitmap within a
-//! handle). A claim needs no handle. Freed blocks of files stay booked until their batch is booked.
-//! For example, writeback of 8 pages claims blocks 100 to 107, writes them, and books and maps them
-//! in one handle.
+//! Space has four states in memory: free, *claimed* (taken in memory only, by a writeback or a
+//! preallocation), *booked* (bit set in the bitmap within a handle) and *leaving* (bit cleared by a
+//! transaction that is not durable yet). A claim needs no handle. Freed blocks of files stay booked
+//! until their batch is booked. For example, writeback of 8 pages claims blocks 100 to 107, writes
+//! them, and books and maps them in one handle.
 //!
 //! Free space in memory is a tree for each flexible group, made group by group from bitmaps when
 //! needed and dropped when memory is short. All groups, in memory or not, have a summary, and all
