@@ -196,6 +196,8 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
     let blank = record.blank.into_iter().map(Piece::from);
     write_pieces(core, logged, start, record.body.into_iter().chain(blank))?;
     core.flush_home()?;
+    // An internal log shares the flusher of the home device: this is then part of the same flush,
+    // unless another write has ended since.
     logged.space.flusher().flush()?;
     write_pieces(core, logged, commit_at, [record.commit.into()])?;
     logged.space.flusher().flush()?;
