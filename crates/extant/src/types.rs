@@ -229,7 +229,7 @@ pub struct Recovery {
     pub orphans_invalid: u64,
     /// The file system had not been unmounted.
     pub was_in_use: bool,
-    /// The replay went into memory, and the device has not changed.
+    /// The device has not changed: its journal is replayed for this opening only.
     pub in_memory: bool,
     /// The reason for which a damaged journal was skipped
     /// ([`OpenOptions::lenient`](crate::OpenOptions::lenient)).

@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::inode::{Window, WindowEntry};
 use std::sync::Arc;
 
-/// Number of entries of a linear directory that a window may hold before it is cut.
+/// Number of entries that a window of a scanned directory keeps, at least, when it is cut. It is cut
+/// at twice this number.
 const MANY: usize = 32 * 1024;
 
 /// Maximum number of names of one major hash, or of one chain of leaves.
@@ -95,7 +96,8 @@ fn add_leaf(d: &Dir<'_>, out: &mut Window, hasher: &Hasher, lblk: u32) -> Result
     check_size(d, out)
 }
 
-/// Verifies the number of entries: names of one hash are in one window, however many they are.
+/// Verifies the number of entries, since names of one major hash, or of one chain of leaves, are
+/// not parted.
 fn check_size(d: &Dir<'_>, out: &Window) -> Result<()> {
     let found = out.entries.len();
     if found <= MAX_NAMES_OF_HASH {
@@ -105,7 +107,8 @@ fn check_size(d: &Dir<'_>, out: &Window) -> Result<()> {
     }
 }
 
-/// Builds a window of [`MANY`] or more entries of a linear directory.
+/// Builds a window of about [`MANY`] or more entries, by a scan of the whole directory: of a linear
+/// one, or of one whose hash tree is damaged.
 fn of_all(d: &Dir<'_>, pos: u64) -> Result<Window> {
     let hasher = Hasher::default_of(d);
     let start = start_of(major_of(pos));

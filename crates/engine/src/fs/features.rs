@@ -12,6 +12,7 @@ pub enum Access {
     ReadOnly(String),
 }
 
+/// The incompatible features of file systems that are opened, for reading and writing alike.
 const READ: Incompat = Incompat::FILETYPE
     .union(Incompat::RECOVER)
     .union(Incompat::META_BG)
@@ -26,6 +27,7 @@ const READ: Incompat = Incompat::FILETYPE
     .union(Incompat::CASEFOLD)
     .union(Incompat::ENCRYPT);
 
+/// The read-only compatible features of file systems that are opened for writing, too.
 const WRITE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::LARGE_FILE)
     .union(RoCompat::BTREE_DIR)

@@ -102,13 +102,14 @@ impl OpenOptions {
         Self::default()
     }
 
-    /// Change nothing on the device: a journal that needs replay is replayed in memory only.
+    /// Change nothing on the device. If the journal needs replay, blocks are read from their copies
+    /// in it. Orphans are not freed, and MMP is not asked.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self
     }
 
-    /// Do not even replay in memory (`noload`); implies reading only.
+    /// Ignore the journal (`noload`); implies reading only.
     pub fn no_recovery(mut self, yes: bool) -> Self {
         self.no_recovery = yes;
         self.read_only |= yes;

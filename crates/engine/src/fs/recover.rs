@@ -28,7 +28,7 @@ impl Opening<'_> {
         let Some(log) = superblocks::log(&dev, external_log, geo, sb)? else {
             return Ok((dev, None));
         };
-        // Only an opening for writing comes here.
+        // Only for writing: without the flag, a reader has returned above.
         if !needed && log.needs_recovery() {
             recovery.log_emptied = true;
             return Ok((dev.clone(), empty_log(&dev, external_log, geo, sb)?));

@@ -24,7 +24,8 @@ pub struct Recovery {
     /// [`OpenOptions::skip_damaged_log`](crate::OpenOptions::skip_damaged_log) allows that: its
     /// changes are missing.
     pub log_skipped: Option<String>,
-    /// Whether the replay went into memory only.
+    /// Whether the device is unchanged: blocks are read from their copies in the log, and fast
+    /// commits were replayed in memory.
     pub in_memory: bool,
     /// The results for orphan records.
     pub orphans: OrphanReport,

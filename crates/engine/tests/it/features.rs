@@ -53,8 +53,9 @@ fn read_file(fs: &Fs, path: &str) -> Vec<u8> {
     data
 }
 
-/// The bits that Extant reads, and no others.
-const READ: [Incompat; 12] = [
+/// The bits that Extant reads, and no others. [`names_in_unknown_encodings_are_refused`] has the
+/// condition for `casefold`.
+const READ: [Incompat; 13] = [
     Incompat::FILETYPE,
     Incompat::RECOVER,
     Incompat::META_BG,
@@ -66,6 +67,7 @@ const READ: [Incompat; 12] = [
     Incompat::CSUM_SEED,
     Incompat::LARGEDIR,
     Incompat::INLINE_DATA,
+    Incompat::CASEFOLD,
     Incompat::ENCRYPT,
 ];
 
@@ -87,6 +89,28 @@ fn incompatible_bits_are_refused_by_name() {
             assert!(matches!(error, Error::Unsupported(_)), "{name}: {error:?}");
             assert!(error.to_string().contains(&name), "{name}: {error}");
             assert_eq!(error.errno(), Errno::OpNotSupp as i32);
+            assert!(!changed(&device));
+        }
+    }
+}
+
+#[test]
+fn names_in_unknown_encodings_are_refused() {
+    let image = small("default");
+    for encoding in [0, 2, u16::MAX] {
+        let mut bytes = image.clone();
+        change_superblock(&mut bytes, |sb| {
+            let mut features = sb.features();
+            features.incompat |= Incompat::CASEFOLD;
+            sb.set_features(features);
+            sb.set_encoding(encoding);
+        });
+        for read_only in [false, true] {
+            let (device, opened) = open(&bytes, read_only);
+            let error = opened.expect_err("an unknown encoding");
+            assert!(matches!(error, Error::Unsupported(_)), "{encoding}: {error:?}");
+            let cause = format!("casefold with names in encoding {encoding}");
+            assert!(error.to_string().contains(&cause), "{error}");
             assert!(!changed(&device));
         }
     }

@@ -1,4 +1,5 @@
-//! A device as it will be after the replay.
+//! A device as it will be after the replay. Only the table of copies is in memory: each read of a
+//! block that has a copy reads the log.
 
 use super::Replay;
 use extant_blocks::{BlockDevice, ReplaySource};
@@ -41,7 +42,8 @@ impl Overlay {
     }
 }
 
-/// For overlays that keep writes in memory.
+/// For programs that put it into an [`extant_blocks::OverlayDevice`]. The engine puts such a device
+/// on top of an [`Overlay`] instead.
 impl ReplaySource for Replay {
     fn covers(&self, nr: u64) -> bool {
         self.copy_from(nr).is_some_and(|copy| copy.block == nr)
