@@ -103,7 +103,7 @@ impl OpenOptions {
     }
 
     /// Change nothing on the device. If the journal needs replay, blocks are read from their copies
-    /// in it. Orphans are not freed, and MMP is not asked.
+    /// in it. Orphans are not freed, and the MMP block is not looked at.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self

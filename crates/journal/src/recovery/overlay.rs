@@ -42,8 +42,8 @@ impl Overlay {
     }
 }
 
-/// For programs that put it into an [`extant_blocks::OverlayDevice`]. The engine puts such a device
-/// on top of an [`Overlay`] instead.
+/// For programs that put it into an `OverlayDevice`. The engine puts such a device on top of an
+/// `Overlay` instead.
 impl ReplaySource for Replay {
     fn covers(&self, nr: u64) -> bool {
         self.copy_from(nr).is_some_and(|copy| copy.block == nr)
