@@ -1,7 +1,7 @@
 //! Writes kept in memory over a device that is only read.
 //!
-//! For example, fast commits are replayed for a reader. A change of block 101 is kept in memory, and
-//! block 100 is read from the base, which shows the device as it is after the full commits.
+//! For example, fast commits are replayed for a reader. A change of block 101 is kept in memory,
+//! and block 100 is read from the base, which shows the device as it is after the full commits.
 //!
 //! # Invariants
 //! The contents of a block are the bytes written to it here; otherwise those of the replay source;

@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::inode::{Window, WindowEntry};
 use std::sync::Arc;
 
-/// Number of entries that a window of a scanned directory keeps, about, when it is cut. It is cut at
-/// twice this number.
+/// Number of entries that a window of a scanned directory keeps, about, when it is cut. It is cut
+/// at twice this number.
 const MANY: usize = 32 * 1024;
 
 /// Maximum number of names of one major hash, or of one chain of leaves.

@@ -318,7 +318,9 @@ fn prepare_book(nodes: &mut Writer<'_, '_, '_>, claim: &Claim, len: u32) -> Resu
 }
 
 /// Books the first `len` blocks of a claim, in whole clusters, and charges the file for them,
-/// within a step. The booking comes first; an error of it leaves everything unchanged.
+/// within a step. The booking comes first: a block that is used already, or a bitmap that cannot be
+/// read, leaves everything unchanged. A later error (a wrong count in the descriptor, an owner that
+/// cannot be read) aborts the journal.
 fn book(nodes: &mut Writer<'_, '_, '_>, claim: &mut Claim, len: u32) -> Result<BlockNr> {
     let (env, inode) = (nodes.env, nodes.inode);
     let blocks = i64::from(len.next_multiple_of(env.geo.cluster_ratio()));

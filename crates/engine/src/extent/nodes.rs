@@ -213,7 +213,8 @@ impl<'a, 'h, 'j> Writer<'a, 'h, 'j> {
         self.held.push(buffer);
     }
 
-    /// Runs a step, which may be a part of another one: see [`NodesMut::step`].
+    /// Runs a step, which may be a part of another one: see [`NodesMut::step`]. A part that fails
+    /// aborts if it has changed something itself; the end of the outermost step judges the rest.
     pub(super) fn in_step<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let before = self.step.changes();
         let is_part = std::mem::replace(&mut self.in_step, true);

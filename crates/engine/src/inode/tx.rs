@@ -237,8 +237,8 @@ impl<'a> Step<'a> {
         Ok(self.handle.extend(credits)?)
     }
 
-    /// How often a change was made, or begun: a step that fails while this stands still has changed
-    /// nothing.
+    /// Returns the number of changes made or begun. A step that fails has changed nothing if this
+    /// number is the same as before it.
     pub fn changes(&self) -> u64 {
         self.handle.changes()
     }

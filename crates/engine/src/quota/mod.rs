@@ -350,7 +350,8 @@ impl Quotas {
         Ok(())
     }
 
-    /// Promises an inode space for `blocks` blocks. If `bound`, limits apply.
+    /// Promises an inode space for `blocks` blocks. If `bound`, limits apply. A charge takes from
+    /// the promise; [`Self::release_reservation`] releases the rest.
     ///
     /// # Errors
     /// EDQUOT.

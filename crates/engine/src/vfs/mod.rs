@@ -37,7 +37,8 @@ pub struct Vfs {
     pub inodes: InodeCache,
     /// Names in memory.
     pub dentries: Dentries,
-    /// Held while a directory moves to another parent: the only lock of the whole file system.
+    /// Held while a directory moves to another parent: the only lock of the whole file system that
+    /// operations on names take.
     pub rename: Mutex<()>,
     /// Tells path walks about concurrent moves of directories.
     pub moves: Moves,
