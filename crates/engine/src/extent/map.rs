@@ -280,6 +280,8 @@ pub(super) fn changing<'j, R>(
     step.touch(inode)?;
     map.changing();
     let result = change(step);
+    // After an error, too: a part may have changed. If none has, an fsync waits for nothing worse
+    // than this commit.
     inode.note_datasync(step);
     if result.is_err() {
         map.clear();

@@ -59,7 +59,7 @@ pub(super) struct Reaper {
     /// Whether a thread has taken queued inodes and may not have freed all of them.
     at_work: AtomicBool,
     queue: Queue,
-    /// Freed inodes that the inode table still knows, since their slots do not say so before their
+    /// Freed inodes that the inode cache still has, since their slots do not say so before their
     /// transactions are durable.
     departed: FreedInodes,
     /// Freed inodes that the inode cache still has, because they have other users.
@@ -205,7 +205,7 @@ impl Operations {
         count
     }
 
-    /// Takes freed inodes out of the table once their slots were written.
+    /// Takes freed inodes out of the inode cache once their slots were written.
     fn retire_departed(&self) {
         let durable = self.st().journal.durable();
         let mut departed = self.reaper.lingering.take();

@@ -1,5 +1,6 @@
 //! Rights to space: the blocks that are reserved for root, or for the user and group that the
-//! superblock names, and exemption from quota limits.
+//! superblock names, and exemption from quota limits. With them come the operations that take space
+//! for a caller: writes past the page cache (all writes of a FUSE mount) and fallocate(2).
 
 use super::handle::check_key;
 use super::{Node, Operations};
