@@ -25,7 +25,7 @@ pub use directory::ScanOptions;
 pub use error::{Error, Result};
 pub use loader::{Input, Loader};
 pub use oci::{Container, Platform, Selection};
-pub use patterns::Patterns;
+pub use patterns::{Patterns, glob_matches};
 
 /// The examples of the README are tests, too.
 #[cfg(doctest)]

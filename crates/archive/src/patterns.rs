@@ -29,14 +29,14 @@ impl Patterns {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         self.list.iter().any(|(pattern, is_path)| {
             let text = if *is_path { path } else { name };
-            matches(pattern, text)
+            glob_matches(pattern, text)
         })
     }
 }
 
-/// Returns whether a pattern matches all of a text. The work is bounded by the product of the
-/// lengths: only the last `*` is tried again.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
+/// Returns whether a pattern matches all of a text, as [`Patterns`] compares them. The work is
+/// bounded by the product of the lengths: only the last `*` is tried again.
+pub fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t, mut star) = (0, 0, None);
     while let Some(byte) = text.get(t) {
         match pattern.get(p) {
@@ -78,6 +78,8 @@ mod tests {
             ("a?b", "a/b", false),
             ("*a*b", "xaxbxb", true),
             ("*a*b", "xaxbxc", false),
+            ("a?c", "ac", false),
+            ("*", "", true),
         ] {
             let mut patterns = Patterns::default();
             patterns.add(pattern.as_bytes());

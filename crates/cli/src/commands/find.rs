@@ -7,6 +7,7 @@ use crate::image::{ReadArgs, inside, join, root_path, unless_slash};
 use crate::json;
 use crate::text::shown;
 use crate::walk::{Item, Step, Walk};
+use extant_archive::glob_matches;
 use extant_engine::FileType;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
@@ -98,53 +99,5 @@ fn fits(args: &Args, item: &Item) -> bool {
         _ => None,
     };
     ftype.is_none_or(|t| t == item.node.file_type())
-        && args.name.as_ref().is_none_or(|pattern| matches(pattern.as_bytes(), &item.name))
-}
-
-/// Returns whether a name matches a pattern. Takes time in proportion to the product of their
-/// lengths at most.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut p, mut n) = (0, 0);
-    // The last star, and how much of the name it stands for so far.
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        match (pattern.get(p), star) {
-            (Some(b'*'), _) => {
-                star = Some((p, n));
-                p += 1;
-            }
-            (Some(c), _) if *c == b'?' || *c == name[n] => {
-                p += 1;
-                n += 1;
-            }
-            (_, Some((at, taken))) => {
-                star = Some((at, taken + 1));
-                p = at + 1;
-                n = taken + 1;
-            }
-            _ => return false,
-        }
-    }
-    pattern[p..].iter().all(|c| *c == b'*')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn patterns() {
-        for (pattern, name, fits) in [
-            ("*.rs", "main.rs", true),
-            ("*.rs", "main.rsx", false),
-            ("a?c", "abc", true),
-            ("a?c", "ac", false),
-            ("*", "", true),
-            ("a*b*c", "aXbYbZc", true),
-            ("a*b*c", "aXbYbZ", false),
-            ("", "x", false),
-        ] {
-            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), fits, "{pattern} {name}");
-        }
-    }
+        && args.name.as_ref().is_none_or(|pattern| glob_matches(pattern.as_bytes(), &item.name))
 }

@@ -59,7 +59,8 @@ impl Output {
         }
     }
 
-    /// Gives the file its name. An existing file of this name is replaced.
+    /// Gives the file its name, which survives a power cut. An existing file of this name is
+    /// replaced.
     ///
     /// # Errors
     /// Those of renaming, with the path. The file is then removed.
@@ -67,8 +68,9 @@ impl Output {
         match self {
             Output::Named(file) => file.persist(dest).map(drop).map_err(|e| e.error),
             Output::Nameless(file) => give_name(&file, dest),
-            Output::Special(_) => Ok(()),
+            Output::Special(_) => return Ok(()),
         }
+        .and_then(|()| sync_directory(parent(dest)))
         .at_path(dest.as_os_str().as_bytes())
     }
 }
@@ -86,6 +88,16 @@ fn give_name(file: &File, dest: &Path) -> io::Result<()> {
     }
     let named = tempfile::Builder::new().prefix(&prefix(dest)).make_in(parent(dest), link)?;
     named.persist(dest).map(drop).map_err(|e| e.error)
+}
+
+/// Makes the names in a directory durable, if that can be asked for: some file systems refuse it,
+/// and so do directories that may not be read.
+fn sync_directory(dir: &Path) -> io::Result<()> {
+    use io::ErrorKind::{InvalidInput, PermissionDenied};
+    match File::open(dir).and_then(|dir| dir.sync_all()) {
+        Err(error) if matches!(error.kind(), InvalidInput | PermissionDenied) => Ok(()),
+        done => done,
+    }
 }
 
 /// Returns the beginning of other names in the directory of `dest`.
