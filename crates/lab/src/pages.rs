@@ -7,7 +7,7 @@
 use crate::pairs::{Interval, Row as Pairs, THREADS};
 use crate::stored::{Results, Run};
 use crate::tables::Grid;
-use crate::{claims, prealloc};
+use crate::{age, claims, prealloc};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -38,12 +38,15 @@ impl Table {
     }
 }
 
-const TABLES: [Table; 5] = [
+const TABLES: [Table; 8] = [
     Table { page: "README.md", name: "pairs in short", run: "pairs", form: short },
     Table::all("pairs", pairs),
     Table::all("dref", whole::<Vec<Grid>>),
     Table::all("prealloc", whole::<prealloc::Results>),
+    Table::all("inodes", whole::<Vec<Grid>>),
+    Table::all("sync", whole::<Vec<Grid>>),
     Table::all("space-claims", whole::<Vec<claims::Claim>>),
+    Table::all("age", whole::<Vec<age::Row>>),
 ];
 
 /// Rows of the README.
