@@ -193,6 +193,7 @@ impl Operations {
         let _turn = self.reaper.turn.lock();
         // Relaxed: the locks of the lists publish it.
         self.reaper.at_work.store(true, Ordering::Relaxed);
+        self.queue_left_values();
         let batch = self.reaper.queue.take();
         let count = batch.len();
         for inode in batch {
