@@ -17,7 +17,7 @@ use extant_format::error::Corrupt;
 use extant_format::types::{BlockNr, InodeNr};
 use extant_sync::atomic::{AtomicU64, Ordering};
 use foldhash::fast::RandomState;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::hash::BuildHasher;
 use std::ops::Range;
@@ -183,6 +183,8 @@ pub type Interrupt = Arc<dyn Fn() -> bool + Send + Sync>;
 
 thread_local! {
     static INTERRUPT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
+    /// Number of pieces of work that must not end half-way, each within the one before.
+    static UNINTERRUPTED: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Has long operations of this thread end with EINTR once `asked` answers true. They ask now and
@@ -207,14 +209,16 @@ pub fn set_interrupt(asked: Option<Interrupt>) -> Option<Interrupt> {
 }
 
 /// Runs work that must not end half-way: nothing in it ends with EINTR.
+#[inline]
 pub fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
-    struct Restore(Option<Interrupt>);
-    impl Drop for Restore {
+    struct Leave;
+    impl Drop for Leave {
         fn drop(&mut self) {
-            set_interrupt(self.0.take());
+            UNINTERRUPTED.set(UNINTERRUPTED.get() - 1);
         }
     }
-    let _restore = Restore(set_interrupt(None));
+    UNINTERRUPTED.set(UNINTERRUPTED.get() + 1);
+    let _leave = Leave;
     work()
 }
 
@@ -223,7 +227,9 @@ pub fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
 /// # Errors
 /// That one.
 pub fn check_interrupt() -> Result<()> {
-    if INTERRUPT.with_borrow(|asked| asked.as_ref().is_some_and(|asked| asked())) {
+    if UNINTERRUPTED.get() == 0
+        && INTERRUPT.with_borrow(|asked| asked.as_ref().is_some_and(|asked| asked()))
+    {
         Err(Errno::Intr.into())
     } else {
         Ok(())

@@ -6,6 +6,7 @@ use crate::levels::{Held, Level, Order, Tag};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use parking_lot::RawRwLock;
+use smallvec::SmallVec;
 
 /// A lock that many threads may hold for reading or one for writing. A waiting writer blocks new
 /// readers, so a thread must not take it for reading twice. Panics do not poison it.
@@ -298,15 +299,15 @@ pub fn write_two_arc<K: Ord + fmt::Debug, T, U>(
 }
 
 /// Takes any number of locks for writing, each key once, in the order of the keys. Returns the
-/// guards in the same order.
+/// guards in the same order. A few need no memory from the heap.
 pub fn write_all_arc<'a, K: Ord, T: 'a>(
     locks: impl IntoIterator<Item = (K, &'a ArcRwLock<T>)>,
-) -> Vec<(K, ArcWriteGuard<T>)> {
-    let mut locks: Vec<_> = locks.into_iter().collect();
+) -> SmallVec<[(K, ArcWriteGuard<T>); 4]> {
+    let mut locks: SmallVec<[_; 4]> = locks.into_iter().collect();
     locks.sort_by(|a, b| a.0.cmp(&b.0));
     locks.dedup_by(|a, b| a.0 == b.0);
     let mut order = Order::Inward;
-    let mut guards = Vec::with_capacity(locks.len());
+    let mut guards = SmallVec::with_capacity(locks.len());
     for (key, lock) in locks {
         guards.push((key, lock.write_arc_in(order)));
         order = Order::Nested;

@@ -242,19 +242,22 @@ impl<'a> Dir<'a> {
         self.count = lblk + 1;
         Ok((lblk, buf))
     }
-}
 
-/// Replaces a block's bytes by `image`.
-pub(super) fn overwrite(
-    step: &mut Step<'_>,
-    buf: &Arc<Buffer>,
-    seal: Seal,
-    image: &[u8],
-) -> Result<()> {
-    let mut bytes: BufferWrite<'_> = step.write(buf, seal)?;
-    let len = bytes.len().min(image.len());
-    bytes[..len].copy_from_slice(&image[..len]);
-    Ok(())
+    /// Replaces a block's bytes by `image`. Only this function moves entries of blocks.
+    pub fn overwrite(
+        &self,
+        step: &mut Step<'_>,
+        buf: &Arc<Buffer>,
+        seal: Seal,
+        image: &[u8],
+    ) -> Result<()> {
+        let mut bytes: BufferWrite<'_> = step.write(buf, seal)?;
+        let len = bytes.len().min(image.len());
+        bytes[..len].copy_from_slice(&image[..len]);
+        let mut state = self.inode.dir.lock();
+        state.layout = state.layout.wrapping_add(1);
+        Ok(())
+    }
 }
 
 fn block_count(env: &AttrEnv, inode: &Inode, size: u64) -> Result<u32> {

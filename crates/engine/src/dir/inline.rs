@@ -6,7 +6,7 @@
 //! first block behind `..`. A conversion copies them unchanged, so entries keep their offsets.
 
 use super::area::{self, NamedInode};
-use super::blocks::{Dir, overwrite};
+use super::blocks::Dir;
 use super::{EntryPos, Kind, linear};
 use crate::error::{Errno, Result};
 use crate::extent;
@@ -223,6 +223,6 @@ pub(super) fn convert(d: &mut Dir<'_>, tx: &mut Tx<'_>, owner: &Arc<Inode>) -> R
         let place = extent::map_first(d.env, step, owner, first)?;
         step.edit(owner)?.size = d.format.block_size.into();
         d.kind = Kind::Linear;
-        overwrite(step, &d.env.cache.fresh(place.0), d.leaf_seal(), &image)
+        d.overwrite(step, &d.env.cache.fresh(place.0), d.leaf_seal(), &image)
     })
 }

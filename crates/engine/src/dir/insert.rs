@@ -1,7 +1,7 @@
 //! Insertion of a name into a directory of any kind, and conversion to the next kind.
 
 use super::area::{self, NamedInode, Room};
-use super::blocks::{Dir, overwrite};
+use super::blocks::Dir;
 use super::hash::Hasher;
 use super::{Kind, inline, linear, split};
 use crate::error::{Error, Result};
@@ -111,12 +111,12 @@ fn index(d: &mut Dir<'_>, step: &mut Step<'_>, owner: &Arc<Inode>) -> Result<()>
     let leaf =
         linear::leaf_image(d, names.into_iter()).ok_or_else(|| d.corrupt("directory block", 0))?;
     let (lblk, buf) = d.grow(step, owner)?;
-    overwrite(step, &buf, d.leaf_seal(), &leaf)?;
+    d.overwrite(step, &buf, d.leaf_seal(), &leaf)?;
     let mut root = vec![0; d.format.block_size as usize];
     let info = RootInfo { hash_version: Hasher::default_of(d).version, levels: 0 };
     NodeMut::init_root(&mut root, &d.format, info, Dots { own: d.inode.ino, parent }, lblk);
     step.edit(owner)?.flags.insert(InodeFlags::INDEX);
     d.kind = Kind::Indexed;
     d.inode.dir.lock().gaps = None;
-    overwrite(step, &first, d.index_seal(), &root)
+    d.overwrite(step, &first, d.index_seal(), &root)
 }

@@ -2,7 +2,7 @@
 //! all directories in blocks.
 
 use super::area::{self, NamedInode, Room};
-use super::blocks::{Dir, Shape, overwrite};
+use super::blocks::{Dir, Shape};
 use super::{EntryPos, Kind};
 use crate::error::Result;
 use crate::inode::{Inode, Step};
@@ -157,7 +157,7 @@ fn append(
 ) -> Result<()> {
     let (lblk, buf) = d.grow(step, owner)?;
     if let Some(image) = leaf_image(d, std::iter::once(*new)) {
-        overwrite(step, &buf, d.leaf_seal(), &image)?;
+        d.overwrite(step, &buf, d.leaf_seal(), &image)?;
     }
     note_gap(d, lblk, &buf);
     Ok(())

@@ -12,7 +12,7 @@
 //!   cookie stays valid when the kind changes.
 //!
 //! # Locking
-//! The caller must hold the directory's `rw` lock: for reading in [`lookup`], [`read`],
+//! The caller must hold the directory's `rw` lock: for reading in [`lookup`], [`part`],
 //! [`is_empty`] and [`parent`], for writing in all others. At most one buffer is locked at a time.
 
 mod area;
@@ -47,6 +47,7 @@ use extant_format::types::{FileType, InodeNr};
 use extant_journal::Seal;
 use std::sync::Arc;
 
+pub use read::Part;
 pub use respell::{are_spellings, respell};
 
 /// Returns whether the folding of an encoding, as the superblock numbers it, is implemented, with
@@ -79,7 +80,7 @@ pub struct Found {
     pub ftype: FileType,
 }
 
-/// An entry passed to the callback of [`read`].
+/// An entry of a [`Part`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     /// Name in bytes, which need not be UTF-8.
@@ -160,6 +161,22 @@ fn locate_shown(d: &Dir<'_>, name: &[u8]) -> Result<Option<EntryPos>> {
     match nokey::stored(d, name)? {
         Some(stored) => locate(d, &stored),
         None => Ok(None),
+    }
+}
+
+/// An entry that was found before a change of its directory. Its block stays in memory: one that
+/// cannot be read fails the search, and not the step that has changed another entry already.
+#[derive(Debug)]
+pub struct Held {
+    pos: EntryPos,
+    /// [`DirState::layout`](crate::inode::DirState::layout) of the directory.
+    layout: u32,
+}
+
+impl Held {
+    /// Returns the position, if no entry of the directory was moved since.
+    fn unmoved(&self, dir: &Inode) -> Option<&EntryPos> {
+        (self.pos.buf.is_some() && dir.dir.lock().layout == self.layout).then_some(&self.pos)
     }
 }
 
@@ -286,6 +303,32 @@ pub fn remove(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, name: &[u8])
     Ok(pos.hit.found)
 }
 
+/// Finds a name as [`find`] does, for a change that follows others under the same lock.
+///
+/// # Errors
+/// As [`find`].
+pub fn hold(env: &AttrEnv, dir: &Inode, name: &[u8]) -> Result<Option<Held>> {
+    let layout = dir.dir.lock().layout;
+    Ok(find(env, dir, name)?.map(|pos| Held { pos, layout }))
+}
+
+/// Removes a name that [`hold`] found. Other names may have been added since.
+///
+/// # Errors
+/// As [`remove`].
+pub fn remove_held(
+    env: &AttrEnv,
+    step: &mut Step<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    held: &Held,
+) -> Result<()> {
+    match held.unmoved(dir) {
+        Some(pos) => remove_at(env, step, dir, pos),
+        None => remove(env, step, dir, name).map(drop),
+    }
+}
+
 /// Finds the position of an ordinary name.
 ///
 /// # Errors
@@ -367,7 +410,7 @@ pub fn init(env: &AttrEnv, step: &mut Step<'_>, dir: &Arc<Inode>, parent: InodeN
     let mut d = Dir::open(env, dir)?;
     let (_, buf) = d.grow(step, dir)?;
     let image = linear::first_block(&d, parent);
-    blocks::overwrite(step, &buf, d.leaf_seal(), &image)
+    d.overwrite(step, &buf, d.leaf_seal(), &image)
 }
 
 /// Returns whether the directory has no entry except `.` and `..`.
@@ -394,50 +437,13 @@ pub fn parent(env: &AttrEnv, dir: &Inode) -> Result<InodeNr> {
     }
 }
 
-/// Calls `each` with the entries from `cookie` on (0: from the start, `.` and `..` first), until it
-/// returns false or the end is reached. Cookies stay valid while entries come and go: with
-/// `dir_index` entries come in hash order. Names that are no path components are skipped.
+/// Returns the part of the directory from `cookie` on (0: from the start, `.` and `..` first).
+/// Cookies stay valid while entries come and go: with `dir_index` entries come in hash order.
 ///
 /// # Errors
-/// `Corrupt`, `Io`. `Corrupt` for a name that is no path component follows the other entries.
-pub fn read(
-    env: &AttrEnv,
-    dir: &Inode,
-    cookie: u64,
-    each: &mut dyn FnMut(Entry<'_>) -> bool,
-) -> Result<()> {
-    let d = Dir::open(env, dir)?;
-    let mut bad = None;
-    read_shown(&d, cookie, &mut |entry| {
-        if matches!(entry.name, b"." | b"..") || is_component(entry.name) {
-            return each(entry);
-        }
-        bad.get_or_insert_with(|| {
-            Corrupt::new("directory entry").field("name").found(entry.ino.0).at_inode(dir.ino)
-        });
-        true
-    })?;
-    bad.map_or(Ok(()), |bad| Err(bad.into()))
-}
-
-/// Reads entries as [`read`] does, names that are no path components included.
-fn read_shown(d: &Dir<'_>, cookie: u64, each: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
-    if !d.encrypted {
-        return read::read(d, cookie, each);
-    }
-    let names = nokey::Names::of(d)?;
-    let mut wrong = Ok(());
-    read::read(d, cookie, &mut |entry| match entry.name {
-        b"." | b".." => each(entry),
-        stored => match names.show(stored, entry.hash) {
-            Ok(shown) => each(Entry { name: &shown, ..entry }),
-            Err(e) => {
-                wrong = Err(e.at_inode(d.inode.ino));
-                false
-            }
-        },
-    })?;
-    Ok(wrong?)
+/// `Corrupt`, `Io`, EINTR.
+pub fn part(env: &AttrEnv, dir: &Inode, cookie: u64) -> Result<Part> {
+    read::part(&Dir::open(env, dir)?, cookie)
 }
 
 /// Verifies that names can be inserted into a directory.

@@ -8,7 +8,7 @@
 //! block is allocated before the changes that need it.
 
 use super::area::{self, NamedInode, Room};
-use super::blocks::{Dir, overwrite};
+use super::blocks::Dir;
 use super::hash::Hasher;
 use super::htree::{self, Frame, Path};
 use super::linear;
@@ -80,7 +80,7 @@ fn insert_packed(
     }
     let names: Vec<_> = area::names(area, &d.format).collect::<Result<_, _>>()?;
     match linear::leaf_image(d, names.into_iter().chain([*new])) {
-        Some(image) => overwrite(step, leaf, d.leaf_seal(), &image).map(|()| true),
+        Some(image) => d.overwrite(step, leaf, d.leaf_seal(), &image).map(|()| true),
         None => Ok(false),
     }
 }
@@ -150,7 +150,7 @@ fn new_node(
     if !NodeMut::init_interior(&mut image, &d.format, first).set_entries(entries) {
         return Err(d.corrupt("hash tree node", lblk).into());
     }
-    overwrite(step, &buf, d.index_seal(), &image)?;
+    d.overwrite(step, &buf, d.index_seal(), &image)?;
     Ok(lblk)
 }
 
@@ -199,8 +199,8 @@ fn split_leaf(
     };
     // Both images exist, and the block is allocated, before the first change.
     let (lblk, buf) = d.grow(step, owner)?;
-    overwrite(step, &buf, d.leaf_seal(), &upper)?;
-    overwrite(step, &leaf, d.leaf_seal(), &lower)?;
+    d.overwrite(step, &buf, d.leaf_seal(), &upper)?;
+    d.overwrite(step, &leaf, d.leaf_seal(), &lower)?;
     insert_key(d, step, node, halves.key, lblk)
 }
 

@@ -9,7 +9,7 @@
 use super::blocks::Dir;
 use super::hash::{Hasher, major_of, start_of};
 use super::htree;
-use super::{Kind, area, read};
+use super::{Kind, area, is_component, read};
 use crate::bounds::Steps;
 use crate::error::{Error, Result};
 use crate::inode::{Window, WindowEntry};
@@ -145,9 +145,10 @@ fn cut(out: &mut Window) {
     *out = kept;
 }
 
-/// Sorts the entries and makes their positions distinct.
+/// Sorts the entries, makes their positions distinct and checks their names.
 fn finish(mut out: Window) -> Window {
-    let Window { entries, names, start, end } = &mut out;
+    let Window { entries, names, start, end, has_components_only } = &mut out;
+    *has_components_only = entries.iter().all(|e| is_component(name_of(names, e)));
     entries
         .sort_by(|a, b| a.pos.cmp(&b.pos).then_with(|| name_of(names, a).cmp(name_of(names, b))));
     // Names in the wrong leaf for their hash get positions in the window of that leaf. A major hash

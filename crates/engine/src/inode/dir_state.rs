@@ -48,6 +48,8 @@ pub struct DirState {
     pub map_checked: bool,
     /// Whether the hash tree leads to each leaf and node once, as far as that was looked at.
     pub tree_is_sound: Option<bool>,
+    /// Counts changes that move entries within or between blocks.
+    pub layout: u32,
 }
 
 /// Entries of a stretch of positions, in order of position.
@@ -61,6 +63,8 @@ pub struct Window {
     pub entries: Vec<WindowEntry>,
     /// All their names.
     pub names: Vec<u8>,
+    /// Whether each name can be a component of a path.
+    pub has_components_only: bool,
 }
 
 /// One entry of a [`Window`].

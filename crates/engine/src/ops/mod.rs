@@ -50,6 +50,7 @@ use extant_sync::epoch::pin;
 use extant_sync::scheduler::Bell;
 use extant_sync::{ArcWriteGuard, Coalescer, Level, Mutex, RwLockWriteGuard, write_all_arc};
 use reaper::Reaper;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// An inode that the caller refers to. It stays in memory as long as this lives; to keep it alive
@@ -381,13 +382,13 @@ impl Operations {
 /// Locks directories for writing, in order, each once.
 fn lock_dirs<'a>(
     dirs: impl IntoIterator<Item = &'a Arc<Inode>>,
-) -> Vec<(InodeNr, ArcWriteGuard<()>)> {
+) -> SmallVec<[(InodeNr, ArcWriteGuard<()>); 4]> {
     write_all_arc(dirs.into_iter().filter(|d| d.is_dir()).map(|d| (d.ino, &d.rw)))
 }
 
 /// Locks inodes that are no directories for writing, in order, each once.
 fn lock_inodes<'a>(
     inodes: impl IntoIterator<Item = &'a Arc<Inode>>,
-) -> Vec<(InodeNr, ArcWriteGuard<()>)> {
+) -> SmallVec<[(InodeNr, ArcWriteGuard<()>); 4]> {
     write_all_arc(inodes.into_iter().filter(|i| !i.is_dir()).map(|i| (i.ino, &i.rw)))
 }

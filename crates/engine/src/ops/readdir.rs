@@ -5,9 +5,8 @@ use super::{Node, Operations};
 use crate::bounds::Steps;
 use crate::dir;
 use crate::error::Result;
-use extant_format::types::{FileType, InodeNr};
+use extant_format::types::FileType;
 use smallvec::SmallVec;
-use std::ops::Range;
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +21,11 @@ pub struct DirEntry {
     pub next: u64,
 }
 
-/// Entries read under one lock of the directory.
-const BATCH: usize = 64;
+/// Inodes loaded under one lock of the directory.
+const BATCH: usize = 16;
 
-/// As [`BATCH`], where each entry's inode is loaded, whether it is asked for or not.
-const BATCH_PLUS: usize = 16;
+/// Inodes of entries, in the order of the entries.
+type Nodes = SmallVec<[Option<Node>; BATCH]>;
 
 /// The kind of listing.
 #[derive(Clone, Copy)]
@@ -34,64 +33,6 @@ enum Listing {
     Names,
     /// With each entry's inode.
     Inodes,
-}
-
-/// Copies of entries, which are handed out when the directory is no longer locked: a caller may
-/// change it then.
-///
-/// Those of a small directory take no memory from the heap.
-#[derive(Debug, Default)]
-struct Batch {
-    names: SmallVec<[u8; 1024]>,
-    entries: SmallVec<[Copied; BATCH]>,
-}
-
-#[derive(Debug)]
-struct Copied {
-    name: Range<usize>,
-    ino: InodeNr,
-    ftype: FileType,
-    next: u64,
-    hash: Option<[u8; 8]>,
-    node: Option<Node>,
-}
-
-impl Batch {
-    fn clear(&mut self) {
-        self.names.clear();
-        self.entries.clear();
-    }
-
-    #[inline]
-    fn push(&mut self, e: &dir::Entry<'_>, node: Option<Node>) {
-        let start = self.names.len();
-        self.names.extend_from_slice(e.name);
-        let name = start..self.names.len();
-        self.entries.push(Copied {
-            name,
-            ino: e.ino,
-            ftype: e.ftype,
-            next: e.next,
-            hash: e.hash,
-            node,
-        });
-    }
-
-    /// Hands the entries out; where reading goes on behind them, unless `each` has enough.
-    fn hand_out(
-        &self,
-        cookie: u64,
-        each: &mut impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
-    ) -> Option<u64> {
-        for e in &self.entries {
-            let name = self.names.get(e.name.clone()).unwrap_or_default();
-            let entry = dir::Entry { name, ino: e.ino, ftype: e.ftype, next: e.next, hash: e.hash };
-            if !each(entry, e.node.as_ref()) {
-                return None;
-            }
-        }
-        Some(self.entries.last().map_or(cookie, |e| e.next))
-    }
 }
 
 impl Operations {
@@ -109,7 +50,7 @@ impl Operations {
         cookie: u64,
         mut each: impl FnMut(dir::Entry<'_>) -> bool,
     ) -> Result<()> {
-        self.read_batches(dir, cookie, Listing::Names, |e, _| each(e))
+        self.read_parts(dir, cookie, Listing::Names, |e, _| each(e))
     }
 
     /// As [`Operations::read_dir_from`], with each entry's inode, which stays in memory while
@@ -121,51 +62,69 @@ impl Operations {
         cookie: u64,
         each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
-        self.read_batches(dir, cookie, Listing::Inodes, each)
+        self.read_parts(dir, cookie, Listing::Inodes, each)
     }
 
-    fn read_batches(
+    fn read_parts(
         &self,
         dir: &Node,
         mut cookie: u64,
         listing: Listing,
         mut each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
-        let size = match listing {
-            Listing::Names => BATCH,
-            Listing::Inodes => BATCH_PLUS,
-        };
-        let (mut bad, mut steps) = (Ok(()), Steps::default());
-        let mut batch = Batch::default();
+        let (mut bad, mut steps, mut enough) = (None, Steps::default(), false);
         loop {
             steps.next()?;
             self.own(dir)?;
             check_dir(&dir.0)?;
-            batch.clear();
-            let read = {
-                let _lock = dir.0.read_lock()?;
-                dir::read(self.st(), &dir.0, cookie, &mut |e| {
-                    let node = match listing {
-                        Listing::Names => None,
-                        // Under the directory's lock: no name can be removed before its inode is
-                        // found.
-                        Listing::Inodes => {
-                            self.record_corruption(self.vfs.given_out(&dir.0, &e)).ok().map(Node)
-                        }
-                    };
-                    batch.push(&e, node);
-                    batch.entries.len() < size
-                })
-            };
-            let read = self.record_corruption(read);
-            let Some(next) = batch.hand_out(cookie, &mut each) else { return bad };
-            bad = bad.and(read);
-            // A full batch ended at its last entry: an error is that of a name on the way.
-            if batch.entries.len() < size {
-                return bad;
+            let (part, nodes) = self.record_corruption(self.part(dir, cookie, listing))?;
+            let mut nodes = nodes.into_iter();
+            let all = part.each(|e| {
+                if let Err(e) = part.check(&e) {
+                    bad.get_or_insert(e);
+                    return true;
+                }
+                let node = match listing {
+                    Listing::Names => None,
+                    Listing::Inodes => match nodes.next() {
+                        Some(node) => node,
+                        // Only the first entries have theirs.
+                        None => return false,
+                    },
+                };
+                cookie = e.next;
+                enough = !each(e, node.as_ref());
+                !enough
+            });
+            if !enough && self.record_corruption(all)? {
+                match self.record_corruption(part.next)? {
+                    Some(next) => cookie = next,
+                    None => enough = true,
+                }
             }
-            cookie = next;
+            if enough {
+                return self.record_corruption(bad.map_or(Ok(()), |e| Err(e.into())));
+            }
         }
+    }
+
+    /// Finds the part from `cookie` on and, for a listing with inodes, those of the first entries:
+    /// under the directory's lock, so that no name is removed before its inode is found.
+    fn part(&self, dir: &Node, cookie: u64, listing: Listing) -> Result<(dir::Part, Nodes)> {
+        let _lock = dir.0.read_lock()?;
+        let part = dir::part(self.st(), &dir.0, cookie)?;
+        let mut nodes = Nodes::new();
+        if let Listing::Inodes = listing {
+            // An error comes again when the entries are passed on.
+            let _ = part.each(|e| {
+                if part.check(&e).is_ok() {
+                    let node = self.record_corruption(self.vfs.given_out(&dir.0, &e));
+                    nodes.push(node.ok().map(Node));
+                }
+                nodes.len() < BATCH
+            });
+        }
+        Ok((part, nodes))
     }
 
     /// All entries of a directory, without `.` and `..`. A damaged directory may hold the same name

@@ -3,7 +3,6 @@
 use super::create::{MAX_DIR_LINKS, check_dir, check_dir_writable};
 use super::unlink::{Left, check_removable, check_removable_name};
 use super::{Node, Operations, lock_dirs, lock_inodes};
-use crate::dir::EntryPos;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step, Tx};
 use crate::orphan::Orphans;
@@ -12,7 +11,7 @@ use crate::vfs::{Caller, Target};
 use crate::volume::SpaceRights;
 use crate::{
     alloc::Alloc,
-    dir::{self, NewName},
+    dir::{self, Held, NewName},
 };
 use bitflags::bitflags;
 use extant_format::inode::InodeFlags;
@@ -52,6 +51,13 @@ struct Move<'a> {
     to: &'a Side<'a>,
     moved: &'a Arc<Inode>,
     target: Option<&'a Arc<Inode>>,
+}
+
+/// The old name of an inode that moves, and the inode that takes its place.
+#[derive(Clone, Copy)]
+struct OldName<'a> {
+    held: &'a Held,
+    whiteout: Option<&'a Arc<Inode>>,
 }
 
 /// Directories between a directory and the root at most, before the tree counts as a loop.
@@ -193,7 +199,7 @@ impl Operations {
     fn rename_locked(&self, by: By<'_>, change: Move<'_>, flags: RenameFlags) -> Result<bool> {
         let (st, Move { from, to, moved, target }) = (self.st(), change);
         check_sides(change, flags)?;
-        let _entries = self.hold_entries(change)?;
+        let (held, _replaced) = self.hold_entries(change)?;
         if flags.contains(RenameFlags::EXCHANGE) {
             let target = target.ok_or(Errno::NoEnt)?;
             return self.exchange(change, target).map(|()| false);
@@ -222,20 +228,21 @@ impl Operations {
             .into_iter()
             .chain(target)
             .try_for_each(|inode| tx.touch(inode))?;
-        let Some(plan) = plan else { return self.move_name(&mut tx, change, None) };
+        let old = OldName { held: &held, whiteout: None };
+        let Some(plan) = plan else { return self.move_name(&mut tx, change, old) };
         self.with_new(&mut tx, &plan, |tx, whiteout| {
             // Before its name leads to it: then it could be loaded a second time.
             self.vfs.inodes.insert(whiteout.clone());
-            self.move_name(tx, change, Some(whiteout))
+            self.move_name(tx, change, OldName { whiteout: Some(whiteout), ..old })
         })
     }
 
-    /// Finds the entries that a change takes or replaces, and keeps their blocks in memory: a block
-    /// that cannot be read fails the call, and not the step that has changed another entry already.
-    fn hold_entries(&self, change: Move<'_>) -> Result<[Option<EntryPos>; 2]> {
+    /// Finds the entries that a change takes and replaces.
+    fn hold_entries(&self, change: Move<'_>) -> Result<(Held, Option<Held>)> {
         let (st, Move { from, to, target, .. }) = (self.st(), change);
-        let replaced = target.map(|_| dir::find(st, to.dir, to.name)).transpose()?;
-        Ok([dir::find(st, from.dir, from.name)?, replaced.flatten()])
+        let replaced = target.map(|_| dir::hold(st, to.dir, to.name)).transpose()?;
+        let taken = dir::hold(st, from.dir, from.name)?.ok_or(Errno::NoEnt)?;
+        Ok((taken, replaced.flatten()))
     }
 
     /// Both names lead to one inode: as links of it they stay. Where names fold, the one name of
@@ -266,42 +273,32 @@ impl Operations {
 
     /// Gives the inode its new name and takes the old one, in one step. Only the new name may lack
     /// space, and it comes first. Returns true if the replaced inode has no name left.
-    fn move_name(
-        &self,
-        tx: &mut Tx<'_>,
-        change: Move<'_>,
-        whiteout: Option<&Arc<Inode>>,
-    ) -> Result<bool> {
+    fn move_name(&self, tx: &mut Tx<'_>, change: Move<'_>, old: OldName<'_>) -> Result<bool> {
         let (st, Move { to, moved, target, .. }) = (self.st(), change);
         let (ino, ftype) = (moved.ino, moved.ftype);
         match target {
             Some(target) => tx.step(|step| {
                 dir::replace(st, step, to.dir, to.name, (ino, ftype))?;
                 let left = self.drop_link(step, target)?;
-                self.leave_name(step, change, whiteout)?;
+                self.leave_name(step, change, old)?;
                 Ok(left == Left::Orphan)
             }),
             None => {
                 let new = NewName { name: to.name, ino, ftype, slot: None };
-                let leave = |step: &mut Step<'_>| self.leave_name(step, change, whiteout);
+                let leave = |step: &mut Step<'_>| self.leave_name(step, change, old);
                 dir::insert(st, tx, to.dir, new, leave).map(|()| false)
             }
         }
     }
 
     /// Takes the old name of an inode that has its new one.
-    fn leave_name(
-        &self,
-        step: &mut Step<'_>,
-        change: Move<'_>,
-        whiteout: Option<&Arc<Inode>>,
-    ) -> Result<()> {
+    fn leave_name(&self, step: &mut Step<'_>, change: Move<'_>, old: OldName<'_>) -> Result<()> {
         let (st, Move { from, to, moved, target }) = (self.st(), change);
         let is_dir = moved.is_dir();
         let cross = from.dir.ino != to.dir.ino;
-        match whiteout {
+        match old.whiteout {
             Some(inode) => dir::replace(st, step, from.dir, from.name, (inode.ino, inode.ftype))?,
-            None => dir::remove(st, step, from.dir, from.name).map(|_| ())?,
+            None => dir::remove_held(st, step, from.dir, from.name, old.held)?,
         }
         if is_dir && cross {
             dir::replace(st, step, moved, b"..", (to.dir.ino, FileType::Directory))?;
@@ -312,7 +309,7 @@ impl Operations {
             self.touch_dir(step, from.dir, -i32::from(is_dir))?;
         }
         self.touch_moved(step, moved)?;
-        self.remember_both((to, Some(moved)), (from, whiteout));
+        self.remember_both((to, Some(moved)), (from, old.whiteout));
         Ok(())
     }
 

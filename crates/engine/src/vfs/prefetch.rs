@@ -223,21 +223,22 @@ impl Vfs {
         if step.cookie == 0 && dir.hints.set(Hint::LookedThrough) {
             return;
         }
-        // The names are collected under the directory's lock, and loaded after it is released.
+        let part = dir.read_lock().and_then(|_lock| dir::part(&self.st, &dir, step.cookie));
+        let Ok(part) = part else { return };
         let (mut names, mut cookie) = (Vec::with_capacity(BATCH), step.cookie);
-        let read = dir.read_lock().and_then(|_lock| {
-            dir::read(&self.st, &dir, step.cookie, &mut |e: dir::Entry<'_>| {
-                if !matches!(e.name, b"." | b"..") {
-                    names.push(e.ino);
-                }
-                cookie = e.next;
-                names.len() < BATCH
-            })
+        let all = part.each(|e| {
+            if !matches!(e.name, b"." | b"..") {
+                names.push(e.ino);
+            }
+            cookie = e.next;
+            names.len() < BATCH
         });
-        if read.is_err() {
-            return;
-        }
-        let rest = (names.len() == BATCH).then_some(Step { cookie, ..step });
+        let rest = match (all, part.next) {
+            (Ok(false), _) => Some(cookie),
+            (Ok(true), Ok(next)) => next,
+            _ => return,
+        };
+        let rest = rest.map(|cookie| Step { cookie, ..step });
         let (mut loaded, mut below) = (0, Vec::new());
         for ino in names {
             let known = self.inodes.peek(ino).is_some();

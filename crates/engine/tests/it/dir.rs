@@ -1,6 +1,6 @@
 //! Directories: compared with a map of names, checked by e2fsck, listed by the kernel.
 
-use extant_engine::{Errno, Fs, Node, NodeKind, OpenOptions};
+use extant_engine::{Errno, Fs, Node, NodeKind, OpenOptions, RenameFlags};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
@@ -67,11 +67,26 @@ impl<'f> Subject<'f> {
         self.model.insert(name, file.ino());
     }
 
+    fn some_name(&self, rng: &mut Rng) -> Option<Vec<u8>> {
+        self.model.range(name(rng)..).next().map(|(name, _)| name.clone())
+    }
+
+    /// Gives a file a new name, or the name of another.
+    fn rename_some(&mut self, rng: &mut Rng) {
+        let Some(old) = self.some_name(rng) else { return };
+        let new = if rng.one_in(4) { self.some_name(rng) } else { None };
+        let new = new.unwrap_or_else(|| name(rng));
+        let (from, to) = ((&self.dir, &old[..]), (&self.dir, &new[..]));
+        self.fs.operations().rename(from, to, RenameFlags::empty()).unwrap();
+        // Two names of one file stay.
+        if self.model.get(&new) != self.model.get(&old) {
+            let file = self.model.remove(&old).unwrap();
+            self.model.insert(new, file);
+        }
+    }
+
     fn remove_some(&mut self, rng: &mut Rng) {
-        let from = name(rng);
-        let Some(victim) = self.model.range(from..).next().map(|(name, _)| name.clone()) else {
-            return;
-        };
+        let Some(victim) = self.some_name(rng) else { return };
         self.fs.operations().unlink(&self.dir, &victim).unwrap();
         self.model.remove(&victim);
     }
@@ -93,6 +108,9 @@ impl<'f> Subject<'f> {
                 self.remove_some(rng)
             } else {
                 self.insert_any(rng)
+            }
+            if rng.one_in(5) {
+                self.rename_some(rng);
             }
             if rng.one_in(50) {
                 self.look_up_some(rng);
