@@ -62,6 +62,10 @@ fn beside_others(
     offset: u64,
     data: &[u8],
 ) -> Result<usize> {
+    if page_of(st, offset, data).is_some_and(|lblk| overwrite(st, inode, lblk, offset, data)) {
+        // Sets no space aside.
+        return Ok(data.len());
+    }
     let _share = st.dirty_files.set_aside.share();
     chunk(st, inode, offset, data)
 }
@@ -138,15 +142,19 @@ struct Missing {
     place: Place,
 }
 
-fn chunk(st: &CallerStore<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
+/// The page of a write within one page, where clusters are single blocks.
+fn page_of(st: &Store, offset: u64, data: &[u8]) -> Option<u32> {
     let blocks = map::blocks(st, offset, offset + data.len() as u64);
-    if blocks.end - blocks.start == 1
-        && st.geo.cluster_bits == 0
-        && (overwrite(st, inode, blocks.start, offset, data)
-            || add_page(st, inode, blocks.start, offset, data)?)
+    (blocks.end - blocks.start == 1 && st.geo.cluster_bits == 0).then_some(blocks.start)
+}
+
+fn chunk(st: &CallerStore<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize> {
+    if let Some(lblk) = page_of(st, offset, data)
+        && add_page(st, inode, lblk, offset, data)?
     {
         return Ok(data.len());
     }
+    let blocks = map::blocks(st, offset, offset + data.len() as u64);
     // On bigalloc no writeback may take a cluster's reservation while its pages are counted.
     let work = (st.geo.cluster_bits > 0).then(|| inode.pages.work.lock());
     inode.pages.write().pin(blocks.clone());
