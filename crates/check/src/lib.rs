@@ -1,5 +1,5 @@
 //! Checks of an ext4 file system that never write: each defect is a [`Finding`]. [`repair`] removes
-//! them.
+//! them. [`Trim`] finds the blocks of an undamaged file system that hold nothing.
 //!
 //! The crate reads the device itself, below the engine, since the engine stops at the first
 //! corruption. A pass reports a defect and goes on with the structures that do not depend on it.
@@ -28,11 +28,13 @@ mod progress;
 mod reader;
 pub mod repair;
 mod survey;
+mod trim;
 mod view;
 mod volume;
 
 pub use finding::{CheckSummary, Finding, FindingCode, FindingPlace, PlannedRepair, Severity};
 pub use progress::{CheckProgress, CheckStage};
+pub use trim::{Trim, TrimError, TrimPlan};
 
 use extant_blocks::BlockDevice;
 use finding::Findings;

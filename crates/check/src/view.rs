@@ -7,9 +7,13 @@ use crate::passes::superblocks::{Primary, read_primary};
 use crate::reader::Reader;
 use extant_blocks::BlockDevice;
 use extant_format::inode::Inode;
+use extant_format::mmp::{MMP_SEQ_CLEAN, Mmp};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
-use extant_format::{Compat, Corrupt, FileType, GroupDesc, Incompat, InodeNr, Superblock};
+use extant_format::{
+    Compat, Corrupt, FileType, Geometry, GroupDesc, Incompat, InodeNr, Superblock,
+};
 use extant_journal::{Error, Log, LogExtent, LogPlace, recovery};
+use std::io;
 use std::sync::Arc;
 
 /// A file system to check.
@@ -156,6 +160,22 @@ fn external_log(journal: &Arc<dyn BlockDevice>, primary: &Primary) -> Result<Log
     let len = u32::try_from(blocks).unwrap_or(u32::MAX);
     let extents = [LogExtent { logical: 0, physical: 0, len }];
     Log::open(journal.clone(), &extents, size, LogPlace::External)
+}
+
+/// Returns whether another host uses the file system, or did when it failed.
+pub fn is_in_use(
+    device: &dyn BlockDevice,
+    sb: &Superblock,
+    geometry: &Geometry,
+) -> io::Result<bool> {
+    let block = sb.mmp_block();
+    if !geometry.incompat(Incompat::MMP) || !geometry.data_range_valid(block, 1) {
+        return Ok(false);
+    }
+    let mut bytes = vec![0; geometry.block_size as usize];
+    device.read_exact_at(&mut bytes, block.0.saturating_mul(geometry.block_size.into()))?;
+    let seed = geometry.metadata_csum.then_some(geometry.csum_seed);
+    Ok(Mmp::parse(&bytes, seed).is_ok_and(|mmp| mmp.seq != MMP_SEQ_CLEAN))
 }
 
 /// Reads an inode from its table, before anything else of the file system is known to be valid.

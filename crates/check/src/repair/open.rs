@@ -4,9 +4,8 @@ use super::draft::Draft;
 use super::superblock::{find_copy, is_same_layout, without_contradictions};
 use super::{RepairError, RepairLevel};
 use crate::passes::superblocks::Primary;
-use crate::view::Source;
+use crate::view::{Source, is_in_use};
 use extant_blocks::{BlockDevice, OverlayDevice};
-use extant_format::mmp::{MMP_SEQ_CLEAN, Mmp};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use extant_format::{Compat, Geometry, Incompat, Superblock};
 use extant_journal::offline::reset_log;
@@ -76,24 +75,11 @@ impl Opened {
             .map(|journal| Arc::new(OverlayDevice::new(journal.clone(), JOURNAL_UNIT, MAX_BYTES)));
         let mut opened =
             Opened { device: device.clone(), draft, journal, restored, replayed: false };
-        opened.check_in_use(&superblock, &geometry)?;
+        if is_in_use(&*opened.draft.device, &superblock, &geometry)? {
+            return Err(RepairError::InUse);
+        }
         opened.replay(Primary { superblock, geometry }, level)?;
         Ok(opened)
-    }
-
-    /// Refuses a file system that another host uses.
-    fn check_in_use(&self, sb: &Superblock, geometry: &Geometry) -> Result<(), RepairError> {
-        let block = sb.mmp_block();
-        if !geometry.incompat(Incompat::MMP) || !geometry.data_range_valid(block, 1) {
-            return Ok(());
-        }
-        let offset = block.0.saturating_mul(geometry.block_size.into());
-        let bytes = self.draft.read(offset, geometry.block_size as usize)?;
-        let seed = geometry.metadata_csum.then_some(geometry.csum_seed);
-        match Mmp::parse(&bytes, seed) {
-            Ok(mmp) if mmp.seq != MMP_SEQ_CLEAN => Err(RepairError::InUse),
-            _ => Ok(()),
-        }
     }
 
     /// Opens the log in the draft; `None` without a journal, or without its device.

@@ -6,3 +6,4 @@ mod images;
 mod mutants;
 mod oracle;
 mod repairs;
+mod trims;

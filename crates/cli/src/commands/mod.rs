@@ -27,4 +27,5 @@ pub mod setfattr;
 pub mod stat;
 pub mod stats;
 pub mod tree;
+pub mod trim;
 pub mod truncate;

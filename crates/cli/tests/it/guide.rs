@@ -229,6 +229,24 @@ fn a_broken_disk_is_repaired() {
 }
 
 #[test]
+fn free_space_goes_back_to_the_host() {
+    let recipe = Recipe::of("Give free space back to the host");
+    recipe.has_disk();
+    let disk = recipe.file("disk.img");
+    fs::write(recipe.file("large"), vec![1; 30 << 20]).expect("a file");
+    done(&args!["put", &disk, recipe.file("large"), "/large"]);
+    done(&args!["rm", &disk, "/large"]);
+    let before = fs::metadata(&disk).expect("the disk").blocks();
+    let printed = recipe.run_as_user(Fuse::Root);
+    assert!(printed.errors().contains("would have freed"), "{printed}");
+    let after = fs::metadata(&disk).expect("the disk").blocks();
+    assert!(before - after > (30 << 20) / 512, "{before} {after}: {printed}");
+    let source = Manifest::walk(&recipe.file("rootfs")).without_root();
+    let found = recipe.kernel_tree("disk.img");
+    assert_eq!(source.nodes.len(), found.nodes.len());
+}
+
+#[test]
 fn files_of_a_dirty_image_are_changed() {
     let recipe = Recipe::of("Change files on a dirty image");
     recipe.has("torn.img", &crashed(FeatureSet::named("default")));

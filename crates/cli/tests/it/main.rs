@@ -21,5 +21,6 @@ mod reading;
 mod recovery;
 mod repairing;
 mod rival;
+mod trimming;
 mod unprivileged;
 mod usage;

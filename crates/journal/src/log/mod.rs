@@ -143,6 +143,23 @@ impl Log {
         ranges
     }
 
+    /// Returns the file system's blocks that the log has and does not use, as disjoint half-open
+    /// ranges: all behind its superblock, if it is empty. None if it has transactions.
+    pub fn unused_blocks(&self) -> Vec<(u64, u64)> {
+        if self.place == LogPlace::External || self.needs_recovery() {
+            return Vec::new();
+        }
+        let (first, end) = (self.superblock.first(), self.superblock.max_len());
+        let part = |extent: &LogExtent| {
+            let skipped = first.saturating_sub(extent.logical);
+            let len = end.saturating_sub(extent.logical).min(extent.len);
+            let start = extent.physical.saturating_add(u64::from(skipped));
+            let end = extent.physical.saturating_add(u64::from(len));
+            (start < end).then_some((start, end))
+        };
+        self.extents.iter().filter_map(part).collect()
+    }
+
     /// Reads the superblock again.
     pub(crate) fn reopen(self) -> Result<Log> {
         Log::open(self.device, &self.extents, self.superblock.block_size(), self.place)
