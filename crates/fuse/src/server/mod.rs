@@ -396,7 +396,7 @@ impl Handler for Server {
     }
 
     fn remove_xattr(&self, ino: NodeId, name: &[u8]) -> Answer<()> {
-        self.guarded(|| self.ops.remove_xattr(&self.node(ino)?, name))
+        self.guarded(|| self.remove_attribute(ino, name))
     }
 
     fn ioctl(

@@ -32,7 +32,25 @@ impl Server {
                 |mode, gid| if keeps_group(credentials, gid) { mode } else { mode & !SET_GROUP };
             self.ops.change_mode(&node, kept)?;
         }
+        self.acl_changed(ino, name);
         Ok(())
+    }
+
+    /// Removes an attribute.
+    pub(super) fn remove_attribute(&self, ino: NodeId, name: &[u8]) -> Result<(), Error> {
+        self.ops.remove_xattr(&self.node(ino)?, name)?;
+        self.acl_changed(ino, name);
+        Ok(())
+    }
+
+    /// Sends the pending notice of an inode whose access ACL changed. The kernel requests the
+    /// attributes before it next checks a permission, and it drops a reply during which a notice
+    /// arrives: it would check the old mode. The call keeps the inode in use, so that the kernel
+    /// cannot evict it, and the notice does not wait.
+    fn acl_changed(&self, ino: NodeId, name: &[u8]) {
+        if name == ACCESS_ACL {
+            self.notices.settle(ino);
+        }
     }
 
     /// Returns the names of attributes, each followed by a zero byte. Trusted attributes are listed
@@ -48,5 +66,45 @@ impl Server {
             names.retain(|name| !is_trusted(name));
         }
         Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::Invalidation;
+    use extant_engine::OpenOptions;
+    use extant_testkit::image::FeatureSet;
+    use extant_testkit::tree::posix_acl;
+
+    /// A notice that came later could make the kernel drop the new mode, which the ACL needs.
+    #[test]
+    fn a_change_of_an_acl_leaves_no_notice_pending() {
+        let image = FeatureSet::named("default").make();
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let root = fs.root().unwrap();
+        fs.create(&root, b"f", 0o600, NodeKind::File).unwrap();
+        drop(root);
+        let (server, _outcome) = Server::new(fs, &MountOptions::default()).unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tells = told.clone();
+        server.connect(Box::new(move |invalidation| {
+            if let Invalidation::Pages(ino, ..) = invalidation {
+                tells.lock().unwrap().push(ino);
+            }
+            Ok(())
+        }));
+        let ino = server.lookup(NodeId(1), b"f").unwrap().unwrap().attr.ino;
+        let caller = Credentials { uid: 0, gid: 0, pid: 0 };
+        let value = &posix_acl(0o640, (1000, 4), (1000, 4));
+        server.notices.blocks(ino);
+        let request = SetXattrRequest { name: ACCESS_ACL, value, flags: 0 };
+        server.set_xattr(caller, ino, request).unwrap();
+        assert_eq!(*told.lock().unwrap(), [ino]);
+        server.notices.blocks(ino);
+        server.remove_xattr(ino, ACCESS_ACL).unwrap();
+        assert_eq!(*told.lock().unwrap(), [ino; 2]);
+        server.forget(ino, 1);
+        server.end();
     }
 }
