@@ -53,6 +53,7 @@ need umoci umoci
 need skopeo skopeo
 need zstd zstd
 need xfs_io xfsprogs
+need mkfs.xfs xfsprogs
 need groff groff-base
 need bsdtar libarchive-tools
 need umoci umoci

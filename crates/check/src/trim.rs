@@ -180,6 +180,29 @@ impl TrimPlan {
         &self.log
     }
 
+    /// Returns everything but the free space and the unused blocks of the log, in bytes of the
+    /// device: disjoint ranges in ascending order. Content behind the file system counts as used.
+    pub fn used(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let (mut free, mut log) = (self.free().peekable(), self.log.iter().cloned().peekable());
+        let (mut at, len) = (0, self.device.len());
+        std::iter::from_fn(move || {
+            while at < len {
+                let log_is_next = match (free.peek(), log.peek()) {
+                    (Some(free), Some(log)) => log.start < free.start,
+                    (free, _) => free.is_none(),
+                };
+                let unused = if log_is_next { log.next() } else { free.next() };
+                let unused = unused.unwrap_or(len..len);
+                let used = at..unused.start.min(len);
+                at = unused.end.max(at);
+                if !used.is_empty() {
+                    return Some(used);
+                }
+            }
+            None
+        })
+    }
+
     fn free_in(&self, group: GroupNr) -> Vec<Range<u64>> {
         let mut bits = vec![0; self.geometry.block_size as usize];
         self.claims.copy_group(group, &mut bits);

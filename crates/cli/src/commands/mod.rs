@@ -5,6 +5,7 @@ pub mod cat;
 pub mod check;
 pub mod chmod;
 pub mod chown;
+pub mod clone;
 pub mod du;
 pub mod export;
 pub mod find;

@@ -72,6 +72,7 @@ impl Stage {
             "info" | "recover" | "check" | "repair" | "trim" => (list![image], list![missing]),
             "ls" | "tree" | "stat" | "find" | "du" | "hash" => (read(file), read(missing)),
             "cat" => return (None, read(file)),
+            "clone" => (list![image, host(b"clone\xff")], list![missing, host(b"x")]),
             "lab" => return (None, list!["bench"]),
             "get" => (list![image, file, host(b"copy\xff")], list![image, missing, "x"]),
             "export" => {

@@ -247,6 +247,18 @@ fn free_space_goes_back_to_the_host() {
 }
 
 #[test]
+fn an_image_is_cloned() {
+    let recipe = Recipe::of("Clone an image");
+    recipe.has_disk();
+    recipe.run_as_user(Fuse::Root);
+    let source = recipe.kernel_tree("disk.img");
+    source.assert_same(&recipe.kernel_tree("second.img"));
+    let first = Mount::new(&recipe.file("first.img"), "ro");
+    assert_eq!(fs::read(first.join("etc/hostname")).expect("a file"), b"first\n");
+    first.unmount();
+}
+
+#[test]
 fn files_of_a_dirty_image_are_changed() {
     let recipe = Recipe::of("Change files on a dirty image");
     recipe.has("torn.img", &crashed(FeatureSet::named("default")));

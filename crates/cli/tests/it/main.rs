@@ -4,6 +4,7 @@
 mod bounds;
 mod building;
 mod checking;
+mod cloning;
 mod copying;
 mod damaged;
 mod digests;

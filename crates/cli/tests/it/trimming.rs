@@ -16,10 +16,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// Bytes of a file that is removed again.
-const FILLER: usize = 12 << 20;
+pub const FILLER: usize = 12 << 20;
 
 /// An image with some files, whose free blocks hold the data of a removed one.
-fn used(set: &FeatureSet) -> Image {
+pub fn used(set: &FeatureSet) -> Image {
     let image = set.make();
     let scratch = Scratch::new();
     let tree = scratch.dir("tree");
@@ -36,12 +36,12 @@ fn used(set: &FeatureSet) -> Image {
 }
 
 /// Bytes of the host's storage for a file.
-fn stored(path: &Path) -> u64 {
+pub fn stored(path: &Path) -> u64 {
     fs::metadata(path).expect("a file").blocks() * 512
 }
 
 /// The free blocks, as e2fsprogs has them, in bytes.
-fn free(image: &Path, set: &FeatureSet) -> Vec<Range<usize>> {
+pub fn free(image: &Path, set: &FeatureSet) -> Vec<Range<usize>> {
     let dump = dumpe2fs::dump(image);
     // Of the last cluster of a run, the first block is printed.
     let cluster = dump.values.get("Cluster size").and_then(|size| size.parse::<u64>().ok());
@@ -51,7 +51,7 @@ fn free(image: &Path, set: &FeatureSet) -> Vec<Range<usize>> {
 }
 
 /// The blocks of the journal behind its superblock, as e2fsprogs has them, in bytes.
-fn journal(image: &Path, set: &FeatureSet) -> Vec<Range<usize>> {
+pub fn journal(image: &Path, set: &FeatureSet) -> Vec<Range<usize>> {
     if !set.journal {
         return Vec::new();
     }
@@ -82,13 +82,13 @@ fn len(ranges: &[Range<usize>]) -> u64 {
 }
 
 /// The bytes with zeroes in the ranges.
-fn without(mut bytes: Vec<u8>, ranges: &[Range<usize>]) -> Vec<u8> {
+pub fn without(mut bytes: Vec<u8>, ranges: &[Range<usize>]) -> Vec<u8> {
     ranges.iter().for_each(|range| bytes[range.clone()].fill(0));
     bytes
 }
 
 /// The tree as the kernel shows it.
-fn kernel_tree(image: &Path) -> Manifest {
+pub fn kernel_tree(image: &Path) -> Manifest {
     let mount = Mount::new(image, "ro");
     let tree = Manifest::walk(mount.path());
     mount.unmount();

@@ -30,7 +30,7 @@ fn help_names_every_command() {
     let help = done(&args!["--help"]).text();
     for command in [
         "mkfs", "mount", "info", "ls", "tree", "stat", "cat", "get", "put", "rm", "mkdir",
-        "recover", "check", "trim", "stats",
+        "recover", "check", "trim", "clone", "stats",
     ] {
         assert!(
             help.lines().any(|line| line.trim_start().starts_with(command)),

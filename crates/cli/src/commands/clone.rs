@@ -1,0 +1,243 @@
+//! `extant clone`: a copy of an image without its unused blocks.
+
+use super::check::open_for_reading;
+use crate::context::Context;
+use crate::copy::output::Output;
+use crate::failure::{At, Failure, Result};
+use crate::image::ImageArgs;
+use crate::interrupt::Interrupt;
+use crate::json;
+use crate::text::{shown, size};
+use extant_check::{Trim, TrimError, TrimPlan};
+use extant_engine::device::{BlockDevice, Place, image_spec};
+use extant_engine::{Errno, Error};
+use serde_json::Map;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Copy an image without its unused space.
+///
+/// Where the host can share blocks between files, the copy shares all of them. Elsewhere the blocks
+/// in use are copied, and free blocks and the blocks of an empty journal become holes. An image
+/// that needs recovery or repair is copied as it is. DST gets its name when it is complete and
+/// durable.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Image file or block device, with @OFFSET or @pN for a part of it
+    #[arg(value_name = "SRC")]
+    source: PathBuf,
+    /// New image file
+    #[arg(value_name = "DST")]
+    dest: PathBuf,
+    /// Replace an existing file DST
+    #[arg(short, long)]
+    force: bool,
+    /// Copy the blocks, also where the host could share them
+    #[arg(long)]
+    no_reflink: bool,
+    /// Wait until no other program changes the image
+    #[arg(long)]
+    wait: bool,
+}
+
+/// Bytes of one request.
+const CHUNK: u64 = 4 << 20;
+
+/// A source as it was opened: locked against writers while it is copied.
+struct Source {
+    device: Arc<dyn BlockDevice>,
+    image: ImageArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let image =
+        ImageArgs { image: args.source.clone(), wait: args.wait, journal: None, memory: None };
+    let interrupt = Interrupt::register().at("signals")?;
+    let device = open_for_reading(&image, &args.source).map_err(|e| e.with_exit_code(1))?;
+    let source = Source { device, image };
+    args.check()?;
+    let mut output = Output::begin(&args.dest)?;
+    let file = output.file();
+    let copied = if args.share(file)? {
+        None
+    } else {
+        Some(source.copy(file, context, &interrupt.flag())?)
+    };
+    file.sync_all().at_path(args.dest.as_os_str().as_bytes())?;
+    if interrupt.restore_default() {
+        return Err(source.interrupted());
+    }
+    output.finish(&args.dest)?;
+    args.report(context, source.device.len(), copied)
+}
+
+impl Args {
+    /// Refuses a destination that is there, or that cannot be an image.
+    fn check(&self) -> Result {
+        let Ok(found) = std::fs::metadata(&self.dest) else { return Ok(()) };
+        let name = shown(self.dest.as_os_str().as_bytes());
+        let source = std::fs::metadata(image_spec(&self.source).path);
+        if source.is_ok_and(|source| (source.dev(), source.ino()) == (found.dev(), found.ino())) {
+            return Err(Failure::new(format_args!("{name} is the image itself")));
+        }
+        if !found.is_file() {
+            return Err(Failure::new(format_args!("{name} is no regular file")));
+        }
+        if !self.force {
+            return Err(Failure::new(format_args!("{name} exists; --force replaces it")));
+        }
+        Ok(())
+    }
+
+    /// Shares all blocks of the source with the new file. False if the host cannot.
+    fn share(&self, file: &File) -> Result<bool> {
+        let spec = image_spec(&self.source);
+        if self.no_reflink || spec.place != Place::Whole || !spec.path.is_file() {
+            return Ok(false);
+        }
+        let source = File::open(&spec.path).at_path(spec.path.as_os_str().as_bytes())?;
+        Ok(rustix::fs::ioctl_ficlone(file, &source).is_ok())
+    }
+
+    fn report(&self, context: &Context, len: u64, copied: Option<u64>) -> Result {
+        if context.json {
+            let mut document = Map::new();
+            json::put_bytes(&mut document, "image", self.source.as_os_str().as_bytes());
+            json::put_bytes(&mut document, "clone", self.dest.as_os_str().as_bytes());
+            document.insert("bytes".into(), len.into());
+            document.insert("shared".into(), copied.is_none().into());
+            document.insert("copied_bytes".into(), copied.unwrap_or(0).into());
+            return context.document(&document.into());
+        }
+        let name = shown(self.dest.as_os_str().as_bytes());
+        match copied {
+            None => context.note(format_args!("{name}: shares all blocks ({})", size(len))),
+            Some(copied) => {
+                context.note(format_args!("{name}: copied {} of {}", size(copied), size(len)))
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Source {
+    fn interrupted(&self) -> Failure {
+        self.failed(Errno::Intr.into())
+    }
+
+    fn failed(&self, error: Error) -> Failure {
+        let message = format!("{}: {error}", self.image.name());
+        Failure::of(&error, self.image.image.as_os_str().as_bytes(), message)
+    }
+
+    /// Copies the blocks in use. Returns the number of bytes.
+    fn copy(&self, file: &File, context: &Context, stop: &Arc<AtomicBool>) -> Result<u64> {
+        let len = self.device.len();
+        file.set_len(len).at("the new image")?;
+        let trim = Trim::new(self.device.clone()).threads(context.thread_count());
+        let plan = match trim.interrupt(stop.clone()).plan() {
+            Ok(plan) => Some(plan),
+            Err(TrimError::Interrupted) => return Err(self.interrupted()),
+            Err(TrimError::Io(error)) => return Err(self.failed(Error::Io(error))),
+            Err(error) => {
+                let name = self.image.name();
+                context.note(format_args!("{name}: free blocks are copied, too: {error}"));
+                None
+            }
+        };
+        let bar = context.progress(0);
+        let copy = Copy { device: &*self.device, file, stop, copied: AtomicU64::new(0) };
+        let done = copy.run(plan.as_ref(), context.thread_count(), &|len| bar.inc(len));
+        bar.finish_and_clear();
+        done.map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => self.interrupted(),
+            _ => self.failed(Error::Io(error)),
+        })?;
+        Ok(copy.copied.into_inner())
+    }
+}
+
+/// A copy of blocks by several threads.
+struct Copy<'c> {
+    device: &'c dyn BlockDevice,
+    file: &'c File,
+    stop: &'c AtomicBool,
+    /// Bytes that were copied. Relaxed: read after the threads have ended.
+    copied: AtomicU64,
+}
+
+impl Copy<'_> {
+    fn run(
+        &self,
+        plan: Option<&TrimPlan>,
+        threads: usize,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> io::Result<()> {
+        let whole = std::iter::once(0..self.device.len());
+        let used: Box<dyn Iterator<Item = Range<u64>> + Send + '_> = match plan {
+            Some(plan) => Box::new(plan.used()),
+            None => Box::new(whole),
+        };
+        let pieces = Mutex::new(Pieces { device: self.device, used, rest: 0..0, data: 0..0 });
+        let work = || {
+            let mut buf = vec![0; CHUNK as usize];
+            loop {
+                let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next()?;
+                let Some(piece) = next else { return Ok(()) };
+                if self.stop.load(Ordering::Relaxed) {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                let len = piece.end - piece.start;
+                let bytes = &mut buf[..len as usize];
+                self.device.read_exact_at(bytes, piece.start)?;
+                self.file.write_all_at(bytes, piece.start)?;
+                self.copied.fetch_add(len, Ordering::Relaxed);
+                progress(len);
+            }
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+            let failed = || io::Error::other("a thread of the copy failed");
+            workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| failed())?)
+        })
+    }
+}
+
+/// The pieces that are copied: data in used ranges, at most [`CHUNK`] bytes each.
+struct Pieces<'p> {
+    device: &'p dyn BlockDevice,
+    used: Box<dyn Iterator<Item = Range<u64>> + Send + 'p>,
+    /// The rest of the current range.
+    rest: Range<u64>,
+    /// The first data at or behind the place that was asked for last.
+    data: Range<u64>,
+}
+
+impl Pieces<'_> {
+    fn next(&mut self) -> io::Result<Option<Range<u64>>> {
+        loop {
+            if self.rest.is_empty() {
+                let Some(range) = self.used.next() else { return Ok(None) };
+                self.rest = range;
+            }
+            if self.data.end <= self.rest.start {
+                let Some(data) = self.device.next_data(self.rest.start)? else { return Ok(None) };
+                self.data = data;
+            }
+            let start = self.data.start.max(self.rest.start);
+            let end = self.data.end.min(self.rest.end).min(start.saturating_add(CHUNK));
+            // Without data in the rest, the next range begins there.
+            self.rest.start = end.max(start).min(self.rest.end);
+            if start < end {
+                return Ok(Some(start..end));
+            }
+        }
+    }
+}

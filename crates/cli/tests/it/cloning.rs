@@ -1,0 +1,133 @@
+//! `extant clone`: the same tree for the kernel, blocks on the host, refusals.
+
+use crate::args;
+use crate::program::{Server, done, extant, json, refused};
+use crate::recovery::crashed;
+use crate::trimming::{FILLER, free, journal, kernel_tree, stored, used, without};
+use extant_testkit::image::FEATURE_SETS;
+use extant_testkit::kernel::{Loop, Mount};
+use extant_testkit::tool::run;
+use extant_testkit::{FeatureSet, Scratch, debugfs, e2fsck};
+use std::fs;
+
+#[test]
+fn a_clone_has_all_blocks_in_use_and_holes_elsewhere() {
+    for set in FEATURE_SETS {
+        let (image, scratch, name) = (used(set), Scratch::new(), set.name);
+        let (free, journal) = (free(image.path(), set), journal(image.path(), set));
+        let (before, blocks) = (image.bytes(), stored(image.path()));
+        let copy = scratch.join("copy");
+        let document = json(&args!["clone", image.path(), &copy]);
+        assert_eq!(document["shared"], false, "{name}: {document}");
+        let copied = document["copied_bytes"].as_u64().expect("a number");
+        assert!(copied > 0 && copied < blocks, "{name}: {document}");
+        assert!(before == image.bytes(), "{name}: the source changed");
+        let expected = without(without(before, &free), &journal);
+        assert!(fs::read(&copy).expect("the copy") == expected, "{name}: a block differs");
+        assert!(blocks - stored(&copy) >= FILLER as u64 / 2, "{name}");
+        e2fsck::check(&copy).assert_clean();
+        if set.kernel_mountable {
+            kernel_tree(image.path()).assert_same(&kernel_tree(&copy));
+        }
+    }
+}
+
+/// The bytes do not depend on the number of threads.
+#[test]
+fn one_thread_makes_the_same_clone() {
+    let (image, scratch) = (used(FeatureSet::named("1k")), Scratch::new());
+    let (one, many) = (scratch.join("one"), scratch.join("many"));
+    done(&args!["--threads", "1", "clone", image.path(), &one]);
+    done(&args!["--threads", "7", "clone", image.path(), &many]);
+    assert!(fs::read(one).expect("a copy") == fs::read(many).expect("a copy"));
+}
+
+/// The log, and everything that a repair may need, is in the clone.
+#[test]
+fn an_image_that_needs_recovery_or_repair_is_copied_as_it_is() {
+    let torn = crashed(FeatureSet::named("default"));
+    let broken = used(FeatureSet::named("default"));
+    debugfs::write(broken.path(), "set_inode_field <2> links_count 9");
+    broken.leave_unjudged("it is damaged");
+    let scratch = Scratch::new();
+    for (image, name) in [(&torn, "torn"), (&broken, "broken")] {
+        let copy = scratch.join(name);
+        let printed = done(&args!["clone", image.path(), &copy]);
+        assert!(printed.errors().contains("free blocks are copied, too"), "{printed}");
+        assert!(image.bytes() == fs::read(&copy).expect("the copy"), "{name}: bytes differ");
+    }
+    done(&args!["recover", scratch.join("torn")]);
+    done(&args!["recover", torn.path()]);
+    kernel_tree(torn.path()).assert_same(&kernel_tree(&scratch.join("torn")));
+    assert_eq!(extant(&args!["repair", scratch.join("broken")]).code, 1);
+}
+
+#[test]
+fn blocks_are_shared_where_the_host_can() {
+    let image = used(FeatureSet::named("default"));
+    let scratch = Scratch::on_disk();
+    let disk = scratch.file("disk", 512 << 20);
+    scratch.leave_unjudged("disk", "it is no ext4");
+    run("mkfs.xfs", &["-q", "-m", "reflink=1", &disk.to_string_lossy()]).must_succeed();
+    let (host, on) = (scratch.dir("host"), Loop::attach(&disk, false));
+    run("mount", &["-t".as_ref(), "xfs".as_ref(), on.device().as_os_str(), host.as_os_str()])
+        .must_succeed();
+    let (source, copy, plain) = (host.join("source"), host.join("copy"), host.join("plain"));
+    run("cp", &["--sparse=always".as_ref(), image.path().as_os_str(), source.as_os_str()])
+        .must_succeed();
+    let shared = extant(&args!["--json", "clone", &source, &copy]);
+    let other = extant(&args!["--json", "clone", "--no-reflink", &source, &plain]);
+    let same = fs::read(&copy).ok() == Some(image.bytes());
+    let verdict = e2fsck::check(&copy);
+    run("umount", &[host.as_os_str()]).must_succeed();
+    assert!(shared.text().contains("\"shared\": true"), "{shared}");
+    assert!(other.text().contains("\"shared\": false"), "{other}");
+    assert!(same, "the copy differs");
+    verdict.assert_clean();
+}
+
+#[test]
+fn existing_files_and_the_image_itself_are_kept() {
+    let (image, scratch) = (used(FeatureSet::named("default")), Scratch::new());
+    let copy = scratch.join("copy");
+    fs::write(&copy, "mine").expect("a file");
+    refused(&args!["clone", image.path(), &copy], 1, "--force");
+    assert_eq!(fs::read(&copy).expect("the file"), b"mine");
+    done(&args!["clone", "--force", image.path(), &copy]);
+    e2fsck::check(&copy).assert_clean();
+    refused(&args!["clone", "--force", image.path(), image.path()], 1, "the image itself");
+    refused(&args!["clone", image.path(), scratch.path()], 1, "no regular file");
+    refused(&args!["clone", image.path(), scratch.join("no/copy")], 1, "no/copy");
+    assert_eq!(fs::read_dir(scratch.path()).expect("a directory").count(), 1);
+}
+
+#[test]
+fn an_image_in_use_is_not_cloned() {
+    let (image, scratch) = (used(FeatureSet::named("default")), Scratch::new());
+    let copy = scratch.join("copy");
+    let mount = Mount::new(image.path(), "");
+    refused(&args!["clone", image.path(), &copy], 1, "in use");
+    mount.unmount();
+    let server = Server::start(image.path(), "rw");
+    refused(&args!["clone", image.path(), &copy], 1, "in use");
+    server.unmount();
+    assert!(!copy.exists());
+}
+
+/// A part of a file, and a disk, become images of their own.
+#[test]
+fn a_disk_and_a_part_of_a_file_are_cloned() {
+    let (image, scratch) = (used(FeatureSet::named("bigalloc_1k")), Scratch::new());
+    let disk = Loop::attach(image.path(), false);
+    done(&args!["clone", disk.device(), scratch.join("of-disk")]);
+    drop(disk);
+    let whole = scratch.join("whole");
+    fs::write(&whole, [vec![0x55; 1 << 20], image.bytes()].concat()).expect("a file");
+    scratch.leave_unjudged("whole", "a part of it is the image");
+    let mut part = whole.into_os_string();
+    part.push("@1M");
+    done(&args!["clone", part, scratch.join("of-part")]);
+    for name in ["of-disk", "of-part"] {
+        kernel_tree(image.path()).assert_same(&kernel_tree(&scratch.join(name)));
+    }
+}
