@@ -44,6 +44,13 @@ impl Inode {
         Ok(Arc::new(inode))
     }
 
+    /// Returns whether the slot of a number is all zeroes: it never held an inode, or one that has
+    /// the number now was not written yet.
+    pub fn has_empty_slot(table: &InodeTable, ino: InodeNr) -> Result<bool> {
+        let (buf, range) = slot(table, ino)?;
+        Ok(buf.read()[range].iter().all(|byte| *byte == 0))
+    }
+
     /// A new inode in memory; the caller has booked `ino` and marks it dirty with the first edit.
     pub fn fresh(table: &InodeTable, ino: InodeNr, body: disk::Inode) -> Arc<Inode> {
         let tail = Tail::zeros(disk::tail_len(&table.geo, &body));

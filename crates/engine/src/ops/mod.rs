@@ -168,7 +168,13 @@ impl Operations {
             Ok(false) => return Err(Errno::Stale.into()),
             Err(e) => return Err(e),
         }
-        Ok(Node(self.vfs.node(ino)?))
+        match self.vfs.node(ino) {
+            // A new inode has its number before it is in the cache, and its slot is written later.
+            Err(Error::Corrupt(_)) if Inode::has_empty_slot(self.st(), ino)? => {
+                Err(Errno::Stale.into())
+            }
+            found => Ok(Node(found?)),
+        }
     }
 
     /// Resolves an absolute path (bytes).

@@ -2,8 +2,11 @@
 //! format cannot store.
 
 use extant_engine::{Errno, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, XattrMode};
+use extant_testkit::debugfs;
 use extant_testkit::image::{FeatureSet, Image};
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 fn open(image: &Image) -> Fs {
     Fs::open(image.path(), &OpenOptions::new()).expect("a good image opens")
@@ -138,6 +141,31 @@ fn numbers_of_values_are_stale() {
     assert!(!fs.is_read_only());
     fs.unmount().expect("unmount");
     image.assert_clean();
+}
+
+/// A number is in use before its slot is written. A caller that guesses numbers, such as a client
+/// of NFS, finds no damage then.
+#[test]
+fn numbers_with_an_empty_slot_are_stale() {
+    let image = FeatureSet::named("default").make();
+    image.leave_unjudged("a slot is empty");
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let ino = make(&fs, &root, "file", NodeKind::File).expect("create").ino();
+    drop(root);
+    fs.unmount().expect("unmount");
+    let place = debugfs::read(image.path(), &format!("imap <{ino}>"));
+    let numbers = place.split_once("located at block ").expect("a place").1;
+    let (block, offset) = numbers.split_once(", offset 0x").expect("block and offset");
+    let offset = u64::from_str_radix(offset.trim(), 16).expect("hexadecimal");
+    let block_size = u64::from(open(&image).superblock().block_size());
+    let slot = block.parse::<u64>().expect("decimal") * block_size + offset;
+    let file = File::options().write(true).open(image.path()).expect("the image");
+    file.write_all_at(&[0; 256], slot).expect("write");
+    let fs = open(&image);
+    let refused = fs.node(ino).expect_err("an empty slot");
+    assert!(refused.is(Errno::Stale), "{refused}");
+    fs.unmount().expect("unmount");
 }
 
 #[test]
