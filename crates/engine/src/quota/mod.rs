@@ -105,7 +105,7 @@ pub struct Quotas {
     files: [Option<QuotaFile>; 3],
     on: bool,
     /// The inodes that are the file system's own though their numbers are ordinary.
-    hidden: [InodeNr; 4],
+    hidden: [InodeNr; 5],
     kept: ShardChanges,
     /// Owners with records older than their state in memory.
     dirty: Sharded<Mutex<DirtyOwners>>,
@@ -121,9 +121,11 @@ impl Quotas {
         places: Vec<(QuotaKind, InodeNr, Result<Vec<u64>>)>,
     ) -> Quotas {
         let sb = groups.superblock();
-        // User and group quotas have reserved numbers, unless a hostile superblock says otherwise.
+        // User and group quotas and the journal have reserved numbers, unless a hostile superblock
+        // says otherwise.
         let [user, group] = [sb.usr_quota_inum(), sb.grp_quota_inum()];
-        let hidden = [user, group, sb.prj_quota_inum(), sb.orphan_file_inum()];
+        let journal = sb.journal_inum();
+        let hidden = [user, group, sb.prj_quota_inum(), sb.orphan_file_inum(), journal];
         let mut quotas = Quotas {
             vol,
             groups,

@@ -343,3 +343,26 @@ fn names_do_not_lead_to_quota_files() {
         fs.crash();
     }
 }
+
+/// A superblock may say that the journal's inode has an ordinary number. A name of it would let
+/// users remove the log that is in use.
+#[test]
+fn names_do_not_lead_to_the_journal() {
+    let image = Image::mke2fs(16 << 20, &["-I", "256", "-O", "has_journal,^metadata_csum"]);
+    image.leave_unjudged("a name leads to the journal");
+    let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+    let file = fs.create(&fs.root().unwrap(), b"f", 0o666, NodeKind::File).unwrap();
+    let ino = file.ino();
+    drop(file);
+    fs.unmount().unwrap();
+    debugfs::write(image.path(), &format!("copy_inode <8> <{ino}>"));
+    debugfs::write(image.path(), &format!("set_super_value journal_inum {ino}"));
+    let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+    let found = fs.resolve("/f", extant_engine::Follow::No);
+    assert!(matches!(found, Err(extant_engine::Error::Corrupt(_))), "{found:?}");
+    let root = fs.root().unwrap();
+    fs.unlink(&root, b"f").expect_err("the log is in use");
+    assert!(fs.node(ino).expect_err("the journal").is(extant_engine::Errno::Stale));
+    drop(root);
+    fs.crash();
+}
