@@ -12,16 +12,20 @@
 //!   overlayfs with those of the mounter, nfsd with those of the client. The ids of request and
 //!   `/proc` differ then, and `/proc` is ignored.
 //! - A capability counts in the user namespace of this process only: in a namespace of its own
-//!   every user has all of them. The map of ids tells namespaces apart, since only a process with
-//!   privileges in a namespace can give a new one the same map.
+//!   every user has all of them. The map of ids tells namespaces apart: only a process with
+//!   CAP_SETUID in a namespace can give a new one the same map. For CAP_SYS_ADMIN, which such a
+//!   process need not have, `ns/user` decides as well.
 //! - No file is read under a lock that the sender may hold while it waits for the server. execve(2)
 //!   holds one while it closes files and waits for asynchronous writes; `ns/user` needs that lock,
-//!   `status` and `uid_map` do not.
+//!   `status` and `uid_map` do not. The requests that need CAP_SYS_ADMIN (ioctls, lists of names)
+//!   come from threads that are in no execve, and execve of another thread ends them before it
+//!   takes the lock.
 //! - Without an answer (no `/proc`, another PID namespace, no access) a thread has no capability
 //!   and no further group.
 
 use crate::handler::Credentials;
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
+use rustix::process::geteuid;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -90,6 +94,17 @@ fn shares_user_namespace(dir: &OwnedFd) -> bool {
     theirs.is_some() && theirs == std::fs::read_to_string("/proc/self/uid_map").ok()
 }
 
+/// Returns whether the thread is in the user namespace of this process, by the number of the
+/// namespace. Without CAP_SYS_PTRACE this process may not read the numbers of all threads: a server
+/// of root then refuses, a server of another user relies on the map of ids alone.
+fn is_in_own_user_namespace(dir: &OwnedFd) -> bool {
+    let Ok(own) = readlinkat(CWD, "/proc/self/ns/user", Vec::new()) else {
+        // A kernel without user namespaces.
+        return true;
+    };
+    readlinkat(dir, "ns/user", Vec::new()).map_or(!geteuid().is_root(), |theirs| theirs == own)
+}
+
 /// Reads the text of a file in a thread's directory.
 fn read(dir: &OwnedFd, name: &str) -> Option<String> {
     let mut text = String::new();
@@ -129,7 +144,9 @@ pub fn is_member(credentials: Credentials, gid: u32) -> bool {
 pub fn is_capable(credentials: Credentials, capability: Capability) -> bool {
     let Some((shown, dir)) = Shown::of(credentials.pid) else { return false };
     if (shown.uid, shown.gid) == (credentials.uid, credentials.gid) {
-        shown.has(capability) && shares_user_namespace(&dir)
+        shown.has(capability)
+            && shares_user_namespace(&dir)
+            && (capability != Capability::SysAdmin || is_in_own_user_namespace(&dir))
     } else {
         credentials.uid == 0
     }
@@ -159,7 +176,7 @@ pub fn told_or_looked_up(credentials: Credentials) -> Credentials {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::{getegid, geteuid, getgroups};
+    use rustix::process::{getegid, getgroups};
     use rustix::thread::gettid;
 
     const STATUS: &str = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t4 24 100 \

@@ -25,10 +25,10 @@ const NO_ACCESS_TIME: u32 = 0x40;
 
 /// `struct fstrim_range`.
 #[repr(C)]
-struct Range {
-    start: u64,
-    len: u64,
-    min: u64,
+pub struct Range {
+    pub start: u64,
+    pub len: u64,
+    pub min: u64,
 }
 
 /// `struct fsxattr`: flags and numbers. The tests use the project id only.
@@ -69,7 +69,7 @@ pub fn set_label(dir: &File, label: &[u8]) -> io::Result<i32> {
 }
 
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
-fn trim(dir: &File, mut range: Range) -> io::Result<bool> {
+pub fn trim(dir: &File, mut range: Range) -> io::Result<bool> {
     // SAFETY: `range` is laid out as the kernel's structure.
     unsafe { call::trim(dir.as_raw_fd(), &raw mut range) }?;
     Ok(range.len > 0)

@@ -1,14 +1,18 @@
 //! Privileges depend on the capabilities of the calling thread in the user namespace of the mount,
 //! as with the kernel's ext4.
 
+use crate::control::Range;
 use crate::oracle::{Notes, as_user, same_as_kernel};
 use crate::permissions::{USER, mode, privileged, set_flags, set_mode};
 use rustix::fs::{
     AtFlags, CWD, IFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, utimensat,
 };
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Returns programs that start another one as root and as a user, each with and without a
 /// capability, and as root of another user namespace.
@@ -67,6 +71,26 @@ pub fn administration_goes_by_capability() {
     });
 }
 
+/// A process with CAP_SETUID can make a namespace with the same map of ids, in which it has all
+/// capabilities.
+#[test]
+pub fn administration_needs_the_namespace_of_the_mount() {
+    same_as_kernel("default", |dir, notes| {
+        let script = "until grep -q 4294967295 /proc/self/uid_map; do sleep 0.01; done; fstrim .";
+        let mut command = Command::new(extant_testkit::tool::need("unshare"));
+        command.args(["--user", "sh", "-c", script]).current_dir(dir).stderr(Stdio::null());
+        let mut child = command.spawn().expect("a process");
+        for map in ["uid_map", "gid_map"] {
+            let map = format!("/proc/{}/{map}", child.id());
+            // Until the process is in its namespace, the map is that of this one, and constant.
+            while fs::write(&map, "0 0 4294967295").is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        notes.value("fstrim", child.wait().expect("it ends").code());
+    });
+}
+
 #[test]
 pub fn a_user_with_the_capability_shuts_down() {
     let mut served = crate::served::Served::new("default");
@@ -76,6 +100,46 @@ pub fn a_user_with_the_capability_shuts_down() {
     assert_eq!(refused.raw_os_error(), Some(nix::libc::EIO));
     served.let_go();
     extant_testkit::e2fsck::recover(served.image()).assert_clean();
+}
+
+/// Gives up the capabilities of the thread, not only those for files as [`as_user`] does.
+fn without_capabilities<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    as_user(USER, USER, || {
+        let none = CapabilitySets {
+            effective: CapabilitySet::empty(),
+            permitted: CapabilitySet::empty(),
+            inheritable: CapabilitySet::empty(),
+        };
+        set_capabilities(None, none).expect("fewer capabilities");
+        work()
+    })
+}
+
+#[test]
+pub fn ordinary_users_administer_nothing() {
+    let mut served = crate::served::Served::new("default");
+    let (dir, root) = (served.dir(), File::open(served.dir()).expect("open"));
+    let whole = Range { start: 0, len: u64::MAX, min: 0 };
+    let (label, trimmed, shut_down, tunable, stats) = without_capabilities(|| {
+        (
+            crate::control::set_label(&root, b"by a user").map(drop),
+            crate::control::trim(&root, whole).map(drop),
+            crate::control::shut_down(dir).map(drop),
+            extant_fuse::control::set(dir, extant_fuse::control::READ_ONLY, 1).map(drop),
+            extant_fuse::control::stats(dir).map(drop),
+        )
+    });
+    let errno = |refused: std::io::Result<()>| refused.expect_err("refused").raw_os_error();
+    for refused in [label, trimmed, shut_down] {
+        assert_eq!(errno(refused), Some(nix::libc::EPERM));
+    }
+    for refused in [tunable, stats] {
+        assert_eq!(errno(refused), Some(nix::libc::EACCES));
+    }
+    assert_eq!(crate::control::label(&root).expect("the label"), b"");
+    fs::write(served.path("file"), b"still writable").expect("write");
+    drop(root);
+    served.unmount();
 }
 
 #[test]
