@@ -131,7 +131,9 @@ impl Server {
     }
 }
 
-/// Answers an ioctl that ext4 has as well; `ENOTTY` if it is unknown.
+/// Answers an ioctl that ext4 has as well; `ENOTTY` if it is unknown. The arms here are for every
+/// caller: the kernel has checked permissions, or none are needed. All others are
+/// [`administer`]'s.
 fn answer(
     fs: &Operations,
     credentials: Credentials,
@@ -162,17 +164,29 @@ fn answer(
                 Err(e)
             })
         }
-        // Before the arms that act. The engine checks no caller, so each number for administrators
-        // must be in this pattern.
-        TRIM | SHUTDOWN | SET_LABEL if !is_capable(credentials, Capability::SysAdmin) => {
-            Err(Error::Posix(Errno::Perm))
-        }
-        TRIM => trim(fs, input),
-        SHUTDOWN => fs.shut_down().map(|()| Vec::new()),
         GET_LABEL => Ok(padded(fs.label().as_bytes())),
-        SET_LABEL => fs.set_label(text(input)).map(|()| Vec::new()),
-        _ => Err(Error::Posix(Errno::NotTy)),
+        _ => administer(fs, credentials, cmd, input),
     }
+}
+
+/// Answers an ioctl for administrators; `ENOTTY` if it is unknown. The engine checks no caller, so
+/// the arms only name the operation: it runs after the check.
+fn administer(
+    fs: &Operations,
+    credentials: Credentials,
+    cmd: u32,
+    input: &[u8],
+) -> Result<Vec<u8>, Error> {
+    let operation: fn(&Operations, &[u8]) -> Result<Vec<u8>, Error> = match cmd {
+        TRIM => trim,
+        SHUTDOWN => |fs, _| fs.shut_down().map(|()| Vec::new()),
+        SET_LABEL => |fs, input| fs.set_label(text(input)).map(|()| Vec::new()),
+        _ => return Err(Errno::NotTy.into()),
+    };
+    if !is_capable(credentials, Capability::SysAdmin) {
+        return Err(Errno::Perm.into());
+    }
+    operation(fs, input)
 }
 
 /// Sets flags. The kernel has checked permissions, except for the flag that it does not know:
