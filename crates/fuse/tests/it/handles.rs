@@ -4,7 +4,9 @@
 use crate::served::{Served, make};
 use extant_engine::{Fs, OpenOptions};
 use extant_testkit::debugfs;
+use extant_testkit::image::Image;
 use nix::libc;
+use rustix::fs::XattrFlags;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
@@ -91,6 +93,53 @@ pub fn a_handle_outlives_the_mount_but_not_the_file() {
     served.mount();
     let gone = open_by_handle(served.dir(), &mut file).expect_err("the file is gone");
     assert_eq!(gone.raw_os_error(), Some(libc::ESTALE), "{gone}");
+    served.unmount();
+}
+
+/// Returns the handle that the kernel makes of a node id and a generation.
+fn forged(node: u64, generation: u32) -> Handle {
+    /// FILEID_INO64_GEN of FUSE: the node id's halves, the generation.
+    const KIND: libc::c_int = 0x81;
+    let mut handle = Handle { len: 12, kind: KIND, bytes: [0; MOST] };
+    let words = [(node >> 32) as u32, node as u32, generation];
+    let bytes = words.map(u32::to_ne_bytes).concat();
+    handle.bytes[..12].copy_from_slice(&bytes);
+    handle
+}
+
+/// A client of NFS may send any handle. Inodes of the file system itself have generation 0.
+#[test]
+pub fn forged_handles_find_nothing() {
+    let features = "quota,project,orphan_file,ea_inode,resize_inode";
+    let mut served = Served::of(Image::mke2fs(64 << 20, &["-t", "ext4", "-O", features]));
+    let path = served.path("file");
+    std::fs::write(&path, b"content").expect("write");
+    rustix::fs::setxattr(&path, "user.large", &[1; 20_000], XattrFlags::empty()).expect("a value");
+    let number = std::fs::metadata(&path).expect("stat").ino();
+    served.unmount();
+    let stat = debugfs::read(served.image(), "stat /file");
+    let generation = stat.split("Generation: ").nth(1).and_then(|rest| rest.split(' ').next());
+    let generation = generation.expect("a generation").parse().expect("a number");
+    // The value's inode is the only one behind the file's.
+    let value = (number + 1..number + 20)
+        .map(|ino| (ino, debugfs::read(served.image(), &format!("stat <{ino}>"))))
+        .find_map(|(ino, stat)| {
+            let rest = stat.split_once("Links: 1").and(stat.split_once("Generation: "))?.1;
+            Some((ino, rest.split(' ').next()?.parse().ok()?))
+        });
+    served.mount();
+    let found = read(open_by_handle(served.dir(), &mut forged(number, generation)).expect("open"));
+    assert_eq!(found, b"content");
+    let own = (2..11).chain([12, 13]).map(|node| (node, 0));
+    let absent = [(0, 0), (2000, 0), (1 << 31, 0), (u64::from(u32::MAX), 0), (u64::MAX, 0)];
+    let far = [(1 << 32 | number, generation), (1 << 63 | 2, 0), (number, generation ^ 1)];
+    for (node, generation) in own.chain(absent).chain(far).chain([value.expect("a value's inode")])
+    {
+        let refused = open_by_handle(served.dir(), &mut forged(node, generation));
+        let refused = refused.expect_err("no inode that users may have").raw_os_error();
+        assert_eq!(refused, Some(libc::ESTALE), "node {node}, generation {generation}");
+    }
+    std::fs::write(served.path("next"), b"still writable").expect("write");
     served.unmount();
 }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 again! { crate::served::allowing_id_maps:
     control { trimming_knows_its_limits, a_mount_that_is_shut_down_is_recovered }
+    overlays { layers_are_merged_as_on_the_kernels }
     permissions {
         set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits,
         set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode,
@@ -27,7 +28,9 @@ again! { crate::served::allowing_id_maps:
     }
     privileges {
         a_program_closes_changed_files_while_it_starts, administration_goes_by_capability,
-        a_user_with_the_capability_shuts_down, logged_content_needs_the_capability,
+        administration_needs_the_namespace_of_the_mount,
+        a_user_with_the_capability_shuts_down, ordinary_users_administer_nothing,
+        logged_content_needs_the_capability,
         set_id_bits_go_by_capability, set_id_files_change_hands_by_their_owner_only,
         trusted_names_are_listed_by_capability,
         times_of_immutable_and_append_only_files, kept_times_of_a_sealed_file_arrive,

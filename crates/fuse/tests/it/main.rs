@@ -11,6 +11,7 @@ mod mounts;
 mod nameless;
 mod names;
 mod oracle;
+mod overlays;
 mod panics;
 mod permissions;
 mod privileges;

@@ -55,6 +55,7 @@ again! { crate::served::over_rings:
         limits_of_names, renames_with_all_flags, special_files, attributes_by_name,
         results_of_open_equal_the_kernels, links,
     }
+    overlays { layers_are_merged_as_on_the_kernels, directories_of_layers_are_redirected }
     panics { a_panic_of_a_handler_ends_all_changes }
     permissions {
         set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits,
@@ -65,7 +66,9 @@ again! { crate::served::over_rings:
     }
     privileges {
         a_program_closes_changed_files_while_it_starts, administration_goes_by_capability,
-        a_user_with_the_capability_shuts_down, logged_content_needs_the_capability,
+        administration_needs_the_namespace_of_the_mount,
+        a_user_with_the_capability_shuts_down, ordinary_users_administer_nothing,
+        logged_content_needs_the_capability,
         set_id_bits_go_by_capability, set_id_files_change_hands_by_their_owner_only,
         trusted_names_are_listed_by_capability,
         times_of_immutable_and_append_only_files, kept_times_of_a_sealed_file_arrive,
