@@ -34,6 +34,28 @@ pub struct ImageArgs {
     pub memory: Option<u64>,
 }
 
+/// The image that a command works on without opening its file system.
+#[derive(Debug, clap::Args)]
+pub struct OfflineArgs {
+    /// Image file or block device, with @OFFSET or @pN for a part of it
+    #[arg(value_name = "IMAGE")]
+    pub image: PathBuf,
+    /// Wait until no other program uses the image
+    #[arg(long)]
+    wait: bool,
+    /// Image file or block device of the journal, where the file system has an external one
+    #[arg(long, value_name = "PATH")]
+    pub journal: Option<PathBuf>,
+}
+
+impl OfflineArgs {
+    /// Returns the image as commands that open its file system name it.
+    pub fn named(&self) -> ImageArgs {
+        let (image, journal) = (self.image.clone(), self.journal.clone());
+        ImageArgs { image, wait: self.wait, journal, memory: None }
+    }
+}
+
 /// Bounds on memory, in bytes.
 const MIN_MEMORY: u64 = 64 << 20;
 pub const MAX_MEMORY: u64 = 16 << 40;

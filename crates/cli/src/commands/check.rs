@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
-use crate::image::ImageArgs;
+use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json::Array;
 use crate::text::count;
@@ -11,7 +11,6 @@ use extant_engine::OpenOptions;
 use extant_engine::device::{BlockDevice, image_spec};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, StdoutLock, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Check a file system without changing it.
@@ -21,15 +20,8 @@ use std::sync::Arc;
 /// image cannot be opened, 32 interrupted.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Image file or block device, with @OFFSET or @pN for a part of it
-    #[arg(value_name = "IMAGE")]
-    image: PathBuf,
-    /// Wait until no other program uses the image
-    #[arg(long)]
-    wait: bool,
-    /// Image file or block device of the journal, where the file system has an external one
-    #[arg(long, value_name = "PATH")]
-    journal: Option<PathBuf>,
+    #[command(flatten)]
+    on: OfflineArgs,
     /// Check the image as it is, without the changes in its journal
     #[arg(long)]
     as_is: bool,
@@ -97,15 +89,11 @@ pub(super) fn object(finding: &Finding) -> Value {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let image = ImageArgs {
-        image: args.image.clone(),
-        wait: args.wait,
-        journal: args.journal.clone(),
-        memory: None,
-    };
+    let image = args.on.named();
     let interrupt = Interrupt::register().at("signals")?;
-    let device = open_for_reading(&image, &args.image)?;
-    let journal = args.journal.as_ref().map(|path| open_for_reading(&image, path)).transpose()?;
+    let device = open_for_reading(&image, &args.on.image)?;
+    let journal =
+        args.on.journal.as_ref().map(|path| open_for_reading(&image, path)).transpose()?;
     let bar = context.parts();
     let mut show = |progress: extant_check::CheckProgress| {
         bar.set_length(progress.total);

@@ -3,7 +3,7 @@
 use super::check::{object, open_for_reading};
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
-use crate::image::ImageArgs;
+use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::text::count;
 use extant_check::Finding;
@@ -26,15 +26,8 @@ use std::sync::Arc;
 /// interrupted.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Image file or block device, with @OFFSET or @pN for a part of it
-    #[arg(value_name = "IMAGE")]
-    image: PathBuf,
-    /// Wait until no other program uses the image
-    #[arg(long)]
-    wait: bool,
-    /// Image file or block device of the journal, where the file system has an external one
-    #[arg(long, value_name = "PATH")]
-    journal: Option<PathBuf>,
+    #[command(flatten)]
+    on: OfflineArgs,
     /// Price of the repair: `safe` changes only facts that follow from undamaged structures;
     /// `lossy` removes damaged entries, extents, attributes and inodes, too
     #[arg(long, value_enum, default_value_t = Level::Safe)]
@@ -77,16 +70,11 @@ fn repair(args: &Args, context: &Context) -> Result<Option<u8>> {
 }
 
 fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
-    let image = ImageArgs {
-        image: args.image.clone(),
-        wait: args.wait,
-        journal: args.journal.clone(),
-        memory: None,
-    };
+    let image = args.on.named();
     let open = |path: &Path| {
         if args.dry_run { open_for_reading(&image, path) } else { open_for_writing(&image, path) }
     };
-    let device = open(&args.image)?;
+    let device = open(&args.on.image)?;
     if let Some(file) = &args.restore {
         return take_back(&image, context, &*device, file).map(|()| None);
     }
@@ -97,7 +85,7 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     };
     let mut repair = Repair::new(device).level(level).threads(context.thread_count());
     repair = repair.interrupt(interrupt.flag());
-    if let Some(path) = &args.journal {
+    if let Some(path) = &args.on.journal {
         repair = repair.journal(open(path)?);
     }
     let mut found = Vec::new();

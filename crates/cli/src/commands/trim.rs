@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
-use crate::image::ImageArgs;
+use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json;
 use crate::text::{count, size};
@@ -12,7 +12,7 @@ use extant_engine::{Errno, Error, OpenOptions};
 use serde_json::Map;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Give the unused space of an image back to the host.
@@ -23,15 +23,8 @@ use std::sync::Arc;
 /// interruption harms nothing.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Image file or block device, with @OFFSET or @pN for a part of it
-    #[arg(value_name = "IMAGE")]
-    image: PathBuf,
-    /// Wait until no other program uses the image
-    #[arg(long)]
-    wait: bool,
-    /// Image file or block device of the journal, where the file system has an external one
-    #[arg(long, value_name = "PATH")]
-    journal: Option<PathBuf>,
+    #[command(flatten)]
+    on: OfflineArgs,
     /// Print the result, and change nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
@@ -50,20 +43,15 @@ struct Trimmed {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let image = ImageArgs {
-        image: args.image.clone(),
-        wait: args.wait,
-        journal: args.journal.clone(),
-        memory: None,
-    };
+    let image = args.on.named();
     let interrupt = Interrupt::register().at("signals")?;
-    let device = open(&image, &args.image, args.dry_run)?;
+    let device = open(&image, &args.on.image, args.dry_run)?;
     if !args.dry_run && device.read_only() {
         let name = image.name();
         return Err(Failure::new(format_args!("{name} cannot be trimmed: it is write-protected")));
     }
     let mut trim = Trim::new(device).threads(context.thread_count()).interrupt(interrupt.flag());
-    if let Some(path) = &args.journal {
+    if let Some(path) = &args.on.journal {
         trim = trim.journal(open(&image, path, true)?);
     }
     let trimmed = trim
@@ -101,7 +89,7 @@ impl Args {
     fn stored(&self) -> std::io::Result<Option<u64>> {
         /// Unit of the host's count, in bytes.
         const SECTOR: u64 = 512;
-        let found = std::fs::metadata(image_spec(&self.image).path)?;
+        let found = std::fs::metadata(image_spec(&self.on.image).path)?;
         Ok(found.is_file().then(|| found.blocks().saturating_mul(SECTOR)))
     }
 
@@ -109,7 +97,7 @@ impl Args {
         let Trimmed { free, journal, freed } = trimmed;
         if context.json {
             let mut document = Map::new();
-            json::put_bytes(&mut document, "image", self.image.as_os_str().as_bytes());
+            json::put_bytes(&mut document, "image", self.on.image.as_os_str().as_bytes());
             document.insert("dry_run".into(), self.dry_run.into());
             document.insert("free_bytes".into(), free.into());
             document.insert("journal_bytes".into(), journal.into());
