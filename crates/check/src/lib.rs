@@ -20,6 +20,7 @@ mod claims;
 mod codes;
 mod facts;
 mod finding;
+mod identity;
 mod maps;
 mod parallel;
 mod passes;
@@ -33,6 +34,7 @@ mod view;
 mod volume;
 
 pub use finding::{CheckSummary, Finding, FindingCode, FindingPlace, PlannedRepair, Severity};
+pub use identity::{UuidError, set_uuid};
 pub use progress::{CheckProgress, CheckStage};
 pub use trim::{Trim, TrimError, TrimPlan};
 

@@ -8,13 +8,15 @@ use crate::image::ImageArgs;
 use crate::interrupt::Interrupt;
 use crate::json;
 use crate::text::{shown, size};
-use extant_check::{Trim, TrimError, TrimPlan};
-use extant_engine::device::{BlockDevice, Place, image_spec};
+use extant_check::{Trim, TrimError, TrimPlan, UuidError, set_uuid};
+use extant_engine::device::{BlockDevice, FileOptions, Place, image_spec};
+use extant_engine::mkfs::parse_uuid;
 use extant_engine::{Errno, Error};
 use serde_json::Map;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
@@ -41,6 +43,9 @@ pub struct Args {
     /// Copy the blocks, also where the host could share them
     #[arg(long)]
     no_reflink: bool,
+    /// Give the copy a random UUID
+    #[arg(long)]
+    new_uuid: bool,
     /// Wait until no other program changes the image
     #[arg(long)]
     wait: bool,
@@ -70,6 +75,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
     } else {
         Some(source.copy(file, context, &interrupt.flag())?)
     };
+    if args.new_uuid {
+        source.rename(file)?;
+    }
     file.sync_all().at_path(args.dest.as_os_str().as_bytes())?;
     if interrupt.restore_default() {
         return Err(source.interrupted());
@@ -135,6 +143,26 @@ impl Source {
     fn failed(&self, error: Error) -> Failure {
         let message = format!("{}: {error}", self.image.name());
         Failure::of(&error, self.image.image.as_os_str().as_bytes(), message)
+    }
+
+    /// Gives the copy a random UUID.
+    fn rename(&self, file: &File) -> Result {
+        /// The kernel's source of random UUIDs.
+        const RANDOM: &str = "/proc/sys/kernel/random/uuid";
+        let text = std::fs::read_to_string(RANDOM).at(RANDOM)?;
+        let uuid = parse_uuid(text.trim()).map_err(Failure::new)?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // No other program knows the file, so it needs no lock.
+        let device = FileOptions::new(path).lock(false).open().at("the new image")?;
+        let name = self.image.name();
+        set_uuid(&device, uuid).map_err(|error| {
+            let advice = match error {
+                UuidError::NeedsRecovery => format!("; run `extant recover {name}` first"),
+                UuidError::Corrupt(_) => format!("; run `extant repair {name}` first"),
+                _ => String::new(),
+            };
+            Failure::new(format_args!("{name}: the copy cannot get a UUID: {error}{advice}"))
+        })
     }
 
     /// Copies the blocks in use. Returns the number of bytes.

@@ -7,7 +7,7 @@ use crate::trimming::{FILLER, free, journal, kernel_tree, stored, used, without}
 use extant_testkit::image::FEATURE_SETS;
 use extant_testkit::kernel::{Loop, Mount};
 use extant_testkit::tool::run;
-use extant_testkit::{FeatureSet, Scratch, debugfs, e2fsck};
+use extant_testkit::{FeatureSet, Scratch, debugfs, dumpe2fs, e2fsck};
 use std::fs;
 
 #[test]
@@ -130,4 +130,61 @@ fn a_disk_and_a_part_of_a_file_are_cloned() {
     for name in ["of-disk", "of-part"] {
         kernel_tree(image.path()).assert_same(&kernel_tree(&scratch.join(name)));
     }
+}
+
+/// e2fsck compares the copies of the superblock, too.
+#[test]
+fn a_clone_may_have_another_uuid() {
+    for set in FEATURE_SETS {
+        let (image, scratch, name) = (used(set), Scratch::new(), set.name);
+        let (copy, before) = (scratch.join("copy"), image.bytes());
+        done(&args!["clone", "--new-uuid", image.path(), &copy]);
+        assert!(before == image.bytes(), "{name}: the source changed");
+        let uuid = |path| dumpe2fs::header(path).value("Filesystem UUID").to_owned();
+        assert_ne!(uuid(image.path()), uuid(&copy), "{name}");
+        e2fsck::check(&copy).assert_clean();
+        done(&args!["check", &copy]);
+        // Changes get checksums by the old seed, in all structures.
+        done(&args!["put", &copy, env!("CARGO_MANIFEST_DIR"), "/new"]);
+        done(&args!["rm", "-r", &copy, "/new"]);
+        e2fsck::check(&copy).assert_clean();
+        if set.kernel_mountable {
+            let times = |path| kernel_tree(path).without_directory_times();
+            times(image.path()).assert_same(&times(&copy));
+        }
+    }
+}
+
+#[test]
+fn copies_of_the_superblock_have_the_new_uuid() {
+    for name in ["default", "1k", "uninit_bg", "sparse_super2", "ext3_1k"] {
+        let (image, scratch) = (used(FeatureSet::named(name)), Scratch::new());
+        let copy = scratch.join("copy");
+        let old = dumpe2fs::header(image.path()).value("Filesystem UUID").replace('-', "");
+        done(&args!["clone", "--new-uuid", image.path(), &copy]);
+        let old: Vec<u8> = (0..32)
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&old[at..at + 2], 16).expect("digits"))
+            .collect();
+        let (bytes, mut copies) = (fs::read(&copy).expect("the copy"), 0);
+        for group in dumpe2fs::dump(&copy).groups.iter().skip(1) {
+            let Some(block) = group.superblock else { continue };
+            let at = block as usize * FeatureSet::named(name).block_size as usize;
+            assert!(bytes[at + 104..at + 120] != old[..], "{name}: block {block}");
+            copies += 1;
+        }
+        assert!(copies > 0 || name == "default" || name == "uninit_bg", "{name}");
+    }
+}
+
+#[test]
+fn a_uuid_in_the_log_or_on_another_device_cannot_change() {
+    let (torn, scratch) = (crashed(FeatureSet::named("default")), Scratch::new());
+    let copy = scratch.join("copy");
+    refused(&args!["clone", "--new-uuid", torn.path(), &copy], 1, "extant recover ");
+    assert!(!copy.exists());
+    let stable = used(FeatureSet::named("default"));
+    debugfs::write(stable.path(), "feature stable_inodes");
+    refused(&args!["clone", "--new-uuid", stable.path(), &copy], 1, "stable_inodes");
+    assert_eq!(fs::read_dir(scratch.path()).expect("a directory").count(), 0);
 }
