@@ -12,6 +12,7 @@ need e2fsck e2fsprogs
 need debugfs e2fsprogs
 need dumpe2fs e2fsprogs
 need tune2fs e2fsprogs
+need e2label e2fsprogs
 need resize2fs e2fsprogs
 need e2freefrag e2fsprogs
 need filefrag e2fsprogs

@@ -26,6 +26,9 @@ pub enum UuidError {
     /// Encrypted files depend on the UUID.
     #[error("its encrypted files may depend on the UUID (stable_inodes)")]
     StableInodes,
+    /// Without `metadata_csum` the hashes of large attributes depend on the UUID.
+    #[error("the hashes of its large attributes depend on the UUID (ea_inode)")]
+    AttributeInodes,
     /// Another host uses the file system, or did when it failed.
     #[error("another host uses the file system, or did when it failed (MMP)")]
     InUse,
@@ -85,6 +88,8 @@ fn check(
         Err(UuidError::ExternalJournal)
     } else if compat.contains(Compat::STABLE_INODES) {
         Err(UuidError::StableInodes)
+    } else if superblock.incompat().contains(Incompat::EA_INODE) && !superblock.has_checksum() {
+        Err(UuidError::AttributeInodes)
     } else if is_in_use(device, superblock, geometry)? {
         Err(UuidError::InUse)
     } else {
@@ -93,7 +98,7 @@ fn check(
 }
 
 /// Changes the UUID, and keeps the seed of checksums.
-fn change(superblock: &mut Superblock, uuid: [u8; 16]) {
+pub(crate) fn change(superblock: &mut Superblock, uuid: [u8; 16]) {
     let seed = superblock.fs_seed();
     if superblock.has_checksum() {
         let mut features = superblock.features();

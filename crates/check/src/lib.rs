@@ -1,5 +1,6 @@
 //! Checks of an ext4 file system that never write: each defect is a [`Finding`]. [`repair`] removes
-//! them. [`Trim`] finds the blocks of an undamaged file system that hold nothing.
+//! them, and [`tune`] changes the superblock's values. [`Trim`] finds the blocks of an undamaged
+//! file system that hold nothing.
 //!
 //! The crate reads the device itself, below the engine, since the engine stops at the first
 //! corruption. A pass reports a defect and goes on with the structures that do not depend on it.
@@ -30,6 +31,7 @@ mod reader;
 pub mod repair;
 mod survey;
 mod trim;
+pub mod tune;
 mod view;
 mod volume;
 

@@ -1,5 +1,5 @@
 //! The program under other names: the helpers that mount(8), umount(8) and mkfs(8) run for a type
-//! of file system.
+//! of file system, and tune2fs(8) and e2label(8).
 //!
 //! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`.
 //!   Silent on success; 32 if it could not be mounted, 1 for wrong usage. It waits for an image
@@ -9,6 +9,8 @@
 //!   written everything. umount(8) looks for the last name if it gets a directory; under it, mounts
 //!   of other servers are unmounted without a wait.
 //! - `mkfs.TYPE`: as `extant mkfs`, with a size in blocks where it has no unit.
+//! - `tune2fs`: as `extant tune`, for the options that it has. `e2label IMAGE [LABEL]`: prints or
+//!   sets the label.
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
@@ -41,6 +43,10 @@ pub enum Helper {
     Unmount(String),
     /// Makes file systems.
     Mkfs,
+    /// Changes values of the superblock.
+    Tune,
+    /// Prints or sets the label.
+    Label,
 }
 
 /// Returns the helper that a call is for: by the program's own name, or by the form in which
@@ -61,6 +67,11 @@ fn is_from_mount_fuse(args: &[OsString]) -> bool {
 
 fn named(program: Option<&OsString>) -> Option<Helper> {
     let name = Path::new(program?).file_name()?.to_str()?;
+    match name {
+        "tune2fs" => return Some(Helper::Tune),
+        "e2label" => return Some(Helper::Label),
+        _ => {}
+    }
     let (what, of) = name.split_once('.')?;
     match what {
         "mount" => Some(Helper::Mount(subtype(of).into())),
@@ -86,8 +97,28 @@ impl Helper {
                 let own = ["extant", "mkfs", "--size-in-blocks"].map(OsString::from);
                 crate::cli::run(own.into_iter().chain(args.into_iter().skip(1)).collect())
             }
+            Helper::Tune => {
+                let own = ["extant", "tune"].map(OsString::from);
+                crate::cli::run(own.into_iter().chain(args.into_iter().skip(1)).collect())
+            }
+            Helper::Label => run_label(&args),
         }
     }
+}
+
+/// Runs `e2label IMAGE [LABEL]`.
+fn run_label(args: &[OsString]) -> ExitCode {
+    let (image, option) = match args {
+        [_, image] => (image, "--only-label".into()),
+        [_, image, label] => {
+            let mut option = OsString::from("--label=");
+            option.push(label);
+            (image, option)
+        }
+        _ => return exit(Err("e2label takes an image, and a label to set".into())),
+    };
+    let own = ["extant", "--quiet", "tune"].map(OsString::from);
+    crate::cli::run(own.into_iter().chain([option, "--".into(), image.clone()]).collect())
 }
 
 fn exit(done: Result<Result, String>) -> ExitCode {
@@ -291,6 +322,8 @@ mod tests {
         assert_eq!(of("/sbin/umount.fuse"), Some(Helper::Unmount("fuse".into())));
         assert_eq!(of("/sbin/umount.fuseblk.ext4"), Some(Helper::Unmount("ext4".into())));
         assert_eq!(of("mkfs.extant"), Some(Helper::Mkfs));
+        assert_eq!(of("/sbin/tune2fs"), Some(Helper::Tune));
+        assert_eq!(of("e2label"), Some(Helper::Label));
         assert_eq!(of("/usr/bin/extant"), None);
         assert_eq!(of("extant.old"), None);
     }

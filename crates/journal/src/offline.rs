@@ -326,3 +326,20 @@ pub fn reset_log(log: &Log) -> Result<()> {
     log.write_superblock(&new)?;
     Ok(log.device().flush()?)
 }
+
+/// Replaces a user in the superblock of an empty log, and flushes. Does nothing if it has no such
+/// user.
+///
+/// # Errors
+/// I/O errors.
+pub fn replace_user(log: &Log, old: [u8; 16], new: [u8; 16]) -> Result<()> {
+    let mut superblock = log.superblock().clone();
+    let count = superblock.users().len();
+    let users = superblock.raw_mut().users.iter_mut().take(count);
+    users.filter(|user| **user == old).for_each(|user| *user = new);
+    if superblock.users() == log.superblock().users() {
+        return Ok(());
+    }
+    log.write_superblock(&superblock)?;
+    Ok(log.device().flush()?)
+}

@@ -7,3 +7,4 @@ mod mutants;
 mod oracle;
 mod repairs;
 mod trims;
+mod tuning;

@@ -30,3 +30,4 @@ pub mod stats;
 pub mod tree;
 pub mod trim;
 pub mod truncate;
+pub mod tune;

@@ -95,7 +95,8 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     }
 }
 
-fn open_for_writing(image: &ImageArgs, path: &Path) -> Result<Arc<dyn BlockDevice>> {
+/// Opens a device for writing.
+pub(super) fn open_for_writing(image: &ImageArgs, path: &Path) -> Result<Arc<dyn BlockDevice>> {
     let opened = OpenOptions::new().wait(image.wait).device_of(&image_spec(path));
     opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))
 }

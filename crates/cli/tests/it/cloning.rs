@@ -186,5 +186,9 @@ fn a_uuid_in_the_log_or_on_another_device_cannot_change() {
     let stable = used(FeatureSet::named("default"));
     debugfs::write(stable.path(), "feature stable_inodes");
     refused(&args!["clone", "--new-uuid", stable.path(), &copy], 1, "stable_inodes");
+    let hashed = used(FeatureSet::named("default"));
+    debugfs::write(hashed.path(), "feature -metadata_csum ea_inode");
+    hashed.leave_unjudged("its metadata have checksums that the features do not name");
+    refused(&args!["clone", "--no-reflink", "--new-uuid", hashed.path(), &copy], 1, "ea_inode");
     assert_eq!(fs::read_dir(scratch.path()).expect("a directory").count(), 0);
 }

@@ -23,5 +23,6 @@ mod recovery;
 mod repairing;
 mod rival;
 mod trimming;
+mod tuning;
 mod unprivileged;
 mod usage;

@@ -82,31 +82,62 @@ bitflags! {
         const DISCARD = 0x400;
         /// No delayed allocation.
         const NODELALLOC = 0x800;
+        /// The bits of the journal mode.
+        const JMODE = 0x60;
     }
 }
+
+const OPTION_NAMES: [(DefaultMountOpts, &str); 9] = [
+    (DefaultMountOpts::DEBUG, "debug"),
+    (DefaultMountOpts::BSDGROUPS, "bsdgroups"),
+    (DefaultMountOpts::XATTR_USER, "user_xattr"),
+    (DefaultMountOpts::ACL, "acl"),
+    (DefaultMountOpts::UID16, "uid16"),
+    (DefaultMountOpts::NOBARRIER, "nobarrier"),
+    (DefaultMountOpts::BLOCK_VALIDITY, "block_validity"),
+    (DefaultMountOpts::DISCARD, "discard"),
+    (DefaultMountOpts::NODELALLOC, "nodelalloc"),
+];
+
+const JOURNAL_MODES: [(DefaultMountOpts, &str); 3] = [
+    (DefaultMountOpts::JMODE_DATA, "journal_data"),
+    (DefaultMountOpts::JMODE_ORDERED, "journal_data_ordered"),
+    (DefaultMountOpts::JMODE, "journal_data_writeback"),
+];
 
 impl DefaultMountOpts {
     /// Returns the names of the set bits as the ext4 tools print them.
     pub fn names(self) -> Vec<&'static str> {
-        const NAMES: [(DefaultMountOpts, &str); 9] = [
-            (DefaultMountOpts::DEBUG, "debug"),
-            (DefaultMountOpts::BSDGROUPS, "bsdgroups"),
-            (DefaultMountOpts::XATTR_USER, "user_xattr"),
-            (DefaultMountOpts::ACL, "acl"),
-            (DefaultMountOpts::UID16, "uid16"),
-            (DefaultMountOpts::NOBARRIER, "nobarrier"),
-            (DefaultMountOpts::BLOCK_VALIDITY, "block_validity"),
-            (DefaultMountOpts::DISCARD, "discard"),
-            (DefaultMountOpts::NODELALLOC, "nodelalloc"),
-        ];
         let journal = match (self.contains(Self::JMODE_DATA), self.contains(Self::JMODE_ORDERED)) {
             (true, true) => Some("journal_data_writeback"),
             (true, false) => Some("journal_data"),
             (false, true) => Some("journal_data_ordered"),
             (false, false) => None,
         };
-        let plain = NAMES.iter().filter(|(bit, _)| self.contains(*bit)).map(|(_, name)| *name);
-        plain.chain(journal).collect()
+        let plain = OPTION_NAMES.iter().filter(|(bit, _)| self.contains(*bit));
+        plain.map(|(_, name)| *name).chain(journal).collect()
+    }
+
+    /// Returns the options after a list of names to set, or with `^` or `-` to clear, separated by
+    /// commas or blanks. Clearing any journal mode clears the mode.
+    ///
+    /// # Errors
+    /// A name that is unknown.
+    pub fn edited(self, list: &str) -> std::result::Result<DefaultMountOpts, &str> {
+        let mut edited = self;
+        for word in list.split([',', ' ']).filter(|word| !word.is_empty()) {
+            let cleared = word.strip_prefix(['^', '-']);
+            let name = cleared.or_else(|| word.strip_prefix('+')).unwrap_or(word);
+            let known = OPTION_NAMES.iter().chain(&JOURNAL_MODES);
+            let mut bits = known.filter(|(_, known)| known.eq_ignore_ascii_case(name));
+            let (bits, _) = *bits.next().ok_or(word)?;
+            let is_mode = Self::JMODE.contains(bits);
+            edited.remove(if is_mode { Self::JMODE } else { bits });
+            if cleared.is_none() {
+                edited.insert(bits);
+            }
+        }
+        Ok(edited)
     }
 }
 

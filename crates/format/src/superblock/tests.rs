@@ -62,3 +62,16 @@ fn journal_backup_round_trips() {
     sb.set_journal_backup(None);
     assert_eq!(sb.journal_backup(), None);
 }
+
+#[test]
+fn default_mount_options_are_edited_by_name() {
+    let old = DefaultMountOpts::ACL | DefaultMountOpts::JMODE_DATA;
+    let names = |list: &'static str| old.edited(list).map(DefaultMountOpts::names);
+    assert_eq!(names(""), Ok(vec!["acl", "journal_data"]));
+    assert_eq!(names("^acl,-acl +debug"), Ok(vec!["debug", "journal_data"]));
+    assert_eq!(names("journal_data_ordered"), Ok(vec!["acl", "journal_data_ordered"]));
+    assert_eq!(names("Journal_Data_Writeback"), Ok(vec!["acl", "journal_data_writeback"]));
+    assert_eq!(names("^journal_data_ordered"), Ok(vec!["acl"]));
+    assert_eq!(names("debug,none"), Err("none"));
+    assert_eq!(names("^^acl"), Err("^^acl"));
+}

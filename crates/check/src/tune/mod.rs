@@ -1,0 +1,110 @@
+//! New values of the superblock's fields, in a file system that nothing has open: wholly or not at
+//! all.
+//!
+//! [`Tune::apply`] opens the file system, refuses one that must be recovered or repaired first,
+//! computes the new superblock in memory, and writes it with its copies. For example, a new label
+//! of a file system with copies in groups 1 and 3 changes three blocks.
+//!
+//! # Order of writes
+//! With a journal, superblock and copies are one transaction ([`OfflineChanges`]). Without one, or
+//! if its log is too small, the superblock is written alone and made durable: that write decides.
+//! The copies follow. A power cut between leaves copies that are old, or torn, which nothing uses
+//! while the superblock is valid; another call, or e2fsck, makes them equal.
+//!
+//! [`OfflineChanges`]: extant_journal::offline::OfflineChanges
+//!
+//! # Invariants
+//! - Nothing is written before all values are accepted.
+//! - The seed of checksums never changes: a new UUID keeps the old seed by `metadata_csum_seed`.
+//!   Checksums that depend on the UUID in another way prevent a new one.
+
+mod error;
+mod open;
+mod values;
+mod write;
+
+pub use error::TuneError;
+
+use extant_blocks::BlockDevice;
+use extant_format::Superblock;
+use extant_format::superblock::ErrorPolicy;
+use open::Tunable;
+use std::sync::Arc;
+
+/// The blocks that only some users may use.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum ReservedShare {
+    /// A number of blocks, at most half of the file system.
+    Blocks(u64),
+    /// Percent of all blocks, 0 to 50.
+    Percent(f64),
+}
+
+/// New values of fields; `None` leaves a field as it is.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TuneChanges {
+    /// The label, at most 16 bytes.
+    pub label: Option<Vec<u8>>,
+    /// The UUID.
+    pub uuid: Option<[u8; 16]>,
+    /// The reserved blocks.
+    pub reserved: Option<ReservedShare>,
+    /// The user that may use reserved blocks.
+    pub reserved_uid: Option<u16>,
+    /// The group that may use reserved blocks.
+    pub reserved_gid: Option<u16>,
+    /// The reaction to errors.
+    pub errors: Option<ErrorPolicy>,
+    /// Names of default mount options to set, or with `^` to clear, separated by commas.
+    pub default_mount_options: Option<String>,
+    /// The text of further mount options, at most 63 bytes.
+    pub mount_options: Option<Vec<u8>>,
+    /// Mounts until the next check; 0xFFFF for no limit.
+    pub max_mount_count: Option<u16>,
+    /// Mounts since the last check.
+    pub mount_count: Option<u16>,
+    /// Seconds between checks, 0 for no limit.
+    pub check_interval: Option<u32>,
+    /// The time of the last check, in seconds since 1970.
+    pub last_check: Option<u64>,
+}
+
+/// A change of the superblock of the file system on a device that nothing else has open.
+pub struct Tune {
+    device: Arc<dyn BlockDevice>,
+    journal: Option<Arc<dyn BlockDevice>>,
+}
+
+impl Tune {
+    /// Makes a change on the whole device.
+    pub fn new(device: Arc<dyn BlockDevice>) -> Tune {
+        Tune { device, journal: None }
+    }
+
+    /// Sets the device of the journal, for file systems with an external one.
+    #[must_use]
+    pub fn journal(mut self, device: Arc<dyn BlockDevice>) -> Self {
+        self.journal = Some(device);
+        self
+    }
+
+    /// Makes the changes durable in the superblock and in its copies. Returns the new superblock.
+    ///
+    /// # Errors
+    /// Values that are out of range; a file system that must be recovered or repaired first, that
+    /// another host uses, or that has unknown features; those of the device and of the log.
+    /// [`TuneError`] says whether anything was written.
+    pub fn apply(&self, changes: &TuneChanges) -> Result<Superblock, TuneError> {
+        let tunable = Tunable::open(&self.device, self.journal.as_ref())?;
+        let mut new = tunable.with_values(changes)?;
+        new.seal();
+        tunable.write(&new)?;
+        Ok(new)
+    }
+}
+
+impl std::fmt::Debug for Tune {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tune").field("device", &self.device.name()).finish_non_exhaustive()
+    }
+}

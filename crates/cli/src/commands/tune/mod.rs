@@ -1,0 +1,190 @@
+//! `extant tune`: label, UUID and other values of the superblock.
+//!
+//! The short options are those of tune2fs(8), under whose name the program runs this command.
+
+mod uuid;
+mod values;
+
+use super::repair::open_for_writing;
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::image::{ImageArgs, OfflineArgs};
+use crate::json::put_bytes;
+use crate::text::shown;
+use extant_check::repair::OfflineError;
+use extant_check::tune::{ReservedShare, Tune, TuneChanges, TuneError};
+use extant_engine::device::identify;
+use extant_engine::format::{MAGIC_FIELD, Superblock};
+use extant_engine::{Errno, Error, OpenOptions};
+use serde_json::Map;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+/// Show or change label, UUID and other values of the superblock.
+///
+/// Without an option the values are printed. All changes of a call are made wholly or not at all,
+/// with the copies of the superblock: with a journal in one transaction, else by the write of the
+/// superblock, which the copies follow. An image that must be recovered or repaired first is
+/// refused.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    on: OfflineArgs,
+    /// Label, at most 16 bytes
+    #[arg(short = 'L', long, value_name = "TEXT")]
+    label: Option<OsString>,
+    /// UUID: `random`, `time`, `clear`, or its text. Checksums of metadata keep their seed
+    /// (`metadata_csum_seed`)
+    #[arg(short = 'U', long, value_name = "UUID", value_parser = uuid::parse)]
+    uuid: Option<uuid::Chosen>,
+    /// Percent of the blocks that are reserved, 0 to 50
+    #[arg(short = 'm', long, value_name = "PERCENT", conflicts_with = "reserved_blocks")]
+    reserved_percent: Option<f64>,
+    /// Number of reserved blocks, at most half of all
+    #[arg(short = 'r', long, value_name = "COUNT")]
+    reserved_blocks: Option<u64>,
+    /// User that may use reserved blocks, as a number
+    #[arg(short = 'u', long, value_name = "UID")]
+    reserved_uid: Option<u16>,
+    /// Group that may use reserved blocks, as a number
+    #[arg(short = 'g', long, value_name = "GID")]
+    reserved_gid: Option<u16>,
+    /// Behavior of the kernel on errors
+    #[arg(short = 'e', long, value_name = "WHAT")]
+    #[arg(value_parser = ["continue", "remount-ro", "panic"])]
+    errors: Option<String>,
+    /// Names of default mount options to set, or with ^ to clear, separated by commas
+    #[arg(short = 'o', long, value_name = "NAMES", allow_hyphen_values = true)]
+    default_mount_options: Option<String>,
+    /// Text of further mount options, at most 63 bytes; an empty one removes it
+    #[arg(long, value_name = "TEXT")]
+    mount_options: Option<OsString>,
+    /// Mounts until the kernel asks for a check, at most 16000; 0 or -1 for no limit
+    #[arg(short = 'c', long, value_name = "COUNT", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i32).range(-1..=16000))]
+    max_mount_count: Option<i32>,
+    /// Mounts since the last check, at most 16000
+    #[arg(short = 'C', long, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u16).range(..=16000))]
+    mount_count: Option<u16>,
+    /// Time between checks: days, or with s, d, w or m seconds, days, weeks or months of 30 days; 0
+    /// for no limit
+    #[arg(short = 'i', long, value_name = "TIME", value_parser = values::parse_interval)]
+    check_interval: Option<u32>,
+    /// Time of the last check: `now`, or YYYYMMDD[hh[mm[ss]]] in UTC
+    #[arg(long, value_name = "TIME", value_parser = values::parse_time)]
+    last_checked: Option<u64>,
+    /// `mount_opts=TEXT`, as tune2fs has it for --mount-options
+    #[arg(short = 'E', hide = true, value_name = "OPTION", conflicts_with = "mount_options")]
+    extended: Option<OsString>,
+    /// Print the values, as without an option
+    #[arg(short = 'l', hide = true)]
+    list: bool,
+    /// Print the label and nothing else, as e2label does
+    #[arg(long, hide = true)]
+    only_label: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let image = args.on.named();
+    let changes = args.changes()?;
+    if changes == TuneChanges::default() {
+        let options = OpenOptions::new().read_only(true).skip_damaged_log(true);
+        let superblock = image.open(&options)?.superblock();
+        if args.only_label {
+            println!("{}", shown(superblock.volume_name().as_bytes()));
+            return Ok(());
+        }
+        return tell(&image, context, &superblock, None);
+    }
+    let device =
+        open_for_writing(&image, &args.on.image).map_err(|failure| failure.with_exit_code(1))?;
+    let mut tune = Tune::new(device.clone());
+    if let Some(path) = &args.on.journal {
+        tune = tune.journal(open_for_writing(&image, path).map_err(|f| f.with_exit_code(1))?);
+    }
+    let superblock = tune.apply(&changes).map_err(|error| {
+        let foreign = match &error {
+            TuneError::Corrupt(corrupt) if corrupt.field_name() == Some(MAGIC_FIELD) => {
+                identify(&*device).map(Error::Foreign)
+            }
+            _ => None,
+        };
+        foreign.map_or_else(|| failure(&image, error), |foreign| image.refused(&foreign))
+    })?;
+    tell(&image, context, &superblock, Some(&changes))
+}
+
+impl Args {
+    fn changes(&self) -> Result<TuneChanges> {
+        let bytes = |text: &OsString| text.as_bytes().to_vec();
+        let share = self.reserved_percent.map(ReservedShare::Percent);
+        let limit = |count: i32| u16::try_from(count).ok().filter(|count| *count > 0);
+        Ok(TuneChanges {
+            label: self.label.as_ref().map(bytes),
+            uuid: self.uuid.as_ref().map(uuid::Chosen::bytes),
+            reserved: self.reserved_blocks.map(ReservedShare::Blocks).or(share),
+            reserved_uid: self.reserved_uid,
+            reserved_gid: self.reserved_gid,
+            errors: self.errors.as_deref().map(values::policy),
+            default_mount_options: self.default_mount_options.clone(),
+            mount_options: self.mount_options()?,
+            max_mount_count: self.max_mount_count.map(|count| limit(count).unwrap_or(u16::MAX)),
+            mount_count: self.mount_count,
+            check_interval: self.check_interval,
+            last_check: self.last_checked,
+        })
+    }
+
+    fn mount_options(&self) -> Result<Option<Vec<u8>>> {
+        let Some(option) = &self.extended else {
+            return Ok(self.mount_options.as_ref().map(|text| text.as_bytes().to_vec()));
+        };
+        let text = option.as_bytes().strip_prefix(b"mount_opts=");
+        let unknown = || Failure::usage("-E: mount_opts=TEXT is the only extended option");
+        Ok(Some(text.ok_or_else(unknown)?.to_vec()))
+    }
+}
+
+/// Prints the values, and the names of the changed ones.
+fn tell(
+    image: &ImageArgs,
+    context: &Context,
+    superblock: &Superblock,
+    changes: Option<&TuneChanges>,
+) -> Result {
+    let changed = changes.map(values::names).unwrap_or_default();
+    if context.json {
+        let mut document = Map::new();
+        put_bytes(&mut document, "image", image.image.as_os_str().as_bytes());
+        document.insert("changed".into(), changed.into());
+        document.extend(values::document(superblock));
+        return context.document(&document.into());
+    }
+    if changes.is_none() {
+        return values::print(superblock);
+    }
+    context.note(format_args!("{}: changed {}", image.name(), changed.join(", ")));
+    Ok(())
+}
+
+/// Turns an error into a failure that names object, cause and remedy.
+fn failure(image: &ImageArgs, error: TuneError) -> Failure {
+    let name = image.name();
+    let advice = match error {
+        TuneError::Invalid(why) => return Failure::usage(why),
+        TuneError::Corrupt(corrupt) => return image.refused(&Error::Corrupt(corrupt)),
+        TuneError::Io(error) => return image.refused(&Error::Io(error)),
+        TuneError::InUse => return image.refused(&Errno::Busy.into()),
+        TuneError::Unsupported(why) => return image.refused(&Error::Unsupported(why)),
+        TuneError::NeedsRecovery => format!("; run `extant recover {name}` first"),
+        TuneError::HasErrors => format!("; run `extant repair {name}` first"),
+        TuneError::Apply(OfflineError::InLog(_)) => {
+            format!("; `extant recover {name}` completes them")
+        }
+        TuneError::Partly(..) => "; run it again".into(),
+        _ => String::new(),
+    };
+    Failure::new(format_args!("{name}: {error}{advice}"))
+}

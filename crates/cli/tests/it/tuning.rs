@@ -1,0 +1,199 @@
+//! `extant tune`, and the program under the names tune2fs and e2label.
+
+use crate::args;
+use crate::program::{EXTANT, done, extant, json, refused};
+use crate::recovery::crashed;
+use extant_testkit::kernel::Mount;
+use extant_testkit::tool::{Printed, run, run_with_env};
+use extant_testkit::{FeatureSet, Image, Scratch, debugfs, dumpe2fs};
+use std::ffi::OsString;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// Four groups, with copies of the superblock in two of them.
+fn image() -> Image {
+    FeatureSet::named("1k").make_sized(32 << 20)
+}
+
+/// Returns the lines of dumpe2fs, but for those of times, checksums and the log.
+fn dumped(image: &Path) -> Vec<(String, String)> {
+    let renewed = |name: &str| {
+        ["Last write time", "Lifetime writes", "Checksum"].contains(&name)
+            || name.starts_with("Journal")
+    };
+    dumpe2fs::header(image).values.into_iter().filter(|(name, _)| !renewed(name)).collect()
+}
+
+const UUID: &str = "30313233-3435-3637-3839-616263646566";
+
+#[test]
+fn all_changes_of_a_call_are_those_of_tune2fs() {
+    let (own, theirs) = (image(), image());
+    let options = [
+        ["--label", "-L", "a label"],
+        ["--uuid", "-U", UUID],
+        ["--reserved-percent", "-m", "2.5"],
+        ["--reserved-uid", "-u", "7"],
+        ["--reserved-gid", "-g", "8"],
+        ["--errors", "-e", "remount-ro"],
+        ["--default-mount-options", "-o", "^acl,debug,journal_data_writeback"],
+        ["--max-mount-count", "-c", "20"],
+        ["--mount-count", "-C", "5"],
+        ["--check-interval", "-i", "3w"],
+        ["--last-checked", "-T", "20200102030405"],
+    ];
+    let of = |column: usize| options.iter().flat_map(move |row| [row[column], row[2]]);
+    let end = |image: &Image| [OsString::from(image.path())];
+    let all = of(0).chain(["--mount-options", "nodelalloc"]).map(OsString::from);
+    let all: Vec<OsString> = args!["tune"].into_iter().chain(all).chain(end(&own)).collect();
+    done(&all);
+    let zone = [("TZ", "UTC")];
+    let seed = args!["-O", "metadata_csum_seed", theirs.path()];
+    run_with_env("tune2fs", &seed, &zone).must_succeed();
+    let all = of(1).chain(["-E", "mount_opts=nodelalloc"]).map(OsString::from);
+    let all: Vec<OsString> = all.chain(end(&theirs)).collect();
+    run_with_env("tune2fs", &all, &zone).must_succeed();
+    assert_eq!(dumped(own.path()), dumped(theirs.path()));
+    own.assert_clean();
+}
+
+#[test]
+fn values_are_printed_and_a_document() {
+    let image = image();
+    let before = image.bytes();
+    let printed = done(&args!["tune", image.path()]).text();
+    for line in ["label                  none", "errors                 continue"] {
+        assert!(printed.lines().any(|found| found == line), "{line} in {printed}");
+    }
+    let document = json(&args!["tune", image.path()]);
+    assert_eq!(document["changed"], serde_json::json!([]));
+    assert_eq!(document["default_mount_options"], serde_json::json!(["user_xattr", "acl"]));
+    assert_eq!(document["max_mount_count"], serde_json::Value::Null);
+    assert!(image.bytes() == before, "printing wrote");
+    let changed = args!["tune", image.path(), "--label", "x", "--reserved-blocks", "99", "-c", "3"];
+    let document = json(&changed);
+    assert_eq!(
+        document["changed"],
+        serde_json::json!(["label", "reserved_blocks", "max_mount_count"])
+    );
+    assert_eq!((&document["label"], &document["max_mount_count"]), (&"x".into(), &3.into()));
+    assert_eq!(document["reserved_blocks"], 99);
+    let document = json(&args!["tune", image.path()]);
+    assert_eq!((&document["label"], &document["reserved_blocks"]), (&"x".into(), &99.into()));
+}
+
+#[test]
+fn uuids_are_chosen() {
+    let image = image();
+    let uuid = |choice: &str| {
+        let document = json(&args!["tune", image.path(), "--uuid", choice]);
+        let uuid = document["uuid"].as_str().expect("a text").to_owned();
+        let dumped = dumpe2fs::header(image.path()).value("Filesystem UUID").to_owned();
+        assert!(uuid == dumped || dumped == "<none>", "{uuid}, {dumped}");
+        image.assert_clean();
+        uuid
+    };
+    assert_eq!(uuid("clear"), "00000000-0000-0000-0000-000000000000");
+    let (random, time) = (uuid("random"), uuid("time"));
+    assert!(random != uuid("random") && random.as_bytes()[14] == b'4', "{random}");
+    assert!(time != uuid("time") && time.as_bytes()[14] == b'1', "{time}");
+    assert_eq!(uuid(UUID), UUID);
+    refused(&args!["tune", image.path(), "--uuid", "new"], 2, "not a UUID");
+}
+
+/// A refusal names the cause and the remedy, and leaves each byte.
+#[test]
+fn refusals_name_the_command_that_helps() {
+    let unchanged = |image: &Image, code: i32, options: &[&str], words: &[&str]| {
+        let before = image.bytes();
+        let options = options.iter().map(OsString::from);
+        let all: Vec<OsString> = args!["tune", image.path()].into_iter().chain(options).collect();
+        for words in words {
+            refused(&all, code, words);
+        }
+        assert!(image.bytes() == before, "{words:?}: a refusal wrote");
+    };
+    let label = ["--label", "x"];
+    let dirty = crashed(FeatureSet::named("1k"));
+    dirty.leave_unjudged("it needs recovery");
+    unchanged(&dirty, 1, &label, &["needs recovery", "`extant recover "]);
+    done(&args!["recover", dirty.path()]);
+    done(&args!["tune", dirty.path(), "--label", "x"]);
+    let broken = image();
+    broken.leave_unjudged("it is marked");
+    debugfs::write(broken.path(), "set_super_value state 3");
+    unchanged(&broken, 1, &label, &["has errors", "`extant repair "]);
+    extant(&args!["repair", broken.path()]);
+    done(&args!["tune", broken.path(), "--label", "x"]);
+    let good = image();
+    unchanged(&good, 2, &["--label", "12345678901234567"], &["17 bytes"]);
+    unchanged(&good, 2, &["--label", "x", "-o", "nonesuch"], &["nonesuch", "journal_data"]);
+    unchanged(&good, 2, &["--label", "x", "-r", "99999999"], &["at most 16384"]);
+    unchanged(&good, 2, &["--label", "x", "--check-interval", "3y"], &["unit `y`"]);
+    unchanged(&good, 2, &["-m", "3", "-r", "5"], &["cannot be used with"]);
+    unchanged(&good, 2, &["-E", "stride=4"], &["mount_opts="]);
+    let old = FeatureSet::named("uninit_bg").make_sized(32 << 20);
+    unchanged(&old, 1, &["--uuid", "random"], &["the UUID cannot be changed", "uninit_bg"]);
+    let foreign = Image::blank(1 << 20);
+    foreign.leave_unjudged("it is no file system");
+    unchanged(&foreign, 1, &label, &["no file system that is known"]);
+}
+
+#[test]
+fn an_image_in_use_is_refused() {
+    let image = image();
+    let mount = Mount::new(image.path(), "");
+    let device = mount.device().to_path_buf();
+    refused(&args!["tune", &device, "--label", "x"], 1, "unmount it");
+    refused(&args!["tune", image.path(), "--label", "x"], 1, "unmount it");
+    mount.unmount();
+    done(&args!["tune", image.path(), "--label", "x"]);
+}
+
+/// Without recovery the values are those of the log, and nothing is written.
+#[test]
+fn values_of_an_image_that_needs_recovery_are_printed() {
+    let image = crashed(FeatureSet::named("1k"));
+    image.leave_unjudged("it needs recovery");
+    let before = image.bytes();
+    assert!(done(&args!["tune", image.path()]).text().contains("label"));
+    assert!(image.bytes() == before, "printing wrote");
+}
+
+#[test]
+fn other_names_are_understood() {
+    let names = Scratch::new();
+    for name in ["tune2fs", "e2label"] {
+        symlink(EXTANT, names.join(name)).expect("a link");
+    }
+    let call = |name: &str, args: &[OsString]| -> Printed {
+        run(names.join(name).to_str().expect("a name"), args)
+    };
+    let (own, theirs) = (image(), image());
+    let options =
+        ["-L", "x", "-m", "1", "-u", "3", "-g", "4", "-e", "panic", "-c", "-1", "-C", "2"];
+    let further = ["-i", "5d", "-o", "^acl,debug", "-E", "mount_opts=nodelalloc"];
+    let options: Vec<OsString> = options.iter().chain(&further).map(OsString::from).collect();
+    let with = |image: &Image| [&options[..], &args![image.path()]].concat();
+    call("tune2fs", &with(&own)).must_succeed();
+    run("tune2fs", &with(&theirs)).must_succeed();
+    assert_eq!(dumped(own.path()), dumped(theirs.path()));
+    let listed = call("tune2fs", &args!["-l", own.path()]).must_succeed().text();
+    assert!(listed.contains("nodelalloc"), "{listed}");
+    call("tune2fs", &args!["-U", UUID, own.path()]).must_succeed();
+    call("tune2fs", &args!["-r", "5", own.path()]).must_succeed();
+    let dump = dumpe2fs::header(own.path());
+    let values = ["Filesystem UUID", "Reserved block count"].map(|name| dump.value(name));
+    assert_eq!(values, [UUID, "5"]);
+
+    let label = |args: &[OsString]| call("e2label", args).must_succeed().text();
+    assert_eq!(label(&args![own.path()]), "x\n");
+    assert_eq!(label(&args![own.path(), "-new label"]), "");
+    assert_eq!(label(&args![own.path()]), run("e2label", &args![own.path()]).text());
+    assert_eq!(label(&args![own.path()]), "-new label\n");
+    assert_eq!(label(&args![own.path(), ""]), "");
+    assert_eq!(label(&args![own.path()]), "\n");
+    assert_ne!(call("e2label", &args![]).code, 0);
+    assert_ne!(call("e2label", &args!["/missing"]).code, 0);
+    own.assert_clean();
+}
