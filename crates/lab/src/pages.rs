@@ -5,6 +5,7 @@
 //! their runs.
 
 use crate::pairs::{Interval, Row as Pairs, THREADS};
+use crate::space60t::SpaceResults;
 use crate::stored::{Results, Run};
 use crate::tables::Grid;
 use crate::{age, claims, prealloc};
@@ -38,13 +39,15 @@ impl Table {
     }
 }
 
-const TABLES: [Table; 8] = [
+const TABLES: [Table; 10] = [
     Table { page: "README.md", name: "pairs in short", run: "pairs", form: short },
     Table::all("pairs", pairs),
     Table::all("dref", whole::<Vec<Grid>>),
     Table::all("prealloc", whole::<prealloc::Results>),
     Table::all("inodes", whole::<Vec<Grid>>),
     Table::all("sync", whole::<Vec<Grid>>),
+    Table::all("orphan", whole::<Vec<Grid>>),
+    Table::all("space60t", whole::<SpaceResults>),
     Table::all("space-claims", whole::<Vec<claims::Claim>>),
     Table::all("age", whole::<Vec<age::Row>>),
 ];
