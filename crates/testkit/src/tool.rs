@@ -24,6 +24,7 @@ const ESSENTIAL: &[&str] = &[
     "grep",
     "gzip",
     "id",
+    "install",
     "kill",
     "ln",
     "ls",
@@ -143,6 +144,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Returns whether `tool` is umount(8) or one of its helpers.
 fn is_unmount(tool: &str) -> bool {
     Path::new(tool).file_name().is_some_and(|name| name.to_string_lossy().starts_with("umount"))
+}
+
+/// Copies an executable file to `at`, in a process of its own: a file that this one writes may stay
+/// open in a child process of another test, and cannot be run meanwhile.
+pub fn install(program: &Path, at: &Path) {
+    run("install", &[OsStr::new("-m755"), program.as_os_str(), at.as_os_str()]).must_succeed();
 }
 
 fn run_once<A: AsRef<OsStr>>(tool: &str, args: &[A], env: &[(&str, &str)]) -> Printed {

@@ -4,7 +4,7 @@
 use crate::program::EXTANT;
 use crate::recovery::crashed;
 use extant_testkit::kernel::{Mount, enable_rings};
-use extant_testkit::tool::{Printed, need, run};
+use extant_testkit::tool::{Printed, install, need, run};
 use extant_testkit::tree::Manifest;
 use extant_testkit::{FeatureSet, Scratch, e2fsck};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -24,7 +24,7 @@ pub enum Fuse {
 /// to.
 pub fn home() -> Scratch {
     let scratch = Scratch::new();
-    std::fs::copy(EXTANT, scratch.join("extant")).unwrap();
+    install(EXTANT.as_ref(), &scratch.join("extant"));
     belongs_to_user(scratch.path());
     scratch
 }

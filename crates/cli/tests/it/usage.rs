@@ -2,9 +2,8 @@
 
 use crate::args;
 use crate::program::{EXTANT, done, extant, refused};
-use extant_testkit::tool::run;
+use extant_testkit::tool::{install, run};
 use extant_testkit::{FeatureSet, Scratch};
-use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn wrong_usage_ends_with_2() {
@@ -45,15 +44,15 @@ fn help_names_every_command() {
 fn measurements_are_another_program_beside_this_one() {
     let scratch = Scratch::new();
     let program = scratch.join("extant");
-    std::fs::copy(EXTANT, &program).expect("a copy of the program");
+    install(EXTANT.as_ref(), &program);
     let told = args!["lab", "bench", "--runs", "3", "--help"];
     let alone = run(&program.to_string_lossy(), &told);
     assert_eq!(alone.code, 1, "{alone}");
     assert!(alone.errors().contains("extant-lab: it is not there"), "{alone}");
 
-    let other = scratch.join("extant-lab");
-    std::fs::write(&other, "#!/bin/sh\necho \"$@\"; exit 7\n").expect("a program");
-    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).expect("it may run");
+    let script = scratch.join("script");
+    std::fs::write(&script, "#!/bin/sh\necho \"$@\"; exit 7\n").expect("a script");
+    install(&script, &scratch.join("extant-lab"));
     let beside = run(&program.to_string_lossy(), &told);
     assert_eq!((beside.code, beside.text().trim()), (7, "bench --runs 3 --help"), "{beside}");
 }
