@@ -24,6 +24,9 @@ pub struct DirEntry {
 /// Inodes loaded under one lock of the directory.
 const BATCH: usize = 16;
 
+/// Entries of a listing that count as a step towards its interruption.
+const STEP: u64 = 64;
+
 /// Inodes of entries, in the order of the entries.
 type Nodes = SmallVec<[Option<Node>; BATCH]>;
 
@@ -73,6 +76,7 @@ impl Operations {
         mut each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
         let (mut bad, mut steps, mut enough) = (None, Steps::default(), false);
+        let (mut passed, mut go_on) = (0u64, Ok(()));
         loop {
             steps.next()?;
             self.own(dir)?;
@@ -94,8 +98,13 @@ impl Operations {
                 };
                 cookie = e.next;
                 enough = !each(e, node.as_ref());
-                !enough
+                passed += 1;
+                if !enough && passed.is_multiple_of(STEP) {
+                    go_on = steps.next();
+                }
+                !enough && go_on.is_ok()
             });
+            std::mem::replace(&mut go_on, Ok(()))?;
             if !enough && self.record_corruption(all)? {
                 match self.record_corruption(part.next)? {
                     Some(next) => cookie = next,
