@@ -75,14 +75,14 @@ impl Operations {
         listing: Listing,
         mut each: impl FnMut(dir::Entry<'_>, Option<&Node>) -> bool,
     ) -> Result<()> {
-        let (mut bad, mut steps, mut enough) = (None, Steps::default(), false);
-        let (mut passed, mut go_on) = (0u64, Ok(()));
+        let (mut bad, mut steps, mut passed) = (None, Steps::default(), 0u64);
         loop {
             steps.next()?;
             self.own(dir)?;
             check_dir(&dir.0)?;
             let (part, nodes) = self.record_corruption(self.part(dir, cookie, listing))?;
             let mut nodes = nodes.into_iter();
+            let (mut enough, mut go_on) = (false, Ok(()));
             let all = part.each(|e| {
                 if let Err(e) = part.check(&e) {
                     bad.get_or_insert(e);
@@ -104,7 +104,7 @@ impl Operations {
                 }
                 !enough && go_on.is_ok()
             });
-            std::mem::replace(&mut go_on, Ok(()))?;
+            go_on?;
             if !enough && self.record_corruption(all)? {
                 match self.record_corruption(part.next)? {
                     Some(next) => cookie = next,
