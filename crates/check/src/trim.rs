@@ -257,6 +257,7 @@ impl TrimPlan {
         // No power cut may undo the metadata by which the blocks are unused.
         self.device.flush()?;
         for range in self.free().chain(self.log.iter().cloned()) {
+            // Relaxed: the flag orders nothing, and may be seen a range later.
             if self.stop.load(Ordering::Relaxed) {
                 return Err(TrimError::Interrupted);
             }

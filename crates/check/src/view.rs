@@ -162,20 +162,31 @@ fn external_log(journal: &Arc<dyn BlockDevice>, primary: &Primary) -> Result<Log
     Log::open(journal.clone(), &extents, size, LogPlace::External)
 }
 
-/// Returns whether another host uses the file system, or did when it failed.
+/// Reads the block of multi-mount protection, if the file system has one.
+pub fn read_mmp(
+    device: &dyn BlockDevice,
+    sb: &Superblock,
+    geometry: &Geometry,
+) -> io::Result<Option<Result<Mmp, Corrupt>>> {
+    let block = sb.mmp_block();
+    if !geometry.incompat(Incompat::MMP) || !geometry.data_range_valid(block, 1) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; geometry.block_size as usize];
+    device.read_exact_at(&mut bytes, block.0.saturating_mul(geometry.block_size.into()))?;
+    let seed = geometry.metadata_csum.then_some(geometry.csum_seed);
+    Ok(Some(Mmp::parse(&bytes, seed)))
+}
+
+/// Returns whether another host uses the file system, or did when it failed. A damaged block of
+/// multi-mount protection does not tell so.
 pub fn is_in_use(
     device: &dyn BlockDevice,
     sb: &Superblock,
     geometry: &Geometry,
 ) -> io::Result<bool> {
-    let block = sb.mmp_block();
-    if !geometry.incompat(Incompat::MMP) || !geometry.data_range_valid(block, 1) {
-        return Ok(false);
-    }
-    let mut bytes = vec![0; geometry.block_size as usize];
-    device.read_exact_at(&mut bytes, block.0.saturating_mul(geometry.block_size.into()))?;
-    let seed = geometry.metadata_csum.then_some(geometry.csum_seed);
-    Ok(Mmp::parse(&bytes, seed).is_ok_and(|mmp| mmp.seq != MMP_SEQ_CLEAN))
+    let mmp = read_mmp(device, sb, geometry)?;
+    Ok(matches!(mmp, Some(Ok(mmp)) if mmp.seq != MMP_SEQ_CLEAN))
 }
 
 /// Reads an inode from its table, before anything else of the file system is known to be valid.

@@ -2,9 +2,9 @@
 
 use super::TuneError;
 use crate::passes::superblocks::Primary;
-use crate::view::Source;
+use crate::view::{Source, read_mmp};
 use extant_blocks::BlockDevice;
-use extant_format::mmp::{MMP_SEQ_CLEAN, Mmp};
+use extant_format::mmp::MMP_SEQ_CLEAN;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use extant_format::{Compat, Corrupt, Features, Geometry, Incompat, RoCompat, Superblock};
 use extant_journal::Log;
@@ -56,16 +56,11 @@ impl<'a> Tunable<'a> {
 
     /// Refuses a file system that another host uses.
     fn check_in_use(&self) -> Result<(), TuneError> {
-        let geometry = &self.primary.geometry;
-        let block = self.primary.superblock.mmp_block();
-        if !geometry.incompat(Incompat::MMP) || !geometry.data_range_valid(block, 1) {
-            return Ok(());
+        let Primary { superblock, geometry } = &self.primary;
+        match read_mmp(&**self.device, superblock, geometry)?.transpose()? {
+            Some(mmp) if mmp.seq != MMP_SEQ_CLEAN => Err(TuneError::InUse),
+            _ => Ok(()),
         }
-        let mut bytes = vec![0; geometry.block_size as usize];
-        let offset = block.0.saturating_mul(geometry.block_size.into());
-        self.device.read_exact_at(&mut bytes, offset)?;
-        let mmp = Mmp::parse(&bytes, geometry.metadata_csum.then_some(geometry.csum_seed))?;
-        if mmp.seq == MMP_SEQ_CLEAN { Ok(()) } else { Err(TuneError::InUse) }
     }
 
     /// Refuses a file system that must be recovered or repaired first.

@@ -219,6 +219,7 @@ impl Copy<'_> {
             loop {
                 let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next()?;
                 let Some(piece) = next else { return Ok(()) };
+                // Relaxed: the flag orders nothing, and may be seen a piece later.
                 if self.stop.load(Ordering::Relaxed) {
                     return Err(io::ErrorKind::Interrupted.into());
                 }
