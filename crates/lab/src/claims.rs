@@ -5,8 +5,9 @@
 //! - With a limit of memory it is still faster than buddies on the fragmented disk.
 
 use crate::allocators::{Buddy, Cost, Defects, Lists, Map, Policy, Posted, Reading, Shape, Want};
+use crate::grid::Values;
+use crate::interval::{Interval, Standing};
 use crate::measure::{Limit, run_threads};
-use crate::pairs::{Interval, Standing};
 use crate::scratch;
 use crate::sheet::Name;
 use crate::sheet::Sheet;
@@ -77,6 +78,8 @@ impl Results for Vec<Claim> {
         vec![sheet]
     }
 }
+
+impl Values for Vec<Claim> {}
 
 /// Disk of the first claim in bytes, and the memory that the postings name for it.
 const NEW_DISK: u64 = 100_000_000_000;

@@ -5,7 +5,9 @@ use crate::side::{SIDES, Side};
 use crate::stored::Results;
 use crate::tables::{dref, inodes, orphan, sync};
 use crate::workload::Scale;
-use crate::{age, claims, contention, huge, pages, pairs, prealloc, scratch, serve, space60t};
+use crate::{
+    age, claims, contention, huge, pages, pairs, prealloc, reproduce, scratch, serve, space60t,
+};
 use clap::{Args, Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
 use std::io::{self, IsTerminal};
@@ -49,6 +51,9 @@ enum Command {
     /// Fills and uses a file system for a long time, and the kernel's ext4, and looks how
     /// fragmented both are. Needs root.
     Age(age::Args),
+    /// Puts the published tables of five works beside the same experiments here. Needs root, unless
+    /// it reads stored runs.
+    Reproduce(reproduce::Args),
     /// Writes the figures of stored runs, docs/runs/*.json, into the pages of the project.
     Pages(pages::Args),
     /// Serves a FUSE mount until standard input ends: an image, or nothing but names in memory.
@@ -118,6 +123,7 @@ pub fn main() -> ExitCode {
         Command::Space60t(args) => space60t::run(&args),
         Command::SpaceClaims(args) => claims::run(&args),
         Command::Age(args) => age::run(&args),
+        Command::Reproduce(args) => reproduce::run(&args),
         Command::Pages(args) => pages::run(&args),
         Command::Serve { image, threads, write_through, rings, dir } => {
             let transport = if rings { Transport::IoUring } else { Transport::Device };

@@ -4,11 +4,12 @@
 //! `<!-- NAME -->`, the tables, and a line `<!-- end of NAME -->`. A test compares the tables with
 //! their runs.
 
-use crate::pairs::{Interval, Row as Pairs, THREADS};
+use crate::grid::Grid;
+use crate::interval::Interval;
+use crate::pairs::{Row as Pairs, THREADS};
 use crate::space60t::SpaceResults;
-use crate::stored::{Results, Run};
-use crate::tables::Grid;
-use crate::{age, claims, prealloc};
+use crate::stored::{Results, Run, Store};
+use crate::{age, claims, prealloc, reproduce};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -27,19 +28,24 @@ struct Table {
     page: &'static str,
     /// The name in the marks.
     name: &'static str,
-    /// The run's file in `docs/runs`, without its ending.
+    /// Name of the run, or of the work.
     run: &'static str,
-    form: fn(&str) -> serde_json::Result<String>,
+    form: fn(&Store, &str) -> io::Result<String>,
 }
 
 impl Table {
     /// All tables of the run `name`, in the page about performance.
-    const fn all(name: &'static str, form: fn(&str) -> serde_json::Result<String>) -> Table {
+    const fn all(name: &'static str, form: fn(&Store, &str) -> io::Result<String>) -> Table {
         Table { page: "docs/performance.md", name, run: name, form }
+    }
+
+    /// Published tables of a work beside stored runs.
+    const fn work(name: &'static str, work: &'static str) -> Table {
+        Table { page: "docs/reproduce.md", name, run: work, form: self::work }
     }
 }
 
-const TABLES: [Table; 10] = [
+const TABLES: [Table; 15] = [
     Table { page: "README.md", name: "pairs in short", run: "pairs", form: short },
     Table::all("pairs", pairs),
     Table::all("dref", whole::<Vec<Grid>>),
@@ -50,6 +56,11 @@ const TABLES: [Table; 10] = [
     Table::all("space60t", whole::<SpaceResults>),
     Table::all("space-claims", whole::<Vec<claims::Claim>>),
     Table::all("age", whole::<Vec<age::Row>>),
+    Table::work("reproduce orphan", "orphan"),
+    Table::work("reproduce dcount", "dcount"),
+    Table::work("reproduce sync", "sync"),
+    Table::work("reproduce prealloc", "prealloc"),
+    Table::work("reproduce frsp", "frsp"),
 ];
 
 /// Rows of the README.
@@ -85,13 +96,10 @@ pub fn stale(root: &Path) -> io::Result<Vec<&'static str>> {
 impl Table {
     /// Returns `page` with this table renewed.
     fn renewed(&self, root: &Path, page: &str) -> io::Result<String> {
-        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-        let path = format!("docs/runs/{}.json", self.run);
-        let run = fs::read_to_string(root.join(&path))
-            .map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))?;
-        let table = (self.form)(&run).map_err(|e| wrong(format!("{path}: {e}")))?;
+        let table = (self.form)(&Store::of(root), self.run)?;
         put(page, self.name, &table).ok_or_else(|| {
-            wrong(format!("{}: the marks of `{}` are missing", self.page, self.name))
+            let why = format!("{}: the marks of `{}` are missing", self.page, self.name);
+            io::Error::new(io::ErrorKind::InvalidData, why)
         })
     }
 }
@@ -105,10 +113,18 @@ fn put(page: &str, name: &str, table: &str) -> Option<String> {
 }
 
 /// All tables of a run, below its origin.
-fn whole<T: Results>(run: &str) -> serde_json::Result<String> {
-    let run: Run<T> = serde_json::from_str(run)?;
-    let tables: String = run.results.sheets().iter().map(crate::sheet::Sheet::markdown).collect();
-    Ok(format!("{}\n{}", origin(&run), tables.trim_end().to_owned() + "\n"))
+fn whole<T: Results>(store: &Store, name: &str) -> io::Result<String> {
+    let run = store.read::<T>(name)?;
+    Ok(format!("{}\n{}", origin(&run), tables(&run.results)))
+}
+
+fn tables(results: &impl Results) -> String {
+    let tables: String = results.sheets().iter().map(crate::sheet::Sheet::markdown).collect();
+    tables.trim_end().to_owned() + "\n"
+}
+
+fn work(store: &Store, name: &str) -> io::Result<String> {
+    Ok(tables(&reproduce::stored(name, store)?))
 }
 
 /// Returns the command of a run, and its machine.
@@ -117,8 +133,8 @@ fn origin<T>(Run { machine, command, .. }: &Run<T>) -> String {
 }
 
 /// The table of `pairs`, with a column for each number of threads.
-fn pairs(run: &str) -> serde_json::Result<String> {
-    let run: Run<Vec<Pairs>> = serde_json::from_str(run)?;
+fn pairs(store: &Store, name: &str) -> io::Result<String> {
+    let run: Run<Vec<Pairs>> = store.read(name)?;
     let rows = &run.results;
     let mut out = origin(&run) + "\n";
     out += &head(&["row", "1 thread", "2", "4", "16"]);
@@ -138,8 +154,8 @@ fn pairs(run: &str) -> serde_json::Result<String> {
 }
 
 /// Some rows of `pairs`, means alone.
-fn short(run: &str) -> serde_json::Result<String> {
-    let run: Run<Vec<Pairs>> = serde_json::from_str(run)?;
+fn short(store: &Store, name: &str) -> io::Result<String> {
+    let run: Run<Vec<Pairs>> = store.read(name)?;
     let mut out = head(&["operation, both in memory", "1 thread", "2", "4", "16"]);
     let all = by_name(&run.results);
     for (name, cells) in all.iter().filter(|(name, _)| SHORT.contains(name)) {

@@ -5,7 +5,8 @@ use crate::report::say;
 use crate::sheet::Sheet;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Results of a command, in the form of `docs/runs/NAME.json`.
 #[derive(Debug, Deserialize, Serialize)]
@@ -35,6 +36,38 @@ pub trait Results: DeserializeOwned + Serialize {
         }
         let texts: Vec<String> = self.sheets().iter().map(Sheet::text).collect();
         say(&texts.join("\n"))
+    }
+}
+
+/// A directory of runs, `NAME.json` each.
+pub struct Store(pub PathBuf);
+
+impl Store {
+    /// The runs that a repository keeps.
+    pub fn of(root: &Path) -> Store {
+        Store(root.join("docs/runs"))
+    }
+
+    /// Reads a run.
+    ///
+    /// # Errors
+    /// Those of reading, with the path; `InvalidData` if it is no such run.
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Run<T>> {
+        let path = self.0.join(format!("{name}.json"));
+        let within = |kind, e: &dyn std::fmt::Display| {
+            io::Error::new(kind, format!("{}: {e}", path.display()))
+        };
+        let text = fs::read_to_string(&path).map_err(|e| within(e.kind(), &e))?;
+        serde_json::from_str(&text).map_err(|e| within(io::ErrorKind::InvalidData, &e))
+    }
+
+    /// Stores the output of a command.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn write(&self, name: &str, output: &[u8]) -> io::Result<()> {
+        fs::create_dir_all(&self.0)?;
+        fs::write(self.0.join(format!("{name}.json")), output)
     }
 }
 

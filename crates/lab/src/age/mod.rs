@@ -9,7 +9,8 @@ mod designs;
 mod look;
 mod trace;
 
-use crate::pairs::{Interval, Standing};
+use crate::grid::{Grid, Values};
+use crate::interval::{Interval, Standing};
 use crate::scratch::{self, Loop, MountGuard, Scratch};
 use crate::sheet::{Name, Sheet};
 use crate::stored::Results;
@@ -234,6 +235,21 @@ impl Results for Vec<Row> {
         };
         sheet.notes = judge(self).iter().map(line).collect();
         vec![sheet]
+    }
+}
+
+impl Values for Vec<Row> {
+    fn grids(self) -> Vec<Grid> {
+        let mut columns: Vec<Name> = self.iter().map(|row| row.name.clone()).collect();
+        columns.sort_unstable();
+        columns.dedup();
+        let mut grid = Grid::of("pieces of a file", "".into(), columns, 0).less();
+        for Row { name, seed, state, .. } in self {
+            let column = grid.columns.iter().position(|column| *column == name);
+            let pieces = state.pieces_per_file();
+            column.into_iter().for_each(|at| grid.add(&format!("trace {seed}"), at, pieces));
+        }
+        vec![grid]
     }
 }
 

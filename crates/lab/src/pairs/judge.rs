@@ -1,7 +1,7 @@
 //! Which bars are reached.
 
-use super::interval::{Interval, Standing};
 use super::{Row, THREADS};
+use crate::interval::{Interval, Standing};
 use crate::measure::median;
 use serde::Serialize;
 

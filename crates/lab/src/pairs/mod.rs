@@ -3,10 +3,10 @@
 //! pair.
 
 mod cost;
-mod interval;
 mod judge;
 mod text;
 
+use crate::interval::{Interval, Standing};
 use crate::jobs::{self, Crowd, KINDS, Kind, SYNCERS, Size};
 use crate::measure::Done;
 use crate::scratch;
@@ -18,7 +18,6 @@ use std::io;
 use std::time::Duration;
 
 pub use cost::{Meter, Metered};
-pub use interval::{Interval, Standing};
 pub use judge::{Verdict, judge};
 
 /// Numbers of threads.

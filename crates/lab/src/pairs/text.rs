@@ -1,7 +1,8 @@
 //! Tables of the results.
 
-use super::interval::{Interval, Standing};
 use super::{Row, judge};
+use crate::grid::{Grid, Values};
+use crate::interval::{Interval, Standing};
 use crate::measure::median;
 use crate::report::figure;
 use crate::sheet::Sheet;
@@ -37,6 +38,16 @@ impl Results for Vec<Row> {
             })
             .collect();
         vec![sheet]
+    }
+}
+
+impl Values for Vec<Row> {
+    fn grids(self) -> Vec<Grid> {
+        let mut grid = Grid::new("pairs", "operations/s", &["ext4", "engine"], 1);
+        for Row { name, threads, sides: [ours, theirs], .. } in self {
+            grid.rows.push((format!("{name}, {threads} threads"), vec![theirs.rate, ours.rate]));
+        }
+        vec![grid]
     }
 }
 

@@ -2,6 +2,7 @@
 //! large file.
 
 use super::designs::{AsList, AsTree, Design};
+use crate::grid::Grid;
 use crate::sheet::{Name, Sheet};
 use extant_space::prealloc::{Ask, Piece, place};
 use extant_sync::SplitMix64;
@@ -57,6 +58,19 @@ pub fn sheet(rows: &[Row]) -> Sheet {
         sheet.row([design.to_string(), nanos, each(looked_at), each(locks), left.to_string()]);
     }
     sheet
+}
+
+/// Returns the same as values by workload and design.
+pub fn grid(rows: Vec<Row>) -> Grid {
+    let columns = rows.iter().map(|row| row.design.clone()).collect();
+    let mut grid = Grid::of("preallocations alone", "see rows".into(), columns, 0).less();
+    for (column, row) in rows.into_iter().enumerate() {
+        let each = |n: u64| n as f64 / f64::from(row.writes);
+        grid.add("time of a write, ns", column, row.nanos);
+        grid.add("looked at by a write", column, each(row.looked_at));
+        grid.add("locks of a write", column, each(row.locks));
+    }
+    grid
 }
 
 fn write(design: &mut dyn Design, writes: u32) {

@@ -3,7 +3,8 @@
 use super::sides::Mode;
 use super::trials::{Outcome, TESTS, Test};
 use super::{Results, Row, race};
-use crate::pairs::Standing;
+use crate::grid::{Grid, Values};
+use crate::interval::Standing;
 use crate::sheet::Sheet;
 
 const HEAD: [&str; 12] = [
@@ -36,6 +37,18 @@ impl crate::stored::Results for Results {
             sheets.push(sheet);
         }
         sheets
+    }
+}
+
+impl Values for Results {
+    fn grids(self) -> Vec<Grid> {
+        let mut tests = Grid::new("tests", "MB/s or k/s", &["ext4", "engine"], 1);
+        for row in self.tests {
+            let name = format!("{}, {}", row.test, row.mode.name());
+            row.kernel.iter().for_each(|kernel| tests.add(&name, 0, kernel.rate));
+            tests.add(&name, 1, row.engine.rate);
+        }
+        vec![race::grid(self.designs), tests]
     }
 }
 

@@ -8,7 +8,6 @@
 mod designs;
 mod disk;
 mod engine;
-mod published;
 mod text;
 
 use crate::sheet::Name;

@@ -1,22 +1,12 @@
 //! The results as tables.
 
-use super::published::{self, Published};
 use super::{Row, SpaceResults, Write};
+use crate::grid::{Grid, Values};
 use crate::sheet::Sheet;
 use crate::stored::Results;
 
-const HEAD: [&str; 10] = [
-    "",
-    "processor",
-    "with disk",
-    "rate",
-    "memory",
-    "loaded",
-    "bitmaps",
-    "pieces",
-    "looks",
-    "published",
-];
+const HEAD: [&str; 9] =
+    ["", "processor", "with disk", "rate", "memory", "loaded", "bitmaps", "pieces", "looks"];
 
 fn megabytes(bytes: f64) -> String {
     format!("{:.1} MB", bytes / 1e6)
@@ -29,14 +19,7 @@ fn short(seconds: f64) -> String {
     }
 }
 
-fn said(published: Published) -> String {
-    let bytes = published.bytes.map(|bytes| format!(", {}", megabytes(bytes))).unwrap_or_default();
-    let cached = published.cached.map(|cached| format!(", {cached}")).unwrap_or_default();
-    let pieces = published.pieces.map(|pieces| format!(", {pieces} pieces")).unwrap_or_default();
-    format!("{}{bytes}{cached}{pieces}", short(published.seconds))
-}
-
-fn fields(row: &Row, write: &Write, bytes: u64, published: Option<Published>) -> [String; 10] {
+fn fields(row: &Row, write: &Write, bytes: u64) -> [String; 9] {
     [
         row.name.to_string(),
         short(write.seconds - write.waited),
@@ -47,7 +30,6 @@ fn fields(row: &Row, write: &Write, bytes: u64, published: Option<Published>) ->
         write.bitmaps.to_string(),
         write.pieces.to_string(),
         write.looked.to_string(),
-        published.map_or(String::new(), said),
     ]
 }
 
@@ -66,25 +48,37 @@ impl Results for SpaceResults {
     }
 }
 
+impl Values for SpaceResults {
+    /// Seconds, and trees or groups that ever were in memory.
+    fn grids(self) -> Vec<Grid> {
+        let mut grids = Vec::new();
+        for rows in self.rows.chunk_by(|a, b| a.profile == b.profile) {
+            for (at, write) in ["first write", "second write"].into_iter().enumerate() {
+                let name = |what| format!("{}, {write}: {what}", rows[0].profile);
+                let columns = || rows.iter().map(|row| row.name.clone()).collect();
+                let mut seconds = Grid::of(name("seconds"), "s".into(), columns(), 0).less();
+                let mut loaded =
+                    Grid::of(name("trees or groups loaded"), "".into(), columns(), 0).less();
+                for (column, row) in rows.iter().enumerate() {
+                    seconds.add(write, column, row.writes[at].seconds);
+                    loaded.add(write, column, row.writes[at].trees as f64);
+                }
+                grids.extend([seconds, loaded]);
+            }
+        }
+        grids
+    }
+}
+
 impl SpaceResults {
     /// Returns the table of the write with this index on the profile of `rows`.
     fn sheet(&self, rows: &[Row], write: usize) -> Sheet {
-        // Others measured the whole disk.
-        let whole = self.sizes == super::SIZES;
         let bytes = self.sizes[write];
         let profile = rows.first().map_or("", |row| &*row.profile);
         let order = if write == 0 { "first" } else { "next" };
         let mut sheet = Sheet::new(format!("{profile}: {order} {} MB", bytes >> 20), HEAD);
         for row in rows {
-            let published = published::of(profile, &row.name).filter(|_| whole);
-            let published = published.map(|writes| writes[write]);
-            sheet.row(fields(row, &row.writes[write], bytes, published));
-        }
-        if profile == "harsh" && whole {
-            let quoted = published::KERNEL.iter();
-            sheet.notes.extend(
-                quoted.map(|(name, writes)| format!("{name}, quoted: {}", said(writes[write]))),
-            );
+            sheet.row(fields(row, &row.writes[write], bytes));
         }
         sheet
     }

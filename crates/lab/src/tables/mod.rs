@@ -3,12 +3,11 @@
 //! The older designs exist here only. Within a table all designs implement one trait.
 
 pub mod dref;
-mod grid;
 pub mod inodes;
 pub mod orphan;
 pub mod sync;
 
-pub use grid::Grid;
+pub use crate::grid::Grid;
 
 use std::io;
 use std::time::Duration;

@@ -56,6 +56,43 @@ fn tables_name_both_sides() {
 }
 
 #[test]
+fn published_tables_stand_beside_stored_runs() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let works = json(&["reproduce", "all", "--stored", "--root", root, "--json"]);
+    let names: Vec<_> = array(&works).iter().map(|work| &work["name"]).collect();
+    assert_eq!(names, ["orphan", "dcount", "sync", "prealloc", "frsp"]);
+    for here in array(&works)
+        .iter()
+        .flat_map(|work| array(&work["tables"]))
+        .flat_map(|table| array(&table["here"]))
+    {
+        let found = &here["found"];
+        assert!(!found["machine"]["commit"].as_str().unwrap_or("").is_empty(), "{here}");
+        let values = array(&found["grid"]["rows"]).len() + array(&found["notes"]).len();
+        assert!(values > 0, "no row of the run: {here}");
+        if !array(&found["grid"]["rows"]).is_empty() {
+            let columns = array(&found["grid"]["columns"]);
+            let designs =
+                array(&here["after"]).iter().map(|pair| &pair[0]).chain([&here["before"]]);
+            designs.for_each(|name| assert!(columns.contains(name), "{name}: {here}"));
+        }
+    }
+    let wrong = lab(&["reproduce", "nonsense", "--stored", "--root", root]);
+    assert!(wrong.code == 1 && wrong.errors().contains("dcount"), "{wrong}");
+}
+
+#[test]
+fn works_are_measured_quickly_and_the_runs_are_kept() {
+    need_root("pairs mount the kernel's ext4 on a loop device");
+    let runs = concat!(env!("CARGO_TARGET_TMPDIR"), "/runs");
+    let text = lab(&["reproduce", "dcount", "--runs", runs]).must_succeed().text();
+    assert!(text.contains("2966230") && text.contains("cas_split"), "{text}");
+    for run in ["dref", "pairs"] {
+        assert!(std::fs::exists(format!("{runs}/{run}.json")).expect("a directory"), "{run}");
+    }
+}
+
+#[test]
 fn a_program_that_does_not_count_says_how_to_get_one_that_does() {
     let names = lab(&["contention"]).must_succeed().text();
     assert!(names.lines().any(|line| line.starts_with("stat-path ")), "{names}");

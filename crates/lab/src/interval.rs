@@ -82,7 +82,11 @@ impl Standing {
 
 impl std::fmt::Display for Interval {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.2} [{:.2} to {:.2}]", self.mean, self.low, self.high)
+        match self.high {
+            // One pair: there is no interval.
+            f64::INFINITY => write!(f, "{:.2}", self.mean),
+            high => write!(f, "{:.2} [{:.2} to {high:.2}]", self.mean, self.low),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Measured values by workload and design.
 
+use crate::interval::Interval;
 use crate::measure::median;
-use crate::pairs::Interval;
 use crate::report::figure;
 use crate::sheet::{Name, Sheet};
 use crate::stored::Results;
@@ -31,16 +31,22 @@ pub struct Grid {
 impl Grid {
     /// Makes an empty table of values of which more is better.
     pub fn new(
-        title: &'static str,
+        title: impl Into<Name>,
         unit: &'static str,
         columns: &[&'static str],
         chosen: usize,
     ) -> Grid {
+        let columns = columns.iter().map(|name| (*name).into()).collect();
+        Grid::of(title, unit.into(), columns, chosen)
+    }
+
+    /// The same with names that are read from results.
+    pub fn of(title: impl Into<Name>, unit: Name, columns: Vec<Name>, chosen: usize) -> Grid {
         Grid {
             title: title.into(),
-            unit: unit.into(),
+            unit,
             less: false,
-            columns: columns.iter().map(|name| (*name).into()).collect(),
+            columns,
             chosen,
             compared: true,
             bar: None,
@@ -74,12 +80,14 @@ impl Grid {
 
     /// Returns the chosen design's gain over another in a row, run by run: above 1 it is better.
     pub fn gain(&self, row: usize, column: usize) -> Option<Interval> {
+        self.gain_of(row, self.chosen, column)
+    }
+
+    /// The same for the design of any column.
+    pub fn gain_of(&self, row: usize, column: usize, over: usize) -> Option<Interval> {
         let (_, cells) = self.rows.get(row)?;
-        if self.less {
-            Interval::of_pairs(&cells[column], &cells[self.chosen])
-        } else {
-            Interval::of_pairs(&cells[self.chosen], &cells[column])
-        }
+        let (more, less) = if self.less { (over, column) } else { (column, over) };
+        Interval::of_pairs(&cells[more], &cells[less])
     }
 
     /// Medians, then gains of the chosen design over each of the others.
@@ -134,8 +142,22 @@ impl Results for Vec<Grid> {
     }
 }
 
+/// Results whose values, or some of them, are by workload and design.
+pub trait Values: Results {
+    /// Returns these values.
+    fn grids(self) -> Vec<Grid> {
+        Vec::new()
+    }
+}
+
+impl Values for Vec<Grid> {
+    fn grids(self) -> Vec<Grid> {
+        self
+    }
+}
+
 /// Four digits or so, of small values too.
-fn shown(value: f64) -> String {
+pub(crate) fn shown(value: f64) -> String {
     if value < 10.0 { format!("{value:.4}") } else { figure(value) }
 }
 

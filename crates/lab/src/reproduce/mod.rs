@@ -1,0 +1,187 @@
+//! `extant-lab reproduce`: the published tables of five works on ext4 and the VFS beside the same
+//! experiments here.
+//!
+//! Effects are compared, not rates: the gain from the design before a work to the design after it,
+//! as published and as measured. The values come from runs of the lab's other commands: stored ones
+//! (`docs/runs`), or quick ones that this command makes by running the program again.
+
+mod published;
+mod text;
+
+use crate::grid::{Grid, Values};
+use crate::stored::{Results, Store};
+use crate::{age, claims, pairs, prealloc, space60t};
+use published::{Found, Here, works};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+pub use published::Work;
+
+/// Arguments of `extant-lab reproduce`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Works: orphan, dcount, sync, prealloc, frsp, or all.
+    #[arg(default_value = "all")]
+    works: Vec<String>,
+    /// Print the stored runs of the repository, and measure nothing.
+    #[arg(long)]
+    stored: bool,
+    /// The root of the repository.
+    #[arg(long, default_value = ".")]
+    root: PathBuf,
+    /// Where quick runs are stored.
+    #[arg(long, default_value = "target/lab")]
+    runs: PathBuf,
+    /// One JSON document with published and measured values, in place of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of quick runs. The sides are all measured, but only rows of these works.
+const QUICK: [(&str, &[&str]); 9] = [
+    ("orphan", &["--quick"]),
+    (
+        "pairs",
+        &[
+            "--quick", "--only", "orphan", "--only", "creat", "--only", "unlink", "--only",
+            "stat one", "--only", "open", "--only", "walk", "--only", "syncs",
+        ],
+    ),
+    ("dref", &["--quick"]),
+    ("sync", &["--quick"]),
+    ("inodes", &["--quick"]),
+    ("prealloc", &["--quick"]),
+    ("space60t", &["--quick"]),
+    ("space-claims", &["--quick"]),
+    ("age", &["--quick"]),
+];
+
+/// Runs the command.
+///
+/// # Errors
+/// `InvalidInput` for an unknown work; those of reading and of the experiments.
+pub fn run(args: &Args) -> io::Result<bool> {
+    let mut works = works()?;
+    if let Some(wrong) = args
+        .works
+        .iter()
+        .find(|name| *name != "all" && works.iter().all(|work| work.name != **name))
+    {
+        let why = format!(
+            "there is no work `{wrong}`; there are orphan, dcount, sync, prealloc, frsp and all"
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    works.retain(|work| args.works.iter().any(|name| name == "all" || *name == work.name));
+    let store = if args.stored { Store::of(&args.root) } else { Store(args.runs.clone()) };
+    if !args.stored {
+        measure(&works, &store)?;
+    }
+    works.iter_mut().try_for_each(|work| work.fill(&store))?;
+    works.print(args.json)?;
+    Ok(true)
+}
+
+/// Returns the tables of a work from stored runs.
+///
+/// # Errors
+/// As [`run`].
+pub fn stored(name: &str, store: &Store) -> io::Result<Vec<Work>> {
+    let mut works = works()?;
+    works.retain(|work| work.name == name);
+    works.iter_mut().try_for_each(|work| work.fill(store))?;
+    Ok(works)
+}
+
+/// Runs each experiment of the works once, quickly, and stores its results.
+fn measure(works: &[Work], store: &Store) -> io::Result<()> {
+    let named: BTreeSet<&str> = works.iter().flat_map(Work::here).map(|here| &*here.run).collect();
+    for (name, arguments) in QUICK.iter().filter(|(name, _)| named.contains(name)) {
+        eprintln!("extant-lab {name} {}", arguments.join(" "));
+        let mut command = Command::new(std::env::current_exe()?);
+        let command = command.arg(name).args(*arguments).arg("--json").stdin(Stdio::null());
+        let done = command.stderr(Stdio::inherit()).output()?;
+        // A command may end with 1 for a bar that is not reached.
+        if done.stdout.is_empty() {
+            return Err(io::Error::other(format!(
+                "`extant-lab {name}` failed (its message is above)"
+            )));
+        }
+        store.write(name, &done.stdout)?;
+    }
+    Ok(())
+}
+
+impl Work {
+    fn here(&self) -> impl Iterator<Item = &Here> {
+        self.tables.iter().flat_map(|table| &table.here)
+    }
+
+    fn fill(&mut self, store: &Store) -> io::Result<()> {
+        for here in self.tables.iter_mut().flat_map(|table| &mut table.here) {
+            here.found = Some(match &*here.run {
+                "pairs" => here.find::<Vec<pairs::Row>>(store)?,
+                "prealloc" => here.find::<prealloc::Results>(store)?,
+                "space60t" => here.find::<space60t::SpaceResults>(store)?,
+                "space-claims" => here.find::<Vec<claims::Claim>>(store)?,
+                "age" => here.find::<Vec<age::Row>>(store)?,
+                _ => here.find::<Vec<Grid>>(store)?,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Here {
+    fn find<T: Values>(&self, store: &Store) -> io::Result<Found> {
+        let run = store.read::<T>(&self.run)?;
+        let mut found = Found {
+            machine: run.machine,
+            command: run.command,
+            grid: Grid::new("", "", &[], 0),
+            keys: Vec::new(),
+            notes: Vec::new(),
+        };
+        if self.grid.is_empty() {
+            let rows = run.results.sheets().into_iter().flat_map(|sheet| sheet.rows);
+            found.notes = rows.map(|cells| cells.join(": ")).collect();
+            return Ok(found);
+        }
+        let missing = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the run `{}` has no table `{}`", self.run, self.grid),
+            )
+        };
+        let mut grid = run
+            .results
+            .grids()
+            .into_iter()
+            .find(|grid| grid.title == self.grid)
+            .ok_or_else(missing)?;
+        for (name, values) in std::mem::take(&mut grid.rows) {
+            let key = self.rows.iter().find_map(|(pattern, key)| {
+                let part = matched(pattern, &name)?;
+                Some(if key == "#" { part.to_owned() } else { key.clone() })
+            });
+            if let Some(key) = key {
+                grid.rows.push((name, values));
+                found.keys.push(key);
+            }
+        }
+        Ok(Found { grid, ..found })
+    }
+}
+
+/// Returns the part of a name that stands for `#`, which has no comma.
+fn matched<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
+    match pattern.split_once('#') {
+        Some((start, end)) => {
+            let part = name.strip_prefix(start)?.strip_suffix(end)?;
+            (!part.contains(',')).then_some(part)
+        }
+        None => (pattern == name).then_some(""),
+    }
+}

@@ -1,0 +1,204 @@
+//! The five works' published tables, and their effects.
+//!
+//! `published.json` has every table number for number, with author, date and posting. It also names
+//! the rows and designs of the lab that do the same, so that both effects stand side by side.
+
+use crate::grid::Grid;
+use crate::machine::Machine;
+use serde::{Deserialize, Serialize};
+
+/// A work: its source, its tables, and parts that this lab cannot repeat.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Work {
+    /// Name on command lines.
+    pub name: String,
+    /// Subject.
+    pub title: String,
+    /// Author, date and place of the posting.
+    pub author: String,
+    /// See `author`.
+    pub date: String,
+    /// See `author`.
+    pub posting: String,
+    /// Whether Linux has it.
+    pub state: String,
+    /// The authors' hardware and parameters.
+    pub machine: String,
+    /// Parts that are left out or differ here, with reasons.
+    pub omitted: Vec<String>,
+    /// Published tables.
+    pub tables: Vec<Published>,
+}
+
+/// A published table.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Published {
+    /// The measured quantity.
+    pub title: String,
+    /// Head of the first column.
+    pub key: String,
+    /// Heads of the others.
+    pub columns: Vec<String>,
+    /// Columns in which less is better.
+    pub less: Vec<String>,
+    /// Cells as published, each row below its name.
+    pub rows: Vec<Vec<String>>,
+    /// The compared columns, or rows.
+    pub effects: Vec<Effect>,
+    /// The same in this lab.
+    pub here: Vec<Here>,
+}
+
+/// Two columns of a table, or two of its rows.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Effect {
+    /// Without the work.
+    pub before: String,
+    /// With it.
+    pub after: String,
+    /// Columns in which two rows are compared; all if there are none.
+    #[serde(default)]
+    pub columns: Vec<String>,
+}
+
+/// Rows of a stored run that stand beside a published table.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Here {
+    /// The experiment.
+    pub run: String,
+    /// Title of its table; empty if the results are not numbers.
+    pub grid: String,
+    /// The design before the work.
+    pub before: String,
+    /// Designs after it, each with the `after` of the published effect, if there is one.
+    pub after: Vec<(String, String)>,
+    /// Names of rows, `#` for any part, with the row or column of the published effect.
+    pub rows: Vec<(String, String)>,
+    /// The measured values.
+    #[serde(default)]
+    pub found: Option<Found>,
+}
+
+/// Values of a run.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Found {
+    /// The machine of the run, and its command.
+    pub machine: Machine,
+    /// See `machine`.
+    pub command: String,
+    /// The rows.
+    pub grid: Grid,
+    /// For each row the row or column of the published effect.
+    pub keys: Vec<String>,
+    /// Results that are not numbers.
+    pub notes: Vec<String>,
+}
+
+/// Returns the five works without measured values.
+pub fn works() -> serde_json::Result<Vec<Work>> {
+    serde_json::from_str(include_str!("published.json"))
+}
+
+impl Published {
+    /// Returns an effect in a row, if columns are compared, or else in a column: above 1 the second
+    /// is better.
+    pub fn effect(&self, effect: &Effect, key: &str) -> Option<f64> {
+        let by_columns = self.columns.contains(&effect.before);
+        let cell = |which: &String| {
+            if by_columns { self.cell(key, which) } else { self.cell(which, key) }
+        };
+        let (before, after) = (cell(&effect.before)?, cell(&effect.after)?);
+        let less = if by_columns {
+            self.less.contains(&effect.before)
+        } else {
+            self.less.iter().any(|l| l == key)
+        };
+        Some(if less { before / after } else { after / before })
+    }
+
+    /// Returns the published effect of the design `after` in a row or column.
+    pub fn effect_of(&self, after: &str, key: &str) -> Option<f64> {
+        let mut effects = self.effects.iter().filter(|effect| effect.after == after);
+        effects.find_map(|effect| self.effect(effect, key))
+    }
+
+    /// Returns a cell's value.
+    pub fn cell(&self, row: &str, column: &str) -> Option<f64> {
+        let at = self.columns.iter().position(|name| name == column)?;
+        let row = self.rows.iter().find(|cells| cells.first().is_some_and(|name| name == row))?;
+        number(row.get(at + 1)?)
+    }
+}
+
+/// Returns the value of a cell: in seconds for times, in bytes or operations for the rest.
+pub fn number(cell: &str) -> Option<f64> {
+    let cell = cell.split("+/-").next()?.replace(',', "");
+    if let Some((minutes, seconds)) =
+        cell.split_once('m').filter(|_| cell.starts_with(|c: char| c.is_ascii_digit()))
+    {
+        return Some(
+            minutes.parse::<f64>().ok()? * 60.0
+                + seconds.trim_end_matches('s').parse::<f64>().ok()?,
+        );
+    }
+    let digits =
+        cell.find(|c: char| !(c.is_ascii_digit() || "+-.".contains(c))).unwrap_or(cell.len());
+    let (value, unit) = cell.split_at(digits);
+    let scale = match unit.trim_start().chars().next() {
+        Some('K') => 1e3,
+        Some('M') => 1e6,
+        Some('G') => 1e9,
+        _ => 1.0,
+    };
+    Some(value.parse::<f64>().ok()? * scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_times_rates_and_sizes() {
+        let cases = [
+            ("25m51s", 1551.0),
+            ("2m20", 140.0),
+            ("5m1.871s", 301.871),
+            ("146.080s", 146.08),
+            ("24,000+/-500", 24_000.0),
+            ("6.8 KB/s", 6800.0),
+            ("130MB/s", 130e6),
+            ("-2.39% *", -2.39),
+        ];
+        for (cell, value) in cases {
+            let found = number(cell).unwrap_or_else(|| panic!("{cell}"));
+            assert!((found - value).abs() < 1e-6, "{cell}: {found}");
+        }
+        assert_eq!(["-", "not run", "needs about 10 KB"].map(number), [None; 3]);
+    }
+
+    /// The authors print their changes, too: a wrong digit in a table shows.
+    #[test]
+    fn effects_are_the_published_changes() {
+        let mut compared = 0;
+        for table in works().expect("published tables").iter().flat_map(|work| &work.tables) {
+            assert!(
+                table.rows.iter().all(|row| row.len() == table.columns.len() + 1),
+                "{}",
+                table.title
+            );
+            for row in &table.rows {
+                let Some(change) = table.cell(&row[0], "change") else { continue };
+                let effect = table.effect(&table.effects[0], &row[0]).expect("an effect");
+                assert!(((effect - 1.0) * 100.0 - change).abs() < 0.06, "{row:?}: {effect}");
+                compared += 1;
+            }
+            for effect in &table.effects {
+                let named = |name: &String| {
+                    table.columns.contains(name) || table.rows.iter().any(|row| row[0] == *name)
+                };
+                assert!(named(&effect.before) && named(&effect.after), "{effect:?}");
+            }
+        }
+        assert_eq!(compared, 16 + 12);
+    }
+}
