@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// IMAGE is a regular file or a block device; IMAGE@OFFSET and IMAGE@pN name a part of it. Paths
 /// inside an image begin at its root. Commands that read never write: an image that needs recovery
 /// is recovered in memory. Commands that write recover first. Exit codes: 0 done, 1 failed, 2 wrong
-/// usage; `check` and `repair` have those of fsck(8).
+/// usage; `check` and `repair` have those of fsck(8), `diff` has those of diff(1).
 #[derive(Parser, Debug)]
 #[command(name = "extant", version, max_term_width = 100)]
 struct Cli {
@@ -36,6 +36,7 @@ enum Command {
     Find(find::Args),
     Du(du::Args),
     Hash(hash::Args),
+    Diff(Box<diff::Args>),
     Get(get::Args),
     Put(put::Args),
     Export(export::Args),
@@ -72,6 +73,7 @@ impl Command {
             Command::Find(args) => find::run(args, context),
             Command::Du(args) => du::run(args, context),
             Command::Hash(args) => hash::run(args, context),
+            Command::Diff(args) => diff::run(args, context),
             Command::Get(args) => get::run(args, context),
             Command::Put(args) => put::run(args, context),
             Command::Export(args) => export::run(args, context),

@@ -111,6 +111,43 @@ impl ReadArgs {
     }
 }
 
+/// Two images that a command compares.
+#[derive(Debug, clap::Args)]
+pub struct PairArgs {
+    /// First image file or block device, with @OFFSET or @pN for a part of it
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// Second image, likewise
+    #[arg(value_name = "B")]
+    b: PathBuf,
+    /// Wait until no other program changes the images
+    #[arg(long)]
+    wait: bool,
+    /// Image file or block device of the journal of A, where that is an external one
+    #[arg(long, value_name = "PATH")]
+    journal_a: Option<PathBuf>,
+    /// Image file or block device of the journal of B, where that is an external one
+    #[arg(long, value_name = "PATH")]
+    journal_b: Option<PathBuf>,
+    /// Bound on all caches of each image, at least 64M [default: a quarter of the available memory]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
+    memory: Option<u64>,
+    /// Read the images as they are, without the changes in their journals
+    #[arg(long, visible_alias = "norecovery")]
+    noload: bool,
+}
+
+impl PairArgs {
+    /// Returns the images as commands that read one of them name it.
+    pub fn images(&self) -> [ReadArgs; 2] {
+        [(&self.a, &self.journal_a), (&self.b, &self.journal_b)].map(|(image, journal)| {
+            let (image, journal) = (image.clone(), journal.clone());
+            let image = ImageArgs { image, wait: self.wait, journal, memory: self.memory };
+            ReadArgs { image, noload: self.noload }
+        })
+    }
+}
+
 /// Changes of a command so far, for its JSON document.
 #[derive(Debug)]
 pub struct Changes {

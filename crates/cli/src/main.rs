@@ -10,6 +10,7 @@ mod cli;
 mod commands;
 mod context;
 mod copy;
+mod diff;
 mod failure;
 mod helper;
 mod holders;

@@ -151,7 +151,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    fn problem(text: &str) -> Listing {
+    /// Makes a listing without entries, for a directory that is not listed.
+    pub fn problem(text: &str) -> Listing {
         Listing { entries: Vec::new(), problems: vec![text.into()] }
     }
 }

@@ -104,7 +104,7 @@ pub fn prepare(
         }
         FileType::Regular => {
             let content = Content::open(fs, &entry.node).map_err(text)?;
-            if content.len <= SMALL && job.admits(content.stored()) {
+            if content.len <= SMALL && job.budget().admits(content.stored()) {
                 let read = |range: &Range| content.read(*range);
                 let ranges = stored_ranges(&content, style);
                 let data: Result<Vec<_>, _> = ranges.iter().map(read).collect();
@@ -217,8 +217,9 @@ impl<'a, W: Write> Archive<'a, W> {
         };
         let ranges = stored_ranges(&content, self.style);
         let stored = ranges.iter().map(|(start, stop)| stop - start).sum::<u64>();
-        let admitted = self.job.admit(content.stored());
-        let admitted = admitted.and_then(|()| self.job.admit_holes(stored - content.stored()));
+        let budget = self.job.budget();
+        let admitted = budget.admit(content.stored());
+        let admitted = admitted.and_then(|()| budget.admit_holes(stored - content.stored()));
         if self.job.check(|| path.to_vec(), admitted).is_none() {
             return Ok(false);
         }

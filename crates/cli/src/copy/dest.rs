@@ -475,7 +475,7 @@ pub fn copy_content(from: &ImageFile, to: &File, job: &Job<'_>) -> Result {
         while at < stop {
             let want = piece.len().min(usize::try_from(stop - at).unwrap_or(PIECE));
             let len = from.read_at(at, &mut piece[..want])?;
-            job.admit(len as u64)?;
+            job.budget().admit(len as u64)?;
             if len == 0 {
                 return Err(format!("content ends at byte {at} instead of {end}").into());
             }

@@ -117,7 +117,7 @@ impl Begun {
     /// the job.
     fn finish(mut self, job: &Job<'_>) -> Result<Sum, String> {
         if let Some(content) = &self.content {
-            job.admit(content.stored())?;
+            job.budget().admit(content.stored())?;
             let own = match self.small {
                 Some(own) => own,
                 None => of_content(content, Some(job.threads()))?,
@@ -138,7 +138,7 @@ fn begin(tree: &Tree<'_>, entry: &Entry, ignore: Ignore) -> Result<Begun, String
     }
     let content = Content::open(tree.fs, &entry.node).map_err(|e| e.to_string())?;
     fields.number(b's', content.len);
-    let is_small = content.stored() <= SMALL && tree.job.admits(content.stored());
+    let is_small = content.stored() <= SMALL && tree.job.budget().admits(content.stored());
     let small = if is_small { Some(of_content(&content, None)?) } else { None };
     Ok(Begun { fields, content: Some(content), small })
 }
@@ -181,7 +181,10 @@ fn attributes(
 }
 
 /// Returns the digest of a file's content: by so many threads, or by this one.
-fn of_content(content: &Content, threads: Option<usize>) -> Result<Sum, String> {
+///
+/// # Errors
+/// Those of reading, as text.
+pub fn of_content(content: &Content, threads: Option<usize>) -> Result<Sum, String> {
     let mut sum = Sha256::new();
     let work = |piece: Range| (piece.0, of_piece(content, piece));
     let mut add = |(start, own): (u64, Result<Option<Sum>, String>)| {

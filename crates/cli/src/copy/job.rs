@@ -1,5 +1,6 @@
 //! Progress of a copy: copied entries, errors, and attributes that were left out.
 
+use super::budget::Budget;
 use crate::context::{Context, complain};
 use crate::failure::{Failure, Result};
 use crate::text::{count, shown, size};
@@ -23,12 +24,6 @@ pub enum Left {
     Device,
 }
 
-/// How often blocks that may be shared are copied, on average.
-const MAX_SHARING: u64 = 8;
-
-/// Bytes of holes that are copied as zeroes, for each byte of the device.
-const MAX_HOLES: u64 = 8;
-
 /// Problems that are told one by one.
 const TOLD: u64 = 50;
 
@@ -46,11 +41,7 @@ pub struct Job<'c> {
     modes_left: AtomicU64,
     attributes_left: AtomicU64,
     devices_left: AtomicU64,
-    /// Bytes of data that are copied at most, and those admitted so far.
-    max_data: u64,
-    admitted: AtomicU64,
-    /// Bytes of holes admitted so far, where they are copied as zeroes.
-    holes: AtomicU64,
+    budget: Budget,
 }
 
 /// Kind of a copied entry.
@@ -79,50 +70,18 @@ impl<'c> Job<'c> {
             modes_left: AtomicU64::new(0),
             attributes_left: AtomicU64::new(0),
             devices_left: AtomicU64::new(0),
-            max_data: u64::MAX,
-            admitted: AtomicU64::new(0),
-            holes: AtomicU64::new(0),
+            budget: Budget::unlimited(),
         }
     }
 
-    /// Makes the job of a copy out of an image: of no more data than its device has, since each
-    /// block belongs to one inode. Where blocks may be shared (`shared_blocks`), [`MAX_SHARING`]
-    /// times as much.
+    /// Makes the job of a copy out of an image, of no more data than [`Budget::of`] admits.
     pub fn out_of(fs: &Fs, context: &'c Context) -> Job<'c> {
-        let sb = fs.superblock();
-        let bytes = sb.blocks_count().saturating_mul(sb.block_size().into());
-        let shares = sb.features().names().iter().any(|name| name == "shared_blocks");
-        let max_data = if shares { bytes.saturating_mul(MAX_SHARING) } else { bytes };
-        Job { max_data, ..Job::new(context, 0) }
+        Job { budget: Budget::of(fs), ..Job::new(context, 0) }
     }
 
-    /// Asks to copy so many bytes of data more.
-    ///
-    /// # Errors
-    /// The copy holds more data than the image can hold in blocks of its own.
-    pub fn admit(&self, bytes: u64) -> Result<(), &'static str> {
-        add_within(&self.admitted, bytes, self.max_data).ok_or(
-            "corrupt: the files hold more data than the device: inodes share blocks; `e2fsck \
-             -fy` on a copy of the image separates them",
-        )
-    }
-
-    /// Returns whether so many bytes of data more would be admitted now: a thread that reads ahead
-    /// must not read more than the image can hold.
-    pub fn admits(&self, bytes: u64) -> bool {
-        self.admitted.load(Ordering::Relaxed).saturating_add(bytes) <= self.max_data
-    }
-
-    /// Asks to copy so many bytes of holes more as zeroes.
-    ///
-    /// # Errors
-    /// The holes take more than [`MAX_HOLES`] times the bytes of the device: a small image may
-    /// have any number of long files without data.
-    pub fn admit_holes(&self, bytes: u64) -> Result<(), &'static str> {
-        add_within(&self.holes, bytes, self.max_data.saturating_mul(MAX_HOLES)).ok_or(
-            "the holes of sparse files would take more than 8 times the bytes of the device as \
-             zeroes; `export --tar` keeps holes",
-        )
+    /// Returns the bound on copied data.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     /// Returns the number of threads to work with.
@@ -136,7 +95,20 @@ impl<'c> Job<'c> {
     /// Some entries could not be read.
     pub fn close(&self) -> Result {
         self.bar.finish_and_clear();
-        match self.errors.load(Ordering::Relaxed) {
+        self.check_complete()
+    }
+
+    /// Returns the number of problems so far.
+    pub fn problems(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// Fails if there were problems.
+    ///
+    /// # Errors
+    /// Some entries could not be read.
+    pub fn check_complete(&self) -> Result {
+        match self.problems() {
             0 => Ok(()),
             n => Err(Failure::new(format_args!("{} could not be read", count(n, "thing")))),
         }
@@ -258,30 +230,9 @@ impl<'c> Job<'c> {
     }
 }
 
-/// Adds to a sum that stays within `max`. Refused bytes do not count: a smaller file may fit.
-fn add_within(sum: &AtomicU64, bytes: u64, max: u64) -> Option<()> {
-    let fits = |before: u64| before.checked_add(bytes).filter(|sum| *sum <= max);
-    sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok().map(drop)
-}
-
 fn directories(number: u64) -> String {
     match number {
         1 => "1 directory".into(),
         n => format!("{n} directories"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refused_bytes_leave_room_for_others() {
-        let context = Context::helper(false);
-        let job = Job { max_data: 10, ..Job::new(&context, 0) };
-        assert!(job.admit(11).is_err());
-        assert!(job.admit(u64::MAX).is_err());
-        assert!(job.admit(10).is_ok());
-        assert!(job.admit(1).is_err());
     }
 }

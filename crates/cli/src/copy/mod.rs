@@ -2,6 +2,7 @@
 
 pub mod acl;
 pub mod archive;
+pub mod budget;
 pub mod compress;
 pub mod content;
 pub mod crew;

@@ -22,7 +22,7 @@ const ENTRY: u64 = 32 << 10;
 pub const AHEAD: u64 = 32 << 20;
 
 /// The directory that mkfs makes for e2fsck.
-const LOST_AND_FOUND: &[u8] = b"lost+found";
+pub const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// A name by its last component and the directory above it. Whole paths of a deep tree would take
 /// memory in proportion to the square of its depth.
@@ -33,10 +33,15 @@ pub struct Member {
 }
 
 impl Member {
+    /// Makes a name below a directory; without one, that of the top.
+    pub fn new(above: Option<Arc<Member>>, name: &[u8]) -> Arc<Member> {
+        Arc::new(Member { above, name: name.into() })
+    }
+
     /// Makes the name of `item`, found below the directories `above` in a tree whose top is `name`.
     fn of(item: &Item, above: &[Arc<Member>], name: &[u8]) -> Arc<Member> {
         let own = if item.depth == 0 { name } else { &item.name };
-        Arc::new(Member { above: above.last().cloned(), name: own.into() })
+        Member::new(above.last().cloned(), own)
     }
 
     /// Returns the last component.
@@ -76,6 +81,12 @@ impl Entry {
     /// Returns the path from the top on.
     pub fn path(&self) -> Vec<u8> {
         self.member.path()
+    }
+
+    /// Returns the memory that the entry takes at most when it is read ahead, in bytes.
+    pub fn cost(&self) -> u64 {
+        let has_content = !self.again && self.attr.ftype == FileType::Regular;
+        ENTRY + if has_content { self.attr.size.min(SMALL) } else { 0 }
     }
 }
 
@@ -122,7 +133,8 @@ impl Tree<'_> {
         while let Some(step) = walk.step() {
             match step {
                 Step::Found(item) => {
-                    if is_root && self.is_empty_lost_and_found(&item) {
+                    let in_root = is_root && item.depth == 1;
+                    if in_root && is_empty_lost_and_found(self.fs, &item.name, &item.node) {
                         continue;
                     }
                     above.truncate(item.depth);
@@ -134,10 +146,9 @@ impl Tree<'_> {
                     } else {
                         again = !met.insert(attr.ino);
                     }
-                    let content =
-                        if again || attr.ftype != FileType::Regular { 0 } else { attr.size };
                     let entry = Entry { member, depth: item.depth, node: item.node, attr, again };
-                    push(entry, ENTRY + content.min(SMALL))?;
+                    let cost = entry.cost();
+                    push(entry, cost)?;
                 }
                 Step::Left(_) => {}
                 Step::Problem(problem) => self.job.problem(walk.path(), problem),
@@ -145,16 +156,13 @@ impl Tree<'_> {
         }
         Ok(())
     }
+}
 
-    /// Returns whether the item is the directory of e2fsck in the root, and empty: it belongs to
-    /// the file system, not to the tree.
-    fn is_empty_lost_and_found(&self, item: &Item) -> bool {
-        item.depth == 1
-            && item.name == LOST_AND_FOUND
-            && item.node.file_type() == FileType::Directory
-            && {
-                let listing = list(self.fs, &item.node);
-                listing.entries.is_empty() && listing.problems.is_empty()
-            }
+/// Returns whether an entry of the root is the directory of e2fsck, and empty: it belongs to the
+/// file system, not to the tree.
+pub fn is_empty_lost_and_found(fs: &Fs, name: &[u8], node: &Node) -> bool {
+    name == LOST_AND_FOUND && node.file_type() == FileType::Directory && {
+        let listing = list(fs, node);
+        listing.entries.is_empty() && listing.problems.is_empty()
     }
 }

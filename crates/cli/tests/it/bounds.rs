@@ -50,6 +50,7 @@ fn deep_trees_need_memory_for_one_path() {
     let tar = args!["export", path, "/deep", "--memory", "64M", "--tar", archive.join("deep.tar")];
     within(most, &tar).must_succeed();
     within(most, &args!["hash", path, "/deep", "--memory", "64M"]).must_succeed();
+    within(most, &args!["diff", path, path, "/deep", "--memory", "64M"]).must_succeed();
     let scratch = Scratch::new();
     let out = scratch.join("out");
     within(most, &args!["get", path, "/deep", &out, "--memory", "64M"]).must_succeed();
@@ -81,6 +82,7 @@ fn long_files_go_through_little_memory() {
     run("sh", &["-c", &script]).must_succeed();
     image.assert_clean();
     within(200 << 10, &args!["hash", image.path()]).must_succeed();
+    within(250 << 10, &args!["diff", image.path(), image.path(), "--memory", "64M"]).must_succeed();
     for name in ["/long", "/piped"] {
         let copy = scratch.join("copy");
         within(200 << 10, &args!["get", image.path(), name, &copy]).must_succeed();

@@ -314,6 +314,20 @@ fn equal_trees_have_equal_digests() {
 }
 
 #[test]
+fn two_disks_are_compared() {
+    let recipe = Recipe::of("Compare two disks");
+    recipe.has_disk();
+    let printed = recipe.run_as_user(Fuse::Root);
+    for line in ["changed /etc/app.conf: ", "removed /srv/null\n", "changed /srv: mtime "] {
+        assert!(printed.text().contains(line), "`{line}`: {printed}");
+    }
+    let text = fs::read(recipe.file("diff.json")).expect("a document");
+    let changes: Vec<serde_json::Value> = serde_json::from_slice(&text).expect("JSON");
+    let paths: Vec<_> = changes.iter().filter_map(|change| change["path"].as_str()).collect();
+    assert_eq!(paths, ["/etc/app.conf", "/srv/null"]);
+}
+
+#[test]
 fn a_container_image_is_made() {
     let recipe = Recipe::of("Make a container image from a disk");
     recipe.has_disk();

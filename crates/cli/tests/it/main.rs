@@ -5,6 +5,7 @@ mod bounds;
 mod building;
 mod checking;
 mod cloning;
+mod comparing;
 mod copying;
 mod damaged;
 mod digests;
