@@ -76,6 +76,16 @@ impl<'t> Loader<'t> {
         self.tar(input, Rules::Plain).map(drop).map_err(|error| error.in_source(name))
     }
 
+    /// Adds the members of a layer of a container image, which is a tar archive: whiteouts and
+    /// opaque markers in it remove entries that were added before. `name` names it in errors.
+    ///
+    /// # Errors
+    /// As [`Loader::add_tar`].
+    pub fn add_layer(&mut self, name: &str, input: Input) -> Result<()> {
+        self.tree.begin_layer();
+        self.tar(input, Rules::Layer).map(drop).map_err(|error| error.in_source(name))
+    }
+
     /// Adds the members of a tar archive, unless it turns out to be one of a container image.
     ///
     /// # Errors

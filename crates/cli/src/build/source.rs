@@ -21,14 +21,16 @@ enum Kind {
     Tar,
     /// An archive whose kind is recognized.
     Archive,
+    Layer,
     Oci,
     Docker,
 }
 
 /// Kinds by the prefixes that ask for them.
-const PREFIXES: [(&str, Kind); 4] = [
+const PREFIXES: [(&str, Kind); 5] = [
     ("dir:", Kind::Directory),
     ("tar:", Kind::Tar),
+    ("layer:", Kind::Layer),
     ("oci:", Kind::Oci),
     ("docker:", Kind::Docker),
 ];
@@ -68,6 +70,7 @@ impl Source {
             Kind::Directory => loader.add_directory(&self.path, scan),
             Kind::Tar => loader.add_tar(&name, self.input()?),
             Kind::Archive => loader.add_recognized_tar(&name, self.input()?),
+            Kind::Layer => loader.add_layer(&name, self.input()?),
             Kind::Oci => loader.add_oci(&name, self.container()?, select),
             Kind::Docker => loader.add_docker(&name, self.container()?, select),
         };
@@ -139,6 +142,7 @@ mod tests {
             ("a.tar".into(), Kind::Archive, Path::new("a.tar")),
             ("-".into(), Kind::Archive, Path::new("-")),
             ("tar:-".into(), Kind::Tar, Path::new("-")),
+            ("layer:l.tar".into(), Kind::Layer, Path::new("l.tar")),
             ("docker:a:b".into(), Kind::Docker, Path::new("a:b")),
             ("./dir:a".into(), Kind::Archive, Path::new("./dir:a")),
         ] {

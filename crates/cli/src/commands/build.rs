@@ -26,10 +26,10 @@ use std::path::PathBuf;
 /// Make an image of directories, archives and container images.
 ///
 /// SOURCE is a directory, a tar archive (also compressed by gzip, zstd, xz or bzip2), an OCI
-/// layout, or - for an archive on standard input. A prefix names the kind: dir:, tar:, oci:,
-/// docker: (an archive of `docker save`). Later sources are laid over earlier ones. The same
-/// sources give the same bytes, with any number of threads. An existing file OUT is replaced when
-/// the image is complete.
+/// layout, or - for an archive on standard input. A prefix names the kind: dir:, tar:, layer: (an
+/// archive with whiteouts), oci:, docker: (an archive of `docker save`). Later sources are laid
+/// over earlier ones. The same sources give the same bytes, with any number of threads. An existing
+/// file OUT is replaced when the image is complete.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// New image file

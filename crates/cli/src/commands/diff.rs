@@ -1,24 +1,34 @@
-//! `extant diff`: the differences of two trees.
+//! `extant diff`: the differences of two trees, also as a layer of a container image.
 
 use super::hash::IgnoreArgs;
 use crate::context::Context;
+use crate::copy::archive::Style;
+use crate::copy::compress::Compression;
 use crate::copy::job::Job;
+use crate::copy::oci::Layer;
+use crate::copy::output::Output;
+use crate::diff::layer;
 use crate::diff::pairs::Pair;
 use crate::diff::{Change, Counts, Trees, each_change};
-use crate::failure::{Failure, Result};
+use crate::failure::{At, Failure, Result};
 use crate::image::{PairArgs, inside, root_path, unless_slash};
 use crate::json::{self, Array};
+use crate::layout::epoch;
 use crate::text::{self, shown};
-use extant_engine::{Fs, Node};
+use extant_engine::{FileType, Fs, Node};
 use serde_json::{Map, Value, json};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufWriter, StdoutLock, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// Compare the trees of two images.
 ///
 /// Prints a line for each path that differs: names of one tree only, and for others the attributes
-/// that differ, in the order of names. Compared is the same as by `hash`. Exit codes are those of
-/// diff(1): 0 no difference, 1 some differences, 2 trouble.
+/// that differ, in the order of names. Compared is the same as by `hash`. With --oci-layer the
+/// difference is written as a layer instead, which makes the tree of B out of that of A. Exit
+/// codes are those of diff(1): 0 no difference, 1 some differences, 2 trouble; with --oci-layer 0
+/// says that the layer is written.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -28,6 +38,12 @@ pub struct Args {
     path: OsString,
     #[command(flatten)]
     ignore: IgnoreArgs,
+    /// Write the difference as a layer of an OCI image
+    #[arg(long, value_name = "FILE")]
+    oci_layer: Option<PathBuf>,
+    /// Compress the layer [default: gzip]
+    #[arg(long, value_enum, value_name = "HOW", requires = "oci_layer")]
+    compress: Option<Compression>,
 }
 
 /// Exit code of a comparison that failed.
@@ -41,7 +57,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
 }
 
 impl Args {
-    /// Compares. Returns whether there are differences.
+    /// Compares, or writes the layer. Returns whether to end with the code of differences.
     fn compare(&self, context: &Context) -> Result<bool> {
         let images = self.images.images();
         let [a, b] = [images[0].read(context)?, images[1].read(context)?];
@@ -54,7 +70,35 @@ impl Args {
             ignore: self.ignore.flags(),
             job: &job,
         };
-        print(&trees, path, context)
+        match &self.oci_layer {
+            Some(dest) => self.write_layer(&trees, dest, context).map(|()| false),
+            None => print(&trees, path, context),
+        }
+    }
+
+    fn write_layer(&self, trees: &Trees<'_>, dest: &Path, context: &Context) -> Result {
+        if dest == OsStr::new("-") {
+            return Err(Failure::usage(
+                "the digests of a layer go to standard output; name a file for the layer",
+            ));
+        }
+        if trees.tops.iter().any(|top| top.file_type() != FileType::Directory) {
+            return Err(Failure::usage("a layer is made of directories"));
+        }
+        let style = Style { layer: true, latest: epoch()? };
+        let name = dest.as_os_str().as_bytes();
+        let (changed, counts) = layer::compare(trees)?;
+        trees.job.check_complete()?;
+        let mut output = Output::begin(dest)?;
+        let compression = self.compress.unwrap_or(Compression::Gzip);
+        let layer = Layer::write(compression, trees.job.threads(), output.file(), |out| {
+            layer::write(trees, &changed, style, out)
+        });
+        let layer = layer.at_path(name)?;
+        // A layer that lacks entries would make another tree.
+        trees.job.close()?;
+        output.finish(dest)?;
+        report(&layer, counts, context)
     }
 }
 
@@ -157,4 +201,17 @@ fn document(counts: Counts) -> Map<String, Value> {
         .map(|(name, count)| (name.into(), count.into()))
         .into_iter()
         .collect()
+}
+
+fn report(layer: &Layer, counts: Counts, context: &Context) -> Result {
+    let digests = [("layer", &layer.digest), ("diff_id", &layer.diff_id)];
+    if context.json {
+        let mut object = document(counts);
+        object.extend(digests.map(|(name, digest)| (name.into(), digest.as_str().into())));
+        object.insert("size".into(), layer.size.into());
+        return context.document(&object.into());
+    }
+    let mut out = io::stdout().lock();
+    digests.iter().try_for_each(|(name, digest)| writeln!(out, "{name} {digest}"))?;
+    Ok(out.flush()?)
 }

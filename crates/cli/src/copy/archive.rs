@@ -7,6 +7,7 @@
 use super::content::{Content, Range, pieces};
 use super::job::{Copied, Job};
 use super::tree::{Entry, Member, SMALL, Tree};
+use crate::text::shown;
 use extant_engine::{Attr, FileType, Fs, Node, Timestamp};
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -29,7 +30,11 @@ const OCTAL_ID_MAX: u32 = (1 << 21) - 1;
 const SPARSE_NAME: &str = "GNUSparseFile.0/";
 
 /// Begin of the names that remove names of lower layers.
-const WHITEOUT: &[u8] = b".wh.";
+pub const WHITEOUT: &[u8] = b".wh.";
+
+/// Begins of the records of attributes by which overlayfs, and readers of layers, know removed
+/// names and directories.
+const OVERLAY: [&str; 2] = ["SCHILY.xattr.trusted.overlay.", "SCHILY.xattr.user.overlay."];
 
 /// Records of one entry.
 type Records = Vec<(String, Vec<u8>)>;
@@ -73,7 +78,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    fn is_small(&self) -> bool {
+    /// Returns whether it takes little memory besides the content of a small file.
+    pub fn is_small(&self) -> bool {
         const MAX_RECORDS: usize = 64 << 10;
         self.records.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
             <= MAX_RECORDS
@@ -90,7 +96,15 @@ pub fn prepare(
     style: Style,
 ) -> Result<Prepared, String> {
     let text = |e: extant_engine::Error| e.to_string();
-    let records = xattrs(fs, &entry.node).map_err(text)?;
+    let (records, left_out) = xattrs(fs, &entry.node).map_err(text)?;
+    for name in left_out {
+        let name = shown(&name);
+        let cause = format_args!("an archive cannot hold the attribute {name}; it is left out");
+        job.problem(&entry.path(), cause);
+    }
+    if style.layer {
+        check_for_layer(&entry.attr, &records)?;
+    }
     let mut prepared = Prepared { records, target: None, content: None, data: None };
     match entry.attr.ftype {
         FileType::Symlink => {
@@ -118,6 +132,24 @@ pub fn prepare(
         _ => {}
     }
     Ok(prepared)
+}
+
+/// Refuses entries that stand for the removal of others in a layer, as overlayfs has them.
+fn check_for_layer(attr: &Attr, records: &Records) -> Result<(), String> {
+    if attr.ftype == FileType::CharDevice && attr.rdev == (0, 0) {
+        return Err("a layer cannot hold the device 0:0, which removes its name there".into());
+    }
+    let is_overlay = |key: &&String| OVERLAY.iter().any(|prefix| key.starts_with(prefix));
+    match records.iter().map(|(key, _)| key).find(is_overlay) {
+        Some(key) => {
+            let name = key.trim_start_matches("SCHILY.xattr.");
+            Err(format!(
+                "a layer cannot hold the attribute {}, which overlayfs takes for its own",
+                shown(name.as_bytes())
+            ))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns the ranges of a file whose bytes are in the archive.
@@ -281,6 +313,19 @@ impl<'a, W: Write> Archive<'a, W> {
         Ok(failed)
     }
 
+    /// Adds the marker of a removal from lower layers: an empty file.
+    pub fn marker(&mut self, path: &[u8]) -> io::Result<()> {
+        let (mut header, mut records) = (Header::new_ustar(), Records::new());
+        header.set_entry_type(EntryType::Regular);
+        header.set_mode(0o644);
+        header.set_size(0);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        put_text(&mut header.as_old_mut().name, path, "path", &mut records);
+        self.put_header(header, &records)
+    }
+
     fn append(&mut self, entry: NewEntry<'_>) -> io::Result<()> {
         let NewEntry { path, attr, kind, target, mut records, size } = entry;
         let path = if kind == EntryType::Directory { [path, b"/"].concat() } else { path.to_vec() };
@@ -364,9 +409,10 @@ fn decimal_time(sec: i64, nsec: u32) -> String {
     }
 }
 
-/// Returns extended attributes as records, ACLs also as the text that tar programs restore.
-fn xattrs(fs: &Fs, node: &Node) -> extant_engine::Result<Records> {
-    let mut records = Vec::new();
+/// Returns extended attributes as records, ACLs also as the text that tar programs restore, and the
+/// names of those that have no place in a record.
+fn xattrs(fs: &Fs, node: &Node) -> extant_engine::Result<(Records, Vec<Vec<u8>>)> {
+    let (mut records, mut left_out) = (Vec::new(), Vec::new());
     for name in fs.list_xattrs(node)? {
         let value = fs.get_xattr(node, &name)?;
         let acl = match name.as_slice() {
@@ -382,10 +428,11 @@ fn xattrs(fs: &Fs, node: &Node) -> extant_engine::Result<Records> {
             Ok(name) if !name.contains('=') => {
                 records.push((format!("SCHILY.xattr.{name}"), value))
             }
-            _ => tracing::warn!("an attribute whose name an archive cannot hold was left out"),
+            Ok(name) => left_out.push(name.into_bytes()),
+            Err(error) => left_out.push(error.into_bytes()),
         }
     }
-    Ok(records)
+    Ok((records, left_out))
 }
 
 /// Formats an ACL, given as the value of its attribute, as text with numeric ids:

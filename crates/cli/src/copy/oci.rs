@@ -54,7 +54,8 @@ pub struct Layer {
     pub diff_id: String,
     /// Digest of the bytes as they are stored.
     pub digest: String,
-    size: u64,
+    /// Bytes as they are stored.
+    pub size: u64,
     /// The latest time of an entry, in seconds since 1970.
     newest: i64,
 }

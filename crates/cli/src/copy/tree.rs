@@ -44,6 +44,11 @@ impl Member {
         Member::new(above.last().cloned(), own)
     }
 
+    /// Returns the directory above; `None` for the top.
+    pub fn above(&self) -> Option<&Arc<Member>> {
+        self.above.as_ref()
+    }
+
     /// Returns the last component.
     pub fn name(&self) -> &[u8] {
         &self.name

@@ -2,6 +2,7 @@
 //!
 //! One thread walks both trees together and pairs their entries by path ([`pairs`]). Other threads
 //! compare attributes and small files ahead ([`compare`]). Changes come out in the order of names.
+//! [`layer`] writes them as a layer of a container image.
 //!
 //! # Hard links
 //! A name is linked as in the other tree if the first name of its inode is the same in both, where
@@ -16,6 +17,7 @@
 //! inode is read at most twice, each time within a budget, even if all names lead to few inodes.
 
 pub mod compare;
+pub mod layer;
 pub mod pairs;
 
 use crate::copy::budget::Budget;

@@ -45,6 +45,11 @@ pub struct Pair {
     pub depth: usize,
     /// The entry of each tree; at least one is there.
     pub sides: [Option<Found>; 2],
+    /// Whether both are directories, and the second one has other names only: no name of the first
+    /// one, which has some, is left.
+    pub is_replaced: bool,
+    /// Whether the directory of this entry is such a pair.
+    pub is_below_replaced: bool,
 }
 
 /// A failed read of one of the trees.
@@ -78,6 +83,7 @@ struct Level {
     entries: [IntoIter<DirEntry>; 2],
     /// Whether all names of each directory are known.
     is_complete: [bool; 2],
+    is_replaced: bool,
 }
 
 impl Level {
@@ -122,6 +128,8 @@ impl<'a> PairWalk<'a> {
             member: Member::new(None, name),
             depth: 0,
             sides: tops.map(|node| Some(Found::of(node))),
+            is_replaced: false,
+            is_below_replaced: false,
         };
         let (levels, entered, problems) = Default::default();
         PairWalk { fs, tops: Some(tops), levels, entered, problems }
@@ -146,12 +154,18 @@ impl<'a> PairWalk<'a> {
         }
     }
 
+    /// Leaves out everything below the pair of the last step, which must have a directory.
+    pub fn leave(&mut self) {
+        self.levels.pop();
+        self.problems.clear();
+    }
+
     /// Looks up the inodes of a name. `None` if nothing is to be told of it, or only problems.
     fn pair(&mut self, names: [Option<DirEntry>; 2]) -> Option<Pair> {
         let level = self.levels.last()?;
         let name = names.iter().flatten().next()?.name.clone();
         let member = Member::new(Some(level.member.clone()), &name);
-        let depth = self.levels.len();
+        let (depth, is_below_replaced) = (self.levels.len(), level.is_replaced);
         let mut sides = [None, None];
         for (side, entry) in names.into_iter().enumerate() {
             let Some(entry) = entry else { continue };
@@ -166,11 +180,11 @@ impl<'a> PairWalk<'a> {
         if !self.problems.is_empty() {
             return None;
         }
-        Some(Pair { member, depth, sides })
+        Some(Pair { member, depth, sides, is_replaced: false, is_below_replaced })
     }
 
     /// Enters the directories of a pair.
-    fn found(&mut self, pair: Pair) -> Pair {
+    fn found(&mut self, mut pair: Pair) -> Pair {
         if !pair.sides.iter().flatten().any(Found::is_directory) {
             return pair;
         }
@@ -186,8 +200,11 @@ impl<'a> PairWalk<'a> {
             );
             listing.entries
         });
+        let both = pair.sides.iter().flatten().filter(|found| found.is_directory()).count() == 2;
+        let is_replaced = both && is_complete == [true; 2] && !a.is_empty() && are_disjoint(&a, &b);
+        pair.is_replaced = is_replaced;
         let entries = [a, b].map(Vec::into_iter);
-        self.levels.push(Level { member: pair.member.clone(), entries, is_complete });
+        self.levels.push(Level { member: pair.member.clone(), entries, is_complete, is_replaced });
         pair
     }
 
@@ -214,4 +231,13 @@ impl<'a> PairWalk<'a> {
         }
         listing
     }
+}
+
+/// Returns whether two sorted lists have no name in common.
+fn are_disjoint(a: &[DirEntry], b: &[DirEntry]) -> bool {
+    let mut rest = b.iter().peekable();
+    a.iter().all(|entry| {
+        while rest.next_if(|other| other.name < entry.name).is_some() {}
+        rest.peek().is_none_or(|other| other.name != entry.name)
+    })
 }

@@ -328,6 +328,15 @@ fn two_disks_are_compared() {
 }
 
 #[test]
+fn the_difference_of_two_disks_is_a_layer() {
+    let recipe = Recipe::of("Ship the difference of two disks");
+    recipe.has_disk();
+    let printed = recipe.run_as_user(Fuse::Root);
+    assert!(printed.text().contains("diff_id sha256:"), "{printed}");
+    recipe.kernel_tree("disk.img").assert_same(&recipe.kernel_tree("new.img"));
+}
+
+#[test]
 fn a_container_image_is_made() {
     let recipe = Recipe::of("Make a container image from a disk");
     recipe.has_disk();

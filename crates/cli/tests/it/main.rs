@@ -17,6 +17,7 @@ mod guide;
 mod helpers;
 mod impostors;
 mod installed;
+mod layers;
 mod mounting;
 mod program;
 mod reading;
