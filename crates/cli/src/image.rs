@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use std::ffi::{OsStr, OsString};
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The image that a command works on.
 #[derive(Clone, Debug, clap::Args)]
@@ -193,6 +193,11 @@ impl Changes {
 }
 
 impl ImageArgs {
+    /// Makes the arguments of an image in a file or on a block device, or in a part of it.
+    pub fn of(image: &Path) -> ImageArgs {
+        ImageArgs { image: image.into(), wait: false, journal: None, memory: None }
+    }
+
     /// Returns the image's name for messages.
     pub fn name(&self) -> String {
         shown(self.image.as_os_str().as_bytes())

@@ -1,5 +1,6 @@
 //! Images made of other sources.
 
+pub mod ext4;
 pub mod identity;
 pub mod size;
 pub mod source;

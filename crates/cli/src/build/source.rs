@@ -1,6 +1,9 @@
 //! Sources of an image: their names on the command line, and their addition to a tree.
 
+use super::ext4;
+use crate::context::Context;
 use crate::failure::{Failure, Result};
+use crate::image::ImageArgs;
 use crate::text::shown;
 use extant_archive::{Container, Input, Loader, ScanOptions, Selection};
 use extant_engine::Error;
@@ -22,15 +25,17 @@ enum Kind {
     /// An archive whose kind is recognized.
     Archive,
     Layer,
+    Image,
     Oci,
     Docker,
 }
 
 /// Kinds by the prefixes that ask for them.
-const PREFIXES: [(&str, Kind); 5] = [
+const PREFIXES: [(&str, Kind); 6] = [
     ("dir:", Kind::Directory),
     ("tar:", Kind::Tar),
     ("layer:", Kind::Layer),
+    ("ext4:", Kind::Image),
     ("oci:", Kind::Oci),
     ("docker:", Kind::Docker),
 ];
@@ -64,13 +69,19 @@ impl Source {
     ///
     /// # Errors
     /// Those of the source, with path, member and byte.
-    pub fn add(&self, loader: &mut Loader<'_>, scan: &ScanOptions, select: &Selection) -> Result {
+    pub fn add(
+        &self,
+        loader: &mut Loader<'_>,
+        (scan, select): (&ScanOptions, &Selection),
+        context: &Context,
+    ) -> Result {
         let name = shown(self.path.as_os_str().as_bytes());
         let added = match self.kind {
             Kind::Directory => loader.add_directory(&self.path, scan),
             Kind::Tar => loader.add_tar(&name, self.input()?),
             Kind::Archive => loader.add_recognized_tar(&name, self.input()?),
             Kind::Layer => loader.add_layer(&name, self.input()?),
+            Kind::Image => return ext4::add(loader.tree(), &ImageArgs::of(&self.path), context),
             Kind::Oci => loader.add_oci(&name, self.container()?, select),
             Kind::Docker => loader.add_docker(&name, self.container()?, select),
         };
@@ -143,6 +154,7 @@ mod tests {
             ("-".into(), Kind::Archive, Path::new("-")),
             ("tar:-".into(), Kind::Tar, Path::new("-")),
             ("layer:l.tar".into(), Kind::Layer, Path::new("l.tar")),
+            ("ext4:i@p1".into(), Kind::Image, Path::new("i@p1")),
             ("docker:a:b".into(), Kind::Docker, Path::new("a:b")),
             ("./dir:a".into(), Kind::Archive, Path::new("./dir:a")),
         ] {

@@ -27,9 +27,9 @@ use std::path::PathBuf;
 ///
 /// SOURCE is a directory, a tar archive (also compressed by gzip, zstd, xz or bzip2), an OCI
 /// layout, or - for an archive on standard input. A prefix names the kind: dir:, tar:, layer: (an
-/// archive with whiteouts), oci:, docker: (an archive of `docker save`). Later sources are laid
-/// over earlier ones. The same sources give the same bytes, with any number of threads. An existing
-/// file OUT is replaced when the image is complete.
+/// archive with whiteouts), ext4: (an image), oci:, docker: (an archive of `docker save`). Later
+/// sources are laid over earlier ones. The same sources give the same bytes, with any number of
+/// threads. An existing file OUT is replaced when the image is complete.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// New image file
@@ -73,7 +73,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     options.size = args.size.size()?;
     options.threads = context.threads.unwrap_or(0);
     let epoch = epoch()?.map(|sec| Timestamp { sec, nsec: 0 });
-    let tree = args.tree(epoch)?;
+    let tree = args.tree(epoch, context)?;
     options.mkfs.seed = Some(args.seed.unwrap_or_else(|| identity::seed(&tree)));
     options.mkfs.time = Some(epoch.unwrap_or_default());
     // A new file reads as zeroes.
@@ -103,7 +103,7 @@ impl Args {
     }
 
     /// Reads all sources.
-    fn tree(&self, epoch: Option<Timestamp>) -> Result<Tree> {
+    fn tree(&self, epoch: Option<Timestamp>, context: &Context) -> Result<Tree> {
         let mut scan = ScanOptions::default();
         self.exclude.iter().for_each(|pattern| scan.exclude.add(pattern.as_bytes()));
         scan.one_file_system = self.one_file_system;
@@ -116,7 +116,7 @@ impl Args {
             if self.owner.is_none() {
                 source.check_owners()?;
             }
-            source.add(&mut loader, &scan, &select)?;
+            source.add(&mut loader, (&scan, &select), context)?;
         }
         exclude(&mut loader, &scan.exclude)?;
         if let Some(Owner { uid, gid }) = self.owner {

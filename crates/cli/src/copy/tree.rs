@@ -156,7 +156,9 @@ impl Tree<'_> {
                     push(entry, cost)?;
                 }
                 Step::Left(_) => {}
-                Step::Problem(problem) => self.job.problem(walk.path(), problem),
+                Step::Problem(problem) => {
+                    self.job.problem(&[b"/", walk.path()].concat(), problem);
+                }
             }
         }
         Ok(())

@@ -338,7 +338,7 @@ impl<'a> Comparison<'a> {
         }
         let file = open(self.trees.fs[side], side, found)?;
         self.digest_budgets[side].admit(file.stored()).map_err(Fault::of(side))?;
-        let threads = Some(self.trees.job.threads());
+        let threads = (file.stored() > SMALL).then(|| self.trees.job.threads());
         let sum = digest::of_content(&file, threads).map_err(Fault::of(side))?;
         self.digests[side].insert(found.attr.ino, sum);
         Ok(sum)

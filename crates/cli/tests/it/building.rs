@@ -3,11 +3,12 @@
 
 use crate::args;
 use crate::program::{EXTANT, done, extant, json, refused};
+use crate::recovery::crashed;
 use crate::unprivileged::{Fuse, as_user, belongs_to_user, home};
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::{run, run_with_env};
 use extant_testkit::tree::{Manifest, Plan, Shape};
-use extant_testkit::{Scratch, e2fsck};
+use extant_testkit::{FeatureSet, Image, Scratch, debugfs, e2fsck};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs;
@@ -300,4 +301,68 @@ fn the_output_is_no_part_of_its_source() {
     let script = "mkdir s; echo x > s/f; extant build s/i.img s; extant build s/i.img s
         test \"$(extant ls s/i.img / | sort | xargs)\" = \"f lost+found\"";
     as_user(&home, Fuse::Root, script).must_succeed();
+}
+
+/// An image made of another one has its tree, also with other blocks, and in its own place.
+#[test]
+fn an_image_is_a_source() {
+    let scratch = Scratch::new();
+    let top = tree(&scratch, 43);
+    let (first, second) = (scratch.join("first.img"), scratch.join("second.img"));
+    done(&args!["build", "--free", "8M", &first, &top]);
+    let hash = |image: &Path| done(&args!["hash", image]).text();
+    let of = |image: &Path| format!("ext4:{}", image.display());
+    for options in [&args!["-b", "1024", "--threads", "1"][..], &args!["-O", "inline_data"]] {
+        done(&[&args!["build", &second, of(&first)][..], options].concat());
+        Manifest::walk(&top).assert_same(&kernel_tree(&second));
+        assert_eq!(hash(&first), hash(&second));
+    }
+    let copies = ["1", "4"].map(|threads| {
+        let copy = scratch.join(format!("copy{threads}.img"));
+        done(&args!["build", "--threads", threads, &copy, of(&first)]);
+        fs::read(copy).unwrap()
+    });
+    assert!(copies[0] == copies[1]);
+    let (before, digest) = (fs::metadata(&first).unwrap().len(), hash(&first));
+    done(&args!["build", &first, of(&first)]);
+    assert!(fs::metadata(&first).unwrap().len() < before, "free space is gone");
+    assert_eq!(hash(&first), digest);
+    kernel_tree(&first);
+    // A part of a disk, with a directory laid over it.
+    let disk = scratch.join("disk");
+    fs::write(&disk, [vec![0; 1 << 20], fs::read(&first).unwrap()].concat()).unwrap();
+    scratch.leave_unjudged("disk", "the file system begins later");
+    let over = scratch.dir("over");
+    fs::write(over.join("new"), "x").unwrap();
+    done(&args!["build", &second, of(&scratch.join("disk@1M")), over]);
+    let both = kernel_tree(&second);
+    assert!(both.nodes.contains_key(&b"new"[..]) && both.nodes.contains_key(&b"more/sparse"[..]));
+}
+
+#[test]
+fn a_source_image_is_recovered_in_memory_and_read_wholly_or_not_at_all() {
+    let scratch = Scratch::new();
+    let out = scratch.join("out.img");
+    let of = |image: &Path| format!("ext4:{}", image.display());
+    let torn = crashed(FeatureSet::named("default"));
+    let before = torn.bytes();
+    done(&args!["build", &out, of(torn.path())]);
+    assert!(before == torn.bytes(), "reading wrote");
+    done(&args!["recover", torn.path()]);
+    assert_eq!(done(&args!["diff", torn.path(), &out]).text(), "");
+    fs::remove_file(&out).unwrap();
+    let top = scratch.dir("top");
+    for name in ["up-up-name", "gone"] {
+        fs::write(top.join(name), "x").unwrap();
+    }
+    let damaged = Image::mke2fs(16 << 20, &["-t", "ext4", "-O", "^metadata_csum"]);
+    done(&args!["put", damaged.path(), &top, "/"]);
+    damaged.replace(b"up-up-name", b"../../name");
+    refused(&args!["build", &out, of(damaged.path())], 1, "corrupt directory entry");
+    debugfs::write(damaged.path(), "clri /gone");
+    damaged.leave_unjudged("an inode is cleared");
+    refused(&args!["build", &out, of(damaged.path())], 1, "/gone: ");
+    refused(&args!["build", &out, of(&scratch.join("none"))], 1, "none");
+    refused(&args!["build", &out, of(&top)], 1, "top");
+    assert!(!out.exists());
 }

@@ -314,6 +314,16 @@ fn equal_trees_have_equal_digests() {
 }
 
 #[test]
+fn an_image_is_made_smaller() {
+    let recipe = Recipe::of("Make an image smaller, with other blocks");
+    recipe.has_disk();
+    recipe.run_as_user(Fuse::Root);
+    recipe.kernel_tree("disk.img").assert_same(&recipe.kernel_tree("small.img"));
+    let [small, disk] = ["small.img", "disk.img"].map(|name| fs::metadata(recipe.file(name)));
+    assert!(small.expect("an image").len() < disk.expect("an image").len() / 8);
+}
+
+#[test]
 fn two_disks_are_compared() {
     let recipe = Recipe::of("Compare two disks");
     recipe.has_disk();
