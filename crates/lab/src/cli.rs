@@ -1,16 +1,13 @@
 //! The command line of `extant-lab`.
 
-use crate::bench::{self, Bench, Plan};
-use crate::side::{SIDES, Side};
-use crate::stored::Results;
+use crate::bench;
 use crate::tables::{dref, inodes, orphan, sync};
-use crate::workload::Scale;
 use crate::{
-    age, claims, contention, huge, pages, pairs, prealloc, reproduce, scratch, serve, space60t,
+    age, claims, contention, huge, pages, pairs, prealloc, reproduce, serve, space60t,
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -26,7 +23,7 @@ struct Arguments {
 enum Command {
     /// Runs every workload on every side and prints medians, ratios and verdicts. Needs root for
     /// mounts and loop devices.
-    Bench(BenchArgs),
+    Bench(bench::Args),
     /// Runs workloads on the engine and on the kernel's ext4 in pairs. Needs root for mounts and
     /// loop devices.
     Pairs(pairs::Args),
@@ -82,37 +79,11 @@ enum Command {
     },
 }
 
-#[derive(Debug, Args)]
-struct BenchArgs {
-    /// Runs; the sides take turns in each.
-    #[arg(long, default_value_t = 5)]
-    runs: usize,
-    /// Less work of each kind, for a quick look.
-    #[arg(long)]
-    quick: bool,
-    /// Only scenarios whose names contain this (files, small, paths, tree, content, huge); may be
-    /// given several times.
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
-    /// Sides, divided by commas, in place of the usual ones.
-    #[arg(long, value_name = "SIDES", value_delimiter = ',')]
-    sides: Vec<String>,
-    /// One JSON document with every measured value, in place of tables.
-    #[arg(long)]
-    json: bool,
-    /// End with 1 if a bar is missed.
-    #[arg(long)]
-    strict: bool,
-}
-
-/// Sides that are measured unless others are asked for.
-const USUAL: [Side; 5] = [Side::Engine, Side::Ext4, Side::ExtantFuse, Side::Fuse2fs, Side::Null];
-
 /// Runs the program.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
-        Command::Bench(args) => bench(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Pairs(args) => pairs::run(&args),
         Command::Prealloc(args) => prealloc::run(&args),
         Command::Dref(args) => dref::run(&args),
@@ -150,48 +121,4 @@ fn open(image: &std::path::Path) -> io::Result<()> {
     let opened = huge::open(image)?;
     println!("{}", serde_json::to_string(&opened)?);
     Ok(())
-}
-
-fn bench(args: &BenchArgs) -> io::Result<bool> {
-    let plan = plan(args)?;
-    scratch::catch_signals()?;
-    let record = bench::run(&plan)?;
-    let huge = if plan.wants_huge() { Some(huge::run(plan.runs)?) } else { None };
-    let results = Bench { record, huge };
-    results.print(args.json)?;
-    Ok(!args.strict || results.verdicts().iter().all(|v| v.reached))
-}
-
-fn plan(args: &BenchArgs) -> io::Result<Plan> {
-    let sides = if args.sides.is_empty() {
-        usual()
-    } else {
-        args.sides.iter().map(|name| side(name)).collect::<io::Result<_>>()?
-    };
-    let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
-    let progress = !args.json || io::stderr().is_terminal();
-    let plan = Plan { runs: args.runs.max(1), scale, sides, only: args.only.clone(), progress };
-    if plan.scenarios().next().is_none() && !plan.wants_huge() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "`--only` names no scenario"));
-    }
-    Ok(plan)
-}
-
-/// Returns the usual sides; through io_uring, too, where the kernel has that on.
-fn usual() -> Vec<Side> {
-    let rings = match Transport::IoUring.missing() {
-        None => vec![Side::ExtantRings, Side::NullRings],
-        Some(_) => Vec::new(),
-    };
-    [USUAL.to_vec(), rings].concat()
-}
-
-fn side(name: &str) -> io::Result<Side> {
-    Side::named(name).ok_or_else(|| {
-        let all = SIDES.map(Side::name).join(", ");
-        io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("there is no side `{name}`; there are {all}"),
-        )
-    })
 }

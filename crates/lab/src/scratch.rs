@@ -6,12 +6,13 @@
 
 use crate::tool;
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -158,6 +159,14 @@ impl MountGuard {
             let _ = unmount(&gone, UnmountFlags::DETACH);
         });
         MountGuard { dir: dir.into(), _undo: undo }
+    }
+
+    /// Mounts an ext4 device, which needs root.
+    pub fn ext4(device: &Path, dir: &Path, options: Option<&CStr>) -> io::Result<MountGuard> {
+        let guard = MountGuard::new(dir);
+        mount(device, dir, "ext4", MountFlags::empty(), options)
+            .map_err(|e| io::Error::other(format!("mounting ext4 (which needs root): {e}")))?;
+        Ok(guard)
     }
 
     /// Unmounts; waits a little for users that are about to leave.

@@ -3,9 +3,7 @@
 
 use super::look::State;
 use super::trace::{BLOCK, DIRS, Event, Scale, Trace};
-use crate::allocators::{
-    Buddy, Defects, Engine, Lists, Map, Policy, Posted, Reading, Shape, Taken, Want,
-};
+use crate::allocators::{self, Map, Policy, Shape, Taken, Want};
 use std::collections::HashMap;
 
 /// Blocks of a group, groups of a flexible one as a power of two, and blocks of the flexible
@@ -13,6 +11,16 @@ use std::collections::HashMap;
 const GROUP: u32 = 32_768;
 const FLEX_BITS: u32 = 4;
 const METADATA: u32 = 8_192;
+
+/// Names in tables, and the designs.
+const DESIGNS: [(&str, &str); 6] = [
+    ("buddy, linear", "buddy, read ahead"),
+    ("lists of 2023", "lists of 2023"),
+    ("arrays of 2025", "arrays of 2025"),
+    ("frsp, level 1", "frsp, level 1"),
+    ("frsp, level 3", "frsp mended, level 3"),
+    ("Extant's rules", "Extant's rules"),
+];
 
 /// Makes a disk with so much space.
 fn disk(scale: Scale) -> Map {
@@ -24,21 +32,11 @@ fn disk(scale: Scale) -> Map {
 /// Runs the trace on each design and returns the resulting fragmentation.
 pub fn rows(scale: Scale, seed: u64) -> Vec<(&'static str, State)> {
     let map = disk(scale);
-    let mut designs: Vec<(&'static str, Box<dyn Policy + '_>)> = vec![
-        ("buddy, linear", Box::new(Buddy::new(&map, Lists::None, Reading::Ahead, false))),
-        ("lists of 2023", Box::new(Buddy::new(&map, Lists::Queues, Reading::Ahead, false))),
-        ("arrays of 2025", Box::new(Buddy::new(&map, Lists::Arrays, Reading::Ahead, false))),
-        (
-            "frsp, level 1",
-            Box::new(Posted::new(&map, 1, 0, Defects { unlinked: true, lost: true }, false)),
-        ),
-        ("frsp, level 3", Box::new(Posted::new(&map, 3, 0, Defects::default(), false))),
-        ("Extant's rules", Box::new(Engine::new(&map, false))),
-    ];
-    designs
-        .iter_mut()
-        .map(|(name, policy)| (*name, age(policy.as_mut(), Trace::new(scale, seed), &map)))
-        .collect()
+    let aged = |(name, design): &(&'static str, &str)| {
+        let mut policy = allocators::named(design, &map, false)?;
+        Some((*name, age(policy.as_mut(), Trace::new(scale, seed), &map)))
+    };
+    DESIGNS.iter().filter_map(aged).collect()
 }
 
 #[derive(Default)]

@@ -19,7 +19,6 @@ use crate::tool;
 use clap::Args as ClapArgs;
 use extant_engine::{Fs, OpenOptions};
 use look::State;
-use rustix::mount::{MountFlags, mount};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -108,21 +107,7 @@ impl Image {
         let scratch = Scratch::new()?;
         let path = scratch.join("image");
         std::fs::File::create(&path)?.set_len(bytes)?;
-        let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        let arguments = [
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-b",
-            "4096",
-            "-m",
-            "0",
-            "-E",
-            options,
-            &path.to_string_lossy(),
-        ];
-        tool::run("mke2fs", &arguments)?;
+        tool::mke2fs(&path, &["-m", "0"])?;
         Ok(Image { path, scratch })
     }
 
@@ -157,9 +142,7 @@ fn engine(image: &Path, trace: Trace) -> io::Result<()> {
 
 fn kernel(image: &Path, dir: &Path, trace: Trace) -> io::Result<()> {
     let device = Loop::attach(image)?;
-    let guard = MountGuard::new(dir);
-    mount(device.device(), dir, "ext4", MountFlags::empty(), None)
-        .map_err(|e| io::Error::other(format!("mounting ext4 (which needs root): {e}")))?;
+    let guard = MountGuard::ext4(device.device(), dir, None)?;
     let directory = Directory::new(dir)?;
     play(&directory, trace)?;
     drop(directory);

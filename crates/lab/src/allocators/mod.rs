@@ -78,6 +78,29 @@ pub struct Cost {
     pub evicted: u64,
 }
 
+/// Returns the design of a name on the free runs of `map`: buddies; `frsp` as posted or `mended`,
+/// with its level and perhaps a limit of 1 GB; the engine's rules.
+pub(crate) fn named<'a>(name: &str, map: &'a Map, slow: bool) -> Option<Box<dyn Policy + 'a>> {
+    let buddy = |lists, reading| {
+        Some(Box::new(Buddy::new(map, lists, reading, slow)) as Box<dyn Policy + 'a>)
+    };
+    match name {
+        "buddy" => buddy(Lists::None, Reading::Single),
+        "buddy, read ahead" => buddy(Lists::None, Reading::Ahead),
+        "lists of 2023" => buddy(Lists::Queues, Reading::Ahead),
+        "arrays of 2025" => buddy(Lists::Arrays, Reading::Ahead),
+        "Extant's rules" => Some(Box::new(Engine::new(map, slow))),
+        frsp => {
+            let (kind, level) = frsp.split_once(", level ")?;
+            let as_posted = kind == "frsp";
+            let limit = if level.ends_with("1 GB") { 1 << 30 } else { 0 };
+            let level = level.get(..1)?.parse().ok()?;
+            let defects = Defects { unlinked: as_posted, lost: as_posted };
+            Some(Box::new(Posted::new(map, level, limit, defects, slow)))
+        }
+    }
+}
+
 /// A way to choose free blocks.
 pub trait Policy {
     /// Takes up to `want.len` blocks in a row; `None` if nothing is free.

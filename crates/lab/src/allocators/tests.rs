@@ -12,20 +12,12 @@ fn comb(shape: Shape, len: u32, step: u32) -> Map {
     Map::new(shape, [runs], vec![0; shape.groups as usize])
 }
 
-fn all(map: &Map) -> Vec<(&'static str, Box<dyn Policy + '_>)> {
-    vec![
-        ("linear", Box::new(Buddy::new(map, Lists::None, Reading::Single, true))),
-        ("linear, ahead", Box::new(Buddy::new(map, Lists::None, Reading::Ahead, true))),
-        ("queues", Box::new(Buddy::new(map, Lists::Queues, Reading::Ahead, true))),
-        ("arrays", Box::new(Buddy::new(map, Lists::Arrays, Reading::Ahead, true))),
-        ("posted 0", Box::new(Posted::new(map, 0, 0, Defects::default(), true))),
-        (
-            "posted 1",
-            Box::new(Posted::new(map, 1, 0, Defects { unlinked: true, lost: true }, true)),
-        ),
-        ("posted 3", Box::new(Posted::new(map, 3, 64 * 1000, Defects::default(), true))),
-        ("engine", Box::new(Engine::new(map, true))),
-    ]
+fn all(map: &Map) -> impl Iterator<Item = (&'static str, Box<dyn Policy + '_>)> {
+    let names = ["buddy", "buddy, read ahead", "lists of 2023", "arrays of 2025", "Extant's rules"];
+    let names = names.into_iter().chain(["frsp mended, level 0", "frsp, level 1"]);
+    let little = Posted::new(map, 3, 64 * 1000, Defects::default(), true);
+    let little: [(_, Box<dyn Policy>); 1] = [("frsp, level 3, little memory", Box::new(little))];
+    names.map(|name| (name, named(name, map, true).expect("a design"))).chain(little)
 }
 
 fn want(goal: u64, len: u32) -> Want<'static> {
@@ -69,7 +61,7 @@ fn a_file_on_a_new_disk_is_one_piece_per_group_and_grows_at_its_end() {
         assert_eq!((first.len, second.len), (64, 64), "{name}");
         // The posting has no goals.
         assert!(
-            second.start == first.end() || name.starts_with("posted"),
+            second.start == first.end() || name.starts_with("frsp"),
             "{name}: {first:?} {second:?}"
         );
     }

@@ -106,7 +106,7 @@ pub struct Kind {
     pub word: &'static str,
     /// How many times the kernel's rate it has to reach.
     pub bar: Option<f64>,
-    prepare: for<'a> fn(&'a dyn Target, usize, &Size) -> io::Result<Job<'a>>,
+    prepare: Prepare,
 }
 
 impl Kind {
@@ -130,63 +130,29 @@ impl Kind {
     }
 }
 
-/// All kinds, in the order of tables.
+type Prepare = for<'a> fn(&'a dyn Target, usize, &Size) -> io::Result<Job<'a>>;
+
+const fn kind(name: &'static str, word: &'static str, bar: f64, prepare: Prepare) -> Kind {
+    Kind { name, word, bar: if bar > 0.0 { Some(bar) } else { None }, prepare }
+}
+
+/// All kinds, in the order of tables. Those with a bar of 0 have none.
 pub const KINDS: [Kind; 15] = [
-    Kind {
-        name: "stress-orphan, byte by byte",
-        word: "stress-orphan",
-        bar: Some(3.0),
-        prepare: orphans::by_byte,
-    },
-    Kind {
-        name: "stress-orphan, block by block",
-        word: "stress-orphan-blocks",
-        bar: Some(3.0),
-        prepare: orphans::by_block,
-    },
-    Kind {
-        name: "stress-orphan, pieces at a time",
-        word: "stress-orphan-pieces",
-        bar: Some(3.0),
-        prepare: orphans::by_pieces,
-    },
-    Kind { name: "creat_clo", word: "creat-clo", bar: Some(3.0), prepare: orphans::creat_clo },
-    Kind {
-        name: "creat_clo, unlink each time",
-        word: "creat-clo-unlink",
-        bar: Some(3.0),
-        prepare: orphans::creat_clo_unlink,
-    },
-    Kind {
-        name: "creat_clo, unlink while open",
-        word: "creat-clo-held",
-        bar: None,
-        prepare: orphans::creat_clo_held,
-    },
-    Kind { name: "create empty files", word: "create", bar: Some(2.0), prepare: make::create },
-    Kind { name: "unlink", word: "unlink", bar: Some(2.0), prepare: make::unlink },
-    Kind {
-        name: "stat one path of depth 6",
-        word: "stat-path",
-        bar: Some(4.0),
-        prepare: look::stat_path,
-    },
-    Kind {
-        name: "stat that path as a user",
-        word: "stat-path-as",
-        bar: None,
-        prepare: look::stat_path_as,
-    },
-    Kind { name: "open and close", word: "open", bar: Some(3.0), prepare: look::open },
-    Kind {
-        name: "stat files of one directory",
-        word: "stat-files",
-        bar: Some(4.0),
-        prepare: look::stat_files,
-    },
-    Kind { name: "warm walk of a tree", word: "walk", bar: Some(3.0), prepare: look::walk },
-    Kind { name: "write 4 KiB to own file", word: "write", bar: None, prepare: make::write },
-    Kind { name: "rename in own directory", word: "rename", bar: None, prepare: make::rename },
+    kind("stress-orphan, byte by byte", "stress-orphan", 3.0, orphans::by_byte),
+    kind("stress-orphan, block by block", "stress-orphan-blocks", 3.0, orphans::by_block),
+    kind("stress-orphan, pieces at a time", "stress-orphan-pieces", 3.0, orphans::by_pieces),
+    kind("creat_clo", "creat-clo", 3.0, orphans::creat_clo),
+    kind("creat_clo, unlink each time", "creat-clo-unlink", 3.0, orphans::creat_clo_unlink),
+    kind("creat_clo, unlink while open", "creat-clo-held", 0.0, orphans::creat_clo_held),
+    kind("create empty files", "create", 2.0, make::create),
+    kind("unlink", "unlink", 2.0, make::unlink),
+    kind("stat one path of depth 6", "stat-path", 4.0, look::stat_path),
+    kind("stat that path as a user", "stat-path-as", 0.0, look::stat_path_as),
+    kind("open and close", "open", 3.0, look::open),
+    kind("stat files of one directory", "stat-files", 4.0, look::stat_files),
+    kind("warm walk of a tree", "walk", 3.0, look::walk),
+    kind("write 4 KiB to own file", "write", 0.0, make::write),
+    kind("rename in own directory", "rename", 0.0, make::rename),
 ];
 
 #[cfg(test)]

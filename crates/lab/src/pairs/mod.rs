@@ -13,7 +13,6 @@ use crate::scratch;
 use crate::side::{Running, Setup, Side};
 use crate::stored::Results;
 use cost::Cost;
-use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -133,21 +132,14 @@ impl Row {
     }
 }
 
-#[derive(Default)]
-struct Rows {
-    rows: Vec<Row>,
-    places: BTreeMap<(&'static str, usize), usize>,
-}
-
-impl Rows {
-    fn row(&mut self, name: &'static str, threads: usize, bar: Option<f64>) -> &mut Row {
-        let next = self.rows.len();
-        let at = *self.places.entry((name, threads)).or_insert(next);
-        if at == next {
-            self.rows.push(Row { name: name.to_owned(), threads, bar, sides: Default::default() });
-        }
-        &mut self.rows[at]
-    }
+/// Returns a row, which is made at its first use.
+fn row<'a>(rows: &'a mut Vec<Row>, name: &str, threads: usize, bar: Option<f64>) -> &'a mut Row {
+    let known = rows.iter().position(|row| row.name == name && row.threads == threads);
+    let at = known.unwrap_or_else(|| {
+        rows.push(Row { name: name.to_owned(), threads, bar, sides: Default::default() });
+        rows.len() - 1
+    });
+    &mut rows[at]
 }
 
 /// Runs the command; whether every bar is reached.
@@ -155,14 +147,14 @@ pub fn run(args: &Args) -> io::Result<bool> {
     let meter = Meter::new();
     scratch::catch_signals()?;
     let plan = Plan::new(args);
-    let mut rows = Rows::default();
+    let mut rows = Vec::new();
     operations(&plan, &meter, &mut rows)?;
     syncs(&plan, &meter, &mut rows)?;
-    if rows.rows.is_empty() {
+    if rows.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "`--only` names no row"));
     }
-    rows.rows.print(args.json)?;
-    Ok(!args.strict || judge(&rows.rows).iter().all(|v| v.standing == Standing::Reached))
+    rows.print(args.json)?;
+    Ok(!args.strict || judge(&rows).iter().all(|v| v.standing == Standing::Reached))
 }
 
 fn start(setup: &Setup) -> io::Result<Vec<Box<dyn Running>>> {
@@ -174,7 +166,7 @@ fn order(turn: usize) -> [usize; 2] {
     if turn.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }
 
-fn operations(plan: &Plan<'_>, meter: &Meter, rows: &mut Rows) -> io::Result<()> {
+fn operations(plan: &Plan<'_>, meter: &Meter, rows: &mut Vec<Row>) -> io::Result<()> {
     let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| plan.wants(kind.name)).collect();
     if kinds.is_empty() {
         return Ok(());
@@ -184,7 +176,7 @@ fn operations(plan: &Plan<'_>, meter: &Meter, rows: &mut Rows) -> io::Result<()>
         plan.tell(format_args!("pair {} of {}", run + 1, plan.runs));
         for kind in &kinds {
             for threads in THREADS {
-                let row = rows.row(kind.name, threads, kind.bar);
+                let row = row(rows, kind.name, threads, kind.bar);
                 for side in order(run) {
                     let (done, cost) = metered(kind, &*sides[side], threads, &plan.size, meter)?;
                     row.sides[side].add(done.ops.iter().sum(), done.elapsed, cost);
@@ -210,7 +202,7 @@ fn metered(
 }
 
 /// Callers of sync at once, with many clean inodes in memory.
-fn syncs(plan: &Plan<'_>, meter: &Meter, rows: &mut Rows) -> io::Result<()> {
+fn syncs(plan: &Plan<'_>, meter: &Meter, rows: &mut Vec<Row>) -> io::Result<()> {
     let wanted: Vec<_> = SYNCS.iter().filter(|(name, ..)| plan.wants(name)).collect();
     if wanted.is_empty() {
         return Ok(());
@@ -221,7 +213,7 @@ fn syncs(plan: &Plan<'_>, meter: &Meter, rows: &mut Rows) -> io::Result<()> {
     for run in 0..plan.runs {
         plan.tell(format_args!("pair {} of {}", run + 1, plan.runs));
         for (name, crowd, bar) in &wanted {
-            let row = rows.row(name, SYNCERS, Some(*bar));
+            let row = row(rows, name, SYNCERS, Some(*bar));
             for side in order(run) {
                 let metered = Metered::new(meter);
                 let (elapsed, _) =

@@ -2,17 +2,16 @@
 //! allocation.
 
 use super::trials::Outcome;
+use crate::measure::{Limit, run_threads};
 use crate::scratch::{Loop, MountGuard, Scratch};
-use crate::target::{OpenFile, io_error};
+use crate::target::{Directory, Engine, Target, io_error};
 use crate::tool;
-use extant_engine::{Falloc, File, Fs, NodeKind, OpenFlags, OpenOptions};
-use rustix::fs::FallocateFlags;
-use rustix::mount::{MountFlags, mount};
-use std::fs::{self, OpenOptions as Options};
-use std::io;
+use extant_engine::{Fs, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use std::{fs, io};
 
 /// Bytes of the disk.
 const IMAGE_BYTES: u64 = 4 << 30;
@@ -50,106 +49,6 @@ impl Mode {
     }
 }
 
-/// A file that can be given space before it is written.
-pub trait Container: OpenFile {
-    /// fallocate(2).
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
-}
-
-impl Container for File {
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        File::allocate(self, Falloc::Allocate, offset, len).map_err(io_error)
-    }
-}
-
-/// Files that a test makes.
-pub trait Files: Sync {
-    /// Makes a directory at the root.
-    fn mkdir(&self, name: &str) -> io::Result<()>;
-    /// Makes a file and opens it for writing.
-    fn create(&self, path: &str) -> io::Result<Box<dyn Container>>;
-    /// Everything is on the device.
-    fn sync(&self) -> io::Result<()>;
-}
-
-struct Engine {
-    fs: Fs,
-    direct: bool,
-}
-
-impl Engine {
-    fn make(&self, path: &str, what: NodeKind<'_>) -> extant_engine::Result<extant_engine::Node> {
-        let (dir, name) = self.fs.resolve_parent(path.as_bytes())?;
-        let mode = if matches!(what, NodeKind::Dir) { 0o755 } else { 0o644 };
-        self.fs.create(&dir, name, mode, what)
-    }
-
-    fn open(&self, path: &str) -> extant_engine::Result<File> {
-        let node = self.make(path, NodeKind::File)?;
-        self.fs
-            .open_file(&node, OpenFlags { write: true, direct: self.direct, ..Default::default() })
-    }
-}
-
-impl Files for Engine {
-    fn mkdir(&self, name: &str) -> io::Result<()> {
-        self.make(name, NodeKind::Dir).map(drop).map_err(io_error)
-    }
-
-    fn create(&self, path: &str) -> io::Result<Box<dyn Container>> {
-        Ok(Box::new(self.open(path).map_err(io_error)?))
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.fs.sync().map_err(io_error)
-    }
-}
-
-struct Ext4 {
-    root: PathBuf,
-}
-
-struct KernelFile(fs::File);
-
-impl OpenFile for KernelFile {
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.read_at(buf, offset)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
-    }
-
-    fn fsync(&self) -> io::Result<()> {
-        self.0.sync_all()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-}
-
-impl Container for KernelFile {
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        Ok(rustix::fs::fallocate(&self.0, FallocateFlags::empty(), offset, len)?)
-    }
-}
-
-impl Files for Ext4 {
-    fn mkdir(&self, name: &str) -> io::Result<()> {
-        fs::create_dir(self.root.join(name))
-    }
-
-    fn create(&self, path: &str) -> io::Result<Box<dyn Container>> {
-        let file = Options::new().write(true).create_new(true).open(self.root.join(path))?;
-        Ok(Box::new(KernelFile(file)))
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(fs::File::open(&self.root)?)?)
-    }
-}
-
 /// A file on tmpfs that file systems are made on. Each of its bytes was written before, so that no
 /// write has to get memory from the system, as none to a disk has.
 pub struct Disk {
@@ -174,18 +73,14 @@ impl Disk {
         &self,
         side: Side,
         mode: Mode,
-        work: impl FnOnce(&dyn Files) -> io::Result<Outcome>,
+        work: impl FnOnce(&dyn Target) -> io::Result<Outcome>,
     ) -> io::Result<Outcome> {
-        let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        tool::run(
-            "mke2fs",
-            &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", options, &self.image.to_string_lossy()],
-        )?;
+        tool::mke2fs(&self.image, &[])?;
         touch_memory()?;
         let mut outcome = match side {
             Side::Engine => engine(&self.image, mode, work)?,
             Side::Ext4 => mounted(&self.image, &self.scratch.join("mnt"), mode, |root| {
-                work(&Ext4 { root: root.into() })
+                work(&Directory::new(root)?)
             })?,
         };
         outcome.pieces = mounted(&self.image, &self.scratch.join("look"), Mode::Delayed, pieces)?;
@@ -207,8 +102,13 @@ impl Disk {
         let all = bytes.min(CACHE_BYTES);
         let share = all / threads;
         let start = Instant::now();
-        let keep = |i: u64| keep_and_write(&self.file, i * share, share as usize);
-        let kept: Vec<Vec<u8>> = super::trials::in_threads(threads, keep)?;
+        let kept = Mutex::new(Vec::new());
+        let once = Limit { ops: 1, time: Duration::MAX };
+        run_threads(threads as usize, once, |i, _| {
+            let part = keep_and_write(&self.file, i as u64 * share, share as usize)?;
+            kept.lock().map_err(|_| io::Error::other("poisoned"))?.push(part);
+            Ok(())
+        })?;
         let seconds = start.elapsed().as_secs_f64();
         drop(kept);
         Ok(seconds * (bytes as f64 / all.max(1) as f64))
@@ -242,13 +142,13 @@ fn touch_memory() -> io::Result<()> {
 fn engine(
     image: &Path,
     mode: Mode,
-    work: impl FnOnce(&dyn Files) -> io::Result<Outcome>,
+    work: impl FnOnce(&dyn Target) -> io::Result<Outcome>,
 ) -> io::Result<Outcome> {
     let fs = Fs::open(image, &OpenOptions::new()).map_err(io_error)?;
-    let engine = Engine { fs, direct: mode == Mode::Immediate };
+    let engine = if mode == Mode::Immediate { Engine::direct(fs) } else { Engine::new(fs) };
     let mut outcome = work(&engine)?;
-    outcome.prealloc = Some(engine.fs.stats().prealloc.into());
-    engine.fs.unmount().map_err(io_error)?;
+    outcome.prealloc = Some(engine.fs().stats().prealloc.into());
+    engine.unmount()?;
     Ok(outcome)
 }
 
@@ -261,10 +161,8 @@ fn mounted<R>(
 ) -> io::Result<R> {
     fs::create_dir_all(dir)?;
     let device = Loop::attach(image)?;
-    let guard = MountGuard::new(dir);
     let options = (mode == Mode::Immediate).then_some(c"nodelalloc");
-    mount(device.device(), dir, "ext4", MountFlags::empty(), options)
-        .map_err(|e| io::Error::other(format!("mounting ext4 (which needs root): {e}")))?;
+    let guard = MountGuard::ext4(device.device(), dir, options)?;
     let result = work(dir)?;
     guard.unmount()?;
     Ok(result)

@@ -1,12 +1,13 @@
 //! The four tests that the tree of preallocations was published with, and two of many files that
 //! grow at once.
 
-use super::sides::{Container, Files};
+use crate::measure::{Limit, run_threads};
+use crate::target::{How, OpenFile, Put, Target};
 use extant_engine::PreallocStats;
 use extant_sync::SplitMix64;
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Prefix of the names of files whose pieces are counted.
 pub const FILE: &str = "pieces";
@@ -88,59 +89,27 @@ pub struct Test {
     pub rate_bar: f64,
     /// How many times fewer pieces.
     pub pieces_bar: Option<f64>,
-    pub run: fn(&dyn Files, &Scale) -> io::Result<Outcome>,
+    pub run: fn(&dyn Target, &Scale) -> io::Result<Outcome>,
+}
+
+const fn test(
+    (name, what): (&'static str, &'static str),
+    unit: &'static str,
+    rate_bar: f64,
+    pieces_bar: Option<f64>,
+    run: fn(&dyn Target, &Scale) -> io::Result<Outcome>,
+) -> Test {
+    Test { name, what, unit, rate_bar, pieces_bar, run }
 }
 
 /// The tests in order.
 pub const TESTS: [Test; 6] = [
-    Test {
-        name: "T1",
-        what: "sparse random 1 KiB",
-        unit: "MB/s",
-        rate_bar: 10.0,
-        pieces_bar: Some(20.0),
-        run: sparse,
-    },
-    Test {
-        name: "T2",
-        what: "random fill",
-        unit: "MB/s",
-        rate_bar: 3.0,
-        pieces_bar: None,
-        run: |f, s| fill(f, s, 1),
-    },
-    Test {
-        name: "T3",
-        what: "random fill, 4 sequential",
-        unit: "MB/s",
-        rate_bar: 3.0,
-        pieces_bar: None,
-        run: |f, s| fill(f, s, 4),
-    },
-    Test {
-        name: "T4",
-        what: "2 KiB files, 64 threads",
-        unit: "k/s",
-        rate_bar: 3.0,
-        pieces_bar: None,
-        run: files,
-    },
-    Test {
-        name: "T5",
-        what: "64 appenders",
-        unit: "MB/s",
-        rate_bar: 1.0,
-        pieces_bar: Some(1.0),
-        run: append,
-    },
-    Test {
-        name: "T6",
-        what: "64 fallocate containers",
-        unit: "k/s",
-        rate_bar: 1.0,
-        pieces_bar: Some(1.0),
-        run: allocate,
-    },
+    test(("T1", "sparse random 1 KiB"), "MB/s", 10.0, Some(20.0), sparse),
+    test(("T2", "random fill"), "MB/s", 3.0, None, |f, s| fill(f, s, 1)),
+    test(("T3", "random fill, 4 sequential"), "MB/s", 3.0, None, |f, s| fill(f, s, 4)),
+    test(("T4", "2 KiB files, 64 threads"), "k/s", 3.0, None, files),
+    test(("T5", "64 appenders"), "MB/s", 1.0, Some(1.0), append),
+    test(("T6", "64 fallocate containers"), "k/s", 1.0, Some(1.0), allocate),
 ];
 
 const WRITE: u64 = 1024;
@@ -188,8 +157,8 @@ fn thousands(calls: u64) -> f64 {
 }
 
 /// Writes of 1 KiB anywhere in a large file, to the end of an fsync.
-fn sparse(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
-    let file = files.create(FILE)?;
+fn sparse(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
+    let file = open(files, FILE)?;
     let mut random = SplitMix64::new(42);
     let calls = || {
         (0..scale.sparse_writes).try_for_each(|_| {
@@ -203,8 +172,8 @@ fn sparse(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
 }
 
 /// Fills a file in random order, `together` writes of 1 KiB at a time, to the end of an fsync.
-fn fill(files: &dyn Files, scale: &Scale, together: u64) -> io::Result<Outcome> {
-    let file = files.create(FILE)?;
+fn fill(files: &dyn Target, scale: &Scale, together: u64) -> io::Result<Outcome> {
+    let file = open(files, FILE)?;
     let jumps = scale.fill_bytes / WRITE / together;
     let calls = || {
         (0..jumps).try_for_each(|jump| {
@@ -217,76 +186,60 @@ fn fill(files: &dyn Files, scale: &Scale, together: u64) -> io::Result<Outcome> 
 }
 
 /// Files of 2 KiB, each thread in its own directory, to the end of a sync.
-fn files(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
+fn files(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
     for thread in 0..THREADS {
-        files.mkdir(&format!("d{thread}"))?;
+        files.mkdir(format!("d{thread}").as_bytes())?;
     }
     let each = scale.files / THREADS;
     let all = each * THREADS;
     measured(
         thousands(all),
         all * BLOCK,
-        || in_threads(THREADS, |thread| make(files, thread, each)).map(drop),
+        || in_threads(|thread| make(files, thread, each)),
         || files.sync(),
     )
 }
 
-/// Runs `work` in so many threads, with the number of each.
-pub fn in_threads<R: Send>(
-    threads: u64,
-    work: impl Fn(u64) -> io::Result<R> + Sync,
-) -> io::Result<Vec<R>> {
-    let work = &work;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-        let end = |t: std::thread::ScopedJoinHandle<'_, io::Result<R>>| {
-            t.join().unwrap_or_else(|_| panicked())
-        };
-        threads.into_iter().map(end).collect()
-    })
+/// Runs `work` once in each of the threads.
+fn in_threads(work: impl Fn(usize) -> io::Result<()> + Sync) -> io::Result<()> {
+    let once = Limit { ops: 1, time: Duration::MAX };
+    run_threads(THREADS as usize, once, |thread, _| work(thread)).map(drop)
 }
 
-fn panicked<R>() -> io::Result<R> {
-    Err(io::Error::other("a thread panicked"))
+/// Makes a file and opens it for writing.
+fn open(files: &dyn Target, name: &str) -> io::Result<Box<dyn OpenFile>> {
+    files.create(name.as_bytes())?;
+    files.open(name.as_bytes(), How::Write)
 }
 
 /// Each thread appends 4 KiB at a time to a file of its own, to the end of a sync.
-fn append(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
+fn append(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
     let bytes = scale.grown_bytes * THREADS;
     let one = |thread| {
-        let file = files.create(&format!("{FILE}{thread}"))?;
+        let file = open(files, &format!("{FILE}{thread}"))?;
         (0..scale.grown_bytes / APPENDED)
             .try_for_each(|i| file.write_at(i * APPENDED, &[4; APPENDED as usize]))
     };
-    measured(megabytes(bytes), bytes, || in_threads(THREADS, one).map(drop), || files.sync())
+    measured(megabytes(bytes), bytes, || in_threads(one), || files.sync())
 }
 
 /// Each thread gives a file of its own space, 64 KiB at a time, and takes it away, but for the last
 /// time; to the end of a sync.
-fn allocate(files: &dyn Files, scale: &Scale) -> io::Result<Outcome> {
+fn allocate(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
     let calls = scale.grown_bytes / ALLOCATED;
     let one = |thread| {
-        let file = files.create(&format!("{FILE}{thread}"))?;
+        let file = open(files, &format!("{FILE}{thread}"))?;
         (0..ROUNDS).try_for_each(|_| {
             file.set_len(0)?;
             (0..calls).try_for_each(|i| file.allocate(i * ALLOCATED, ALLOCATED))
         })
     };
-    measured(
-        thousands(ROUNDS * calls * THREADS),
-        0,
-        || in_threads(THREADS, one).map(drop),
-        || files.sync(),
-    )
+    measured(thousands(ROUNDS * calls * THREADS), 0, || in_threads(one), || files.sync())
 }
 
-fn make(files: &dyn Files, thread: u64, count: u64) -> io::Result<()> {
-    for i in 0..count {
-        let file: Box<dyn Container> = files.create(&format!("d{thread}/f{i}"))?;
-        file.write_at(0, &[3; 2048])?;
-    }
-    Ok(())
+fn make(files: &dyn Target, thread: usize, count: u64) -> io::Result<()> {
+    let file = Put { data: &[3; 2048], mode: 0o644, mtime: None };
+    (0..count).try_for_each(|i| files.put(format!("d{thread}/f{i}").as_bytes(), file))
 }
 
 #[cfg(test)]

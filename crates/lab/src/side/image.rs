@@ -2,27 +2,11 @@
 
 use crate::scratch::Scratch;
 use crate::tool;
-use std::ffi::OsStr;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Bytes of an image; it is sparse.
 pub const IMAGE_BYTES: u64 = 6 << 30;
-
-/// Arguments of `mke2fs` for all sides. Tables and journal are zeroed at once, so that no side
-/// zeroes them in the background.
-const MKE2FS: [&str; 10] = [
-    "-q",
-    "-F",
-    "-t",
-    "ext4",
-    "-b",
-    "4096",
-    "-O",
-    "orphan_file,metadata_csum_seed",
-    "-E",
-    "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
-];
 
 /// Where an engine's image lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +46,9 @@ pub fn make(scratch: &Scratch) -> io::Result<PathBuf> {
 pub fn make_with(scratch: &Scratch, setup: &Setup) -> io::Result<PathBuf> {
     let path = scratch.join("image");
     std::fs::File::create(&path)?.set_len(IMAGE_BYTES)?;
-    mke2fs(&path, setup)?;
-    Ok(path)
-}
-
-fn mke2fs(path: &Path, setup: &Setup) -> io::Result<()> {
     let inodes = setup.inodes.map(|n| n.to_string());
-    let mut args: Vec<&OsStr> = MKE2FS.iter().map(AsRef::as_ref).collect();
-    args.extend(inodes.iter().flat_map(|n| [OsStr::new("-N"), OsStr::new(n)]));
-    args.push(path.as_os_str());
-    tool::run("mke2fs", &args).map(drop)
+    let mut more = vec!["-O", "orphan_file,metadata_csum_seed"];
+    more.extend(inodes.iter().flat_map(|n| ["-N", n]));
+    tool::mke2fs(&path, &more)?;
+    Ok(path)
 }

@@ -4,7 +4,6 @@ use super::directory::Mounted;
 use super::image::{self, Setup};
 use crate::scratch::{Loop, MountGuard, Scratch};
 use crate::target::Target;
-use rustix::mount::{MountFlags, mount};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -29,9 +28,7 @@ impl Running {
 }
 
 fn mount_ext4(device: &Path, dir: &Path) -> io::Result<Mounted> {
-    let guard = MountGuard::new(dir);
-    mount(device, dir, "ext4", MountFlags::empty(), None)
-        .map_err(|e| io::Error::other(format!("mounting ext4 (which needs root): {e}")))?;
+    let guard = MountGuard::ext4(device, dir, None)?;
     Mounted::new(dir, guard)
 }
 

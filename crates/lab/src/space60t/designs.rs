@@ -2,57 +2,43 @@
 
 use super::disk::Disk;
 use super::{Row, Sizes, Write};
-use crate::allocators::{Buddy, Defects, Engine, Lists, Policy, Posted, Reading, Want};
+use crate::allocators::{self, Buddy, Lists, Policy, Reading, Want};
 use std::time::Instant;
 
 /// Blocks of a request, as writeback makes them.
 const REQUEST: u32 = 2048;
 
-/// A design: its name, whether it knows all groups beforehand, and its constructor.
-type Player<'a> = (&'static str, bool, Box<dyn FnOnce() -> Box<dyn Policy + 'a> + 'a>);
-
-fn buddies<'a>(map: &'a crate::allocators::Map) -> Vec<Player<'a>> {
-    let buddy = move |lists, reading| -> Box<dyn FnOnce() -> Box<dyn Policy + 'a> + 'a> {
-        Box::new(move || Box::new(Buddy::new(map, lists, reading, true)))
-    };
-    vec![
-        ("buddy", false, buddy(Lists::None, Reading::Single)),
-        ("buddy, read ahead", false, buddy(Lists::None, Reading::Ahead)),
-        ("lists of 2023", false, buddy(Lists::Queues, Reading::Ahead)),
-        ("lists of 2023, all known", true, buddy(Lists::Queues, Reading::Ahead)),
-        ("arrays of 2025", false, buddy(Lists::Arrays, Reading::Ahead)),
-        ("arrays of 2025, all known", true, buddy(Lists::Arrays, Reading::Ahead)),
-    ]
-}
-
-fn trees<'a>(map: &'a crate::allocators::Map) -> Vec<Player<'a>> {
-    const AS_POSTED: Defects = Defects { unlinked: true, lost: true };
-    let posted = move |level, limit, defects| -> Box<dyn FnOnce() -> Box<dyn Policy + 'a> + 'a> {
-        Box::new(move || Box::new(Posted::new(map, level, limit, defects, true)))
-    };
-    vec![
-        ("frsp, level 0", false, posted(0, 0, AS_POSTED)),
-        ("frsp, level 1", false, posted(1, 0, AS_POSTED)),
-        ("frsp, level 2", false, posted(2, 0, AS_POSTED)),
-        ("frsp, level 3", false, posted(3, 0, AS_POSTED)),
-        ("frsp, level 3, 1 GB", false, posted(3, 1 << 30, AS_POSTED)),
-        ("frsp mended, level 0", false, posted(0, 0, Defects::default())),
-        ("frsp mended, level 1", false, posted(1, 0, Defects::default())),
-        ("frsp mended, level 2", false, posted(2, 0, Defects::default())),
-        ("frsp mended, level 3", false, posted(3, 0, Defects::default())),
-        ("frsp mended, level 3, 1 GB", false, posted(3, 1 << 30, Defects::default())),
-        ("Extant's rules", false, Box::new(move || Box::new(Engine::new(map, true)))),
-        ("Extant's rules, all known", true, Box::new(move || Box::new(Engine::new(map, true)))),
-    ]
-}
+/// The designs; those at the end also when they know all groups beforehand.
+const NAMES: [&str; 15] = [
+    "buddy",
+    "buddy, read ahead",
+    "frsp, level 0",
+    "frsp, level 1",
+    "frsp, level 2",
+    "frsp, level 3",
+    "frsp, level 3, 1 GB",
+    "frsp mended, level 0",
+    "frsp mended, level 1",
+    "frsp mended, level 2",
+    "frsp mended, level 3",
+    "frsp mended, level 3, 1 GB",
+    "lists of 2023",
+    "arrays of 2025",
+    "Extant's rules",
+];
+const ALSO_KNOWN: usize = 12;
 
 /// Returns a row for each design.
 pub fn rows(profile: &'static str, disk: &Disk, sizes: Sizes) -> Vec<Row> {
     let map = disk.map();
-    let players = buddies(&map).into_iter().chain(trees(&map));
-    players
-        .map(|(name, prefetch, make)| row(profile, name, prefetch, make().as_mut(), sizes))
-        .collect()
+    let unknown = NAMES.iter().map(|name| (*name, false));
+    let all = unknown.chain(NAMES[ALSO_KNOWN..].iter().map(|name| (*name, true)));
+    all.filter_map(|(name, known)| {
+        let mut policy = allocators::named(name, &map, true)?;
+        let title = if known { format!("{name}, all known") } else { name.to_owned() };
+        Some(row(profile, &title, known, policy.as_mut(), sizes))
+    })
+    .collect()
 }
 
 /// Linear buddies, reading bitmap by bitmap and reading ahead.

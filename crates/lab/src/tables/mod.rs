@@ -46,6 +46,44 @@ impl Common {
     }
 }
 
+/// Rows of a table: names, and workloads with numbers of threads.
+type Rows<W> = Vec<(String, (usize, W))>;
+
+impl Common {
+    /// Returns a row for each number of threads and each workload.
+    pub fn rows<W: Copy, N: std::fmt::Display>(
+        &self,
+        usual: &[usize],
+        works: &[(N, W)],
+    ) -> Rows<W> {
+        let of = |&threads: &usize| {
+            works
+                .iter()
+                .map(move |(name, work)| (format!("{name}, {threads} threads"), (threads, *work)))
+        };
+        self.threads(usual).iter().flat_map(of).collect()
+    }
+
+    /// Measures every design in every row, run by run; the designs take turns.
+    pub fn fill<R>(
+        &self,
+        grid: &mut Grid,
+        rows: &[(String, R)],
+        mut cell: impl FnMut(&R, usize) -> io::Result<f64>,
+    ) -> io::Result<()> {
+        for run in 0..self.runs() {
+            for (name, row) in rows {
+                for design in turn(run, grid.columns.len()) {
+                    let value = cell(row, design);
+                    let value = value.map_err(|e| broken(&grid.columns[design], &e.to_string()))?;
+                    grid.add(name, design, value);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Columns in the order of a run: each second one backwards, so that none always follows the same
 /// one.
 pub fn turn(run: usize, columns: usize) -> Vec<usize> {
@@ -56,4 +94,19 @@ pub fn turn(run: usize, columns: usize) -> Vec<usize> {
 /// Returns the error for a violated invariant of a design.
 pub fn broken(design: &str, what: &str) -> io::Error {
     io::Error::other(format!("{design}: {what}"))
+}
+
+/// Checks that each cell has values and none is below zero.
+#[cfg(test)]
+fn whole(grids: &[Grid]) {
+    for grid in grids {
+        assert!(!grid.rows.is_empty(), "{}", grid.title);
+        for (name, cells) in &grid.rows {
+            assert_eq!(cells.len(), grid.columns.len(), "{}: {name}", grid.title);
+            let good = |cell: &Vec<f64>| {
+                !cell.is_empty() && cell.iter().all(|v| v.is_finite() && *v >= 0.0)
+            };
+            assert!(cells.iter().all(good), "{}: {name}: {cells:?}", grid.title);
+        }
+    }
 }

@@ -167,6 +167,10 @@ impl OpenFile for File {
         Ok(())
     }
 
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        Ok(sys::fallocate(&self.fd, sys::FallocateFlags::empty(), offset, len)?)
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         Ok(sys::ftruncate(&self.fd, len)?)
     }

@@ -2,8 +2,8 @@
 
 use super::{How, Kind, Name, OpenFile, Put, Target};
 use extant_engine::{
-    Caller, Errno, Error, File, FileType, Follow, Fs, NodeKind, OpenFlags, SetAttr, TimeSet,
-    Timestamp,
+    Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, NodeKind, OpenFlags, SetAttr,
+    TimeSet, Timestamp,
 };
 use std::io;
 
@@ -18,12 +18,19 @@ const USER: Caller<'static> = Caller { uid: 1000, gid: 1000, groups: &[], umask:
 #[derive(Debug)]
 pub struct Engine {
     fs: Fs,
+    /// Whether writes go past the engine's pages.
+    direct: bool,
 }
 
 impl Engine {
     /// Takes over an open file system.
     pub fn new(fs: Fs) -> Self {
-        Engine { fs }
+        Engine { fs, direct: false }
+    }
+
+    /// The same with writes that go past its pages.
+    pub fn direct(fs: Fs) -> Self {
+        Engine { fs, direct: true }
     }
 
     /// Returns the file system itself.
@@ -48,7 +55,8 @@ impl Engine {
 
     fn make_open(&self, path: &[u8], mode: u16) -> extant_engine::Result<File> {
         let node = self.make(path, mode, NodeKind::File)?;
-        self.fs.open_file(&node, OpenFlags { write: true, ..Default::default() })
+        let flags = OpenFlags { write: true, direct: self.direct, ..Default::default() };
+        self.fs.open_file(&node, flags)
     }
 
     /// As a program that opens with `O_CREAT` and `O_TRUNC`: it looks first, since mostly the file
@@ -147,8 +155,8 @@ impl Target for Engine {
     }
 
     fn open(&self, path: &[u8], how: How) -> io::Result<Box<dyn OpenFile>> {
-        let flags =
-            OpenFlags { write: how != How::Read, append: how == How::Append, ..Default::default() };
+        let (write, append) = (how != How::Read, how == How::Append);
+        let flags = OpenFlags { write, append, direct: self.direct, ..Default::default() };
         Ok(Box::new(self.fs.open(path, Follow::Yes, flags).map_err(io_error)?))
     }
 
@@ -193,6 +201,10 @@ impl OpenFile for File {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         write_all(self, offset, data).map_err(io_error)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        File::allocate(self, Falloc::Allocate, offset, len).map_err(io_error)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -58,6 +58,9 @@ pub trait OpenFile: Send + Sync {
     /// Writes all of `data` at `offset`, or at the end of a file opened with [`How::Append`].
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
+    /// fallocate(2).
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+
     /// ftruncate(2).
     fn set_len(&self, len: u64) -> io::Result<()>;
 

@@ -4,7 +4,7 @@
 mod counts;
 mod designs;
 
-use super::{Common, Grid, broken, turn};
+use super::{Common, Grid};
 use crate::jobs::Watch;
 use crate::measure::{Done, Limit, run_threads};
 use crate::stored::Results;
@@ -71,20 +71,10 @@ enum Use {
 /// Measures every design.
 pub fn grid(common: &Common) -> io::Result<Grid> {
     let mut grid = Grid::new("references: a get and a put", "pairs/s", &DESIGNS, CHOSEN);
-    for run in 0..common.runs() {
-        for &threads in common.threads(&THREADS) {
-            for (name, how) in uses() {
-                let row = format!("{name}, {threads} threads");
-                for design in turn(run, DESIGNS.len()) {
-                    grid.add(
-                        &row,
-                        design,
-                        measure(design, how, (threads, common.window()), &())?.rate(),
-                    );
-                }
-            }
-        }
-    }
+    let rows = common.rows(&THREADS, &uses());
+    common.fill(&mut grid, &rows, |(threads, how), design| {
+        Ok(measure(design, *how, (*threads, common.window()), &())?.rate())
+    })?;
     Ok(grid)
 }
 
@@ -109,7 +99,6 @@ fn measure(
         2 => of::<Lockref>(how, load, watch),
         _ => of::<Atomic>(how, load, watch),
     }
-    .map_err(|e| broken(DESIGNS[design], &e.to_string()))
 }
 
 /// Objects that a user's round visits, and how many of them all users share.
@@ -227,11 +216,6 @@ mod tests {
         let common = Common { runs: 1, quick: true, threads: vec![2], json: false };
         let grid = grid(&common).expect("no invariant broken");
         assert_eq!(grid.rows.len(), uses().len());
-        let cells = grid.rows.iter().flat_map(|(_, cells)| cells);
-        assert!(
-            cells.clone().all(|cell| cell.len() == 1 && cell[0].is_finite() && cell[0] > 0.0),
-            "{grid:?}"
-        );
-        assert_eq!(cells.count(), grid.rows.len() * DESIGNS.len());
+        crate::tables::whole(&[grid]);
     }
 }

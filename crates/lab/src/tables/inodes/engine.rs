@@ -5,7 +5,7 @@ use super::THREADS;
 use crate::jobs;
 use crate::measure::{Limit, run_threads, share_out};
 use crate::side::{Setup, make_device};
-use crate::tables::{Common, Grid, broken, turn};
+use crate::tables::{Common, Grid};
 use crate::target::{Engine, Target, io_error};
 use extant_blocks::SparseDevice;
 use extant_engine::{Caller, Follow, Fs, OpenOptions};
@@ -62,23 +62,17 @@ fn bulkstat(common: &Common, engine: &Engine, grid: &mut Grid) -> io::Result<()>
             numbers.push(engine.fs().resolve(path, Follow::No).map_err(io_error)?.ino());
         }
     }
-    for _ in 0..common.runs() {
-        for &threads in common.threads(&THREADS) {
-            let range = numbers.len().div_ceil(threads);
-            let done = run_threads(threads, Limit::time(common.window()), |thread, n| {
-                let own = numbers.chunks(range).nth(thread).unwrap_or(&numbers);
-                let ino = own[n as usize % own.len()];
-                let attr = engine.fs().node(ino).map_err(io_error)?.attr();
-                if attr.ino == ino {
-                    Ok(())
-                } else {
-                    Err(io::Error::other("another inode was found"))
-                }
-            })?;
-            grid.add(&format!("bulkstat by number, {threads} threads"), 0, done.rate());
-        }
-    }
-    Ok(())
+    let rows = common.rows(&THREADS, &[("bulkstat by number", ())]);
+    common.fill(grid, &rows, |(threads, ()), _| {
+        let range = numbers.len().div_ceil(*threads);
+        let done = run_threads(*threads, Limit::time(common.window()), |thread, n| {
+            let own = numbers.chunks(range).nth(thread).unwrap_or(&numbers);
+            let ino = own[n as usize % own.len()];
+            let attr = engine.fs().node(ino).map_err(io_error)?.attr();
+            if attr.ino == ino { Ok(()) } else { Err(io::Error::other("another inode was found")) }
+        })?;
+        Ok(done.rate())
+    })
 }
 
 /// Files that are made without a name and let go at once, until all are free again: each is put
@@ -88,32 +82,24 @@ fn nameless(common: &Common, engine: &Engine, files: usize) -> io::Result<Grid> 
     let mut grid = Grid::new(title, "lives/s", &["in the table", "never in it"], 1);
     let (fs, files) = (engine.fs(), files.max(64));
     let dir = fs.root().map_err(io_error)?;
-    for run in 0..common.runs() {
-        for &threads in common.threads(&THREADS) {
-            for column in turn(run, 2) {
-                let start = Instant::now();
-                share_out(threads, files, |_| {
-                    let node =
-                        fs.create_nameless(&Caller::default(), &dir, 0o600).map_err(io_error)?;
-                    if column == 0 {
-                        fs.make_findable(&node).map_err(io_error)?;
-                    }
-                    fs.release(&node, 1);
-                    Ok(())
-                })?;
-                fs.sync().map_err(io_error)?;
-                let time = start.elapsed().as_secs_f64().max(1e-9);
-                if fs.stats().inodes_nameless > 0 {
-                    return Err(broken("never in it", "a file without a holder is not freed"));
-                }
-                grid.add(
-                    &format!("made and let go, {threads} threads"),
-                    column,
-                    files as f64 / time,
-                );
+    let rows = common.rows(&THREADS, &[("made and let go", ())]);
+    common.fill(&mut grid, &rows, |(threads, ()), column| {
+        let start = Instant::now();
+        share_out(*threads, files, |_| {
+            let node = fs.create_nameless(&Caller::default(), &dir, 0o600).map_err(io_error)?;
+            if column == 0 {
+                fs.make_findable(&node).map_err(io_error)?;
             }
+            fs.release(&node, 1);
+            Ok(())
+        })?;
+        fs.sync().map_err(io_error)?;
+        let time = start.elapsed().as_secs_f64().max(1e-9);
+        if fs.stats().inodes_nameless > 0 {
+            return Err(io::Error::other("a file without a holder is not freed"));
         }
-    }
+        Ok(files as f64 / time)
+    })?;
     Ok(grid)
 }
 

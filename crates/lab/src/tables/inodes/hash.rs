@@ -1,8 +1,8 @@
 //! The table of inodes by number: one lock for all, a lock for each shard, no lock for lookups.
 
 use super::THREADS;
-use crate::measure::{Done, Limit, run_threads};
-use crate::tables::{Common, Grid, broken, turn};
+use crate::measure::{Limit, run_threads};
+use crate::tables::{Common, Grid};
 use extant_sync::cache::{Cache, Held, OnEvict};
 use extant_sync::lockref::Lockref;
 use extant_sync::{Level, Mutex, RwLock};
@@ -159,22 +159,10 @@ const WORKS: [(&str, Work); 4] = [
 /// Measures every design.
 pub fn grid(common: &Common, bound: u32) -> io::Result<Grid> {
     let mut grid = Grid::new("inodes by number", "inodes/s", &DESIGNS, 2);
-    for run in 0..common.runs() {
-        for &threads in common.threads(&THREADS) {
-            for (name, work) in WORKS {
-                let row = format!("{name}, {threads} threads");
-                let tables = designs();
-                for design in turn(run, DESIGNS.len()) {
-                    let rate = measure(&*tables[design], work, (threads, bound), common.window());
-                    grid.add(
-                        &row,
-                        design,
-                        rate.map_err(|e| broken(DESIGNS[design], &e.to_string()))?,
-                    );
-                }
-            }
-        }
-    }
+    let rows = common.rows(&THREADS, &WORKS);
+    common.fill(&mut grid, &rows, |(threads, work), design| {
+        measure(&*designs()[design], *work, (*threads, bound), common.window())
+    })?;
     Ok(grid)
 }
 
@@ -237,28 +225,19 @@ pub fn skip_grid(common: &Common, bound: u32) -> io::Result<Grid> {
     let title = "inodes that nobody looks up by number";
     let mut grid = Grid::new(title, "lives/s", &["in the table", "never in it"], 1);
     let each = bound.max(16);
-    for run in 0..common.runs() {
-        for &threads in common.threads(&THREADS) {
-            let row = format!("made and given back, {threads} threads");
-            for column in turn(run, 2) {
-                let table = Epoch(Cache::new(Level::InodeCacheShard, SHARDS));
-                let done: Done =
-                    run_threads(threads, Limit::time(common.window()), |thread, n| {
-                        let ino = thread as u32 * each + n as u32 % each;
-                        if column == 1 {
-                            drop(Held::unlisted(ino, Arc::new(Inode::new(ino))));
-                            return Ok(());
-                        }
-                        table.insert(ino);
-                        if table.remove(ino) {
-                            Ok(())
-                        } else {
-                            Err(io::Error::other("an inode is gone"))
-                        }
-                    })?;
-                grid.add(&row, column, done.rate());
+    let rows = common.rows(&THREADS, &[("made and given back", ())]);
+    common.fill(&mut grid, &rows, |(threads, ()), column| {
+        let table = Epoch(Cache::new(Level::InodeCacheShard, SHARDS));
+        let done = run_threads(*threads, Limit::time(common.window()), |thread, n| {
+            let ino = thread as u32 * each + n as u32 % each;
+            if column == 1 {
+                drop(Held::unlisted(ino, Arc::new(Inode::new(ino))));
+                return Ok(());
             }
-        }
-    }
+            table.insert(ino);
+            if table.remove(ino) { Ok(()) } else { Err(io::Error::other("an inode is gone")) }
+        })?;
+        Ok(done.rate())
+    })?;
     Ok(grid)
 }

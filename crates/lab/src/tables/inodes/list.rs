@@ -6,7 +6,7 @@
 
 use super::THREADS;
 use crate::measure::{Limit, run_threads};
-use crate::tables::{Common, Grid, broken, turn};
+use crate::tables::{Common, Grid};
 use extant_sync::list_lru::{Answer, Link, ListLru};
 use extant_sync::{Level, Mutex};
 use std::collections::VecDeque;
@@ -161,31 +161,17 @@ impl AllInodes for Sharded {
 /// Measures every design.
 pub fn grid(common: &Common, bound: u32) -> io::Result<Grid> {
     let mut grid = Grid::new("list of all inodes: one comes and one goes", "inodes/s", &DESIGNS, 2);
-    for run in 0..common.runs() {
-        for &threads in common.threads(&THREADS) {
-            for (name, walks) in
-                [("bulkstat through memory", false), ("the same while all are walked", true)]
-            {
-                let row = format!("{name}, {threads} threads, {FILE_SYSTEMS} fs");
-                for design in turn(run, DESIGNS.len()) {
-                    let how = (threads, bound, walks, common.window());
-                    let rate = match design {
-                        0 => cycle(&Lists::new(1), how),
-                        1 => cycle(&Lists::new(FILE_SYSTEMS), how),
-                        _ => cycle(
-                            &Sharded((0..FILE_SYSTEMS).map(|_| ListLru::new()).collect()),
-                            how,
-                        ),
-                    };
-                    grid.add(
-                        &row,
-                        design,
-                        rate.map_err(|what| broken(DESIGNS[design], &what.to_string()))?,
-                    );
-                }
-            }
+    let works = [("bulkstat through memory", false), ("the same while all are walked", true)];
+    let mut rows = common.rows(&THREADS, &works);
+    rows.iter_mut().for_each(|(name, _)| *name += &format!(", {FILE_SYSTEMS} fs"));
+    common.fill(&mut grid, &rows, |&(threads, walks), design| {
+        let how = (threads, bound, walks, common.window());
+        match design {
+            0 => cycle(&Lists::new(1), how),
+            1 => cycle(&Lists::new(FILE_SYSTEMS), how),
+            _ => cycle(&Sharded((0..FILE_SYSTEMS).map(|_| ListLru::new()).collect()), how),
         }
-    }
+    })?;
     Ok(grid)
 }
 

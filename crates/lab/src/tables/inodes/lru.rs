@@ -3,7 +3,7 @@
 
 use super::THREADS;
 use crate::measure::{Limit, run_threads};
-use crate::tables::{Common, Grid, broken, turn};
+use crate::tables::{Common, Grid};
 use extant_sync::list_lru::{Link, ListLru};
 use extant_sync::{CachePadded, Level, Mutex, Sharded};
 use std::io;
@@ -28,34 +28,27 @@ impl LocksFirst {
 pub fn grid(common: &Common) -> io::Result<Grid> {
     let columns = ["lock first", "look first"];
     let mut grid = Grid::new("list of unused inodes: adding what is on it", "adds/s", &columns, 1);
-    for run in 0..common.runs() {
-        for &threads in common.threads(&THREADS) {
-            let row = format!("on it already, {threads} threads");
-            for column in turn(run, columns.len()) {
-                let locked =
-                    LocksFirst(Sharded::new(|_| Mutex::new(Level::InodeBody, ListLru::new())));
-                let looking = ListLru::new();
-                let links: Vec<CachePadded<Vec<Link>>> = (0..threads)
-                    .map(|_| CachePadded::new((0..ITEMS).map(|_| Link::new()).collect()))
-                    .collect();
-                let done = run_threads(threads, Limit::time(common.window()), |thread, n| {
-                    let link = &links[thread][n as usize % ITEMS];
-                    if column == 0 {
-                        locked.add(link, n as u32)
-                    } else {
-                        looking.add(link, n as u32)
-                    };
-                    Ok(())
-                })?;
-                let most = ITEMS * threads;
-                if locked.count() + looking.count() > most
-                    || links.iter().any(|own| !own[0].is_linked())
-                {
-                    return Err(broken(columns[column], "an item is on it twice or not at all"));
-                }
-                grid.add(&row, column, done.rate());
-            }
+    let rows = common.rows(&THREADS, &[("on it already", ())]);
+    common.fill(&mut grid, &rows, |(threads, ()), column| {
+        let locked = LocksFirst(Sharded::new(|_| Mutex::new(Level::InodeBody, ListLru::new())));
+        let looking = ListLru::new();
+        let links: Vec<CachePadded<Vec<Link>>> = (0..*threads)
+            .map(|_| CachePadded::new((0..ITEMS).map(|_| Link::new()).collect()))
+            .collect();
+        let done = run_threads(*threads, Limit::time(common.window()), |thread, n| {
+            let link = &links[thread][n as usize % ITEMS];
+            if column == 0 {
+                locked.add(link, n as u32)
+            } else {
+                looking.add(link, n as u32)
+            };
+            Ok(())
+        })?;
+        let linked = links.iter().all(|own| own[0].is_linked());
+        if !linked || locked.count() + looking.count() > ITEMS * threads {
+            return Err(io::Error::other("an item is on it twice or not at all"));
         }
-    }
+        Ok(done.rate())
+    })?;
     Ok(grid)
 }

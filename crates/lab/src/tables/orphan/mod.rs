@@ -3,7 +3,7 @@
 
 mod designs;
 
-use super::{Common, Grid, broken, turn};
+use super::{Common, Grid, broken};
 use crate::jobs::{Kind, Size};
 use crate::side::{Setup, make_device};
 use crate::stored::Results;
@@ -66,17 +66,14 @@ pub fn grids(common: &Common, only: &[String]) -> io::Result<Vec<Grid>> {
         |word: &str| only.is_empty() || only.iter().any(|part| word.contains(part.as_str()));
     for (word, threads) in WORKLOADS.iter().filter(|(word, _)| wanted(word)) {
         let kind = Kind::named(word).ok_or_else(|| io::Error::other("no such workload"))?;
-        for &threads in common.threads(threads) {
+        let rows = common.rows(threads, &[(kind.name, ())]);
+        common.fill(&mut rates, &rows, |(threads, ()), design| {
             let row = format!("{}, {threads} threads", kind.name);
-            for run in 0..common.runs() {
-                for design in turn(run, NAMES.len()) {
-                    let cell = play(kind, &engines[design], threads, common.quick)?;
-                    rates.add(&row, design, cell.rate);
-                    added.add(&row, design, cell.added);
-                    removed.add(&row, design, cell.removed);
-                }
-            }
-        }
+            let cell = play(kind, &engines[design], *threads, common.quick)?;
+            added.add(&row, design, cell.added);
+            removed.add(&row, design, cell.removed);
+            Ok(cell.rate)
+        })?;
     }
     finish(engines)?;
     Ok(vec![rates, added, removed])

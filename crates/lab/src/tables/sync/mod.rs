@@ -51,19 +51,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::Grid;
-
-    fn whole(grids: &[Grid]) {
-        for grid in grids {
-            assert!(!grid.rows.is_empty());
-            for (name, cells) in &grid.rows {
-                let good = |cell: &Vec<f64>| {
-                    !cell.is_empty() && cell.iter().all(|v| v.is_finite() && *v >= 0.0)
-                };
-                assert!(cells.iter().all(good), "{}: {name}: {cells:?}", grid.title);
-            }
-        }
-    }
+    use crate::tables::whole;
 
     #[test]
     fn the_tables_are_whole() {

@@ -3,7 +3,7 @@
 
 use super::counting::Counting;
 use crate::side::{Setup, make_device};
-use crate::tables::{Common, Grid, turn};
+use crate::tables::{Common, Grid};
 use crate::target::{Engine, How, Target, io_error};
 use extant_blocks::{Latency, LatencyDevice};
 use extant_engine::{Fs, OpenOptions, PlugPolicy};
@@ -39,15 +39,13 @@ pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
     let files = if common.quick { FILES / 20 } else { FILES };
     let row = format!("{files} new files, 20 us a request");
     let base = make_device(&Setup::default())?;
-    for run in 0..common.runs() {
-        for column in turn(run, columns.len()) {
-            let latency = Latency { write: REQUEST, ..Latency::default() };
-            let device = Arc::new(Counting::new(LatencyDevice::new(base.fork(), latency)));
-            let (count, time) = write_back(device, POLICIES[column], files)?;
-            requests.add(&row, column, count as f64);
-            times.add(&row, column, time.as_secs_f64());
-        }
-    }
+    common.fill(&mut requests, &[(row.clone(), ())], |(), column| {
+        let latency = Latency { write: REQUEST, ..Latency::default() };
+        let device = Arc::new(Counting::new(LatencyDevice::new(base.fork(), latency)));
+        let (count, time) = write_back(device, POLICIES[column], files)?;
+        times.add(&row, column, time.as_secs_f64());
+        Ok(count as f64)
+    })?;
     Ok(vec![requests, times])
 }
 
