@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench pages space contention fuzz mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench pages space contention fuzz lab mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -80,6 +80,12 @@ space: setup
 	$(TARGET)/release/extant-lab space60t
 	$(TARGET)/release/extant-lab space-claims
 	$(TARGET)/release/extant-lab age
+
+# One page with plots: published tables of five works, stored runs, and quick ones of this machine.
+LAB_PAGE ?= $(TARGET)/lab.html
+lab: setup
+	$(CARGO) build --release -p extant-lab
+	$(TARGET)/release/extant-lab reproduce all --runs $(TARGET)/lab --page $(LAB_PAGE)
 
 # Accesses of each operation to memory that threads share. WORKLOAD is one of those that
 # `make contention` names, or `all`.

@@ -144,6 +144,11 @@ impl Results for Vec<Grid> {
 
 /// Results whose values, or some of them, are by workload and design.
 pub trait Values: Results {
+    /// Returns maps of free space, with their names.
+    fn maps(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     /// Returns these values.
     fn grids(self) -> Vec<Grid> {
         Vec::new()

@@ -58,6 +58,23 @@ impl Sheet {
         out
     }
 
+    /// Returns the table in HTML, its notes below.
+    pub fn html(&self) -> String {
+        let cells = |tag: &str, cells: &[String]| {
+            let cell = |text: &String| format!("<{tag}>{}</{tag}>", escaped(text));
+            format!("<tr>{}</tr>\n", cells.iter().map(cell).collect::<String>())
+        };
+        let mut out = String::new();
+        if !self.rows.is_empty() {
+            let rows: String = self.rows.iter().map(|row| cells("td", row)).collect();
+            out += &format!("<table>\n{}{rows}</table>\n", cells("th", &self.head));
+        }
+        self.notes
+            .iter()
+            .for_each(|note| out += &format!("<p class=\"origin\">{}</p>\n", escaped(note)));
+        out
+    }
+
     /// Returns the table in Markdown.
     pub fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
@@ -74,6 +91,11 @@ impl Sheet {
         }
         out
     }
+}
+
+/// Returns a text with the marks of HTML replaced.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -63,20 +63,31 @@ impl State {
 
 /// Returns the free bytes of an image; no process may have it open.
 pub fn free(image: &Path) -> io::Result<u64> {
-    let mut state = State::default();
-    free_space(image, &mut state)?;
-    Ok(state.free * super::trace::BLOCK)
+    let mut free = 0;
+    free_space(image, |_, len| free += u64::from(len))?;
+    Ok(free * super::trace::BLOCK)
 }
 
-/// Measures an image; no process may have it open.
-pub fn look(image: &Path) -> io::Result<State> {
+/// Cells of a map.
+const CELLS: u64 = 1024;
+
+/// Measures an image, and draws a map of its free space: a hexadecimal digit for each of [`CELLS`]
+/// parts of the disk, `f` if all of it is free. No process may have the image open.
+pub fn look(image: &Path) -> io::Result<(State, String)> {
     let mut state = State::default();
-    free_space(image, &mut state)?;
+    let cell = File::open(image)?.metadata()?.len() / super::trace::BLOCK / CELLS;
+    let mut cells = vec![0; CELLS as usize];
+    free_space(image, |start, len| {
+        state.add_run(len);
+        let parts = (start..start + u64::from(len)).map(|block| block / cell.max(1));
+        parts.for_each(|at| cells.get_mut(at as usize).into_iter().for_each(|free| *free += 1));
+    })?;
+    let digit = |free: u64| char::from_digit((free * 15 / cell.max(1)) as u32, 16).unwrap_or('f');
     let fs = Fs::open(image, &OpenOptions::new().read_only(true)).map_err(io_error)?;
     for dir in 0..super::trace::DIRS {
         files(&fs, &format!("d{dir}"), &mut state).map_err(io_error)?;
     }
-    Ok(state)
+    Ok((state, cells.into_iter().map(digit).collect()))
 }
 
 fn files(fs: &Fs, dir: &str, state: &mut State) -> extant_engine::Result<()> {
@@ -103,8 +114,8 @@ fn files(fs: &Fs, dir: &str, state: &mut State) -> extant_engine::Result<()> {
     Ok(())
 }
 
-/// Free runs as the bitmaps say.
-fn free_space(image: &Path, state: &mut State) -> io::Result<()> {
+/// Calls `each` with the first block and the length of each free run, as the bitmaps say.
+fn free_space(image: &Path, mut each: impl FnMut(u64, u32)) -> io::Result<()> {
     let invalid = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
     let file = File::open(image)?;
     let mut sb = [0; SUPERBLOCK_SIZE];
@@ -119,11 +130,16 @@ fn free_space(image: &Path, state: &mut State) -> io::Result<()> {
         for (g, slot) in groups.zip(slots.chunks_exact(usize::from(geo.desc_size))) {
             let desc = GroupDesc::decode(slot, &geo, g).map_err(|e| invalid(&e))?;
             if desc.has_flag(&geo, extant_format::group_desc::GroupFlags::BLOCK_UNINIT) {
-                state.add_run(desc.free_clusters);
+                // Free from behind its metadata to its end.
+                let end = geo.first_block_of_group(g).0 + u64::from(geo.clusters_in_group(g));
+                each(end - u64::from(desc.free_clusters), desc.free_clusters);
                 continue;
             }
             file.read_exact_at(&mut bits, desc.block_bitmap << geo.block_bits)?;
-            free_runs(&bits, geo.clusters_in_group(g), |run| state.add_run(run.len));
+            let first = geo.first_block_of_group(g).0;
+            free_runs(&bits, geo.clusters_in_group(g), |run| {
+                each(first + u64::from(run.start), run.len);
+            });
         }
     }
     Ok(())

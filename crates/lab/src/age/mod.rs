@@ -64,6 +64,9 @@ pub(crate) struct Row {
     seed: u64,
     seconds: Option<f64>,
     state: State,
+    /// Free space in the end; empty for designs.
+    #[serde(default)]
+    map: String,
 }
 
 /// Runs it and prints tables; whether the engine's is not worse than the kernel's, if that was
@@ -90,6 +93,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
             seed,
             seconds: None,
             state,
+            map: String::new(),
         }));
     }
     rows.print(args.json)?;
@@ -131,7 +135,8 @@ fn side(name: &'static str, bytes: u64, scale: Scale, seed: u64) -> io::Result<R
     let seconds = Some(start.elapsed().as_secs_f64());
     // A corrupt image must not be compared.
     tool::run("e2fsck", &["-fn".as_ref(), image.path().as_os_str()])?;
-    Ok(Row { name: name.into(), seed, seconds, state: look::look(image.path())? })
+    let (state, map) = look::look(image.path())?;
+    Ok(Row { name: name.into(), seed, seconds, state, map })
 }
 
 fn engine(image: &Path, trace: Trace) -> io::Result<()> {
@@ -222,6 +227,11 @@ impl Results for Vec<Row> {
 }
 
 impl Values for Vec<Row> {
+    fn maps(&self) -> Vec<(String, String)> {
+        let drawn = self.iter().filter(|row| !row.map.is_empty());
+        drawn.map(|row| (format!("{}, trace {}", row.name, row.seed), row.map.clone())).collect()
+    }
+
     fn grids(self) -> Vec<Grid> {
         let mut columns: Vec<Name> = self.iter().map(|row| row.name.clone()).collect();
         columns.sort_unstable();
@@ -236,7 +246,7 @@ impl Values for Vec<Row> {
     }
 }
 
-fn cells(Row { name, seed, seconds, state }: &Row) -> [String; 9] {
+fn cells(Row { name, seed, seconds, state, .. }: &Row) -> [String; 9] {
     let share =
         |part: u64, whole: u64| format!("{:.1}%", part as f64 * 100.0 / whole.max(1) as f64);
     [

@@ -5,6 +5,8 @@
 //! as published and as measured. The values come from runs of the lab's other commands: stored ones
 //! (`docs/runs`), or quick ones that this command makes by running the program again.
 
+mod page;
+mod plot;
 mod published;
 mod text;
 
@@ -34,6 +36,10 @@ pub struct Args {
     /// Where quick runs are stored.
     #[arg(long, default_value = "target/lab")]
     runs: PathBuf,
+    /// Write a page with plots of the repository's stored runs, beside quick ones if they are
+    /// measured, in place of tables.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
     /// One JSON document with published and measured values, in place of tables.
     #[arg(long)]
     json: bool,
@@ -75,12 +81,20 @@ pub fn run(args: &Args) -> io::Result<bool> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     works.retain(|work| args.works.iter().any(|name| name == "all" || *name == work.name));
-    let store = if args.stored { Store::of(&args.root) } else { Store(args.runs.clone()) };
+    let (kept, quick) = (Store::of(&args.root), Store(args.runs.clone()));
     if !args.stored {
-        measure(&works, &store)?;
+        measure(&works, &quick)?;
     }
-    works.iter_mut().try_for_each(|work| work.fill(&store))?;
-    works.print(args.json)?;
+    let shown = filled(&works, if args.stored { &kept } else { &quick })?;
+    match &args.page {
+        Some(path) => {
+            let page = page::page(&filled(&works, &kept)?, if args.stored { &[] } else { &shown })?;
+            path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+            std::fs::write(path, page)?;
+            eprintln!("{}", path.display());
+        }
+        None => shown.print(args.json)?,
+    }
     Ok(true)
 }
 
@@ -91,6 +105,12 @@ pub fn run(args: &Args) -> io::Result<bool> {
 pub fn stored(name: &str, store: &Store) -> io::Result<Vec<Work>> {
     let mut works = works()?;
     works.retain(|work| work.name == name);
+    filled(&works, store)
+}
+
+/// Returns works with the values of runs.
+fn filled(works: &[Work], store: &Store) -> io::Result<Vec<Work>> {
+    let mut works = works.to_vec();
     works.iter_mut().try_for_each(|work| work.fill(store))?;
     Ok(works)
 }
@@ -143,6 +163,7 @@ impl Here {
             grid: Grid::new("", "", &[], 0),
             keys: Vec::new(),
             notes: Vec::new(),
+            maps: run.results.maps(),
         };
         if self.grid.is_empty() {
             let rows = run.results.sheets().into_iter().flat_map(|sheet| sheet.rows);

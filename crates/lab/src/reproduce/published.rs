@@ -92,6 +92,8 @@ pub struct Found {
     pub keys: Vec<String>,
     /// Results that are not numbers.
     pub notes: Vec<String>,
+    /// Maps of free space, with their names.
+    pub maps: Vec<(String, String)>,
 }
 
 /// Returns the five works without measured values.

@@ -37,7 +37,7 @@ impl Work {
 
 impl Published {
     /// Returns the table as published, and its effects.
-    fn sheet(&self) -> Sheet {
+    pub fn sheet(&self) -> Sheet {
         let by_columns: Vec<_> =
             self.effects.iter().filter(|e| self.columns.contains(&e.before)).collect();
         let heads = by_columns.iter().map(|e| format!("effect: {} to {}", e.before, e.after));
@@ -66,7 +66,7 @@ impl Published {
     }
 
     /// Returns measured rows, a line for each design after the work.
-    fn beside(&self, here: &Here, found: &Found) -> Sheet {
+    pub fn beside(&self, here: &Here, found: &Found) -> Sheet {
         let grid = &found.grid;
         let unit = if grid.unit.is_empty() { String::new() } else { format!(" ({})", grid.unit) };
         let title =

@@ -81,6 +81,33 @@ fn published_tables_stand_beside_stored_runs() {
     assert!(wrong.code == 1 && wrong.errors().contains("dcount"), "{wrong}");
 }
 
+/// The page is XHTML, so that a parser of XML reads all of it.
+#[test]
+fn the_page_has_every_work_with_plots_and_needs_no_network() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/lab.html");
+    lab(&["reproduce", "--stored", "--root", root, "--page", path]).must_succeed();
+    let text = std::fs::read_to_string(path).expect("the page");
+    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+    let page = roxmltree::Document::parse_with_options(&text, options).expect("well-formed");
+    for work in ["orphan", "dcount", "sync", "prealloc", "frsp"] {
+        let section = page.descendants().find(|node| node.attribute("id") == Some(work));
+        let section = section.unwrap_or_else(|| panic!("no section {work}"));
+        let svg = ("http://www.w3.org/2000/svg", "svg");
+        let plots = section.descendants().filter(|n| n.has_tag_name(svg)).count();
+        assert!(plots >= 4, "{work}: {plots} plots");
+        let tables = section.descendants().filter(|n| n.tag_name().name() == "table").count();
+        assert!(tables > plots / 2, "{work}: {tables} tables");
+    }
+    for node in page.descendants() {
+        let name = node.tag_name().name();
+        assert!(!["script", "link", "img", "image", "iframe", "use"].contains(&name), "{name}");
+        let outside = node.attributes().find(|a| ["src", "href"].contains(&a.name()));
+        assert!(outside.is_none(), "{outside:?}");
+    }
+    assert!(!text.contains("url(") && !text.contains("@import"));
+}
+
 #[test]
 fn works_are_measured_quickly_and_the_runs_are_kept() {
     need_root("pairs mount the kernel's ext4 on a loop device");
