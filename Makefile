@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench pages space contention fuzz lab mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench pages space contention fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -80,6 +80,12 @@ space: setup
 	$(TARGET)/release/extant-lab space60t
 	$(TARGET)/release/extant-lab space-claims
 	$(TARGET)/release/extant-lab age
+
+# Instructions of hot operations beside the stored counts; ends with an error beyond the tolerance.
+# To store new ones: INSTRUCTIONS="--json > docs/runs/instructions.json", then `make pages`.
+instructions: setup
+	$(CARGO) build --profile profiling -p extant-lab --features instructions
+	$(TARGET)/profiling/extant-lab instructions $(INSTRUCTIONS)
 
 # One page with plots: published tables of five works, stored runs, and quick ones of this machine.
 LAB_PAGE ?= $(TARGET)/lab.html

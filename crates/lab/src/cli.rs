@@ -3,7 +3,7 @@
 use crate::bench;
 use crate::tables::{dref, inodes, orphan, sync};
 use crate::{
-    age, claims, contention, huge, pages, pairs, prealloc, reproduce, serve, space60t,
+    age, claims, contention, huge, instructions, pages, pairs, prealloc, reproduce, serve, space60t,
 };
 use clap::{Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
@@ -41,6 +41,9 @@ enum Command {
     Sync(sync::Args),
     /// Counts locks and writes of the engine's operations to memory that threads share.
     Contention(contention::Args),
+    /// Counts instructions of the engine's hot operations by callgrind, and compares them with
+    /// stored counts. Needs a program with symbols: `make instructions`.
+    Instructions(instructions::Args),
     /// Writes to a fragmented file system of 60 TiB, beside the allocator of the postings of 2020.
     Space60t(space60t::Args),
     /// Says which other claims of those postings hold. Needs root for the kernel's ext4.
@@ -91,6 +94,7 @@ pub fn main() -> ExitCode {
         Command::Orphan(args) => orphan::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Contention(args) => contention::run(&args),
+        Command::Instructions(args) => instructions::run(&args),
         Command::Space60t(args) => space60t::run(&args),
         Command::SpaceClaims(args) => claims::run(&args),
         Command::Age(args) => age::run(&args),

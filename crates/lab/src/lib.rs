@@ -16,6 +16,7 @@ pub mod cli;
 pub mod contention;
 mod grid;
 pub mod huge;
+mod instructions;
 mod interval;
 pub mod jobs;
 pub mod machine;

@@ -106,6 +106,8 @@ fn panicked() -> io::Error {
     io::Error::other("a thread panicked")
 }
 
+/// Not inlined: `instructions` has callgrind count inside it.
+#[inline(never)]
 fn until_limit(limit: Limit, op: impl Fn(u64) -> io::Result<()>) -> io::Result<u64> {
     let start = Instant::now();
     let mut n = 0;

@@ -9,7 +9,7 @@ use crate::interval::Interval;
 use crate::pairs::{Row as Pairs, THREADS};
 use crate::space60t::SpaceResults;
 use crate::stored::{Results, Run, Store};
-use crate::{age, claims, prealloc, reproduce};
+use crate::{age, claims, instructions, prealloc, reproduce};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -45,7 +45,7 @@ impl Table {
     }
 }
 
-const TABLES: [Table; 15] = [
+const TABLES: [Table; 16] = [
     Table { page: "README.md", name: "pairs in short", run: "pairs", form: short },
     Table::all("pairs", pairs),
     Table::all("dref", whole::<Vec<Grid>>),
@@ -56,6 +56,7 @@ const TABLES: [Table; 15] = [
     Table::all("space60t", whole::<SpaceResults>),
     Table::all("space-claims", whole::<Vec<claims::Claim>>),
     Table::all("age", whole::<Vec<age::Row>>),
+    Table::all("instructions", whole::<Vec<instructions::Count>>),
     Table::work("reproduce orphan", "orphan"),
     Table::work("reproduce dcount", "dcount"),
     Table::work("reproduce sync", "sync"),
