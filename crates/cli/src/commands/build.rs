@@ -5,7 +5,7 @@ use crate::build::size::SizeArgs;
 use crate::build::source::Source;
 use crate::context::Context;
 use crate::copy::output::Output;
-use crate::copy::owner::{Owner, parse_owner};
+use crate::copy::owner::{IdMap, Owner, parse_owner};
 use crate::failure::{At, Failure, Result};
 use crate::json;
 use crate::layout::{LayoutArgs, epoch};
@@ -49,6 +49,14 @@ pub struct Args {
     /// Owner of all files, as numbers
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     owner: Option<Owner>,
+    /// Map owners of files and in ACLs: COUNT numbers from FROM on become those from TO on
+    #[arg(long, value_name = "FROM:TO[:COUNT]", value_parser = IdMap::parse)]
+    #[arg(conflicts_with = "owner")]
+    map_uid: Vec<IdMap>,
+    /// Map groups likewise
+    #[arg(long, value_name = "FROM:TO[:COUNT]", value_parser = IdMap::parse)]
+    #[arg(conflicts_with = "owner")]
+    map_gid: Vec<IdMap>,
     /// Leave out entries by a pattern with * and ?: of a name, or of a whole path if it has a /
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<OsString>,
@@ -121,6 +129,11 @@ impl Args {
         exclude(&mut loader, &scan.exclude)?;
         if let Some(Owner { uid, gid }) = self.owner {
             tree.set_owners(uid, gid);
+        }
+        if !(self.map_uid.is_empty() && self.map_gid.is_empty()) {
+            let maps = [&self.map_uid, &self.map_gid];
+            let [uid, gid] = maps.map(|maps| |id| IdMap::apply(maps, id));
+            tree.map_owners(uid, gid).map_err(Failure::new)?;
         }
         if let Some(epoch) = epoch {
             tree.limit_times(epoch);

@@ -303,6 +303,37 @@ fn the_output_is_no_part_of_its_source() {
     as_user(&home, Fuse::Root, script).must_succeed();
 }
 
+#[test]
+fn owners_are_mapped_in_inodes_and_lists() {
+    let scratch = Scratch::new();
+    let (top, image) = (scratch.dir("top"), scratch.join("image"));
+    let script = "echo x >f; chown 3:4 f; setfacl -m u:5:r,u:70:w,g:6:x f; mkdir d; chown 9:70 d
+        setfacl -d -m g:9:rx d; chown 0:0 .";
+    run("sh", &["-euc", &format!("cd {}; {script}", top.display())]).must_succeed();
+    let maps = args!["--map-uid", "0:100000:10", "--map-gid", "70:7", "--map-gid", "6:60:4"];
+    done(&[&args!["build", &image, &top][..], &maps].concat());
+    e2fsck::check(&image).assert_clean();
+    let mount = Mount::new(&image, "ro");
+    let call = format!("cd {}; stat -c %n:%u:%g . f d; getfacl -n f d", mount.path().display());
+    let found = run("sh", &["-euc", &call]).must_succeed().text();
+    mount.unmount();
+    for line in [
+        ".:100000:0",
+        "f:100003:4",
+        "d:100009:7",
+        "user:100005:r--",
+        "user:70:-w-",
+        "group:60:--x",
+        "default:group:63:r-x",
+    ] {
+        assert!(found.lines().any(|found| found.starts_with(line)), "{line}: {found}");
+    }
+    let both = args!["build", &image, &top, "--map-uid", "5:70"];
+    refused(&both, 1, "the same number");
+    refused(&args!["build", &image, &top, "--map-uid", "5"], 2, "FROM:TO");
+    refused(&args!["build", &image, &top, "--map-gid", "5:6", "--owner", "0:0"], 2, "--owner");
+}
+
 /// An image made of another one has its tree, also with other blocks, and in its own place.
 #[test]
 fn an_image_is_a_source() {

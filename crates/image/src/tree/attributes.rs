@@ -1,7 +1,7 @@
 //! Attributes of nodes: mode, owner, times, extended attributes.
 
 use super::NodeId;
-use extant_format::acl::Acl;
+use extant_format::acl::{Acl, AclEntry, Tag};
 use extant_format::xattr::{NameIndex, XATTR_NAME_MAX, XATTR_VALUE_MAX, split_name};
 use extant_format::{Printable, Timestamp};
 use std::collections::HashMap;
@@ -87,6 +87,27 @@ impl XattrSets {
         Ok(XattrSetId(number))
     }
 
+    /// Maps the subjects of all access control lists; `Err` has the cause.
+    pub(super) fn map_lists(&mut self, map: impl Fn(Tag) -> Tag) -> Result<(), String> {
+        for set in &mut self.sets {
+            let mut mapped = set.to_vec();
+            for xattr in mapped.iter_mut().filter(|xattr| is_list(xattr.index)) {
+                let list = Acl::from_disk(&xattr.value).map_err(|error| error.to_string())?;
+                let entries = list.entries().iter();
+                let entries = entries.map(|entry| AclEntry { tag: map(entry.tag), ..*entry });
+                let list = Acl::new(entries.collect()).map_err(
+                    |_| "two users or two groups of an access control list get the same number",
+                )?;
+                xattr.value = list.to_disk();
+            }
+            *set = mapped.into();
+        }
+        // Of sets that became equal the last one is found.
+        let numbers = self.sets.iter().zip(1..);
+        self.numbers = numbers.map(|(set, number)| (set.clone(), XattrSetId(number))).collect();
+        Ok(())
+    }
+
     /// Returns the number of sets, the empty one included.
     pub(super) fn len(&self) -> usize {
         self.sets.len() + 1
@@ -97,6 +118,11 @@ impl XattrSets {
         let index = (id.0 as usize).checked_sub(1);
         index.and_then(|index| self.sets.get(index)).map_or(&[], |set| set)
     }
+}
+
+/// Returns whether attributes with this prefix are access control lists.
+fn is_list(index: u8) -> bool {
+    [NameIndex::POSIX_ACL_ACCESS, NameIndex::POSIX_ACL_DEFAULT].contains(&index)
 }
 
 /// Converts an attribute to the form of the disk. An access control list that the mode expresses
@@ -116,8 +142,7 @@ fn convert(full: &[u8], value: &[u8]) -> Result<Option<Xattr>, String> {
              255 and 65536 are the most, without NUL in the name"
         ));
     }
-    let is_acl = [NameIndex::POSIX_ACL_ACCESS, NameIndex::POSIX_ACL_DEFAULT].contains(&index);
-    if !is_acl {
+    if !is_list(index) {
         return Ok(Some(Xattr { index, name: rest.to_vec(), value: value.to_vec() }));
     }
     let acl =

@@ -33,6 +33,7 @@ pub(crate) use attributes::{Xattr, XattrSetId};
 pub(crate) use content::StoredContent;
 use entries::Entries;
 pub(crate) use entries::EntryId;
+use extant_format::acl::Tag;
 use extant_format::inode::{LINK_MAX, can_store_rdev};
 use extant_format::types::MODE_PERM_MASK;
 use extant_format::{FileType, Printable, Timestamp};
@@ -263,6 +264,24 @@ impl Tree {
         for node in &mut self.nodes {
             (node.uid, node.gid) = (uid, gid);
         }
+    }
+
+    /// Maps the owners and groups of all nodes, also those in access control lists.
+    ///
+    /// # Errors
+    /// [`Error::Entry`](crate::Error::Entry) for an access control list in which two users or two
+    /// groups become one.
+    pub fn map_owners(&mut self, uid: impl Fn(u32) -> u32, gid: impl Fn(u32) -> u32) -> Result<()> {
+        let mapped = self.xattrs.map_lists(|tag| match tag {
+            Tag::User(id) => Tag::User(uid(id)),
+            Tag::Group(id) => Tag::Group(gid(id)),
+            other => other,
+        });
+        mapped.map_err(|cause| Error::entry(b"", cause))?;
+        for node in &mut self.nodes {
+            (node.uid, node.gid) = (uid(node.uid), gid(node.gid));
+        }
+        Ok(())
     }
 
     /// Replaces later times by `latest`.
