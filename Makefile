@@ -83,7 +83,8 @@ space: setup
 
 # Instructions of hot operations beside the stored counts; ends with an error beyond the tolerance.
 # To store new ones: INSTRUCTIONS="--json > docs/runs/instructions.json", then `make pages`.
-instructions: setup
+instructions:
+	@scripts/setup.sh instructions
 	$(CARGO) build --profile profiling -p extant-lab --features instructions
 	$(TARGET)/profiling/extant-lab instructions $(INSTRUCTIONS)
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the tools that tests and the demonstration call and that are missing. With `packages` it
-# installs those that try packages, too.
+# Installs the tools that tests and the demonstration call and that are missing. With `packages` or
+# `instructions` it installs those of these targets, too.
 set -eu
 
 missing=""
@@ -75,6 +75,8 @@ if [ "${1:-}" = packages ]; then
     need zsh zsh
     need fish fish
 fi
+
+[ "${1:-}" = instructions ] && need valgrind valgrind
 
 if ! command -v cargo >/dev/null 2>&1; then
     echo "setup: cargo is missing: install Rust 1.95 or later with rustup (https://rustup.rs)" >&2
