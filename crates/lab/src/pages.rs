@@ -7,11 +7,11 @@
 use crate::grid::Grid;
 use crate::interval::Interval;
 use crate::pairs::{Row as Pairs, THREADS};
+use crate::sheet::Sheet;
 use crate::space60t::SpaceResults;
 use crate::stored::{Results, Run, Store};
 use crate::{age, claims, instructions, prealloc, reproduce};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
 
@@ -120,7 +120,7 @@ fn whole<T: Results>(store: &Store, name: &str) -> io::Result<String> {
 }
 
 fn tables(results: &impl Results) -> String {
-    let tables: String = results.sheets().iter().map(crate::sheet::Sheet::markdown).collect();
+    let tables: String = results.sheets().iter().map(Sheet::markdown).collect();
     tables.trim_end().to_owned() + "\n"
 }
 
@@ -137,38 +137,42 @@ fn origin<T>(Run { machine, command, .. }: &Run<T>) -> String {
 fn pairs(store: &Store, name: &str) -> io::Result<String> {
     let run: Run<Vec<Pairs>> = store.read(name)?;
     let rows = &run.results;
-    let mut out = origin(&run) + "\n";
-    out += &head(&["row", "1 thread", "2", "4", "16"]);
-    for (name, cells) in by_name(rows) {
-        line(&mut out, name, THREADS.map(|threads| cells.get(&threads).copied().flatten()));
-    }
-    out += "\n";
+    let mut sheet = Sheet::new("", ["row", "1 thread", "2", "4", "16"]);
+    by_name(rows).iter().for_each(|(name, cells)| sheet.row(line(name, cells, |i| i.to_string())));
     for row in rows.iter().filter(|row| !THREADS.contains(&row.threads)) {
         let ratio = row.ratio().map_or("-".into(), |ratio| ratio.to_string());
-        let _ = writeln!(out, "- {}: {ratio}", row.name);
+        sheet.notes.push(format!("{}: {ratio}", row.name));
     }
-    for sheet in rows.sheets() {
-        let _ = writeln!(out, "- {}", sheet.title);
-        sheet.notes.iter().for_each(|note| out += &format!("- {note}\n"));
+    for verdicts in rows.sheets() {
+        sheet.notes.push(verdicts.title);
+        sheet.notes.extend(verdicts.notes);
     }
-    Ok(out)
+    Ok(format!("{}\n{}\n", origin(&run), sheet.lines().trim_end()))
 }
 
 /// Some rows of `pairs`, means alone.
 fn short(store: &Store, name: &str) -> io::Result<String> {
     let run: Run<Vec<Pairs>> = store.read(name)?;
-    let mut out = head(&["operation, both in memory", "1 thread", "2", "4", "16"]);
+    let mut sheet = Sheet::new("", ["operation, both in memory", "1 thread", "2", "4", "16"]);
     let all = by_name(&run.results);
     for (name, cells) in all.iter().filter(|(name, _)| SHORT.contains(name)) {
-        let mean = |threads| cells.get(&threads).copied().flatten().map(|i: Interval| i.mean);
-        line(&mut out, name, THREADS.map(|threads| mean(threads).map(|mean| format!("{mean:.1}"))));
+        sheet.row(line(name, cells, |ratio| format!("{:.1}", ratio.mean)));
     }
-    Ok(out)
+    Ok(sheet.lines().trim_end().to_owned() + "\n")
+}
+
+/// Ratios of a row by threads.
+type Cells = BTreeMap<usize, Option<Interval>>;
+
+/// Returns the cells of a row.
+fn line(name: &str, cells: &Cells, show: impl Fn(Interval) -> String) -> Vec<String> {
+    let cell = |threads| cells.get(&threads).copied().flatten().map_or("-".into(), &show);
+    [name.to_owned()].into_iter().chain(THREADS.map(cell)).collect()
 }
 
 /// Ratios by row in the order of the run, and by threads; rows with other numbers are left out.
-fn by_name(rows: &[Pairs]) -> Vec<(&str, BTreeMap<usize, Option<Interval>>)> {
-    let mut named: Vec<(&str, BTreeMap<_, _>)> = Vec::new();
+fn by_name(rows: &[Pairs]) -> Vec<(&str, Cells)> {
+    let mut named: Vec<(&str, Cells)> = Vec::new();
     for row in rows.iter().filter(|row| THREADS.contains(&row.threads)) {
         if named.last().is_none_or(|(name, _)| *name != row.name) {
             named.push((&row.name, BTreeMap::new()));
@@ -178,15 +182,6 @@ fn by_name(rows: &[Pairs]) -> Vec<(&str, BTreeMap<usize, Option<Interval>>)> {
         }
     }
     named
-}
-
-fn head(titles: &[&str]) -> String {
-    format!("| {} |\n|{}\n", titles.join(" | "), " --- |".repeat(titles.len()))
-}
-
-fn line<T: std::fmt::Display>(out: &mut String, name: &str, cells: [Option<T>; THREADS.len()]) {
-    let shown = cells.map(|cell| cell.map_or("-".into(), |cell| cell.to_string()));
-    let _ = writeln!(out, "| {name} | {} |", shown.join(" | "));
 }
 
 #[cfg(test)]

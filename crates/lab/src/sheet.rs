@@ -75,10 +75,15 @@ impl Sheet {
         out
     }
 
-    /// Returns the table in Markdown.
+    /// Returns the table in Markdown, below its title.
     pub fn markdown(&self) -> String {
+        format!("*{}*\n\n{}", self.title, self.lines())
+    }
+
+    /// Returns the table in Markdown without its title.
+    pub fn lines(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-        let mut out = format!("*{}*\n\n", self.title);
+        let mut out = String::new();
         if !self.rows.is_empty() {
             out += &line(&self.head);
             out += &format!("|{}\n", " --- |".repeat(self.head.len()));
