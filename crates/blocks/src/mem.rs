@@ -11,9 +11,9 @@ use extant_sync::{Level, RwLock};
 use std::io;
 use std::ops::Range;
 
-const CHUNK: u64 = 1 << 18;
+const CHUNK: u64 = 1 << 16;
 
-/// A device in memory. Pages of memory come from the system at their first write.
+/// A device in memory. Parts that were never written take no memory.
 #[derive(Debug)]
 pub struct MemDevice {
     name: String,
@@ -22,7 +22,38 @@ pub struct MemDevice {
 
 struct Body {
     len: u64,
-    chunks: Vec<RwLock<Vec<u8>>>,
+    chunks: Vec<RwLock<Chunk>>,
+}
+
+/// The bytes of a chunk: [`CHUNK`] of them, also in the last one, or none while all are zeroes.
+#[derive(Default)]
+struct Chunk(Vec<u8>);
+
+impl Chunk {
+    fn read(&self, within: Range<usize>, buf: &mut [u8]) {
+        match self.0.get(within) {
+            Some(bytes) => buf.copy_from_slice(bytes),
+            None => buf.fill(0),
+        }
+    }
+
+    fn write(&mut self, within: Range<usize>, data: &[u8]) {
+        if self.0.is_empty() {
+            self.0 = vec![0; CHUNK as usize];
+        }
+        self.0[within].copy_from_slice(data);
+    }
+
+    fn zero_from(&mut self, at: usize) {
+        if let Some(rest) = self.0.get_mut(at..) {
+            rest.fill(0);
+        }
+    }
+}
+
+fn is_zero(data: &[u8]) -> bool {
+    const ZEROES: [u8; 4096] = [0; 4096];
+    data.chunks(ZEROES.len()).all(|part| *part == ZEROES[..part.len()])
 }
 
 impl std::fmt::Debug for Body {
@@ -43,7 +74,10 @@ impl MemDevice {
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let device = MemDevice::new(bytes.len() as u64);
         device.body.read().each_chunk(0, bytes.len(), |chunk, within, of_buffer| {
-            chunk.write_nested()[within].copy_from_slice(&bytes[of_buffer]);
+            let data = &bytes[of_buffer];
+            if !is_zero(data) {
+                chunk.write_nested().write(within, data);
+            }
         });
         device
     }
@@ -51,8 +85,12 @@ impl MemDevice {
     /// Returns a copy of all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let body = self.body.read();
-        let mut bytes = Vec::with_capacity(body.len as usize);
-        body.chunks.iter().for_each(|chunk| bytes.extend_from_slice(&chunk.read_nested()));
+        let mut bytes = vec![0; body.len as usize];
+        body.each_chunk(0, bytes.len(), |chunk, within, of_buffer| {
+            if let Some(data) = chunk.read_nested().0.get(within) {
+                bytes[of_buffer].copy_from_slice(data);
+            }
+        });
         bytes
     }
 
@@ -63,17 +101,14 @@ impl MemDevice {
 
 impl Body {
     fn set_len(&mut self, len: u64) {
-        let whole = len.div_ceil(CHUNK);
-        self.chunks.truncate(whole as usize);
-        if let Some(last) = self.chunks.last_mut() {
-            last.get_mut().resize(CHUNK as usize, 0);
+        let whole = len.div_ceil(CHUNK) as usize;
+        self.chunks.truncate(whole);
+        // Bytes behind the end are zeroes.
+        let kept = (len % CHUNK) as usize;
+        if len < self.len && kept > 0 {
+            self.chunks.last_mut().expect("the last chunk is kept").get_mut().zero_from(kept);
         }
-        while (self.chunks.len() as u64) < whole {
-            self.chunks.push(RwLock::new(Level::Device, vec![0; CHUNK as usize]));
-        }
-        if let Some(last) = self.chunks.last_mut() {
-            last.get_mut().truncate((len - (whole - 1) * CHUNK) as usize);
-        }
+        self.chunks.resize_with(whole, || RwLock::new(Level::Device, Chunk::default()));
         self.len = len;
     }
 
@@ -83,7 +118,7 @@ impl Body {
         &self,
         offset: u64,
         len: usize,
-        mut f: impl FnMut(&RwLock<Vec<u8>>, Range<usize>, Range<usize>),
+        mut f: impl FnMut(&RwLock<Chunk>, Range<usize>, Range<usize>),
     ) {
         let mut done = 0;
         while done < len {
@@ -109,7 +144,7 @@ impl BlockDevice for MemDevice {
         let body = self.body.read();
         self.check(&body, Op::Read, offset, buf.len() as u64)?;
         body.each_chunk(offset, buf.len(), |chunk, within, of_buffer| {
-            buf[of_buffer].copy_from_slice(&chunk.read_nested()[within]);
+            chunk.read_nested().read(within, &mut buf[of_buffer]);
         });
         Ok(())
     }
@@ -118,7 +153,7 @@ impl BlockDevice for MemDevice {
         let body = self.body.read();
         self.check(&body, Op::Write, offset, data.len() as u64)?;
         body.each_chunk(offset, data.len(), |chunk, within, of_buffer| {
-            chunk.write_nested()[within].copy_from_slice(&data[of_buffer]);
+            chunk.write_nested().write(within, &data[of_buffer]);
         });
         Ok(())
     }
@@ -129,6 +164,16 @@ impl BlockDevice for MemDevice {
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check(&self.body.read(), Op::Discard, offset, len)
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        let body = self.body.read();
+        let at = |nr: usize| nr as u64 * CHUNK;
+        let mut used = (0..body.chunks.len())
+            .skip((offset / CHUNK) as usize)
+            .filter(|nr| !body.chunks[*nr].read_nested().0.is_empty());
+        let first = used.next();
+        Ok(first.map(|nr| at(nr).max(offset)..at(nr + 1).min(body.len)))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -151,6 +196,21 @@ mod tests {
         assert_eq!(back, data);
         assert!(device.write_all_at(&[0; 8], 3 * CHUNK).is_err());
         assert!(device.read_exact_at(&mut [0; 1], u64::MAX).is_err());
+    }
+
+    #[test]
+    fn zeroes_take_no_memory() {
+        let mut bytes = vec![0; 4 * CHUNK as usize + 9];
+        bytes[2 * CHUNK as usize + 100] = 1;
+        let device = MemDevice::from_bytes(&bytes);
+        assert_eq!(device.to_vec(), bytes);
+        let data = |offset| device.next_data(offset).unwrap();
+        assert_eq!(data(0), Some(2 * CHUNK..3 * CHUNK));
+        assert_eq!(data(2 * CHUNK + 5), Some(2 * CHUNK + 5..3 * CHUNK));
+        assert_eq!(data(3 * CHUNK), None);
+        device.write_all_at(&[7], 4 * CHUNK).unwrap();
+        assert_eq!(data(3 * CHUNK), Some(4 * CHUNK..4 * CHUNK + 9));
+        assert_eq!(data(5 * CHUNK), None);
     }
 
     #[test]
