@@ -8,7 +8,7 @@
 //! The judgement is automatic: dropping a [`Scratch`](crate::Scratch) judges all images in it that
 //! were written to.
 
-use crate::dumpe2fs;
+use crate::dumpe2fs::{self, Dump};
 use crate::fsck::{self, Verdict};
 use crate::kernel::Mount;
 use crate::tree::Manifest;
@@ -40,7 +40,10 @@ pub const BEYOND_THE_KERNEL: [(Sign, &str); 3] = [
 /// Returns the reason why the kernel cannot read an image, if any.
 #[track_caller]
 pub fn beyond_the_kernel(image: &Path) -> Option<&'static str> {
-    let header = dumpe2fs::header(image);
+    beyond(&dumpe2fs::header(image))
+}
+
+fn beyond(header: &Dump) -> Option<&'static str> {
     let features = header.features();
     let shows = |sign: &Sign| match sign {
         Sign::Feature(name) => features.contains(*name),
@@ -61,37 +64,42 @@ fn is_known(sign: &Sign) -> bool {
 /// Judges an image as it is, and changes nothing: one that needs its log replayed is not clean.
 #[track_caller]
 pub fn judge(image: &Path) -> Verdict {
-    judge_after(image, fsck::check_by_all(image, &[]))
+    match fsck::check_by_all(image, &[]) {
+        Verdict::Clean => judge_trees(image, &dumpe2fs::header(image)),
+        complaints => complaints,
+    }
 }
 
 #[track_caller]
-fn judge_after(image: &Path, checked: Verdict) -> Verdict {
-    match checked {
-        Verdict::Clean => compare_trees(image, image)
-            .map_or_else(|line| Verdict::Complaints(vec![line]), Verdict::of),
-        complaints => complaints,
+fn judge_trees(image: &Path, header: &Dump) -> Verdict {
+    if beyond(header).is_some() {
+        return Verdict::Clean;
     }
+    compare_trees(image, image).map_or_else(|line| Verdict::Complaints(vec![line]), Verdict::of)
 }
 
 /// Judges an image at the end of its use: recovers it first if its log needs replay.
 #[track_caller]
 pub fn judge_at_last(image: &Path) -> Verdict {
     // For images of both writers: the kernel leaves extent trees higher than necessary.
-    let judge =
-        |image| judge_after(image, fsck::check_by_all(image, &["-E", "no_optimize_extents"]));
-    if !needs_recovery(image) {
-        return judge(image);
+    let header = dumpe2fs::header(image);
+    let judge = || match fsck::check_by_all(image, &["-E", "no_optimize_extents"]) {
+        Verdict::Clean => judge_trees(image, &header),
+        complaints => complaints,
+    };
+    if !needs_recovery(&header) {
+        return judge();
     }
     let held = match read_by_extant(image) {
         Ok(held) => held,
         Err(why) => return Verdict::Complaints(vec![format!("before recovery: {why}")]),
     };
-    let verdict = match recover(image) {
-        Verdict::Clean => judge(image),
+    let verdict = match recover(image, &header) {
+        Verdict::Clean => judge(),
         complaints => complaints,
     };
     match (verdict, read_by_extant(image)) {
-        (Verdict::Clean, Ok(now)) => Verdict::of(differences(image, held, now)),
+        (Verdict::Clean, Ok(now)) => Verdict::of(differences(&header, held, now)),
         (Verdict::Clean, Err(why)) => Verdict::Complaints(vec![format!("after recovery: {why}")]),
         (complaints, _) => complaints,
     }
@@ -99,8 +107,8 @@ pub fn judge_at_last(image: &Path) -> Verdict {
 
 /// Compares the trees before and after recovery. The replay of a name of a fast commit changes the
 /// directory, and thus its times.
-fn differences(image: &Path, before: Manifest, after: Manifest) -> Vec<String> {
-    if dumpe2fs::header(image).features().contains("fast_commit") {
+fn differences(header: &Dump, before: Manifest, after: Manifest) -> Vec<String> {
+    if header.features().contains("fast_commit") {
         before.without_directory_times().diff(&after.without_directory_times())
     } else {
         before.diff(&after)
@@ -109,8 +117,8 @@ fn differences(image: &Path, before: Manifest, after: Manifest) -> Vec<String> {
 
 /// Recovers an image by `e2fsck`. Fast commits are recovered by Extant, since `e2fsck` 1.47.0
 /// replays only the simplest.
-fn recover(image: &Path) -> Verdict {
-    if !dumpe2fs::header(image).features().contains("fast_commit") {
+fn recover(image: &Path, header: &Dump) -> Verdict {
+    if !header.features().contains("fast_commit") {
         return fsck::recover_and(image, |image| fsck::check_with(image, &[]));
     }
     let recovered = Fs::open(image, &OpenOptions::new().memory(64 << 20)).and_then(Fs::unmount);
@@ -122,8 +130,7 @@ fn recover(image: &Path) -> Verdict {
 
 /// Returns whether the superblock requires recovery: a log to replay, orphans to free, or a
 /// recorded error, which only a check with write access may clear.
-fn needs_recovery(image: &Path) -> bool {
-    let header = dumpe2fs::header(image);
+fn needs_recovery(header: &Dump) -> bool {
     let features = header.features();
     let orphans =
         features.contains("orphan_present") || header.values.contains_key("First orphan inode");
@@ -148,9 +155,6 @@ fn read_by_extant(image: &Path) -> Result<Manifest, String> {
 /// `theirs`.
 #[track_caller]
 fn compare_trees(ours: &Path, theirs: &Path) -> Result<Vec<String>, String> {
-    if beyond_the_kernel(theirs).is_some() {
-        return Ok(Vec::new());
-    }
     let held = read_by_extant(ours)?;
     let mount = Mount::try_new(theirs, "ro,noload")?;
     let walked = Manifest::walk(mount.path());

@@ -1,9 +1,12 @@
 //! The kernel's own ext4 over a loop device: the strongest oracle.
 
 use crate::tool::{arg, need_root, run};
-use std::ffi::OsString;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Enables FUSE over io_uring in the kernel; it is disabled by default.
@@ -93,15 +96,14 @@ impl Mount {
         let directory = directory.map_err(|e| format!("no directory to mount on: {e}"))?;
         let point = directory.path().join("mnt");
         std::fs::create_dir(&point).map_err(|e| format!("{}: {e}", point.display()))?;
-        let mut args: Vec<OsString> = vec!["-t".into(), "ext4".into()];
-        if !options.is_empty() {
-            args.extend(["-o".into(), options.into()]);
-        }
-        args.extend([arg(device.device()), arg(&point)]);
-        let printed = run("mount", &args);
-        if printed.code != 0 {
-            return Err(printed.to_string());
-        }
+        let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+        let of_ext4: Vec<_> =
+            options.split(',').filter(|option| !matches!(*option, "ro" | "rw" | "")).collect();
+        let of_ext4 = CString::new(of_ext4.join(",")).map_err(|e| e.to_string())?;
+        // By the system call, since many tests mount many images.
+        mount(device.device(), &point, "ext4", flags, &*of_ext4).map_err(|e| {
+            format!("the kernel refuses to mount {} with {options:?}: {e}", image.display())
+        })?;
         Ok(Self { directory, point, mounted: true, device })
     }
 
@@ -146,16 +148,27 @@ impl Mount {
     }
 
     fn release(&mut self) -> Result<(), String> {
-        if std::mem::take(&mut self.mounted) {
-            let printed = run("umount", &[arg(&self.point)]);
-            if printed.code != 0 {
-                run("umount", &["--lazy".into(), arg(&self.point)]);
-                return Err(printed.to_string());
-            }
+        if std::mem::take(&mut self.mounted)
+            && let Err(e) = unmount_patiently(&self.point)
+        {
+            let lazily = unmount(&self.point, UnmountFlags::DETACH);
+            return Err(format!("umount {}: {e}, lazily: {lazily:?}", self.point.display()));
         }
         self.device.detach();
         Ok(())
     }
+}
+
+/// Unmounts. Other threads' children have copies of the descriptors of files in it, for the moment
+/// between fork and exec.
+fn unmount_patiently(point: &Path) -> rustix::io::Result<()> {
+    for _ in 0..100 {
+        match unmount(point, UnmountFlags::empty()) {
+            Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(2)),
+            ended => return ended,
+        }
+    }
+    unmount(point, UnmountFlags::empty())
 }
 
 impl Drop for Mount {

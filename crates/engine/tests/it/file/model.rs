@@ -165,6 +165,9 @@ fn check_seek(file: &File, expected: &[u8]) {
 
 #[track_caller]
 pub fn assert_same(found: &[u8], expected: &[u8], what: &str) {
+    if found == expected {
+        return;
+    }
     assert_eq!(found.len(), expected.len(), "{what}: length");
     if let Some(at) = found.iter().zip(expected).position(|(a, b)| a != b) {
         let same = found[at..].iter().zip(&expected[at..]).position(|(a, b)| a == b);
