@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 extant=$(realpath "${1:-$(scripts/target.sh)/debug/extant}")
 tools=$(realpath -m .cache/tools/bin)
 expected=$(realpath tests/pjdfstest-expected.txt)
-operations=${EXTANT_FSX_OPERATIONS:-3000}
+operations=${EXTANT_FSX_OPERATIONS:-1500}
 seeds=${EXTANT_FSX_SEEDS:-"1 2"}
 several=${EXTANT_SUITE_WORKERS:-"2 8"}
 

@@ -7,7 +7,7 @@
 #   scripts/fuzz.sh seeds                         makes inputs to begin with
 #   scripts/fuzz.sh run quick|sanitized SECONDS TARGET...
 #                                                 runs them one after the other, and adds their figures to the file FIGURES
-#   scripts/fuzz.sh short                         all of it, for a minute: part of `make test`
+#   scripts/fuzz.sh short                         all of it, for half a minute: part of `make test`
 #
 # Inputs that reach something new are kept in target/fuzz/corpus, those that break something in
 # target/fuzz/found; FUZZ_TO is another folder than target/fuzz. FUZZ_BINARIES is the prefix of
@@ -88,7 +88,7 @@ case ${1:-} in
         export FUZZ_SEED=1 E2FSPROGS_FAKE_TIME=1750000000
         seeds
         # The targets run beside each other, since each has one busy thread.
-        for turn in "600000 40 parsers" "25000 40 journal" "1000 60 image"; do
+        for turn in "300000 20 parsers" "12000 20 journal" "500 30 image"; do
             read -r runs seconds target <<< "$turn"
             FUZZ_RUNS=$runs all quick "$seconds" "$target" &
         done
