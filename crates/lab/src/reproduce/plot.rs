@@ -41,6 +41,8 @@ pub fn lines(unit: &str, key: &str, series: &[Series]) -> io::Result<String> {
         let points = || series.iter().flat_map(|(_, points)| points);
         let xs = around(points().map(|(x, _)| x.log2()));
         let ys = around(points().flat_map(|(_, values)| values.map(f64::log10)));
+        // The names of the lines are above them.
+        let ys = ys.start..ys.end + (ys.end - ys.start) * 0.3;
         let mut chart = ChartBuilder::on(area)
             .margin(10)
             .x_label_area_size(40)
