@@ -105,8 +105,11 @@ impl Body {
         self.chunks.truncate(whole);
         // Bytes behind the end are zeroes.
         let kept = (len % CHUNK) as usize;
-        if len < self.len && kept > 0 {
-            self.chunks.last_mut().expect("the last chunk is kept").get_mut().zero_from(kept);
+        if len < self.len
+            && kept > 0
+            && let Some(last) = self.chunks.last_mut()
+        {
+            last.get_mut().zero_from(kept);
         }
         self.chunks.resize_with(whole, || RwLock::new(Level::Device, Chunk::default()));
         self.len = len;
