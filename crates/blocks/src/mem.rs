@@ -176,7 +176,8 @@ impl BlockDevice for MemDevice {
             .skip((offset / CHUNK) as usize)
             .filter(|nr| !body.chunks[*nr].read_nested().0.is_empty());
         let first = used.next();
-        Ok(first.map(|nr| at(nr).max(offset)..at(nr + 1).min(body.len)))
+        let range = first.map(|nr| at(nr).max(offset)..at(nr + 1).min(body.len));
+        Ok(range.filter(|range| !range.is_empty()))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -213,6 +214,7 @@ mod tests {
         assert_eq!(data(3 * CHUNK), None);
         device.write_all_at(&[7], 4 * CHUNK).unwrap();
         assert_eq!(data(3 * CHUNK), Some(4 * CHUNK..4 * CHUNK + 9));
+        assert_eq!(data(4 * CHUNK + 9), None);
         assert_eq!(data(5 * CHUNK), None);
     }
 
