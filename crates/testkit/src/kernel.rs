@@ -1,12 +1,12 @@
 //! The kernel's own ext4 over a loop device: the strongest oracle.
 
-use crate::tool::{arg, need_root, run};
+use crate::tool::{PATIENCE, arg, need_root, run};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Enables FUSE over io_uring in the kernel; it is disabled by default.
@@ -159,16 +159,17 @@ impl Mount {
     }
 }
 
-/// Unmounts. Other threads' children have copies of the descriptors of files in it, for the moment
-/// between fork and exec.
+/// Unmounts, within [`PATIENCE`].
 fn unmount_patiently(point: &Path) -> rustix::io::Result<()> {
-    for _ in 0..100 {
+    let until = Instant::now() + PATIENCE;
+    loop {
         match unmount(point, UnmountFlags::empty()) {
-            Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(2)),
+            Err(Errno::BUSY) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
             ended => return ended,
         }
     }
-    unmount(point, UnmountFlags::empty())
 }
 
 impl Drop for Mount {

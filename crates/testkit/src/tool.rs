@@ -139,7 +139,7 @@ pub fn run_with_env<A: AsRef<OsStr>>(tool: &str, args: &[A], env: &[(&str, &str)
 /// The time that an unmount may find its target busy before that counts as a failure. A child
 /// process of another test holds copies of all descriptors between fork and exec, which may last
 /// long on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns whether `tool` is umount(8) or one of its helpers.
 fn is_unmount(tool: &str) -> bool {
