@@ -172,10 +172,9 @@ impl BlockDevice for MemDevice {
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         let body = self.body.read();
         let at = |nr: usize| nr as u64 * CHUNK;
-        let mut used = (0..body.chunks.len())
+        let first = (0..body.chunks.len())
             .skip((offset / CHUNK) as usize)
-            .filter(|nr| !body.chunks[*nr].read_nested().0.is_empty());
-        let first = used.next();
+            .find(|nr| !body.chunks[*nr].read_nested().0.is_empty());
         let range = first.map(|nr| at(nr).max(offset)..at(nr + 1).min(body.len));
         Ok(range.filter(|range| !range.is_empty()))
     }

@@ -81,8 +81,8 @@ fn judge_trees(image: &Path, header: &Dump) -> Verdict {
 /// Judges an image at the end of its use: recovers it first if its log needs replay.
 #[track_caller]
 pub fn judge_at_last(image: &Path) -> Verdict {
-    // For images of both writers: the kernel leaves extent trees higher than necessary.
     let header = dumpe2fs::header(image);
+    // For images of both writers: the kernel leaves extent trees higher than necessary.
     let judge = || match fsck::check_by_all(image, &["-E", "no_optimize_extents"]) {
         Verdict::Clean => judge_trees(image, &header),
         complaints => complaints,
