@@ -5,9 +5,10 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
 # Many tests wait for devices, mounts and other programs: twice as many threads as processors.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
-# A tree without incremental builds compiles everything once, which is quicker without them and in
-# few units.
-[ -d "$(scripts/target.sh)/debug/incremental" ] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=4
+# A tree without incremental builds compiles everything once, which is quicker without them, in few
+# units and without tables of lines.
+[ -d "$(scripts/target.sh)/debug/incremental" ] ||
+    export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=4 CARGO_PROFILE_DEV_DEBUG=0
 
 # Downloads happen here, not within tests.
 cargo fetch --locked --quiet

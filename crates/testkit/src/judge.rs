@@ -1,7 +1,6 @@
 //! The final judgement of an image: all programs that can read it must agree on its content.
 //!
-//! `e2fsck` has no complaints; `dumpe2fs`, `debugfs` and `e2freefrag` have the same counts; the
-//! kernel mounts the image, and its tree is, file by file, the one that Extant reads. An image with
+//! `e2fsck` has no complaints; `dumpe2fs` and `e2freefrag` have the same counts; the kernel mounts the image, and its tree is, file by file, the one that Extant reads. An image with
 //! a log to replay is first read by Extant as it is, then recovered by `e2fsck`. The recovered
 //! image is judged, and must contain the tree that Extant read.
 //!
