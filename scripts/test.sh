@@ -3,19 +3,57 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
-# Many tests wait for devices, mounts and other programs: twice as many threads as processors.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
+# Many tests wait for devices, mounts and other programs: more threads than processors.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}
 # A tree without incremental builds compiles everything once, which is quicker without them, in few
 # units and without tables of lines.
 [ -d "$(scripts/target.sh)/debug/incremental" ] ||
     export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=4 CARGO_PROFILE_DEV_DEBUG=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Builds all test programs; prints the manifest of the package and the path of each.
+programs() {
+    cargo test --workspace --no-run --message-format=json-render-diagnostics |
+        sed -n 's/.*"manifest_path":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1\t\2/p'
+}
+
+# Runs such programs one after the other, each in the directory of its package, as cargo does.
+run_all() {
+    local manifest program failed=0
+    while IFS=$'\t' read -r manifest program; do
+        echo "     Running ${program##*/}"
+        (cd "$(dirname "$manifest")" && "$program" </dev/null) || failed=1
+    done
+    return $failed
+}
 
 # Downloads happen here, not within tests.
 cargo fetch --locked --quiet
 # One set of features for the whole workspace: scripts below find programs and examples built.
-cargo test --workspace
-cargo test -p extant-sync --features contention
-scripts/loom.sh
-scripts/fuzz.sh short
-scripts/conformance.sh
-scripts/suites.sh
+programs >"$work/all"
+grep -q /crates/engine/ "$work/all" || { echo "test: no programs were built" >&2; exit 1; }
+
+# Two halves of about the same length, side by side, since all tests wait at times.
+engine() {
+    grep /crates/engine/ "$work/all" | run_all
+    cargo test --workspace --doc
+    cargo test -p extant-sync --features contention
+    scripts/loom.sh
+    scripts/fuzz.sh short
+}
+others() {
+    grep -v /crates/engine/ "$work/all" | run_all
+    scripts/conformance.sh
+    scripts/suites.sh
+}
+(engine) >"$work/log" 2>&1 &
+engine=$!
+(others) &
+others=$!
+failed=()
+wait $others || failed+=("all but the engine's")
+wait $engine || failed+=("the engine's and those behind them")
+cat "$work/log"
+for half in "${failed[@]}"; do echo "test: a test failed among $half" >&2; done
+[ ${#failed[@]} -eq 0 ]

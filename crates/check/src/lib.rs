@@ -1,6 +1,7 @@
 //! Checks of an ext4 file system that never write: each defect is a [`Finding`]. [`repair`] removes
 //! them, and [`tune`] changes the superblock's values. [`Trim`] finds the blocks of an undamaged
-//! file system that hold nothing.
+//! file system that hold nothing. [`Substitutes`] lets readers open an image whose superblock or
+//! descriptors are damaged.
 //!
 //! The crate reads the device itself, below the engine, since the engine stops at the first
 //! corruption. A pass reports a defect and goes on with the structures that do not depend on it.
@@ -29,6 +30,7 @@ mod planned;
 mod progress;
 mod reader;
 pub mod repair;
+mod substitute;
 mod survey;
 mod trim;
 pub mod tune;
@@ -38,6 +40,7 @@ mod volume;
 pub use finding::{CheckSummary, Finding, FindingCode, FindingPlace, PlannedRepair, Severity};
 pub use identity::{UuidError, set_uuid};
 pub use progress::{CheckProgress, CheckStage};
+pub use substitute::Substitutes;
 pub use trim::{Trim, TrimError, TrimPlan};
 
 use extant_blocks::BlockDevice;

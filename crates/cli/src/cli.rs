@@ -115,7 +115,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         context.log_to_stderr();
     }
     match cli.command.run(&context) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => context.success(),
         Err(failure) => failure.report(&context),
     }
 }

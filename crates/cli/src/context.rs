@@ -50,6 +50,9 @@ fn thread_number() -> impl clap::builder::TypedValueParser<Value = u16> {
     clap::value_parser!(u16).range(1..=1024)
 }
 
+/// Exit code of a command that read all it was asked for from a damaged image.
+const DAMAGED: u8 = 3;
+
 /// How a command talks.
 #[derive(Clone, Debug)]
 pub struct Context {
@@ -70,6 +73,8 @@ pub struct Context {
     printed: Arc<AtomicBool>,
     /// Result of the recovery at opening for writing, for the JSON document.
     recovery: Arc<OnceLock<Value>>,
+    /// An image was read although it is damaged. Relaxed: as for `printed`.
+    damaged: Arc<AtomicBool>,
 }
 
 impl Context {
@@ -90,6 +95,7 @@ impl Context {
             terminal,
             printed: Arc::default(),
             recovery: Arc::default(),
+            damaged: Arc::default(),
         }
     }
 
@@ -104,6 +110,7 @@ impl Context {
             terminal: false,
             printed: Arc::default(),
             recovery: Arc::default(),
+            damaged: Arc::default(),
         }
     }
 
@@ -140,6 +147,17 @@ impl Context {
     pub fn note_recovery(&self, recovery: Value) {
         // The first image is the one that the command is about.
         let _ = self.recovery.set(recovery);
+    }
+
+    /// Says how a damaged image is read, also if only errors are wanted.
+    pub fn note_damage(&self, message: impl Display) {
+        complain(message);
+        self.damaged.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the exit code of a command that succeeded.
+    pub fn success(&self) -> ExitCode {
+        if self.damaged.load(Ordering::Relaxed) { DAMAGED.into() } else { ExitCode::SUCCESS }
     }
 
     /// Begins the JSON document, an array.

@@ -8,7 +8,8 @@ use crate::interrupt::Interrupt;
 use crate::json;
 use crate::recovery::{self, replayed};
 use crate::text::shown;
-use extant_engine::device::{Signature, SignatureKind, first_partition, image_spec};
+use extant_check::Substitutes;
+use extant_engine::device::{DeviceError, Signature, SignatureKind, first_partition, image_spec};
 use extant_engine::format::MAGIC_FIELD;
 use extant_engine::{Errno, Error, Follow, Fs, Node, OpenOptions};
 use serde_json::{Map, Value};
@@ -96,7 +97,11 @@ impl ReadArgs {
     pub fn read(&self, context: &Context) -> Result<Fs> {
         let options =
             OpenOptions::new().read_only(true).skip_damaged_log(true).no_recovery(self.noload);
-        let fs = self.open(&options)?;
+        let options = self.options(&options);
+        let fs = match Fs::open_image(&image_spec(&self.image.image), &options) {
+            Err(error) if is_damage(&error) => self.read_damaged(&error, &options, context)?,
+            opened => opened.map_err(|error| self.refused(&error))?,
+        };
         let (name, recovery) = (self.name(), fs.recovery());
         if let Some(replayed) = replayed(recovery) {
             context.detail(format_args!("{name}: {replayed} in memory, the image stays as it is"));
@@ -109,6 +114,42 @@ impl ReadArgs {
         }
         Ok(fs)
     }
+
+    /// Opens an image for reading with copies in place of its damaged superblock or descriptors.
+    fn read_damaged(&self, error: &Error, options: &OpenOptions, context: &Context) -> Result<Fs> {
+        let open = |path: &Path| options.device_of(&image_spec(path)).ok();
+        let journal = self.journal.as_deref().and_then(open);
+        let device = open(&self.image.image);
+        let found = device.and_then(|device| Substitutes::of(&device, journal.as_ref()).ok());
+        let found = found.filter(|found| !found.is_empty());
+        let opened = found.and_then(|found| {
+            let fs = Fs::open_device(found.device(), options).ok()?;
+            Some((fs, found))
+        });
+        let (fs, found) = opened.ok_or_else(|| self.refused(error))?;
+        let name = self.name();
+        context.note_damage(format_args!(
+            "{name} is damaged ({}): {found}; names and content may be missing, and `extant repair \
+             {name}` repairs it",
+            without_name(error, &name),
+        ));
+        Ok(fs)
+    }
+}
+
+/// Returns whether a reader fails for damage of the image, and not for its kind or its use.
+fn is_damage(error: &Error) -> bool {
+    match error {
+        Error::Corrupt(_) => true,
+        Error::Io(error) => error.get_ref().is_some_and(|inner| inner.is::<DeviceError>()),
+        _ => false,
+    }
+}
+
+/// Returns the text of an error without the name of the image before it.
+fn without_name(error: &Error, name: &str) -> String {
+    let text = error.to_string();
+    text.strip_prefix(&format!("{name}: ")).map_or(text.clone(), str::to_owned)
 }
 
 /// Two images that a command compares.
@@ -261,7 +302,7 @@ impl ImageArgs {
 
     /// Opens as the options say. Signals end waits in order if it is opened for writing.
     pub fn open(&self, options: &OpenOptions) -> Result<Fs> {
-        let options = self.with_memory(self.with_journal(options.clone().wait(self.wait)));
+        let options = self.options(options);
         if options.is_read_only() {
             return Fs::open_image(&image_spec(&self.image), &options)
                 .map_err(|e| self.refused(&e));
@@ -275,6 +316,11 @@ impl ImageArgs {
         } else {
             Ok(fs)
         }
+    }
+
+    /// Returns options with those of the arguments.
+    fn options(&self, options: &OpenOptions) -> OpenOptions {
+        self.with_memory(self.with_journal(options.clone().wait(self.wait)))
     }
 
     /// Returns options that name the external journal, if there is one.
@@ -303,8 +349,7 @@ impl ImageArgs {
     /// Turns an error of opening into a failure that names object, cause and remedy.
     pub fn refused(&self, error: &Error) -> Failure {
         let name = self.name();
-        let text = error.to_string();
-        let text = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
+        let text = without_name(error, &name);
         let message = match error {
             Error::Io(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
                 let path = image_spec(&self.image).path;

@@ -47,3 +47,11 @@ pub enum FreeSpace {
     /// Percent of the image, 0 to 99.
     Percent(f64),
 }
+
+/// Returns the number of threads for the value of an option, of which 0 is one for each processor.
+pub(crate) fn number_of_threads(option: usize) -> usize {
+    match option {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        n => n,
+    }
+}

@@ -10,7 +10,7 @@
 use crate::error::{Error, Result};
 use crate::layout::placement::Placement;
 use crate::layout::shapes::Shapes;
-use crate::options::{BuildOptions, FreeSpace, ImageSize};
+use crate::options::{BuildOptions, FreeSpace, ImageSize, number_of_threads};
 use crate::tree::Tree;
 use crate::write::Image;
 use extant_blocks::BlockDevice;
@@ -150,11 +150,7 @@ impl<'t> Planner<'t> {
     }
 
     fn finish(self, layout: FsLayout, placement: Placement, threads: usize) -> ImagePlan<'t> {
-        let threads = match threads {
-            0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-            n => n,
-        };
-        ImagePlan { shapes: self.shapes, layout, placement, threads }
+        ImagePlan { shapes: self.shapes, layout, placement, threads: number_of_threads(threads) }
     }
 
     fn layout(&self, blocks: u64, inodes: Option<u64>) -> Result<FsLayout> {

@@ -1,6 +1,6 @@
 //! Counts of one image by the programs of e2fsprogs. `e2fsck` counts reachable inodes and blocks,
-//! `dumpe2fs` prints the counts of superblock, descriptors and bitmaps, and `e2freefrag` searches for
-//! runs of free blocks. For a valid image all agree.
+//! `dumpe2fs` prints the counts of superblock, descriptors and bitmaps, and `e2freefrag` searches
+//! for runs of free blocks. For a valid image all agree.
 
 use crate::dumpe2fs::{self, Dump};
 use crate::tool::{arg, run};

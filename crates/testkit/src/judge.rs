@@ -1,8 +1,9 @@
 //! The final judgement of an image: all programs that can read it must agree on its content.
 //!
-//! `e2fsck` has no complaints; `dumpe2fs` and `e2freefrag` have the same counts; the kernel mounts the image, and its tree is, file by file, the one that Extant reads. An image with
-//! a log to replay is first read by Extant as it is, then recovered by `e2fsck`. The recovered
-//! image is judged, and must contain the tree that Extant read.
+//! `e2fsck` has no complaints; `dumpe2fs` and `e2freefrag` have the same counts; the kernel mounts
+//! the image, and its tree is, file by file, the one that Extant reads. An image with a log to
+//! replay is first read by Extant as it is, then recovered by `e2fsck`. The recovered image is
+//! judged, and must contain the tree that Extant read.
 //!
 //! The judgement is automatic: dropping a [`Scratch`](crate::Scratch) judges all images in it that
 //! were written to.

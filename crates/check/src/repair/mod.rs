@@ -38,6 +38,7 @@ mod xattrs;
 pub use apply::RepairPlan;
 pub use error::RepairError;
 pub use extant_journal::offline::OfflineError;
+pub(crate) use open::choose_superblock;
 pub use undo::restore;
 
 use crate::finding::{Finding, Findings};

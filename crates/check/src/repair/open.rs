@@ -40,7 +40,7 @@ fn primary(device: &dyn BlockDevice) -> Result<Option<Superblock>, RepairError> 
 
 /// Returns the superblock to repair, and whether it comes from a copy. A primary superblock with a
 /// wrong checksum is believed if no copy tells of another layout.
-fn superblock(device: &dyn BlockDevice) -> Result<(Superblock, bool), RepairError> {
+pub fn choose_superblock(device: &dyn BlockDevice) -> Result<(Superblock, bool), RepairError> {
     let primary = primary(device)?;
     let is_usable = |sb: &&Superblock| Geometry::new(sb).is_ok();
     match primary.as_ref().filter(is_usable).cloned() {
@@ -63,7 +63,7 @@ impl Opened {
         journal: Option<&Arc<dyn BlockDevice>>,
         level: RepairLevel,
     ) -> Result<Opened, RepairError> {
-        let (superblock, restored) = superblock(&**device)?;
+        let (superblock, restored) = choose_superblock(&**device)?;
         let geometry = Geometry::new(&superblock)?;
         let size = geometry.block_size as usize;
         let overlay = Arc::new(OverlayDevice::new(device.clone(), size, MAX_BYTES));

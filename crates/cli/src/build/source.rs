@@ -10,12 +10,18 @@ use extant_engine::Error;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Variables by which libraries that feign root let their programs know. They change the results of
 /// library calls alone, so a scan would find the real owners.
 const FEIGNED_ROOT: [&str; 3] = ["FAKEROOTKEY", "PSEUDO", "PSEUDO_PREFIX"];
+
+/// Bytes of a superblock's magic number in an image, and of that of most tar archives.
+const MAGIC: Range<usize> = 1080..1082;
+const TAR_MAGIC: Range<usize> = 257..262;
 
 /// Kind of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +66,7 @@ impl Source {
         let kind = match (path.is_dir(), path.join("oci-layout").is_file()) {
             (true, true) => Kind::Oci,
             (true, false) => Kind::Directory,
+            _ if is_image(&path) => Kind::Image,
             _ => Kind::Archive,
         };
         Source { kind, path }
@@ -134,22 +141,31 @@ impl Source {
     }
 }
 
+/// Returns whether a file is an image, and no archive with bytes of one.
+fn is_image(path: &Path) -> bool {
+    let mut bytes = [0; MAGIC.end];
+    let read = path.is_file().then(|| File::open(path)?.read_exact_at(&mut bytes, 0));
+    matches!(read, Some(Ok(()))) && bytes[MAGIC] == [0x53, 0xef] && &bytes[TAR_MAGIC] != b"ustar"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use extant_testkit::Scratch;
+    use extant_testkit::{Image, Scratch};
 
     #[test]
     fn kinds_are_named_or_found() {
         let scratch = Scratch::new();
         let (plain, oci) = (scratch.dir("plain"), scratch.dir("oci"));
         std::fs::write(oci.join("oci-layout"), "{}").unwrap();
+        let image = Image::mke2fs(1 << 20, &["-t", "ext4", "-O", "^has_journal"]);
         let join =
             |prefix: &str, path: &Path| [OsStr::new(prefix), path.as_os_str()].join(OsStr::new(""));
         for (argument, kind, path) in [
             (plain.clone().into_os_string(), Kind::Directory, plain.as_path()),
             (oci.clone().into_os_string(), Kind::Oci, &oci),
             (join("dir:", &oci), Kind::Directory, &oci),
+            (image.path().into(), Kind::Image, image.path()),
             ("a.tar".into(), Kind::Archive, Path::new("a.tar")),
             ("-".into(), Kind::Archive, Path::new("-")),
             ("tar:-".into(), Kind::Tar, Path::new("-")),

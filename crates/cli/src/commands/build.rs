@@ -25,11 +25,11 @@ use std::path::PathBuf;
 
 /// Make an image of directories, archives and container images.
 ///
-/// SOURCE is a directory, a tar archive (also compressed by gzip, zstd, xz or bzip2), an OCI
-/// layout, or - for an archive on standard input. A prefix names the kind: dir:, tar:, layer: (an
-/// archive with whiteouts), ext4: (an image), oci:, docker: (an archive of `docker save`). Later
-/// sources are laid over earlier ones. The same sources give the same bytes, with any number of
-/// threads. An existing file OUT is replaced when the image is complete.
+/// SOURCE is a directory, a tar archive (also compressed by gzip, zstd, xz or bzip2), an image, an
+/// OCI layout, or - for an archive on standard input. A prefix names the kind: dir:, tar:, layer:
+/// (an archive with whiteouts), ext4: (an image), oci:, docker: (an archive of `docker save`).
+/// Later sources are laid over earlier ones. The same sources give the same bytes, with any number
+/// of threads. An existing file OUT is replaced when the image is complete.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// New image file
@@ -63,6 +63,9 @@ pub struct Args {
     /// Leave directories empty that are on other file systems than their source
     #[arg(long)]
     one_file_system: bool,
+    /// Make holes of zeroes in files; reads all content once more
+    #[arg(long)]
+    sparse: bool,
     /// Name or digest of the container image, where a source has several
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
@@ -81,7 +84,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
     options.size = args.size.size()?;
     options.threads = context.threads.unwrap_or(0);
     let epoch = epoch()?.map(|sec| Timestamp { sec, nsec: 0 });
-    let tree = args.tree(epoch, context)?;
+    let mut tree = args.tree(epoch, context)?;
+    if args.sparse {
+        tree.find_holes(options.threads).map_err(|error| args.failed(error))?;
+    }
     options.mkfs.seed = Some(args.seed.unwrap_or_else(|| identity::seed(&tree)));
     options.mkfs.time = Some(epoch.unwrap_or_default());
     // A new file reads as zeroes.

@@ -72,6 +72,29 @@ fn directories_become_equal_images() {
 }
 
 #[test]
+fn zeroes_become_holes_where_that_is_asked_for() {
+    let scratch = Scratch::new();
+    let top = tree(&scratch, 42);
+    let zeroes = [vec![0; 5 << 20], vec![1; 100], vec![0; (3 << 20) + 77]].concat();
+    fs::write(top.join("zeroes"), &zeroes).unwrap();
+    let tar = scratch.join("top.tar.gz");
+    run("tar", &args!["-czf", &tar, "-C", &top, "."]).must_succeed();
+    let hash = |image: &PathBuf| done(&args!["hash", image]).text();
+    for (name, source) in [("directory", &top), ("archive", &tar)] {
+        let [plain, sparse, again] =
+            ["plain", "sparse", "again"].map(|kind| scratch.join(format!("{name}.{kind}")));
+        done(&args!["build", &plain, source]);
+        done(&args!["build", "--sparse", &sparse, source]);
+        done(&args!["--threads", "1", "build", "--sparse", &again, source]);
+        assert!(fs::read(&sparse).unwrap() == fs::read(&again).unwrap(), "threads change bytes");
+        kernel_tree(&plain).assert_same(&kernel_tree(&sparse));
+        assert_eq!(hash(&plain), hash(&sparse));
+        let [plain, sparse] = [plain, sparse].map(|image| fs::metadata(image).unwrap().len());
+        assert!(plain - sparse >= 8 << 20, "{name}: {plain} and {sparse} bytes");
+    }
+}
+
+#[test]
 fn a_user_builds_and_unreadable_files_are_named() {
     let home = home();
     let script = "mkdir -p source/d; echo text > source/text; ln source/text source/d/text

@@ -24,6 +24,7 @@ mod reading;
 mod recovery;
 mod repairing;
 mod rival;
+mod substitutes;
 mod trimming;
 mod tuning;
 mod unprivileged;

@@ -1,6 +1,6 @@
 //! The parts of the tree that the layout reads.
 
-use super::{Body, DataRange, EntryId, NodeId, Tree, Xattr, XattrSetId};
+use super::{Body, DataRange, EntryId, NodeId, StoredContent, Tree, Xattr, XattrSetId};
 use extant_format::Timestamp;
 
 impl Tree {
@@ -29,6 +29,26 @@ impl Tree {
 
     pub(crate) fn xattrs(&self, set: XattrSetId) -> &[Xattr] {
         self.xattrs.get(set)
+    }
+
+    /// Returns the node with an index below [`Self::node_count`].
+    pub(crate) fn node_at(&self, index: usize) -> Option<NodeId> {
+        (index < self.nodes.len()).then_some(NodeId(index as u32))
+    }
+
+    /// Sets the ranges with data of a file whose content is in a source.
+    pub(crate) fn set_ranges(&mut self, id: NodeId, ranges: Vec<DataRange>) {
+        let Body::File { size, content } = self.node(id).body else { return };
+        let content = match content {
+            StoredContent::Whole { source, .. } => self.keep_ranges(source, ranges),
+            StoredContent::Sparse { .. } if ranges.is_empty() => StoredContent::Hole,
+            StoredContent::Sparse { index, .. } => {
+                self.sparse[index as usize] = ranges.into();
+                content
+            }
+            StoredContent::Hole | StoredContent::Bytes(_) => content,
+        };
+        self.node_mut(id).body = Body::File { size, content };
     }
 
     /// Returns the ranges of a sparse file.

@@ -5,7 +5,7 @@ use crate::tree::{Body, ContentSource, DataRange, NodeId, OpenContent, StoredCon
 use std::io;
 
 /// A reader of a file at any place.
-pub(super) struct FileReader<'t> {
+pub(crate) struct FileReader<'t> {
     tree: &'t Tree,
     node: NodeId,
     kind: Ranges<'t>,
@@ -21,7 +21,7 @@ enum Ranges<'t> {
 }
 
 impl<'t> FileReader<'t> {
-    pub(super) fn new(tree: &'t Tree, node: NodeId) -> FileReader<'t> {
+    pub(crate) fn new(tree: &'t Tree, node: NodeId) -> FileReader<'t> {
         let kind = match tree.node(node).body {
             Body::Symlink { .. } => Ranges::Bytes(tree.target(node)),
             Body::File { size, content } => match content {
@@ -41,7 +41,7 @@ impl<'t> FileReader<'t> {
     }
 
     /// Fills `buf` from byte `offset` of the file. `buf` must be zeroed: bytes without data stay.
-    pub(super) fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<()> {
+    pub(crate) fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<()> {
         let (source, ranges) = match &self.kind {
             Ranges::Bytes(bytes) => {
                 let rest = bytes.get(offset as usize..).unwrap_or_default();
@@ -65,7 +65,7 @@ impl<'t> FileReader<'t> {
     }
 
     /// Ends the reading: verifies that the content is the one that was added to the tree.
-    pub(super) fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         let done = self.open.map_or(Ok(()), |(_, content)| content.finish());
         done.map_err(|error| failure(self.tree, self.node, error))
     }

@@ -13,7 +13,7 @@ use crate::layout::placement::Placement;
 use crate::layout::shapes::Shapes;
 use crate::layout::xattrs::View;
 use crate::tree::{Body, Tree, XattrSetId};
-use content::FileReader;
+pub(crate) use content::FileReader;
 use extant_blocks::BlockDevice;
 use extant_format::quota::QuotaKind;
 use extant_format::xattr::{encode_block, seal_xattr_block};
