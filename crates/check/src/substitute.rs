@@ -26,12 +26,21 @@ const MAX_BYTES: usize = 256 << 20;
 /// Copies of a block of descriptors that are read at most.
 const MAX_COPIES: usize = 8;
 
+/// The superblock that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Super {
+    Intact,
+    /// The primary one, whose checksum is wrong: no copy has another layout.
+    Believed,
+    Copied,
+}
+
 /// A device whose damaged superblock and descriptors are replaced by copies. Nothing is written to
 /// the device below it.
 #[derive(Debug)]
 pub struct Substitutes {
     device: Arc<dyn BlockDevice>,
-    superblock: bool,
+    superblock: Super,
     descriptors: u64,
     missing: u64,
 }
@@ -57,8 +66,12 @@ impl Substitutes {
         };
         let size = geometry.block_size as usize;
         let overlay = Arc::new(OverlayDevice::new(base, size, MAX_BYTES));
-        let wrong = superblock.verify_checksum().is_err();
-        if is_copy || wrong {
+        let read = match superblock.verify_checksum() {
+            _ if is_copy => Super::Copied,
+            Ok(()) => Super::Intact,
+            Err(_) => Super::Believed,
+        };
+        if read != Super::Intact {
             overlay.write_all_at(&superblock.encode(), SUPERBLOCK_OFFSET)?;
         }
         let descriptors = replace_descriptors(&overlay, &geometry)?;
@@ -66,7 +79,7 @@ impl Substitutes {
             mark(&mut superblock);
             overlay.write_all_at(&superblock.encode(), SUPERBLOCK_OFFSET)?;
         }
-        Ok(Substitutes { device: overlay, superblock: is_copy || wrong, descriptors, missing })
+        Ok(Substitutes { device: overlay, superblock: read, descriptors, missing })
     }
 
     /// Returns the device to read from.
@@ -76,14 +89,18 @@ impl Substitutes {
 
     /// Returns whether nothing was replaced and nothing is missing.
     pub fn is_empty(&self) -> bool {
-        !self.superblock && self.descriptors == 0 && self.missing == 0
+        self.superblock == Super::Intact && self.descriptors == 0 && self.missing == 0
     }
 }
 
 /// Lists replaced and missing parts.
 impl fmt::Display for Substitutes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let superblock = self.superblock.then(|| "the superblock is replaced".to_owned());
+        let superblock = match self.superblock {
+            Super::Intact => None,
+            Super::Believed => Some("the superblock is used in spite of its checksum".to_owned()),
+            Super::Copied => Some("the superblock is replaced by a copy".to_owned()),
+        };
         let descriptors = (self.descriptors > 0).then(|| {
             format!("{} of the group descriptors are replaced by copies", self.descriptors)
         });

@@ -96,6 +96,10 @@ fn a_shortened_image_shows_what_is_left() {
 
 #[test]
 fn what_no_copy_replaces_is_an_error_at_once() {
+    // A wrong checksum alone.
+    let image = Image::mke2fs(64 << 20, &["-t", "ext4"]);
+    overwrite(&image, 1024 + 120..1024 + 124);
+    damaged_digest(&image, "the superblock is used in spite of its checksum");
     // One group has no copies.
     let image = Image::mke2fs(6 << 20, &["-t", "ext4", "-b", "1024"]);
     overwrite(&image, SUPERBLOCK);
