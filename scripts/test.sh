@@ -10,7 +10,14 @@ export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}
 [ -d "$(scripts/target.sh)/debug/incremental" ] ||
     export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=4 CARGO_PROFILE_DEV_DEBUG=0
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+halves=()
+# Ends what still runs, after Ctrl-C too: background jobs of a script do not get its signal.
+finish() {
+    for half in "${halves[@]}"; do kill -- "-$half" 2>/dev/null || true; done
+    rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM HUP
 
 # Builds all test programs; prints the manifest of the package and the path of each.
 programs() {
@@ -47,13 +54,17 @@ others() {
     scripts/conformance.sh
     scripts/suites.sh
 }
-(engine) >"$work/log" 2>&1 &
+# Groups of processes of their own, which can be ended as a whole.
+set -m
+(engine) >"$work/log" 2>&1 </dev/null &
 engine=$!
-(others) &
+(others) </dev/null &
 others=$!
+halves=("$engine" "$others")
 failed=()
-wait $others || failed+=("all but the engine's")
-wait $engine || failed+=("the engine's and those behind them")
+wait "$others" || failed+=("all but the engine's")
+wait "$engine" || failed+=("the engine's and those behind them")
+halves=()
 cat "$work/log"
 for half in "${failed[@]}"; do echo "test: a test failed among $half" >&2; done
 [ ${#failed[@]} -eq 0 ]
