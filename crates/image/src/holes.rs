@@ -1,10 +1,10 @@
 //! Zeroes in the content of files, which become holes.
 
+use crate::crew::{Turn, run_on_threads};
 use crate::error::Result;
 use crate::options::number_of_threads;
 use crate::tree::{Body, DataRange, NodeId, StoredContent, Tree, TreeNode};
 use crate::write::FileReader;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that become a hole together: blocks of the usual size.
 const PIECE: u64 = 4096;
@@ -31,32 +31,17 @@ impl Tree {
 }
 
 fn search(tree: &Tree, threads: usize) -> Result<Vec<Found>> {
-    let next = AtomicUsize::new(0);
-    let results: Vec<Result<Vec<Found>>> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| work(tree, &next))).collect();
-        let own = work(tree, &next);
-        let joined = others
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        std::iter::once(own).chain(joined.collect::<Vec<_>>()).collect()
-    });
-    let parts: Vec<Vec<Found>> = results.into_iter().collect::<Result<_>>()?;
+    let parts = run_on_threads(threads, tree.node_count(), |turn| work(tree, turn))?;
     Ok(parts.into_iter().flatten().collect())
 }
 
-/// Searches files that no other thread has. After a failure, all threads end early.
-fn work(tree: &Tree, next: &AtomicUsize) -> Result<Vec<Found>> {
+/// Searches files that no other thread has.
+fn work(tree: &Tree, turn: &Turn) -> Result<Vec<Found>> {
     let mut buf = vec![0; CHUNK as usize];
     let mut found = Vec::new();
-    // Relaxed: the tree was complete before the threads, and the results are read after their end.
-    while let Some(node) = tree.node_at(next.fetch_add(1, Ordering::Relaxed)) {
-        match data_of(tree, node, &mut buf) {
-            Ok(Some(ranges)) => found.push((node, ranges)),
-            Ok(None) => {}
-            Err(error) => {
-                next.store(tree.node_count(), Ordering::Relaxed);
-                return Err(error);
-            }
+    while let Some(node) = turn.take().and_then(|number| tree.node_at(number)) {
+        if let Some(ranges) = data_of(tree, node, &mut buf)? {
+            found.push((node, ranges));
         }
     }
     Ok(found)

@@ -3,6 +3,7 @@
 //! A [`Tree`] collects entries from any number of sources, in memory and without content.
 #![forbid(unsafe_code)]
 
+mod crew;
 mod error;
 mod holes;
 mod layout;

@@ -13,7 +13,7 @@ const MAX_HOLES: u64 = 8;
 #[derive(Debug)]
 pub struct Budget {
     max_data: u64,
-    // Relaxed: each sum bounds itself by its own value, and publishes no other data.
+    // Both relaxed: each sum bounds itself by its own value, and publishes no other data.
     admitted: AtomicU64,
     /// Bytes of holes admitted so far, where they are copied as zeroes.
     holes: AtomicU64,

@@ -7,6 +7,7 @@ mod content;
 mod inodes;
 mod sink;
 
+use crate::crew::{Turn, run_on_threads};
 use crate::error::{Error, Result};
 use crate::layout::numbers::{Position, positions_of};
 use crate::layout::placement::Placement;
@@ -21,7 +22,6 @@ use extant_format::{Geometry, InodeNr, Timestamp};
 use extant_mkfs::{FileMap, MappedRun, Population};
 use sink::Sink;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Bytes of a batch: enough for large writes, and few enough to divide the work evenly.
 const BATCH_BYTES: u64 = 4 << 20;
@@ -178,7 +178,7 @@ impl Image<'_> {
         Ok(sink.flush()?)
     }
 
-    /// Writes batches until none is left. After a failure, the other threads end early.
+    /// Writes batches until none is left.
     fn work(
         &self,
         batches: &[Range<Position>],
@@ -186,32 +186,10 @@ impl Image<'_> {
         device: &dyn BlockDevice,
     ) -> Result<u64> {
         let mut sink = Sink::new(device);
-        while let Some(batch) = turn.next(batches) {
-            let done = self.write_batch(batch, &mut sink);
-            if done.is_err() {
-                turn.failed.store(true, Ordering::Relaxed);
-            }
-            done?;
+        while let Some(number) = turn.take() {
+            self.write_batch(batches[number].clone(), &mut sink)?;
         }
         Ok(sink.written)
-    }
-}
-
-/// The next batch, for all threads.
-#[derive(Debug, Default)]
-struct Turn {
-    next: AtomicUsize,
-    failed: AtomicBool,
-}
-
-impl Turn {
-    /// Returns a batch that no other thread has. Relaxed: the batches were made before the threads,
-    /// and the results are read after their end.
-    fn next(&self, batches: &[Range<Position>]) -> Option<Range<Position>> {
-        if self.failed.load(Ordering::Relaxed) {
-            return None;
-        }
-        batches.get(self.next.fetch_add(1, Ordering::Relaxed)).cloned()
     }
 }
 
@@ -249,22 +227,9 @@ impl Population for Image<'_> {
     fn write(&self, device: &dyn BlockDevice) -> extant_mkfs::Result<u64> {
         let mut sink = Sink::new(device);
         self.write_xattr_blocks(&mut sink).map_err(wrap)?;
-        let (batches, turn) = (self.batches(), Turn::default());
-        let results: Vec<Result<u64>> = std::thread::scope(|scope| {
-            let others = 1..self.threads;
-            let others: Vec<_> =
-                others.map(|_| scope.spawn(|| self.work(&batches, &turn, device))).collect();
-            let own = self.work(&batches, &turn, device);
-            let joined = others.into_iter().map(|thread| match thread.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            std::iter::once(own).chain(joined.collect::<Vec<_>>()).collect()
-        });
-        let mut written = sink.written;
-        for result in results {
-            written += result.map_err(wrap)?;
-        }
-        Ok(written)
+        let batches = self.batches();
+        let work = |turn: &Turn| self.work(&batches, turn, device);
+        let written = run_on_threads(self.threads, batches.len(), work).map_err(wrap)?;
+        Ok(sink.written + written.into_iter().sum::<u64>())
     }
 }
