@@ -97,6 +97,9 @@ pub struct Volume {
     pub shut_down: AtomicBool,
     /// Decisions of the mount that hold for all files.
     pub policy: MountPolicy,
+    /// The number of shards of structures that threads share, a power of two; a bound on threads
+    /// for work that can be divided.
+    pub shards: usize,
     /// The messages logged so far.
     pub remarks: Remarks,
 }
@@ -113,7 +116,7 @@ impl Volume {
 
     /// The shard of this thread, where it decides on places on the device.
     pub fn placing_shard(&self) -> usize {
-        if self.policy.deterministic { 0 } else { shard_index() }
+        if self.policy.deterministic { 0 } else { shard_index() & (self.shards - 1) }
     }
 
     /// Fails if the file system is closed.

@@ -13,6 +13,7 @@ pub fn document(fs: &Operations, options: &str) -> Vec<u8> {
         "options": options,
         "usage": usage(&stats),
         "memory": {
+            "shards": stats.shards,
             "inodes": stats.inodes_cached,
             "inodes_parked": stats.inodes_parked,
             "inodes_ahead": stats.inodes_ahead,

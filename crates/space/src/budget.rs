@@ -12,7 +12,7 @@
 //!   made under the mutex, with nothing in transit from the pool to a stash.
 
 use extant_sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
-use extant_sync::{CachePadded, Level, Mutex, Sharded, shard_count};
+use extant_sync::{CachePadded, Level, Mutex, Sharded};
 
 /// Amount with which a stash is filled.
 const BATCH: i64 = 256;
@@ -46,14 +46,14 @@ impl Budget {
     }
 
     /// Returns the amount below which the pool is low: stashes are then neither filled nor used.
-    fn low(keep: i64) -> i64 {
-        keep.saturating_add(BATCH.saturating_mul(4).saturating_mul(shard_count() as i64))
+    fn low(&self, keep: i64) -> i64 {
+        keep.saturating_add(BATCH.saturating_mul(4).saturating_mul(self.stashes.len() as i64))
     }
 
     /// Takes `n` if at least `keep` is left afterwards. Returns whether it did.
     pub fn take(&self, n: u64, keep: u64) -> bool {
         let (Ok(n), Ok(keep)) = (i64::try_from(n), i64::try_from(keep)) else { return false };
-        if self.pool.load(SeqCst) > Self::low(keep).saturating_add(n) {
+        if self.pool.load(SeqCst) > self.low(keep).saturating_add(n) {
             let stash = self.stashes.local();
             if n <= BATCH && (try_sub(stash, n, 0) || self.refill(stash, n, keep)) {
                 return true;
@@ -68,7 +68,7 @@ impl Budget {
     /// Moves `n` and a batch out of the pool. The batch goes to the stash.
     fn refill(&self, stash: &AtomicI64, n: i64, keep: i64) -> bool {
         self.moving.fetch_add(1, SeqCst);
-        let filled = try_sub(&self.pool, n + BATCH, Self::low(keep));
+        let filled = try_sub(&self.pool, n + BATCH, self.low(keep));
         if filled {
             stash.fetch_add(BATCH, SeqCst);
         }

@@ -105,10 +105,11 @@ impl<T> ShardedList<T> {
     /// Adds an item to the shard `index`, unless another thread has added it since the caller
     /// looked.
     pub(crate) fn add_to(&self, index: usize, link: &Link, item: impl FnOnce() -> T) -> bool {
+        let index = index & (self.shards.len() - 1);
         let shard = self.shards.at(index);
         let mut entries = shard.entries.lock();
         let number = entries.next;
-        let place = number << SHARD_BITS | (index & (crate::shard_count() - 1)) as u64;
+        let place = number << SHARD_BITS | index as u64;
         // AcqRel: of two concurrent adders one succeeds, under the lock of the shard that the link
         // then names.
         if link.0.compare_exchange(0, place, Ordering::AcqRel, Ordering::Acquire).is_err() {

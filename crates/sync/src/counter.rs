@@ -7,7 +7,7 @@
 //! such a change and its move: see [`ShardedCounter::approximate`].
 
 use crate::atomic::{AtomicI64, Ordering};
-use crate::{CachePadded, Sharded, shard_count};
+use crate::{CachePadded, Sharded};
 
 /// The absolute value at which a shard's part moves to the shared part.
 const BATCH: i64 = 64;
@@ -61,8 +61,8 @@ impl ShardedCounter {
     }
 
     /// Returns the greatest error of [`ShardedCounter::approximate`].
-    pub fn error_bound() -> i64 {
-        BATCH.saturating_mul(shard_count() as i64)
+    pub fn error_bound(&self) -> i64 {
+        BATCH.saturating_mul(self.shards.len() as i64)
     }
 
     /// Returns the sum of all parts. It is exact if all changes happened before the call, and
@@ -76,7 +76,7 @@ impl ShardedCounter {
     /// conclusive, otherwise from the exact one.
     pub fn at_least(&self, value: i64) -> bool {
         let distance = self.approximate().saturating_sub(value);
-        if distance.saturating_abs() > Self::error_bound() {
+        if distance.saturating_abs() > self.error_bound() {
             distance > 0
         } else {
             self.sum() >= value
@@ -106,7 +106,7 @@ mod tests {
             }
         });
         assert_eq!(counter.sum(), 10 + 4 * -250 + 750 * (1 + 2 + 3));
-        assert!((counter.approximate() - counter.sum()).abs() < ShardedCounter::error_bound());
+        assert!((counter.approximate() - counter.sum()).abs() < counter.error_bound());
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct Options {
     pub writeback_cache: Option<bool>,
     /// Threads that serve; 0: by the number of CPUs.
     pub threads: usize,
+    /// Shards of the structures that threads share; 0: by the number of CPUs.
+    pub shards: usize,
     /// The kernel holds a block device for the mount, as it does for its own file systems.
     pub block_device: bool,
     /// How requests come from the kernel.
@@ -77,6 +79,7 @@ impl Default for Options {
             direct_io: false,
             writeback_cache: None,
             threads: 0,
+            shards: 0,
             block_device: true,
             transport: Transport::default(),
             journal: None,
@@ -108,6 +111,9 @@ const COMMIT: &str = "0 to 86400 seconds, 0 for the default";
 
 /// Threads at most.
 const MAX_THREADS: usize = 1024;
+
+/// Shards at most, as of [`extant_engine::OpenOptions::shards`].
+const MAX_SHARDS: usize = 128;
 
 fn within<T: PartialOrd>(number: Option<T>, range: RangeInclusive<T>) -> Option<T> {
     number.filter(|number| range.contains(number))
@@ -152,6 +158,8 @@ Options of -o:
   io=buffered|direct            access to the image through the page cache, or past it
   memory=SIZE                   bound on all caches together: 64M to 16T
   threads=N                     threads that serve: 1 to 1024
+  shards=N                      parts of the structures that threads share: 1 to 128, rounded up to
+                                a power of two; by the number of CPUs by default
   transport=dev|uring|auto      how requests come from the kernel
   delalloc, writeback_cache     the kernel collects writes; the default but for small file systems
   nodelalloc, no_writeback_cache
@@ -265,6 +273,10 @@ impl Options {
             ("threads", number) => {
                 let number = within(number.parse().ok(), 1..=MAX_THREADS);
                 self.threads = number.ok_or_else(|| wrong("1 to 1024"))?;
+            }
+            ("shards", number) => {
+                let number = within(number.parse().ok(), 1..=MAX_SHARDS);
+                self.shards = number.ok_or_else(|| wrong("1 to 128"))?;
             }
             ("transport", name) => {
                 self.transport = name.parse().map_err(|()| wrong("dev, uring or auto"))?
@@ -414,6 +426,8 @@ mod tests {
         for (bad, range) in [
             ("threads=0", "1 to 1024"),
             ("threads=1025", "1 to 1024"),
+            ("shards=0", "1 to 128"),
+            ("shards=129", "1 to 128"),
             ("memory=1k", "64M to 16T"),
             ("memory=17T", "64M to 16T"),
             ("memory=99999999999999999999", "64M to 16T"),
@@ -430,8 +444,8 @@ mod tests {
                 assert!(message.contains(part), "{part} in {message}");
             }
         }
-        let most = Options::parse(["threads=1024,memory=16T,commit=86400"]).unwrap();
-        assert_eq!((most.threads, most.memory), (1024, Some(16 << 40)));
+        let most = Options::parse(["threads=1024,shards=128,memory=16T,commit=86400"]).unwrap();
+        assert_eq!((most.threads, most.shards, most.memory), (1024, 128, Some(16 << 40)));
         assert_eq!(Options::parse(["commit=0"]).unwrap().commit, None);
     }
 

@@ -135,6 +135,7 @@ fn open_options(plan: &Plan) -> OpenOptions {
         // The kernel does.
         .remember_names(false)
         .look_ahead(true)
+        .shards(own.shards)
         .mount_point(plan.dir.to_string_lossy());
     if let Some(bytes) = own.memory {
         options = options.memory(bytes);

@@ -123,6 +123,36 @@ fn the_server_shows_as_extant_with_image_and_directory() {
     await_free(image.path());
 }
 
+/// The server's threads use the code of 128 processors, or share everything.
+#[test]
+fn threads_of_a_mount_share_as_many_shards_as_asked_for() {
+    for shards in [1, 128] {
+        let image = FeatureSet::named("default").make_sized(32 << 20);
+        let server = Server::start(image.path(), &format!("rw,threads=4,shards={shards}"));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let dir = server.dir().join(format!("d{thread}"));
+                scope.spawn(move || {
+                    std::fs::create_dir(&dir).unwrap();
+                    for n in 0..60 {
+                        let file = dir.join(format!("f{n}"));
+                        std::fs::write(&file, vec![n; 5000]).unwrap();
+                        match n % 3 {
+                            0 => std::fs::remove_file(&file).unwrap(),
+                            1 => std::fs::rename(&file, dir.join(format!("g{n}"))).unwrap(),
+                            _ => std::fs::File::open(&file).unwrap().sync_all().unwrap(),
+                        }
+                    }
+                });
+            }
+        });
+        let stats = json(&args!["stats", server.dir()]);
+        assert_eq!(stats["memory"]["shards"], shards, "{stats}");
+        server.unmount();
+        image.assert_clean();
+    }
+}
+
 #[test]
 fn counters_of_a_mount_are_shown() {
     let image = FeatureSet::named("default").make_sized(16 << 20);

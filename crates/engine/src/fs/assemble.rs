@@ -18,8 +18,8 @@ use extant_format::features::Incompat;
 use extant_format::superblock::{ErrorPolicy, Superblock};
 use extant_format::types::InodeNr;
 use extant_journal::{Config, Journal, Log, LogFeatures};
-use extant_sync::SharedRng;
 use extant_sync::atomic::AtomicBool;
+use extant_sync::{SharedRng, shard_count};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -114,6 +114,7 @@ pub(super) fn build(
         read_only: AtomicBool::new(!write),
         shut_down: AtomicBool::new(false),
         policy: policy(options, &sb),
+        shards: shard_count(),
         remarks: Remarks::default(),
     };
     let vol = Arc::new(vol);

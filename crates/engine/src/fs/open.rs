@@ -18,13 +18,17 @@ use extant_format::features::{Incompat, RoCompat};
 use extant_format::superblock::Superblock;
 use extant_journal::Log;
 use extant_sync::atomic::Ordering;
+use extant_sync::with_shards;
 use std::sync::Arc;
 
 /// Opens the file system on `dev`.
 pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
     let exclusive = !options.read_only && !dev.read_only();
-    let mounted = MountedDevice::claimed(dev, exclusive)?;
-    open_mounted(&mounted, &options.with_tasks()).inspect_err(|_| mounted.revoke())
+    // All shared structures of a file system are made by this call, on this thread.
+    with_shards(options.shards, || {
+        let mounted = MountedDevice::claimed(dev, exclusive)?;
+        open_mounted(&mounted, &options.with_tasks()).inspect_err(|_| mounted.revoke())
+    })
 }
 
 fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<Fs> {

@@ -40,6 +40,7 @@ pub struct OpenOptions {
     pub(crate) memory: u64,
     pub(crate) names: bool,
     pub(crate) look_ahead: bool,
+    pub(crate) shards: usize,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) seed: Option<u64>,
     pub(crate) mount_point: Option<String>,
@@ -78,6 +79,7 @@ impl Default for OpenOptions {
             memory: default_memory(),
             names: true,
             look_ahead: false,
+            shards: 0,
             clock: Arc::new(SystemClock),
             seed: None,
             mount_point: None,
@@ -199,6 +201,16 @@ impl OpenOptions {
     /// ([`Self::remember_names`]).
     pub fn look_ahead(mut self, yes: bool) -> Self {
         self.look_ahead = yes;
+        self
+    }
+
+    /// Sets the number of shards of the structures that threads share, such as lists of changes,
+    /// reserved space, handles, and counters. It is rounded up to a power of two; more than 128
+    /// count as 128. The default, which 0 stands for, is the number of processors, rounded up in
+    /// the same way. The number changes neither results nor the on-disk format: with 128, two
+    /// processors run the code of 128, and with 1 all threads share everything.
+    pub fn shards(mut self, count: usize) -> Self {
+        self.shards = count;
         self
     }
 

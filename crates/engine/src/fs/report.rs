@@ -77,6 +77,8 @@ pub struct FsStats {
     pub usage: Usage,
     /// Free-space trees.
     pub space: SpaceStats,
+    /// The number of shards of structures that threads share.
+    pub shards: usize,
     /// Inodes in memory that can be looked up by number.
     pub inodes_cached: usize,
     /// Inodes in memory without a name that cannot be looked up by number.
@@ -116,6 +118,7 @@ impl FsStats {
             health: Health::of(ops),
             usage: ops.usage(),
             space: st.alloc.space_stats(),
+            shards: st.shards,
             inodes_cached: ops.vfs.inodes.len(),
             inodes_nameless: ops.vfs.inodes.nameless(),
             inodes_parked: ops.vfs.inodes.evicted_holds(),

@@ -81,6 +81,7 @@ fn volume(geo: Geometry, dev: Arc<dyn BlockDevice>) -> Arc<Volume> {
         read_only: false.into(),
         shut_down: false.into(),
         policy: Default::default(),
+        shards: extant_sync::shard_count(),
         remarks: Default::default(),
     })
 }

@@ -18,7 +18,7 @@ use crate::error::{Errno, Result};
 use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle, Seal, Tid};
 use extant_sync::atomic::Ordering;
-use extant_sync::{Level, Mutex, Sharded, shard_count, shard_index};
+use extant_sync::{Level, Mutex, Sharded};
 use std::sync::Arc;
 
 /// A list of inodes; a removed one leaves a gap.
@@ -88,7 +88,7 @@ impl DirtyInodes {
         h.note_change();
         join(table, h, inode)?;
         inode.dirty_tid.store(h.tid().0, Ordering::Release);
-        let index = shard_index() & (shard_count() - 1);
+        let index = self.lists.local_index();
         let mut list = self.lists.at(index).lock();
         inode.made_at.store(pack(index, list.len()), Ordering::Release);
         list.push(Some(inode.clone()));

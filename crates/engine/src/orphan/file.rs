@@ -28,7 +28,7 @@ use extant_format::orphan;
 use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle, Seal};
 use extant_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use extant_sync::{Hints, Level, Mutex, Sharded, Slots, Swap, shard_count, shard_index};
+use extant_sync::{Hints, Level, Mutex, Sharded, Slots, Swap};
 use std::sync::Arc;
 
 /// Most bytes of slots that are kept in memory; the kernel's limit of 512 blocks takes half at
@@ -98,11 +98,11 @@ impl OrphanFile {
     /// Returns the block where this thread's search begins: the shards of threads divide a file of
     /// any length evenly.
     fn start(&self) -> usize {
-        self.shard() * self.blocks.len() / shard_count()
+        self.shard() * self.blocks.len() / self.changed.len()
     }
 
     fn shard(&self) -> usize {
-        if self.place.spread { shard_index() } else { 0 }
+        if self.place.spread { self.changed.local_index() } else { 0 }
     }
 
     /// Records `ino` in a block, if it has an empty slot and can be used.
@@ -198,7 +198,7 @@ impl OrphanFile {
 
     /// Drops unused blocks, if there are more than threads need.
     fn drop_idle(&self, tid: u64) {
-        if self.loaded.load(Ordering::Relaxed) <= KEPT * shard_count() {
+        if self.loaded.load(Ordering::Relaxed) <= KEPT * self.changed.len() {
             return;
         }
         for block in &self.blocks {

@@ -498,7 +498,7 @@ mod tests {
             assert!(dentries.get(DIR, 0, b"hot").is_some(), "looked up all the time");
         }
         assert!(
-            dentries.bytes.sum() <= limit + 64 * ENTRY_BYTES as i64 * ShardedCounter::error_bound()
+            dentries.bytes.sum() <= limit + 64 * ENTRY_BYTES as i64 * dentries.bytes.error_bound()
         );
         assert!(dentries.evicted() > 10_000);
         assert_eq!(dentries.len() as u64 + dentries.evicted(), 50_001);

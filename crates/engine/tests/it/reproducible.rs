@@ -29,6 +29,8 @@ impl Clock for Still {
 #[derive(Clone, Copy)]
 struct Circumstances {
     memory: u64,
+    /// Shards of structures that threads share.
+    shards: usize,
     /// Threads that take the processor away.
     thieves: u32,
     /// A pause longer than the commit interval follows after this number of steps.
@@ -99,8 +101,12 @@ impl Drop for EndThieves<'_> {
 fn run(image: &Image, circumstances: Circumstances) -> Vec<u8> {
     let device = Arc::new(Memory::from_bytes(&image.bytes()));
     let options = OpenOptions::new().seed(7).clock(Arc::new(Still)).commit_interval(INTERVAL);
-    let options =
-        options.memory(circumstances.memory).discard(true).zero_tables(true).look_ahead(true);
+    let options = options
+        .memory(circumstances.memory)
+        .shards(circumstances.shards)
+        .discard(true)
+        .zero_tables(true)
+        .look_ahead(true);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _end = EndThieves(&over);
@@ -139,8 +145,9 @@ fn differences(first: &[u8], second: &[u8]) -> Vec<usize> {
 #[test]
 fn a_seed_gives_the_same_bytes_in_all_circumstances() {
     const QUIET: Circumstances =
-        Circumstances { memory: 2 << 30, thieves: 0, pause_every: u64::MAX };
-    const BUSY: Circumstances = Circumstances { memory: 64 << 20, thieves: 2, pause_every: 3 };
+        Circumstances { memory: 2 << 30, shards: 1, thieves: 0, pause_every: u64::MAX };
+    const BUSY: Circumstances =
+        Circumstances { memory: 64 << 20, shards: 128, thieves: 2, pause_every: 3 };
     let mut wrong = Vec::new();
     for set in ["default", "orphan_file", "1k", "ext2"] {
         let image = FeatureSet::named(set).make_sized(96 * MIB);

@@ -384,8 +384,8 @@ fn read(fs: &Fs, node: &Node) -> Vec<u8> {
     data
 }
 
-fn open(image: &Image) -> Fs {
-    Fs::open(image.path(), &OpenOptions::new()).expect("the image opens")
+fn open(image: &Image, shards: usize) -> Fs {
+    Fs::open(image.path(), &OpenOptions::new().shards(shards)).expect("the image opens")
 }
 
 fn free(fs: &Fs) -> (u64, u64) {
@@ -432,7 +432,9 @@ fn fill(fs: &Fs) {
     }
 }
 
-fn stress(set: &str, seed: u64, operations: u64) {
+/// Runs one seed on a file system whose threads share structures in `shards` parts, 0 for as many
+/// as processors.
+fn stress(set: &str, seed: u64, operations: u64, shards: usize) {
     // Every third time the space ends, soon or at once.
     let scarce = seed.is_multiple_of(3);
     let image = FeatureSet::named(set).make_sized(if scarce && seed.is_multiple_of(2) {
@@ -440,12 +442,12 @@ fn stress(set: &str, seed: u64, operations: u64) {
     } else {
         40 << 20
     });
-    let mut fs = open(&image);
+    let mut fs = open(&image, shards);
     let before = free(&fs);
     if let Some(layout) = layout(set, seed) {
         fs.unmount().expect("unmount");
         std::fs::write(image.path(), layout.plant(&image.bytes())).expect("an image");
-        fs = open(&image);
+        fs = open(&image, shards);
     }
     let root = fs.root().expect("root");
     fs.create(&root, b"top", 0o755, NodeKind::Dir).expect("mkdir");
@@ -465,7 +467,7 @@ fn stress(set: &str, seed: u64, operations: u64) {
     let there = snapshot(&fs);
     fs.unmount().expect("unmount");
     image.assert_clean();
-    let fs = open(&image);
+    let fs = open(&image, shards);
     let again = snapshot(&fs);
     for (path, what) in &there {
         assert_eq!(
@@ -482,7 +484,7 @@ fn stress(set: &str, seed: u64, operations: u64) {
     fs.rmdir(&root, b"top").expect("rmdir");
     fs.unmount().expect("unmount");
     image.assert_clean();
-    let fs = open(&image);
+    let fs = open(&image, shards);
     assert_eq!(free(&fs), before, "{set}, seed {seed}: all was removed, and not all is free");
     fs.unmount().expect("unmount");
 }
@@ -496,9 +498,32 @@ fn threads_do_everything_at_once() {
     let seed = from_env("EXTANT_STRESS_SEED", 1);
     for set in chosen() {
         for seed in [seed, seed + 2] {
-            stress(&set, seed, from_env("EXTANT_STRESS_OPERATIONS", 400));
+            stress(&set, seed, from_env("EXTANT_STRESS_OPERATIONS", 400), 0);
         }
     }
+}
+
+/// All threads use the same part of each structure, or each thread a part of its own, as with 128
+/// processors.
+#[test]
+fn threads_share_everything_or_nothing() {
+    for (set, shards) in [("default", 1), ("default", 128), ("orphan_file", 1), ("1k", 128)] {
+        stress(set, 1, from_env("EXTANT_STRESS_OPERATIONS", 400), shards);
+    }
+}
+
+#[test]
+fn the_number_of_shards_is_a_power_of_two_up_to_128() {
+    let image = FeatureSet::named("default").make();
+    let shards = |asked| {
+        let fs = open(&image, asked);
+        let shards = fs.stats().shards;
+        fs.unmount().expect("unmount");
+        shards
+    };
+    assert_eq!([1, 2, 5, 128, 129, usize::MAX].map(shards), [1, 2, 8, 128, 128, 128]);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    assert_eq!(shards(0), processors.next_power_of_two().min(128));
 }
 
 #[test]
@@ -508,7 +533,9 @@ fn soak() {
     for seed in first..first + from_env("EXTANT_STRESS_ROUNDS", u64::MAX / 2) {
         for set in chosen() {
             eprintln!("stress: {set}, seed {seed}");
-            stress(&set, seed, from_env("EXTANT_STRESS_OPERATIONS", 2000));
+            // A part of each structure for all threads, for each thread, or for each processor.
+            let shards = [0, 1, 128][seed as usize % 3];
+            stress(&set, seed, from_env("EXTANT_STRESS_OPERATIONS", 2000), shards);
         }
     }
 }

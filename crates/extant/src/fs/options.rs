@@ -94,6 +94,22 @@ impl OpenOptions {
         self.with(|options| options.direct_io(true))
     }
 
+    /// Sets the number of shards of the structures that threads share, such as lists of changes and
+    /// counters. It is rounded up to a power of two; more than 128 count as 128. The default, which
+    /// 0 stands for, is the number of processors, rounded up in the same way. With 128, two
+    /// processors run the code of 128; with 1, all threads share everything.
+    ///
+    /// ```
+    /// # use extant::*;
+    /// # let device = std::sync::Arc::new(device::MemDevice::new(16 << 20));
+    /// let fs = Fs::options().shards(128).create_on(device, &mkfs::Options::default())?;
+    /// # fs.unmount()?; Ok::<(), Error>(())
+    /// ```
+    #[must_use]
+    pub fn shards(self, count: usize) -> Self {
+        self.with(|options| options.shards(count))
+    }
+
     /// Discards freed space on the device once its freeing is durable, in runs of 64 KiB and more.
     #[must_use]
     pub fn discard(self) -> Self {

@@ -15,7 +15,7 @@ fn nothing_is_lost_when_a_batch_is_moved() {
         counter.add(1);
         adder.join().unwrap();
         assert_eq!(counter.sum(), 75);
-        assert!((75 - counter.approximate()).abs() < ShardedCounter::error_bound());
+        assert!((75 - counter.approximate()).abs() < counter.error_bound());
         assert!(counter.at_least(75) && !counter.at_least(76));
     });
 }

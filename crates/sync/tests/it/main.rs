@@ -5,8 +5,8 @@
 mod contention;
 
 use extant_sync::{
-    ArcRwLock, Condvar, Level, Mutex, RwLock, Sharded, ShardedCounter, levels, lock_two,
-    shard_index, thread, write_all_arc, write_two,
+    ArcRwLock, Condvar, Level, Mutex, RwLock, Sharded, ShardedCounter, levels, lock_two, thread,
+    write_all_arc, write_two,
 };
 use std::collections::HashSet;
 
@@ -140,7 +140,7 @@ fn counters_and_shards_lose_nothing() {
             let (counter, sharded) = (&counter, &sharded);
             scope.spawn(move || {
                 (0..5000).for_each(|_| counter.add(thread - 3));
-                sharded.local().lock().insert(shard_index());
+                sharded.local().lock().insert(sharded.local_index());
             });
         }
     });

@@ -10,7 +10,6 @@ use crate::alloc::Alloc;
 use extant_format::types::GroupNr;
 use extant_space::Summary;
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use extant_sync::shard_count;
 
 /// The most trees of a file system that is not scanned in the background: requests read the bitmaps
 /// that they need.
@@ -203,7 +202,7 @@ impl Alloc {
         let scan = &self.space.scan;
         let useful = scan.trees > FEW_TREES && scan.left() > 0;
         scan.running.store(useful, Relaxed);
-        if useful { shard_count().min(MAX_SCANNERS) } else { 0 }
+        if useful { self.vol.shards.min(MAX_SCANNERS) } else { 0 }
     }
 
     /// Scans the unknown groups of a file system that is not scanned in the background.

@@ -32,7 +32,7 @@ use extant_format::types::{FileType, GroupNr, InodeNr};
 use extant_journal::{Handle, Seal};
 use extant_space::Index;
 use extant_sync::atomic::{AtomicU64, Ordering};
-use extant_sync::{Level, Mutex, MutexGuard, Sharded, ShardedCounter, Swap, SwapRead, shard_index};
+use extant_sync::{Level, Mutex, MutexGuard, Sharded, ShardedCounter, Swap, SwapRead};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -382,7 +382,7 @@ impl Inodes {
         bits: &Bits,
     ) -> Result<Option<u32>> {
         // There are at most 128 shards.
-        let me = shard_index() as u8 + 1;
+        let me = self.mine.local_index() as u8 + 1;
         group.owners.resize(bits.chunks() as usize, 0);
         for owned_too in [false, true] {
             for chunk in (bits.next()..bits.chunks()).filter(|chunk| bits.has_free(*chunk)) {

@@ -87,6 +87,7 @@ impl House {
             read_only: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             policy: Default::default(),
+            shards: extant_sync::shard_count(),
             remarks: Default::default(),
         });
         let groups = Arc::new(Groups::open(vol.clone(), sb)?);

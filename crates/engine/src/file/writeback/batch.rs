@@ -142,7 +142,7 @@ fn threads_for(st: &Store, files: usize) -> usize {
     }
     let by_bytes =
         usize::try_from(st.pages.dirty_bytes() / WORTH_BYTES).unwrap_or(usize::MAX).min(files);
-    (files / MAX_FILES).max(by_bytes).min(extant_sync::shard_count()).clamp(1, MAX_THREADS)
+    (files / MAX_FILES).max(by_bytes).min(st.shards).clamp(1, MAX_THREADS)
 }
 
 /// Writes files back, by so many threads of which this is one: each takes the next chunk when it is

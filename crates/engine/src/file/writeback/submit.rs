@@ -21,7 +21,7 @@ pub(in crate::file) fn each(
     done: impl FnMut(u64, u64, io::Result<()>),
 ) {
     let busy = Busy::enter(&st.dirty_files.submitting);
-    plug.finish_by((extant_sync::shard_count() / busy.all).clamp(1, MAX_THREADS), done);
+    plug.finish_by((st.shards / busy.all).clamp(1, MAX_THREADS), done);
 }
 
 /// Submits a lot.

@@ -173,7 +173,7 @@ impl PageBudget {
         }
         // This thread's inodes first, since their locks are near.
         let first = extant_sync::shard_index();
-        for shard in first..first + extant_sync::shard_count() {
+        for shard in first..first + self.queue.len() {
             let queue = self.queue.at(shard);
             let mut turns = queue.lock().len().saturating_mul(3);
             while turns > 0 && exceeds(&self.counts.pages, target) {

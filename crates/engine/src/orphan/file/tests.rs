@@ -3,6 +3,7 @@
 use super::*;
 use extant_blocks::{BlockDevice, Cache, MemDevice};
 use extant_journal::{Client, Config, Error as JournalError, Journal, Tid};
+use extant_sync::shard_count;
 use std::sync::mpsc::channel;
 
 const BLOCK: usize = 1024;
