@@ -181,14 +181,42 @@ fn a_bad_block_is_not_used_and_after_a_crash_refused() {
     assert_eq!(room.add(1000), Some(SlotAt { block: 1, slot: 3 }));
 }
 
-#[test]
-fn threads_start_apart_in_a_file_of_any_length() {
-    for blocks in 1..100usize {
-        let starts: std::collections::BTreeSet<usize> =
-            (0..16).map(|shard| shard * blocks / 16).collect();
-        assert_eq!(starts.len(), blocks.min(16));
-        assert!(starts.iter().all(|start| *start < blocks));
+/// Returns the slot of the first record of a thread of each shard.
+fn first_slots(room: &Room) -> std::collections::BTreeMap<usize, SlotAt> {
+    let mut slots = std::collections::BTreeMap::new();
+    // Threads of other tests take shards, too.
+    for ino in 1..=SLOTS / 2 {
+        let add = || (shard_index(), room.add(ino).expect("an empty slot"));
+        let (shard, at) = std::thread::scope(|scope| scope.spawn(add).join().expect("a record"));
+        slots.entry(shard).or_insert(at);
+        if slots.len() == shard_count() {
+            return slots;
+        }
     }
+    panic!("no thread of some shard: {slots:?}");
+}
+
+#[test]
+fn threads_record_in_blocks_that_divide_the_file_evenly() {
+    let shards = shard_count();
+    for blocks in [shards, 2 * shards + 1, 7 * shards - 1] {
+        let slots = first_slots(&Room::new(blocks as u64));
+        let starts: Vec<usize> = slots.values().map(|at| at.block as usize).collect();
+        let ends = starts.iter().skip(1).copied().chain([blocks]);
+        let parts: Vec<usize> = starts.iter().zip(ends).map(|(start, end)| end - start).collect();
+        let even = blocks / shards..=blocks.div_ceil(shards);
+        assert!(parts.iter().all(|part| even.contains(part)), "{blocks} blocks: {starts:?}");
+    }
+}
+
+#[test]
+fn threads_that_share_a_block_record_on_lines_apart() {
+    // Slots of many shards wrap around the block.
+    let most = SLOTS as usize / SPREAD;
+    let slots: Vec<u32> =
+        first_slots(&Room::new(1)).values().take(most).map(|at| at.slot).collect();
+    let apart = |pair: &[u32]| pair[1] >= pair[0] + SPREAD as u32;
+    assert!(slots.windows(2).all(apart), "{slots:?}");
 }
 
 #[test]
