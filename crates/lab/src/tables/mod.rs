@@ -95,18 +95,3 @@ pub fn turn(run: usize, columns: usize) -> Vec<usize> {
 pub fn broken(design: &str, what: &str) -> io::Error {
     io::Error::other(format!("{design}: {what}"))
 }
-
-/// Checks that each cell has values and none is below zero.
-#[cfg(test)]
-fn whole(grids: &[Grid]) {
-    for grid in grids {
-        assert!(!grid.rows.is_empty(), "{}", grid.title);
-        for (name, cells) in &grid.rows {
-            assert_eq!(cells.len(), grid.columns.len(), "{}: {name}", grid.title);
-            let good = |cell: &Vec<f64>| {
-                !cell.is_empty() && cell.iter().all(|v| v.is_finite() && *v >= 0.0)
-            };
-            assert!(cells.iter().all(good), "{}: {name}: {cells:?}", grid.title);
-        }
-    }
-}

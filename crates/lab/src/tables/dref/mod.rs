@@ -182,6 +182,7 @@ fn hold(time: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicI32;
 
     fn obeys<D: Dref>() {
         let object = D::new(1);
@@ -211,11 +212,51 @@ mod tests {
         obeys::<Atomic>();
     }
 
+    /// A design with a defect: dropped references stay.
+    struct Leaking {
+        count: AtomicI32,
+        locked: AtomicBool,
+    }
+
+    impl Dref for Leaking {
+        fn new(count: i32) -> Self {
+            Leaking { count: AtomicI32::new(count), locked: AtomicBool::new(false) }
+        }
+
+        fn get(&self) {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn put(&self) {}
+
+        fn count(&self) -> i32 {
+            self.count.load(Ordering::Relaxed)
+        }
+
+        fn locked(&self, work: impl FnOnce()) {
+            work();
+            self.locked.store(true, Ordering::Relaxed);
+        }
+    }
+
     #[test]
-    fn the_table_is_whole() {
-        let common = Common { runs: 1, quick: true, threads: vec![2], json: false };
-        let grid = grid(&common).expect("no invariant broken");
-        assert_eq!(grid.rows.len(), uses().len());
-        crate::tables::whole(&[grid]);
+    fn a_design_that_loses_references_is_refused() {
+        let load = (2, Duration::from_millis(1));
+        let lost = of::<Leaking>(Use::Shared, load, &()).expect_err("references stay");
+        assert!(lost.to_string().contains("references were lost"), "{lost}");
+    }
+
+    #[test]
+    fn a_holder_takes_the_lock_of_each_shared_object() {
+        let objects = [Leaking::new(0), Leaking::new(0)].map(CachePadded::new);
+        let all = || objects.iter().all(|object| object.locked.load(Ordering::Relaxed));
+        let patience = Instant::now() + Duration::from_secs(10);
+        let taken = with_holder(&objects, RATES[0], || {
+            while !all() && Instant::now() < patience {
+                std::thread::yield_now();
+            }
+            all()
+        });
+        assert!(taken);
     }
 }

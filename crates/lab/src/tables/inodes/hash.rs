@@ -241,3 +241,38 @@ pub fn skip_grid(common: &Common, bound: u32) -> io::Result<Grid> {
     })?;
     Ok(grid)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A design with a defect: removed inodes stay.
+    struct Keeping(Sharded);
+
+    impl ByNumber for Keeping {
+        fn look(&self, ino: u32) -> Option<u32> {
+            self.0.look(ino)
+        }
+
+        fn insert(&self, ino: u32) {
+            self.0.insert(ino);
+        }
+
+        fn remove(&self, ino: u32) -> bool {
+            self.0.look(ino).is_some()
+        }
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+    }
+
+    #[test]
+    fn a_table_that_keeps_removed_inodes_is_refused() {
+        let map = || RwLock::new(Level::InodeCacheShard, Map::default());
+        let table = Keeping(Sharded((0..SHARDS).map(|_| map()).collect()));
+        let window = Duration::from_millis(5);
+        let refused = measure(&table, Work::Churn, (1, 64), window).expect_err("inodes stay");
+        assert!(refused.to_string().contains("inodes were lost"), "{refused}");
+    }
+}

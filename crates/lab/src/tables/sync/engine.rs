@@ -147,3 +147,21 @@ fn memory(engine: &Engine) -> Grid {
     grid.add(&format!("resident, for each of {inodes} inodes"), 0, resident / inodes as f64);
     grid
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_made_beside_syncs() {
+        let device = Arc::new(make_device(&Setup::default()).expect("a file system"));
+        let fs = Fs::open_device(device, &OpenOptions::new()).expect("an engine");
+        let engine = Engine::new(fs);
+        engine.create(LOOKED_AT).expect("a file");
+        under_load(&engine, Duration::ZERO, (CREATORS, true)).expect("no error");
+        // Each creator has a directory, and removes its files in the end.
+        let left = |thread: usize| engine.list(format!("load{thread}").as_bytes());
+        (0..CREATORS).for_each(|thread| assert!(left(thread).expect("a directory").is_empty()));
+        engine.unmount().expect("a clean end");
+    }
+}

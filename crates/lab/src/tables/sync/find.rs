@@ -169,3 +169,30 @@ fn remembered(column: usize, inodes: &[Arc<Inode>]) -> usize {
     design.trim();
     design.remembered()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A design with a defect: its sync waits for nothing.
+    struct Hasty;
+
+    impl Written for Hasty {
+        fn started(&self, _: &Arc<Inode>) {}
+
+        fn ended(&self, _: &Arc<Inode>) {}
+
+        fn sync(&self) {}
+
+        fn remembered(&self) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn a_sync_that_ends_before_its_writes_is_refused() {
+        let inodes: Vec<Arc<Inode>> = (0..WRITERS * OF_WRITER).map(|_| Arc::default()).collect();
+        let hasty = (0..20).any(|_| crowd(&Hasty, &inodes, WRITERS).is_err());
+        assert!(hasty, "no sync was found to be too early");
+    }
+}
