@@ -3,7 +3,7 @@
 use super::*;
 use extant_blocks::{BlockDevice, Cache, MemDevice};
 use extant_journal::{Client, Config, Error as JournalError, Journal, Tid};
-use extant_sync::shard_count;
+use extant_sync::{shard_count, with_shards};
 use std::sync::mpsc::channel;
 
 const BLOCK: usize = 1024;
@@ -181,15 +181,18 @@ fn a_bad_block_is_not_used_and_after_a_crash_refused() {
     assert_eq!(room.add(1000), Some(SlotAt { block: 1, slot: 3 }));
 }
 
-/// Returns the slot of the first record of a thread of each shard.
-fn first_slots(room: &Room) -> std::collections::BTreeMap<usize, SlotAt> {
+const SHARDS: usize = 8;
+
+/// Returns the slot of the first record of a thread of each shard, in a file of so many blocks.
+fn first_slots(blocks: usize) -> std::collections::BTreeMap<usize, SlotAt> {
+    let room = &with_shards(SHARDS, || Room::new(blocks as u64));
     let mut slots = std::collections::BTreeMap::new();
     // Threads of other tests take shards, too.
     for ino in 1..=SLOTS / 2 {
-        let add = || (shard_index(), room.add(ino).expect("an empty slot"));
+        let add = || (room.file.shard(), room.add(ino).expect("an empty slot"));
         let (shard, at) = std::thread::scope(|scope| scope.spawn(add).join().expect("a record"));
         slots.entry(shard).or_insert(at);
-        if slots.len() == shard_count() {
+        if slots.len() == SHARDS {
             return slots;
         }
     }
@@ -198,13 +201,12 @@ fn first_slots(room: &Room) -> std::collections::BTreeMap<usize, SlotAt> {
 
 #[test]
 fn threads_record_in_blocks_that_divide_the_file_evenly() {
-    let shards = shard_count();
-    for blocks in [shards, 2 * shards + 1, 7 * shards - 1] {
-        let slots = first_slots(&Room::new(blocks as u64));
+    for blocks in [SHARDS, 2 * SHARDS + 1, 7 * SHARDS - 1] {
+        let slots = first_slots(blocks);
         let starts: Vec<usize> = slots.values().map(|at| at.block as usize).collect();
         let ends = starts.iter().skip(1).copied().chain([blocks]);
         let parts: Vec<usize> = starts.iter().zip(ends).map(|(start, end)| end - start).collect();
-        let even = blocks / shards..=blocks.div_ceil(shards);
+        let even = blocks / SHARDS..=blocks.div_ceil(SHARDS);
         assert!(parts.iter().all(|part| even.contains(part)), "{blocks} blocks: {starts:?}");
     }
 }
@@ -213,8 +215,7 @@ fn threads_record_in_blocks_that_divide_the_file_evenly() {
 fn threads_that_share_a_block_record_on_lines_apart() {
     // Slots of many shards wrap around the block.
     let most = SLOTS as usize / SPREAD;
-    let slots: Vec<u32> =
-        first_slots(&Room::new(1)).values().take(most).map(|at| at.slot).collect();
+    let slots: Vec<u32> = first_slots(1).values().take(most).map(|at| at.slot).collect();
     let apart = |pair: &[u32]| pair[1] >= pair[0] + SPREAD as u32;
     assert!(slots.windows(2).all(apart), "{slots:?}");
 }
