@@ -1,20 +1,9 @@
 //! The project's bars: the required rate of each workload beside another side.
 
+use crate::grid::{Grid, parts, row_name};
 use crate::huge::Huge;
-use crate::measure::{Record, Row, Spread};
+use crate::interval::{Interval, Verdict};
 use crate::side::Side;
-use serde::Serialize;
-
-/// Verdict about a bar, with its figures.
-#[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
-    /// The bar.
-    pub bar: String,
-    /// Whether it is reached.
-    pub reached: bool,
-    /// The figures of this run.
-    pub found: String,
-}
 
 /// How many times fuse2fs a workload has to be.
 const TIMES_FUSE2FS: [(&str, f64); 10] = [
@@ -24,7 +13,7 @@ const TIMES_FUSE2FS: [(&str, f64); 10] = [
     ("rm -rf", 10.0),
     ("create empty files", 5.0),
     ("create 4 KiB files", 5.0),
-    ("delete empty files", 5.0),
+    ("unlink", 5.0),
     ("delete 4 KiB files", 5.0),
     ("sequential read, cold", 2.0),
     ("sequential write and fsync", 3.0),
@@ -45,7 +34,7 @@ const CONTENT: [&str; 4] = [
 ];
 
 /// Workloads whose rate in process must equal that through the kernel's system calls.
-const LIKE_KERNEL: [&str; 3] = ["create empty files", "delete empty files", "stat files, warm"];
+const LIKE_KERNEL: [&str; 3] = ["create empty files", "unlink", "stat files of one directory"];
 
 /// Seconds that opening a file system of 60 TiB may take.
 const HUGE_SECONDS: f64 = 0.5;
@@ -54,98 +43,91 @@ const HUGE_SECONDS: f64 = 0.5;
 const HUGE_BYTES: u64 = 200_000_000;
 
 /// Returns all bars for which there are figures.
-pub fn judge(record: &Record, huge: Option<&Huge>) -> Vec<Verdict> {
-    let mut verdicts = Vec::new();
-    for (ours, null) in [(Side::ExtantFuse, Side::Null), (Side::ExtantRings, Side::NullRings)] {
-        verdicts.extend(
-            record.rows().iter().filter_map(|(row, _)| through_fuse(record, row, ours, null)),
-        );
-    }
-    for (row, _) in record.rows() {
-        verdicts.extend(like_kernel(record, row));
-    }
-    verdicts.extend(LIKE_KERNEL.iter().filter_map(|w| many_threads(record, w)));
-    verdicts.extend(huge.into_iter().flat_map(large_mount));
-    verdicts
+pub fn judge(rates: &Grid, huge: Option<&Huge>) -> Vec<Verdict> {
+    let rows = || (0..rates.rows.len()).filter_map(|row| Some((row, parts(&rates.rows[row].0)?)));
+    let device = rows().filter_map(|row| through_fuse(rates, row, Side::ExtantFuse, Side::Null));
+    let rings =
+        rows().filter_map(|row| through_fuse(rates, row, Side::ExtantRings, Side::NullRings));
+    let kernel = rows().filter_map(|row| like_kernel(rates, row));
+    let threads = LIKE_KERNEL.iter().filter_map(|work| many_threads(rates, work));
+    let huge = huge.into_iter().flat_map(large_mount);
+    device.chain(rings).chain(kernel).chain(threads).chain(huge).collect()
 }
 
-fn name(row: &Row) -> String {
-    let plural = if row.threads == 1 { "" } else { "s" };
-    format!("{}, {} thread{plural}", row.workload, row.threads)
+fn ratio(rates: &Grid, row: usize, ours: Side, theirs: Side) -> Option<Interval> {
+    rates.gain_of(row, rates.column(ours.name())?, rates.column(theirs.name())?)
 }
 
 /// Beside fuse2fs and the null server; where both say something, the lower of the two counts.
-fn through_fuse(record: &Record, row: &Row, side: Side, null: Side) -> Option<Verdict> {
-    let ours = side.name();
-    let times = TIMES_FUSE2FS
-        .iter()
-        .find(|(workload, _)| *workload == row.workload)
-        .map(|(_, times)| *times);
-    let beside_fuse2fs =
-        times.and_then(|t| Some((t, record.ratio(row, ours, Side::Fuse2fs.name())?)));
-    let beside_null = record.ratio(row, ours, null.name());
-    let mut bar = Vec::new();
-    let mut found = Vec::new();
-    let mut reached = false;
-    if let Some((times, ratio)) = beside_fuse2fs {
-        bar.push(format!("{times:.0} times fuse2fs"));
-        found.push(format!("{ratio} times fuse2fs"));
-        reached |= ratio.median >= times;
-    }
-    if let Some(ratio) = beside_null {
-        let share = if CONTENT.contains(&&*row.workload) { OF_NULL_CONTENT } else { OF_NULL };
-        bar.push(format!("{share:.2} of a null server"));
-        found.push(format!("{ratio} of null"));
-        reached |= ratio.median >= share;
-    }
-    if bar.is_empty() {
-        return None;
-    }
-    let lower = if bar.len() > 1 { " (the lower)" } else { "" };
-    let way = if side == Side::ExtantRings { "io_uring" } else { "FUSE" };
-    Some(Verdict {
-        bar: format!("through {way}, {}, {}{lower}", name(row), bar.join(" or ")),
-        reached,
-        found: found.join("; "),
-    })
+fn through_fuse(
+    rates: &Grid,
+    (row, (work, threads)): (usize, (&str, usize)),
+    ours: Side,
+    null: Side,
+) -> Option<Verdict> {
+    let times = TIMES_FUSE2FS.iter().find(|(name, _)| *name == work);
+    let share = if CONTENT.contains(&work) { OF_NULL_CONTENT } else { OF_NULL };
+    let bars = times.map(|(_, times)| (*times, Side::Fuse2fs)).into_iter().chain([(share, null)]);
+    let verdict = |(bar, side): (f64, Side)| {
+        let ratio = ratio(rates, row, ours, side)?;
+        Some(Verdict::of(format!("{bar:.2} of {}", side.name()), ratio, bar))
+    };
+    let verdicts: Vec<Verdict> = bars.filter_map(verdict).collect();
+    let standing = verdicts.iter().map(|verdict| verdict.standing).min()?;
+    let lower = if verdicts.len() > 1 { " (the lower)" } else { "" };
+    let all = |part: fn(&Verdict) -> &str| verdicts.iter().map(part).collect::<Vec<_>>();
+    let bars = all(|verdict| &verdict.what).join(" or ");
+    let found = all(|verdict| &verdict.found).join("; ");
+    let what = format!("{}, {work}, {threads} threads, {bars}{lower}", ours.name());
+    Some(Verdict::new(what, found, standing))
 }
 
-fn like_kernel(record: &Record, row: &Row) -> Option<Verdict> {
-    if !LIKE_KERNEL.contains(&&*row.workload) || row.threads > 2 {
+fn like_kernel(rates: &Grid, (row, (work, threads)): (usize, (&str, usize))) -> Option<Verdict> {
+    if !LIKE_KERNEL.contains(&work) || threads > 2 {
         return None;
     }
-    let ratio = record.ratio(row, Side::Engine.name(), Side::Ext4.name())?;
-    Some(Verdict {
-        bar: format!("in process, {}, as the kernel's system calls", name(row)),
-        reached: ratio.median >= 1.0,
-        found: format!("{ratio} times ext4"),
-    })
+    let what = format!("in process, {work}, {threads} threads, as the kernel's system calls");
+    Some(Verdict::of(what, ratio(rates, row, Side::Engine, Side::Ext4)?, 1.0))
 }
 
 /// 16 threads beside 2.
-fn many_threads(record: &Record, workload: &'static str) -> Option<Verdict> {
-    let rates =
-        |threads| record.values(&Row { workload: workload.into(), threads }, Side::Engine.name());
-    let ratios: Vec<f64> = rates(16)?.iter().zip(rates(2)?).map(|(many, two)| many / two).collect();
-    let ratio = Spread::of(&ratios)?;
-    Some(Verdict {
-        bar: format!("in process, {workload}, 16 threads no slower than 2"),
-        reached: ratio.median >= 1.0,
-        found: format!("{ratio} times the rate of 2 threads"),
-    })
+fn many_threads(rates: &Grid, work: &str) -> Option<Verdict> {
+    let column = rates.column(Side::Engine.name())?;
+    let values = |threads| {
+        let name = row_name(work, threads);
+        rates.rows.iter().find(|row| row.0 == name).map(|row| row.1[column].as_slice())
+    };
+    let what = format!("in process, {work}, 16 threads no slower than 2");
+    Some(Verdict::of(what, Interval::of_pairs(values(16)?, values(2)?)?, 1.0))
 }
 
-fn large_mount(huge: &Huge) -> Vec<Verdict> {
-    let time = Verdict {
-        bar: format!("mounting 60 TiB within {HUGE_SECONDS} s"),
-        reached: huge.seconds.median < HUGE_SECONDS,
-        found: format!("{} s", huge.seconds),
-    };
-    let megabytes = |bytes: u64| bytes as f64 / 1e6;
-    let memory = Verdict {
-        bar: format!("mounting 60 TiB within {:.0} MB", megabytes(HUGE_BYTES)),
-        reached: huge.process_bytes < HUGE_BYTES,
-        found: format!("{:.0} MB, the whole process", megabytes(huge.process_bytes)),
-    };
-    vec![time, memory]
+fn large_mount(huge: &Huge) -> [Verdict; 2] {
+    let Huge { seconds, bytes } = huge;
+    let megabytes = |bytes: u64| format!("{:.0} MB", bytes as f64 / 1e6);
+    let time = format!("mounting 60 TiB within {HUGE_SECONDS} s");
+    let memory = format!("mounting 60 TiB within {}", megabytes(HUGE_BYTES));
+    [
+        Verdict::new(time, format!("{seconds} s"), seconds.median < HUGE_SECONDS),
+        Verdict::new(memory, megabytes(*bytes), *bytes < HUGE_BYTES),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interval::Standing;
+
+    #[test]
+    fn the_lower_of_two_bars_counts() {
+        let sides = [Side::ExtantFuse, Side::Fuse2fs, Side::Null].map(Side::name);
+        let mut rates = Grid::new("rates", "", &sides, 0);
+        for (work, theirs) in [("untar", [2.0, 8.0]), ("rm -rf", [2.0, 20.0])] {
+            for (column, rate) in [(0, 9.0), (1, theirs[0]), (2, theirs[1])] {
+                (0..3).for_each(|_| rates.add(&row_name(work, 1), column, rate));
+            }
+        }
+        let verdicts = judge(&rates, None);
+        let standings: Vec<_> = verdicts.iter().map(|verdict| verdict.standing).collect();
+        assert_eq!(standings, [Standing::Reached, Standing::Missed], "{verdicts:?}");
+    }
 }

@@ -1,49 +1,43 @@
 //! Runs: every scenario on every side, turn about, several times.
 
-mod results;
-
-use crate::awake::Awake;
-use crate::measure::Record;
+use crate::bars;
+use crate::grid::Grid;
+use crate::huge::{self, Huge};
+use crate::interval::{Verdict, all_reached, judged};
+use crate::measure::Awake;
+use crate::options::{Options, invalid};
+use crate::scratch;
+use crate::sheet::Sheet;
 use crate::side::{SIDES, Side};
 use crate::stored::Results;
+use crate::tables::turn;
 use crate::workload::{SCENARIOS, Scale, Scenario, Stage};
-use crate::{huge, scratch};
 use extant_fuse::Transport;
-use results::Bench;
+use serde::{Deserialize, Serialize};
 use std::io::{self, IsTerminal};
 
 /// Arguments of `extant-lab bench`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Runs; the sides take turns in each.
-    #[arg(long, default_value_t = 5)]
-    runs: usize,
-    /// Less work of each kind, for a quick look.
-    #[arg(long)]
-    quick: bool,
-    /// Only scenarios whose names contain this (files, small, paths, tree, content, huge); may be
-    /// given several times.
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
+    #[command(flatten)]
+    options: Options,
     /// Sides, divided by commas, in place of the usual ones.
     #[arg(long, value_name = "SIDES", value_delimiter = ',')]
     sides: Vec<String>,
-    /// One JSON document with every measured value, in place of tables.
-    #[arg(long)]
-    json: bool,
-    /// End with 1 if a bar is missed.
-    #[arg(long)]
-    strict: bool,
 }
 
 /// Sides that are measured unless others are asked for.
 const USUAL: [Side; 5] = [Side::Engine, Side::Ext4, Side::ExtantFuse, Side::Fuse2fs, Side::Null];
 
-impl Args {
-    fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|word| name.contains(word.as_str()))
-    }
+/// Sides whose rates are divided by those of others.
+const COMPARED: [(Side, &[Side]); 4] = [
+    (Side::Engine, &[Side::Ext4]),
+    (Side::ExtantFuse, &[Side::Ext4, Side::Fuse2fs, Side::Null, Side::Tmpfs]),
+    (Side::ExtantRings, &[Side::ExtantFuse, Side::Fuse2fs, Side::NullRings]),
+    (Side::NullRings, &[Side::Null]),
+];
 
+impl Args {
     /// Returns the wanted sides, or the usual ones; through io_uring, too, where the kernel has
     /// that on.
     fn sides(&self) -> io::Result<Vec<Side>> {
@@ -57,57 +51,76 @@ impl Args {
 fn side(name: &str) -> io::Result<Side> {
     Side::named(name).ok_or_else(|| {
         let all = SIDES.map(Side::name).join(", ");
-        let why = format!("there is no side `{name}`; there are {all}");
-        io::Error::new(io::ErrorKind::InvalidInput, why)
+        invalid(format!("there is no side `{name}`; there are {all}"))
     })
 }
 
-/// Runs the command; whether every bar is reached, if that was asked.
-///
-/// # Errors
-/// `InvalidInput` for unknown names; those of the sides and of the workloads.
 pub fn run(args: &Args) -> io::Result<bool> {
-    let sides = args.sides()?;
-    let scenarios: Vec<_> = SCENARIOS.iter().filter(|s| args.wants(s.name)).collect();
-    if scenarios.is_empty() && !args.wants("huge") {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "`--only` names no scenario"));
+    let (options, sides) = (&args.options, args.sides()?);
+    let scenarios: Vec<_> = SCENARIOS.iter().filter(|s| options.wants(s.name)).collect();
+    let large = options.wants("huge");
+    if scenarios.is_empty() && !large {
+        return Err(invalid("`--only` names no scenario"));
     }
     scratch::catch_signals()?;
-    let record = measured(args, &scenarios, sides)?;
-    let huge = if args.wants("huge") { Some(huge::run(args.runs.max(1))?) } else { None };
-    let results = Bench { record, huge };
-    results.print(args.json)?;
-    Ok(!args.strict || results.verdicts().iter().all(|v| v.reached))
+    let rates = measured(options, &scenarios, &sides)?;
+    let huge = if large { Some(huge::run(options.runs(5, 5))?) } else { None };
+    let results = Bench { rates, huge };
+    results.print(options.json)?;
+    Ok(!options.strict || all_reached(&results.verdicts()))
 }
 
-/// Runs the scenarios. In every other run the sides take their turns in the opposite order, so that
-/// none always follows the same one.
-fn measured(args: &Args, scenarios: &[&Scenario], mut sides: Vec<Side>) -> io::Result<Record> {
+fn measured(options: &Options, scenarios: &[&Scenario], sides: &[Side]) -> io::Result<Grid> {
     let _awake = Awake::hold();
-    let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
-    let runs = args.runs.max(1);
-    let mut record = Record::default();
-    for run in 1..=runs {
+    let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
+    let runs = options.runs(5, 5);
+    let names: Vec<_> = sides.iter().map(|side| side.name()).collect();
+    let mut rates = Grid::new("rates", "operations/s or MB/s", &names, 0).plain();
+    for run in 0..runs {
         for scenario in scenarios {
-            for side in &sides {
-                if !args.json || io::stderr().is_terminal() {
-                    eprintln!("run {run} of {runs}: {} on {}", scenario.name, side.name());
+            for column in turn(run, sides.len()) {
+                let what = format!("{} on {}", scenario.name, names[column]);
+                if !options.json || io::stderr().is_terminal() {
+                    eprintln!("run {} of {runs}: {what}", run + 1);
                 }
-                play(scenario, *side, scale, &mut record)
-                    .map_err(|e| within(scenario, *side, &e))?;
+                let mut running = sides[column].start()?;
+                let mut stage = Stage::new(&mut running, column, scale, &mut rates);
+                (scenario.run)(&mut stage)
+                    .map_err(|e| io::Error::new(e.kind(), format!("{what}: {e}")))?;
+                running.stop()?;
             }
         }
-        sides.reverse();
     }
-    Ok(record)
+    Ok(rates)
 }
 
-fn play(scenario: &Scenario, side: Side, scale: Scale, record: &mut Record) -> io::Result<()> {
-    let mut running = side.start()?;
-    (scenario.run)(&mut Stage::new(&mut *running, side, scale, record))?;
-    running.stop()
+/// Results of `extant-lab bench`.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Bench {
+    /// By workload and side.
+    rates: Grid,
+    /// The opening of a very large file system, if it was measured.
+    huge: Option<Huge>,
 }
 
-fn within(scenario: &Scenario, side: Side, e: &io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{} on {}: {e}", scenario.name, side.name()))
+impl Bench {
+    /// Returns the bars for which there are figures.
+    fn verdicts(&self) -> Vec<Verdict> {
+        bars::judge(&self.rates, self.huge.as_ref())
+    }
+}
+
+impl Results for Bench {
+    fn sheets(&self) -> Vec<Sheet> {
+        let column = |side: &Side| self.rates.column(side.name());
+        let mut sheets = self.rates.sheets();
+        for (ours, theirs) in COMPARED {
+            let theirs: Vec<usize> = theirs.iter().filter_map(column).collect();
+            let ours = column(&ours).filter(|_| !theirs.is_empty());
+            sheets.extend(ours.map(|ours| self.rates.gains(ours, theirs.iter().copied())));
+        }
+        sheets.retain(|sheet| !sheet.rows.is_empty());
+        sheets.push(judged(&self.verdicts()));
+        sheets
+    }
 }

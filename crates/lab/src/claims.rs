@@ -6,68 +6,37 @@
 
 use crate::allocators::{Buddy, Cost, Defects, Lists, Map, Policy, Posted, Reading, Shape, Want};
 use crate::grid::Values;
-use crate::interval::{Interval, Standing};
+use crate::interval::{Interval, Standing, Verdict, all_reached};
 use crate::measure::{Limit, run_threads};
+use crate::options::Options;
 use crate::scratch;
-use crate::sheet::Name;
 use crate::sheet::Sheet;
 use crate::side::{Running, Side};
 use crate::space60t;
 use crate::stored::Results;
+use crate::tables::turn;
 use crate::target::{How, io_error};
-use clap::Args as ClapArgs;
 use extant_blocks::{BlockDevice, SparseDevice};
 use extant_engine::mkfs::{self, Zeroing};
 use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Arguments of `extant-lab space-claims`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
-    /// Less of everything.
-    #[arg(long)]
-    quick: bool,
-    /// One JSON document in place of a table.
-    #[arg(long)]
-    json: bool,
-    /// End with 1 if a claim does not hold.
-    #[arg(long)]
-    strict: bool,
-    /// Leave out the claim that needs the kernel's ext4, and so root.
-    #[arg(long)]
-    no_kernel: bool,
-}
-
-/// A claim and its result.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Claim {
-    what: Name,
-    found: String,
-    standing: Standing,
-}
-
-fn standing(holds: bool) -> Standing {
-    if holds { Standing::Reached } else { Standing::Missed }
-}
-
-/// Runs the command; whether all claims hold, if that was asked.
-pub fn run(args: &Args) -> io::Result<bool> {
+pub fn run(options: &Options) -> io::Result<bool> {
     scratch::catch_signals()?;
-    let mut claims = vec![memory()?, limited(args.quick)?];
-    if !args.no_kernel {
-        claims.push(parallel(args.quick)?);
-    }
-    claims.print(args.json)?;
-    Ok(!args.strict || claims.iter().all(|claim| claim.standing == Standing::Reached))
+    let claims: [(&str, fn(bool) -> io::Result<Verdict>); 3] =
+        [("memory", memory), ("limited", limited), ("parallel", parallel)];
+    let wanted = claims.iter().filter(|(name, _)| options.wants(name));
+    let claims = wanted.map(|(_, claim)| claim(options.quick)).collect::<io::Result<Vec<_>>>()?;
+    claims.print(options.json)?;
+    Ok(!options.strict || all_reached(&claims))
 }
 
-impl Results for Vec<Claim> {
+impl Results for Vec<Verdict> {
     fn sheets(&self) -> Vec<Sheet> {
         let mut sheet = Sheet::new("claims of the postings", ["claim", "found", ""]);
-        for Claim { what, found, standing } in self {
+        for Verdict { what, found, standing } in self {
             let word = match standing {
                 Standing::Reached => "holds",
                 Standing::Open => "open: more runs, or a quieter machine, decide",
@@ -79,7 +48,7 @@ impl Results for Vec<Claim> {
     }
 }
 
-impl Values for Vec<Claim> {}
+impl Values for Vec<Verdict> {}
 
 /// Disk of the first claim in bytes, and the memory that the postings name for it.
 const NEW_DISK: u64 = 100_000_000_000;
@@ -88,7 +57,7 @@ const LITTLE: u64 = 10_000;
 const FILES: u32 = 64;
 const FILE_BYTES: usize = 1 << 20;
 
-fn memory() -> io::Result<Claim> {
+fn memory(_quick: bool) -> io::Result<Verdict> {
     let device = SparseDevice::new(NEW_DISK);
     mkfs::make(&device, &mkfs::Options { zeroing: Zeroing::Known, ..Default::default() })
         .map_err(|e| io::Error::other(e.to_string()))?;
@@ -113,11 +82,7 @@ fn memory() -> io::Result<Claim> {
     );
     let holds =
         space.frsp_tree_usage <= LITTLE && space.frsp_tree_usage + space.index_bytes < buddy.bytes;
-    Ok(Claim {
-        what: "memory for a disk of 100 GB that is nearly new".into(),
-        found,
-        standing: standing(holds),
-    })
+    Ok(Verdict::new("memory for a disk of 100 GB that is nearly new", found, holds))
 }
 
 fn write_files(fs: &Fs) -> extant_engine::Result<()> {
@@ -146,51 +111,44 @@ fn cost(mut policy: impl Policy, shape: Shape, prefetch: bool) -> Cost {
     policy.cost()
 }
 
-fn limited(quick: bool) -> io::Result<Claim> {
+fn limited(quick: bool) -> io::Result<Verdict> {
     let [engine, ahead, single] = space60t::limited(quick)?;
     let found = format!("{engine:.1} s, buddies {single:.1} s, and {ahead:.1} s reading ahead");
-    Ok(Claim {
-        what: "two writes on the fragmented disk with the least memory".into(),
-        found,
-        standing: standing(engine < ahead.min(single)),
-    })
+    let what = "two writes on the fragmented disk with the least memory";
+    Ok(Verdict::new(what, found, engine < ahead.min(single)))
 }
 
 /// Threads that write, and bytes of each write.
 const WRITERS: usize = 16;
 const WRITE: usize = 1 << 20;
 
-fn parallel(quick: bool) -> io::Result<Claim> {
-    let (runs, writes) = if quick { (3, 4) } else { (9, 16) };
-    let sides: Vec<Box<dyn Running>> =
+fn parallel(quick: bool) -> io::Result<Verdict> {
+    let (runs, writes) = if quick { (3_usize, 4) } else { (9, 16) };
+    let sides: Vec<Running> =
         [Side::Engine, Side::Ext4].iter().map(|side| side.start()).collect::<io::Result<_>>()?;
     let mut rates = [Vec::new(), Vec::new()];
     for run in 0..runs {
-        let order = if run % 2 == 0 { [0, 1] } else { [1, 0] };
-        for side in order {
-            rates[side].push(writers(&*sides[side], writes)?);
+        for side in turn(run, sides.len()) {
+            rates[side].push(writers(&sides[side], writes)?);
         }
     }
     sides.into_iter().try_for_each(|side| side.stop())?;
     let ratio =
         Interval::of_pairs(&rates[0], &rates[1]).ok_or_else(|| io::Error::other("no pairs"))?;
-    let mean = rates.map(|rates| rates.iter().sum::<f64>() / f64::from(runs) / 1e6);
+    let mean = rates.map(|rates| rates.iter().sum::<f64>() / runs as f64 / 1e6);
     let found = format!(
         "{:.0} MB/s, the kernel's ext4 {:.0}, ratio {:.2} ({:.2} to {:.2})",
         mean[0], mean[1], ratio.mean, ratio.low, ratio.high
     );
-    Ok(Claim {
-        what: "16 threads that write to a new disk, to the end of fsync".into(),
-        found,
-        standing: ratio.beside(EQUAL),
-    })
+    let what = "16 threads that write to a new disk, to the end of fsync";
+    Ok(Verdict::new(what, found, ratio.beside(EQUAL)))
 }
 
 /// Least ratio that counts as equal.
 const EQUAL: f64 = 0.95;
 
 /// Returns the bytes per second of threads that each write a new file, and removes the files.
-fn writers(side: &dyn Running, writes: u64) -> io::Result<f64> {
+fn writers(side: &Running, writes: u64) -> io::Result<f64> {
     let data = vec![7; WRITE];
     let target = side.target();
     let name = |thread: usize| format!("w{thread}").into_bytes();

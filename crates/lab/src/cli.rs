@@ -1,6 +1,7 @@
 //! The command line of `extant-lab`.
 
 use crate::bench;
+use crate::options::Options;
 use crate::tables::{dref, inodes, orphan, sync};
 use crate::{
     age, claims, contention, huge, instructions, pages, pairs, prealloc, reproduce, serve, space60t,
@@ -31,11 +32,11 @@ enum Command {
     /// designs before it. Needs root.
     Prealloc(prealloc::Args),
     /// Compares ways to count references to shared objects.
-    Dref(dref::Args),
+    Dref(Options),
     /// Compares lists and tables of inodes.
     Inodes(inodes::Args),
     /// Compares ways to keep orphan records, under the whole engine. Needs mke2fs.
-    Orphan(orphan::Args),
+    Orphan(Options),
     /// Compares ways to find the writes for which a sync must wait, and measures the cost of a sync
     /// of the engine.
     Sync(sync::Args),
@@ -47,7 +48,7 @@ enum Command {
     /// Writes to a fragmented file system of 60 TiB, beside the allocator of the postings of 2020.
     Space60t(space60t::Args),
     /// Says which other claims of those postings hold. Needs root for the kernel's ext4.
-    SpaceClaims(claims::Args),
+    SpaceClaims(Options),
     /// Fills and uses a file system for a long time, and the kernel's ext4, and looks how
     /// fragmented both are. Needs root.
     Age(age::Args),
@@ -74,12 +75,9 @@ enum Command {
         /// Where to mount.
         dir: PathBuf,
     },
-    /// Opens an image and prints time and memory as JSON.
+    /// Makes and opens a file system of 60 TiB, and prints time and memory as JSON.
     #[command(hide = true)]
-    Open {
-        /// The image.
-        image: PathBuf,
-    },
+    Open,
 }
 
 /// Runs the program.
@@ -107,7 +105,7 @@ pub fn main() -> ExitCode {
                 MountOptions { threads, writeback_cache, transport, ..MountOptions::default() };
             serve::serve(image.as_deref(), &dir, &options).map(|()| true)
         }
-        Command::Open { image } => open(&image).map(|()| true),
+        Command::Open => open().map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -121,8 +119,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn open(image: &std::path::Path) -> io::Result<()> {
-    let opened = huge::open(image)?;
-    println!("{}", serde_json::to_string(&opened)?);
+fn open() -> io::Result<()> {
+    println!("{}", serde_json::to_string(&huge::open()?)?);
     Ok(())
 }

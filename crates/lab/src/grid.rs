@@ -1,8 +1,8 @@
 //! Measured values by workload and design.
 
-use crate::interval::Interval;
+use crate::interval::{Interval, Verdict};
 use crate::measure::median;
-use crate::report::figure;
+use crate::sheet::figure;
 use crate::sheet::{Name, Sheet};
 use crate::stored::Results;
 use serde::{Deserialize, Serialize};
@@ -69,7 +69,6 @@ impl Grid {
         Grid { bar: Some((over, gain)), ..self }
     }
 
-    /// Adds a value.
     pub fn add(&mut self, row: &str, column: usize, value: f64) {
         let at = self.rows.iter().position(|(name, _)| name == row).unwrap_or_else(|| {
             self.rows.push((row.to_owned(), vec![Vec::new(); self.columns.len()]));
@@ -90,6 +89,10 @@ impl Grid {
         Interval::of_pairs(&cells[more], &cells[less])
     }
 
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column == name)
+    }
+
     /// Medians, then gains of the chosen design over each of the others.
     pub fn sheets(&self) -> Vec<Sheet> {
         let better = match (self.compared, self.less) {
@@ -98,13 +101,11 @@ impl Grid {
             (true, false) => "; more is better",
         };
         let title = format!("{} ({}, medians{better})", self.title, self.unit);
-        let columns = self.columns.iter().map(|name| name.to_string());
-        let mut medians = Sheet::new(title, [String::new()].into_iter().chain(columns));
-        for (name, cells) in &self.rows {
-            let shown = |cell: &Vec<f64>| median(cell).map_or("-".into(), shown);
-            medians.row([name.clone()].into_iter().chain(cells.iter().map(shown)));
-        }
-        let gains = self.compared.then(|| self.gains());
+        let medians = self.sheet(title, 0..self.columns.len(), |row, column| {
+            median(&self.rows[row].1[column]).map(shown)
+        });
+        let others = (0..self.columns.len()).filter(|column| *column != self.chosen);
+        let gains = self.compared.then(|| self.gains(self.chosen, others));
         let mut sheets: Vec<Sheet> = [medians].into_iter().chain(gains).collect();
         if let Some(last) = sheets.last_mut() {
             last.notes = self.verdicts();
@@ -116,24 +117,44 @@ impl Grid {
         let Some((over, bar)) = self.bar else { return Vec::new() };
         let rows = self.rows.iter().enumerate();
         rows.filter_map(|(row, (name, _))| {
-            let gain = self.gain(row, over)?;
-            let word = gain.beside(bar).word();
-            Some(format!("{word}: {name}: at least {bar} of {}: {gain}", self.columns[over]))
+            let what = format!("{name}: at least {bar} of {}", self.columns[over]);
+            Some(Verdict::of(what, self.gain(row, over)?, bar).line())
         })
         .collect()
     }
 
-    fn gains(&self) -> Sheet {
-        let others = || (0..self.columns.len()).filter(|column| *column != self.chosen);
-        let names = others().map(|column| self.columns[column].to_string());
-        let title = format!("{}: gain of {} over [95%]", self.title, self.columns[self.chosen]);
+    /// Returns the table of the gains of one column over others.
+    pub fn gains(&self, of: usize, over: impl Iterator<Item = usize> + Clone) -> Sheet {
+        let title = format!("{}: gain of {} over [95%]", self.title, self.columns[of]);
+        let gain = |row, column| self.gain_of(row, of, column).map(|gain| gain.to_string());
+        self.sheet(title, over, gain)
+    }
+
+    fn sheet(
+        &self,
+        title: String,
+        columns: impl Iterator<Item = usize> + Clone,
+        cell: impl Fn(usize, usize) -> Option<String>,
+    ) -> Sheet {
+        let names = columns.clone().map(|column| self.columns[column].to_string());
         let mut sheet = Sheet::new(title, [String::new()].into_iter().chain(names));
         for (row, (name, _)) in self.rows.iter().enumerate() {
-            let gain = |column| self.gain(row, column).map_or("-".into(), |gain| gain.to_string());
-            sheet.row([name.clone()].into_iter().chain(others().map(gain)));
+            let cells = columns.clone().map(|at| cell(row, at).unwrap_or_else(|| "-".into()));
+            sheet.row([name.clone()].into_iter().chain(cells));
         }
         sheet
     }
+}
+
+/// Returns the name of the row of a workload with a number of threads.
+pub fn row_name(work: &str, threads: usize) -> String {
+    format!("{work}, {threads} threads")
+}
+
+/// Returns the workload and the number of threads of a row's name.
+pub fn parts(name: &str) -> Option<(&str, usize)> {
+    let (work, threads) = name.strip_suffix(" threads")?.rsplit_once(", ")?;
+    Some((work, threads.parse().ok()?))
 }
 
 impl Results for Vec<Grid> {

@@ -11,6 +11,7 @@
 
 use crate::jobs::{Kind, Size};
 use crate::measure::{Limit, run_threads};
+use crate::options::Options;
 use crate::sheet::{Name, Sheet};
 use crate::side::{Running, Side};
 use crate::stored::{Results, Store};
@@ -27,12 +28,8 @@ pub struct Args {
     /// The root of the repository, whose stored counts are compared.
     #[arg(long, default_value = ".")]
     root: PathBuf,
-    /// One JSON document in place of a table; nothing is compared.
-    #[arg(long)]
-    json: bool,
-    /// Only operations whose names contain this; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
+    #[command(flatten)]
+    options: Options,
     /// Runs one operation so many times in this process.
     #[arg(long, hide = true)]
     play: Option<String>,
@@ -84,22 +81,15 @@ impl Results for Vec<Count> {
     }
 }
 
-/// Runs the command; whether no count has left the tolerance.
-///
-/// # Errors
-/// If valgrind is missing or counts nothing; those of the workloads.
 pub fn run(args: &Args) -> io::Result<bool> {
     if let Some(word) = &args.play {
         return play(word).map(|()| true);
     }
-    let wanted = |name: &str| {
-        args.only.is_empty() || args.only.iter().any(|part| name.contains(part.as_str()))
-    };
-    let chosen = OPERATIONS.iter().filter(|(name, ..)| wanted(name));
+    let chosen = OPERATIONS.iter().filter(|(name, ..)| args.options.wants(name));
     let counts = chosen
         .map(|(name, word, times)| count(name, word, *times))
         .collect::<io::Result<Vec<_>>>()?;
-    if args.json {
+    if args.options.json {
         return counts.print(true).map(|()| true);
     }
     compared(&counts, &Store::of(&args.root).read::<Vec<Count>>("instructions")?.results)
@@ -127,7 +117,7 @@ fn compared(counts: &[Count], stored: &[Count]) -> io::Result<bool> {
         .map(|cell| cell.unwrap_or_else(|| "-".into()));
         sheet.row([operation.to_string(), format!("{each:.0}"), before, change, word.into()]);
     }
-    crate::report::say(&sheet.text()).map(|()| kept)
+    crate::sheet::say(&sheet.text()).map(|()| kept)
 }
 
 /// Counts an operation in processes of its own.
@@ -170,12 +160,12 @@ fn play(word: &str) -> io::Result<()> {
         Size { files: 4_000, rounds: *times, window: Duration::from_secs(3600), ..Size::FULL };
     match Kind::named(word) {
         Some(kind) => kind.play(side.target(), (1, *times), &size, &()).map(drop)?,
-        None => syncs(&*side, *times)?,
+        None => syncs(&side, *times)?,
     }
     side.stop()
 }
 
-fn syncs(side: &dyn Running, times: u64) -> io::Result<()> {
+fn syncs(side: &Running, times: u64) -> io::Result<()> {
     let target = side.target();
     target.create(b"file")?;
     let file = target.open(b"file", How::Write)?;

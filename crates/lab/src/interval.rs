@@ -1,5 +1,6 @@
 //! Mean and interval of many ratios.
 
+use crate::sheet::{Name, Sheet};
 use serde::{Deserialize, Serialize};
 
 /// Student's t for 95% of both sides together, for 1, 2, … 30 degrees of freedom.
@@ -42,7 +43,6 @@ impl Interval {
         Some(Interval { mean: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() })
     }
 
-    /// Pair by pair.
     pub fn of_pairs(ours: &[f64], theirs: &[f64]) -> Option<Interval> {
         let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
         Interval::of(&ratios)
@@ -59,7 +59,7 @@ impl Interval {
 }
 
 /// How an interval stands to a bar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Standing {
     /// All of it is at or above the bar.
     Reached,
@@ -78,6 +78,55 @@ impl Standing {
             Standing::Missed => "MISSED",
         }
     }
+}
+
+impl From<bool> for Standing {
+    fn from(reached: bool) -> Standing {
+        if reached { Standing::Reached } else { Standing::Missed }
+    }
+}
+
+/// A bar, the figures of a run, and how they stand to it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Verdict {
+    pub what: Name,
+    pub found: String,
+    pub standing: Standing,
+}
+
+impl Verdict {
+    pub fn new(
+        what: impl Into<Name>,
+        found: impl ToString,
+        standing: impl Into<Standing>,
+    ) -> Verdict {
+        Verdict { what: what.into(), found: found.to_string(), standing: standing.into() }
+    }
+
+    /// Makes the verdict on an interval beside a bar.
+    pub fn of(what: impl Into<Name>, found: Interval, bar: f64) -> Verdict {
+        Verdict::new(what, found, found.beside(bar))
+    }
+
+    /// Returns a line of a report.
+    pub fn line(&self) -> String {
+        format!("{}: {}: {}", self.standing.word(), self.what, self.found)
+    }
+}
+
+/// Returns whether every bar is reached.
+pub fn all_reached(verdicts: &[Verdict]) -> bool {
+    verdicts.iter().all(|verdict| verdict.standing == Standing::Reached)
+}
+
+/// Returns the table of verdicts that are not reached, below the number of those that are.
+pub fn judged(verdicts: &[Verdict]) -> Sheet {
+    let (reached, others): (Vec<_>, Vec<_>) =
+        verdicts.iter().partition(|verdict| verdict.standing == Standing::Reached);
+    let title = format!("{} of {} bars reached", reached.len(), verdicts.len());
+    let mut sheet = Sheet::new(title, [""; 0]);
+    sheet.notes = others.into_iter().map(Verdict::line).collect();
+    sheet
 }
 
 impl std::fmt::Display for Interval {

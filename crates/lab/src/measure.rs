@@ -1,10 +1,10 @@
 //! Timing and measured values.
 
-use crate::sheet::Name;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::io;
+use std::io::Write;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +18,6 @@ const LOOK_EVERY: u64 = 16;
 pub struct Limit {
     /// Operations of each thread.
     pub ops: u64,
-    /// Time.
     pub time: Duration,
 }
 
@@ -121,79 +120,9 @@ fn until_limit(limit: Limit, op: impl Fn(u64) -> io::Result<()>) -> io::Result<u
     Ok(n)
 }
 
-/// A line of the table: a workload with a number of threads.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-pub struct Row {
-    /// Name of the workload.
-    pub workload: Name,
-    /// By how many threads.
-    pub threads: usize,
-}
-
-/// Unit of a measurement; more is better in each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub enum Unit {
-    /// Operations per second.
-    #[serde(rename = "ops/s")]
-    Ops,
-    /// 10^6 bytes per second.
-    #[serde(rename = "MB/s")]
-    Megabytes,
-}
-
-/// Measured values of one row: for each side, one of each run.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Values {
-    /// Their unit.
-    pub unit: Unit,
-    /// By the name of the side.
-    pub sides: BTreeMap<String, Vec<f64>>,
-}
-
-/// Everything measured, rows in the order in which they were first measured.
-#[derive(Debug, Default, Deserialize, Serialize)]
-pub struct Record {
-    rows: Vec<(Row, Values)>,
-}
-
-impl Record {
-    /// Adds a value.
-    pub fn add(&mut self, side: &str, row: Row, unit: Unit, value: f64) {
-        let at = self.rows.iter().position(|(r, _)| *r == row).unwrap_or_else(|| {
-            self.rows.push((row, Values { unit, sides: BTreeMap::new() }));
-            self.rows.len() - 1
-        });
-        self.rows[at].1.sides.entry(side.to_owned()).or_default().push(value);
-    }
-
-    /// Returns all rows.
-    pub fn rows(&self) -> &[(Row, Values)] {
-        &self.rows
-    }
-
-    /// Returns the values of a side in a row.
-    pub fn values(&self, row: &Row, side: &str) -> Option<&[f64]> {
-        let (_, values) = self.rows.iter().find(|(r, _)| r == row)?;
-        values.sides.get(side).map(Vec::as_slice)
-    }
-
-    /// Returns the median of a side in a row.
-    pub fn median(&self, row: &Row, side: &str) -> Option<f64> {
-        self.values(row, side).and_then(median)
-    }
-
-    /// Median, least and greatest of the ratios of two sides, run by run.
-    pub fn ratio(&self, row: &Row, side: &str, to: &str) -> Option<Spread> {
-        let (ours, theirs) = (self.values(row, side)?, self.values(row, to)?);
-        let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
-        Spread::of(&ratios)
-    }
-}
-
 /// Median and extremes.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Spread {
-    /// The median.
     pub median: f64,
     /// The least.
     pub min: f64,
@@ -229,6 +158,31 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
+/// Where the latency is asked for that a processor may take to wake; it holds as long as the file
+/// is open.
+const LATENCY: &str = "/dev/cpu_dma_latency";
+
+/// As long as this lives processors that have nothing to do wait without sleeping.
+#[derive(Debug)]
+pub struct Awake {
+    _open: Option<File>,
+}
+
+impl Awake {
+    /// Asks for it; without the permission, or where there is no such thing, processors sleep as
+    /// they do.
+    pub fn hold() -> Awake {
+        let open = File::options().write(true).open(LATENCY).and_then(|mut file| {
+            file.write_all(&0i32.to_ne_bytes())?;
+            Ok(file)
+        });
+        if let Err(e) = &open {
+            eprintln!("extant-lab: processors may sleep while it measures: {LATENCY}: {e}");
+        }
+        Awake { _open: open.ok() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,19 +192,6 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
-    }
-
-    #[test]
-    fn ratios_are_taken_run_by_run() {
-        let mut record = Record::default();
-        let row = Row { workload: "w".into(), threads: 1 };
-        for (ours, theirs) in [(10.0, 5.0), (30.0, 10.0), (8.0, 8.0)] {
-            record.add("a", row.clone(), Unit::Ops, ours);
-            record.add("b", row.clone(), Unit::Ops, theirs);
-        }
-        let spread = record.ratio(&row, "a", "b").expect("both were measured");
-        assert_eq!(spread, Spread { median: 2.0, min: 1.0, max: 3.0 });
-        assert!(record.ratio(&row, "a", "c").is_none());
     }
 
     #[test]

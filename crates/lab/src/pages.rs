@@ -4,13 +4,13 @@
 //! `<!-- NAME -->`, the tables, and a line `<!-- end of NAME -->`. A test compares the tables with
 //! their runs.
 
-use crate::grid::Grid;
-use crate::interval::Interval;
-use crate::pairs::{Row as Pairs, THREADS};
+use crate::grid::{Grid, parts};
+use crate::interval::{Interval, Verdict, judged};
+use crate::pairs::{ENGINE, EXT4, Pairs, THREADS, judge};
 use crate::sheet::Sheet;
 use crate::space60t::SpaceResults;
 use crate::stored::{Results, Run, Store};
-use crate::{age, claims, instructions, prealloc, reproduce};
+use crate::{age, instructions, prealloc, reproduce};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fs, io};
@@ -54,7 +54,7 @@ const TABLES: [Table; 16] = [
     Table::all("sync", whole::<Vec<Grid>>),
     Table::all("orphan", whole::<Vec<Grid>>),
     Table::all("space60t", whole::<SpaceResults>),
-    Table::all("space-claims", whole::<Vec<claims::Claim>>),
+    Table::all("space-claims", whole::<Vec<Verdict>>),
     Table::all("age", whole::<Vec<age::Row>>),
     Table::all("instructions", whole::<Vec<instructions::Count>>),
     Table::work("reproduce orphan", "orphan"),
@@ -68,30 +68,12 @@ const TABLES: [Table; 16] = [
 const SHORT: [&str; 4] = ["create empty files", "unlink", "stat one path of depth 6", "creat_clo"];
 
 /// Writes the tables of all stored runs into their pages.
-///
-/// # Errors
-/// Those of reading and writing; `InvalidData` if a run or the marks of a page are damaged.
 pub fn run(args: &Args) -> io::Result<bool> {
     for table in &TABLES {
         let path = args.root.join(table.page);
         fs::write(&path, table.renewed(&args.root, &fs::read_to_string(&path)?)?)?;
     }
     Ok(true)
-}
-
-/// Returns the pages that do not have the tables of the stored runs.
-///
-/// # Errors
-/// As [`run`].
-pub fn stale(root: &Path) -> io::Result<Vec<&'static str>> {
-    let mut stale = Vec::new();
-    for table in &TABLES {
-        let text = fs::read_to_string(root.join(table.page))?;
-        if table.renewed(root, &text)? != text {
-            stale.push(table.page);
-        }
-    }
-    Ok(stale)
 }
 
 impl Table {
@@ -128,58 +110,55 @@ fn work(store: &Store, name: &str) -> io::Result<String> {
     Ok(tables(&reproduce::stored(name, store)?))
 }
 
-/// Returns the command of a run, and its machine.
 fn origin<T>(Run { machine, command, .. }: &Run<T>) -> String {
     format!("`{command}`;\n{machine}.\n")
 }
 
 /// The table of `pairs`, with a column for each number of threads.
 fn pairs(store: &Store, name: &str) -> io::Result<String> {
-    let run: Run<Vec<Pairs>> = store.read(name)?;
-    let rows = &run.results;
+    let run: Run<Pairs> = store.read(name)?;
     let mut sheet = Sheet::new("", ["row", "1 thread", "2", "4", "16"]);
-    by_name(rows).iter().for_each(|(name, cells)| sheet.row(line(name, cells, |i| i.to_string())));
-    for row in rows.iter().filter(|row| !THREADS.contains(&row.threads)) {
-        let ratio = row.ratio().map_or("-".into(), |ratio| ratio.to_string());
-        sheet.notes.push(format!("{}: {ratio}", row.name));
+    for (name, ratios) in by_name(run.results.rates()) {
+        match ratios.iter().find(|(threads, _)| !THREADS.contains(threads)) {
+            Some((_, ratio)) => sheet.notes.push(format!("{name}: {ratio}")),
+            None => sheet.row(line(name, &ratios, Interval::to_string)),
+        }
     }
-    for verdicts in rows.sheets() {
-        sheet.notes.push(verdicts.title);
-        sheet.notes.extend(verdicts.notes);
-    }
+    let verdicts = judged(&judge(run.results.rates()));
+    sheet.notes.push(verdicts.title);
+    sheet.notes.extend(verdicts.notes);
     Ok(format!("{}\n{}\n", origin(&run), sheet.lines().trim_end()))
 }
 
 /// Some rows of `pairs`, means alone.
 fn short(store: &Store, name: &str) -> io::Result<String> {
-    let run: Run<Vec<Pairs>> = store.read(name)?;
+    let run: Run<Pairs> = store.read(name)?;
     let mut sheet = Sheet::new("", ["operation, both in memory", "1 thread", "2", "4", "16"]);
-    let all = by_name(&run.results);
-    for (name, cells) in all.iter().filter(|(name, _)| SHORT.contains(name)) {
-        sheet.row(line(name, cells, |ratio| format!("{:.1}", ratio.mean)));
+    let all = by_name(run.results.rates());
+    for (name, ratios) in all.iter().filter(|(name, _)| SHORT.contains(name)) {
+        sheet.row(line(name, ratios, |ratio| format!("{:.1}", ratio.mean)));
     }
     Ok(sheet.lines().trim_end().to_owned() + "\n")
 }
 
-/// Ratios of a row by threads.
-type Cells = BTreeMap<usize, Option<Interval>>;
+/// Ratios of the engine to the kernel by threads.
+type Ratios = BTreeMap<usize, Interval>;
 
-/// Returns the cells of a row.
-fn line(name: &str, cells: &Cells, show: impl Fn(Interval) -> String) -> Vec<String> {
-    let cell = |threads| cells.get(&threads).copied().flatten().map_or("-".into(), &show);
+fn line(name: &str, ratios: &Ratios, show: impl Fn(&Interval) -> String) -> Vec<String> {
+    let cell = |threads| ratios.get(&threads).map_or("-".into(), &show);
     [name.to_owned()].into_iter().chain(THREADS.map(cell)).collect()
 }
 
-/// Ratios by row in the order of the run, and by threads; rows with other numbers are left out.
-fn by_name(rows: &[Pairs]) -> Vec<(&str, Cells)> {
-    let mut named: Vec<(&str, Cells)> = Vec::new();
-    for row in rows.iter().filter(|row| THREADS.contains(&row.threads)) {
-        if named.last().is_none_or(|(name, _)| *name != row.name) {
-            named.push((&row.name, BTreeMap::new()));
+/// Returns the ratios of each workload in the order of the run.
+fn by_name(rates: &Grid) -> Vec<(&str, Ratios)> {
+    let mut named: Vec<(&str, Ratios)> = Vec::new();
+    for (row, (name, _)) in rates.rows.iter().enumerate() {
+        let Some((work, threads)) = parts(name) else { continue };
+        if named.last().is_none_or(|(last, _)| *last != work) {
+            named.push((work, BTreeMap::new()));
         }
-        if let Some((_, cells)) = named.last_mut() {
-            cells.insert(row.threads, row.ratio());
-        }
+        let ratio = rates.gain_of(row, ENGINE, EXT4);
+        named.last_mut().zip(ratio).map(|((_, ratios), ratio)| ratios.insert(threads, ratio));
     }
     named
 }
@@ -200,6 +179,10 @@ mod tests {
     #[test]
     fn pages_hold_the_figures_of_the_stored_runs() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        assert_eq!(stale(&root).expect("pages"), [""; 0], "`make pages` renews them");
+        for table in &TABLES {
+            let page = fs::read_to_string(root.join(table.page)).expect("a page");
+            let renewed = table.renewed(&root, &page).expect("a stored run");
+            assert!(renewed == page, "`make pages` renews {} in {}", table.name, table.page);
+        }
     }
 }

@@ -102,12 +102,10 @@ impl Scratch {
         Ok(Scratch { path, _undo: undo })
     }
 
-    /// Returns a path in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Makes a directory in it.
     pub fn dir(&self, name: &str) -> io::Result<PathBuf> {
         let dir = self.join(name);
         std::fs::create_dir(&dir)?;

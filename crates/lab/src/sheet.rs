@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::io::{self, Write as _};
 
 /// A name in results: fixed where they are measured, owned where they are read.
 pub type Name = Cow<'static, str>;
@@ -20,7 +21,6 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// Makes a table without rows.
     pub fn new<S: Into<String>>(
         title: impl Into<String>,
         head: impl IntoIterator<Item = S>,
@@ -29,7 +29,6 @@ impl Sheet {
         Sheet { title: title.into(), head, rows: Vec::new(), notes: Vec::new() }
     }
 
-    /// Adds a row.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
@@ -101,6 +100,23 @@ impl Sheet {
 /// Returns a text with the marks of HTML replaced.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Returns a rate in three digits or so.
+pub fn figure(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{:.2}M", v / 1e6),
+        v if v >= 1e4 => format!("{:.0}k", v / 1e3),
+        v if v >= 1e3 => format!("{:.1}k", v / 1e3),
+        v => format!("{v:.0}"),
+    }
+}
+
+/// Writes to standard output.
+pub fn say(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Results as they are printed and stored.
 
-use crate::machine::Machine;
-use crate::report::say;
-use crate::sheet::Sheet;
+use crate::sheet::{Sheet, say};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{fs, io};
 
 /// Results of a command, in the form of `docs/runs/NAME.json`.
@@ -25,9 +24,6 @@ pub trait Results: DeserializeOwned + Serialize {
     fn sheets(&self) -> Vec<Sheet>;
 
     /// Prints one JSON document, or the tables.
-    ///
-    /// # Errors
-    /// Those of standard output.
     fn print(&self, json: bool) -> io::Result<()> {
         if json {
             let command = command(std::env::args().skip(1));
@@ -48,10 +44,6 @@ impl Store {
         Store(root.join("docs/runs"))
     }
 
-    /// Reads a run.
-    ///
-    /// # Errors
-    /// Those of reading, with the path; `InvalidData` if it is no such run.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Run<T>> {
         let path = self.0.join(format!("{name}.json"));
         let within = |kind, e: &dyn std::fmt::Display| {
@@ -62,9 +54,6 @@ impl Store {
     }
 
     /// Stores the output of a command.
-    ///
-    /// # Errors
-    /// Those of writing.
     pub fn write(&self, name: &str, output: &[u8]) -> io::Result<()> {
         fs::create_dir_all(&self.0)?;
         fs::write(self.0.join(format!("{name}.json")), output)
@@ -75,6 +64,54 @@ impl Store {
 fn command(arguments: impl Iterator<Item = String>) -> String {
     let arguments = arguments.filter(|argument| argument != "--json");
     ["extant-lab".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// A machine, and the commit that ran on it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Machine {
+    /// The processor's name; empty if it is unknown.
+    pub processor: String,
+    /// Processors that the run may use.
+    pub processors: usize,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The commit of the directory that the program ran in; empty outside a repository.
+    pub commit: String,
+    /// The day, as `date -I` prints it.
+    pub day: String,
+}
+
+impl Machine {
+    /// This one.
+    pub fn this() -> Machine {
+        let info = read("/proc/cpuinfo");
+        let processor =
+            info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        Machine {
+            processor: processor.map_or("", |(_, name)| name).to_owned(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            commit: printed("git", &["rev-parse", "--short=12", "HEAD"]),
+            day: printed("date", &["-I"]),
+        }
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The output of a program; empty if it fails.
+fn printed(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().ok().filter(|o| o.status.success());
+    output.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Machine { processor, processors, kernel, commit, day } = self;
+        write!(f, "commit {commit}, {day}, {processors} processors ({processor}), Linux {kernel}")
+    }
 }
 
 #[cfg(test)]

@@ -9,9 +9,6 @@ use std::process::{Command, Stdio};
 const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// Returns the path of a program.
-///
-/// # Errors
-/// If it is not installed; the message names the Debian package that has it.
 pub fn need(tool: &str) -> io::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -13,13 +13,12 @@ const FLEX_BITS: u32 = 4;
 const METADATA: u32 = 8_192;
 
 /// Names in tables, and the designs.
-const DESIGNS: [(&str, &str); 6] = [
+const DESIGNS: [(&str, &str); 5] = [
     ("buddy, linear", "buddy, read ahead"),
     ("lists of 2023", "lists of 2023"),
     ("arrays of 2025", "arrays of 2025"),
     ("frsp, level 1", "frsp, level 1"),
     ("frsp, level 3", "frsp mended, level 3"),
-    ("Extant's rules", "Extant's rules"),
 ];
 
 /// Makes a disk with so much space.

@@ -13,18 +13,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// See the module's description.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct State {
     /// Files of more than one block, and their pieces: parts that follow each other on the device.
     pub files: u64,
-    /// See `files`.
     pub pieces: u64,
     /// Files of one piece among them.
     pub whole: u64,
     /// Runs of free blocks, within groups; free blocks.
     pub runs: u64,
-    /// See `runs`.
     pub free: u64,
     /// Free blocks in runs of at least 2 MiB.
     pub long: u64,

@@ -10,13 +10,13 @@ mod look;
 mod trace;
 
 use crate::grid::{Grid, Values};
-use crate::interval::{Interval, Standing};
+use crate::interval::{Interval, Verdict, all_reached};
+use crate::options::Options;
 use crate::scratch::{self, Loop, MountGuard, Scratch};
 use crate::sheet::{Name, Sheet};
 use crate::stored::Results;
 use crate::target::{Directory, Engine, How, Target, io_error};
 use crate::tool;
-use clap::Args as ClapArgs;
 use extant_engine::{Fs, OpenOptions};
 use look::State;
 use serde::{Deserialize, Serialize};
@@ -26,29 +26,16 @@ use std::time::Instant;
 use trace::{CHUNK, DIRS, Event, Scale, Trace};
 
 /// Arguments of `extant-lab age`.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A smaller file system and less use.
-    #[arg(long)]
-    quick: bool,
-    /// Only the designs; needs no privileges.
-    #[arg(long)]
-    designs: bool,
-    /// One JSON document in place of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    options: Options,
     /// Size of the file system, in MiB.
     #[arg(long)]
     size: Option<u64>,
     /// How often as many bytes as there is room for are written after filling.
     #[arg(long)]
     churn: Option<f64>,
-    /// Traces, each with a seed of its own.
-    #[arg(long)]
-    runs: Option<u64>,
-    /// End with 1 if the engine's is worse.
-    #[arg(long)]
-    strict: bool,
 }
 
 /// Used share of the initially free space after filling, in percent.
@@ -72,14 +59,15 @@ pub(crate) struct Row {
 /// Runs it and prints tables; whether the engine's is not worse than the kernel's, if that was
 /// asked.
 pub fn run(args: &Args) -> io::Result<bool> {
-    let (mib, churn, runs) = if args.quick { (256, 1.0, 1) } else { (1024, 3.0, 5) };
+    let options = &args.options;
+    let (mib, churn) = if options.quick { (256, 1.0) } else { (1024, 3.0) };
     let (bytes, churn) = (args.size.unwrap_or(mib).max(64) << 20, args.churn.unwrap_or(churn));
     scratch::catch_signals()?;
     let room = look::free(Image::make(bytes)?.path())?;
     let scale = Scale { room, fill: FILL, churn };
     let mut rows = Vec::new();
-    for seed in 1..=args.runs.unwrap_or(runs).max(1) {
-        if !args.designs {
+    for seed in 1..=options.runs(5, 1) as u64 {
+        if options.wants("sides") {
             let sides = if seed % 2 == 0 { [KERNEL, ENGINE] } else { [ENGINE, KERNEL] };
             let both = sides
                 .into_iter()
@@ -87,7 +75,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
                 .collect::<io::Result<Vec<_>>>()?;
             rows.extend(both);
         }
-        let designs = designs::rows(scale, seed);
+        let designs = if options.wants("designs") { designs::rows(scale, seed) } else { vec![] };
         rows.extend(designs.into_iter().map(|(name, state)| Row {
             name: name.into(),
             seed,
@@ -96,8 +84,8 @@ pub fn run(args: &Args) -> io::Result<bool> {
             map: String::new(),
         }));
     }
-    rows.print(args.json)?;
-    Ok(!args.strict || judge(&rows).iter().all(|bar| bar.standing == Standing::Reached))
+    rows.print(options.json)?;
+    Ok(!options.strict || all_reached(&judge(&rows)))
 }
 
 /// A fresh image, the same for all sides.
@@ -175,15 +163,8 @@ fn play(target: &dyn Target, trace: Trace) -> io::Result<()> {
     target.sync()
 }
 
-/// A bar: the engine is not worse than the kernel.
-struct Bar {
-    what: &'static str,
-    /// How many times better than the kernel's.
-    found: Interval,
-    standing: Standing,
-}
-
-fn judge(rows: &[Row]) -> Vec<Bar> {
+/// Returns how the engine stands to the kernel: it must not be worse.
+fn judge(rows: &[Row]) -> Vec<Verdict> {
     let of = |name: &str, value: fn(&State) -> f64| {
         let mut values: Vec<_> = rows
             .iter()
@@ -193,9 +174,10 @@ fn judge(rows: &[Row]) -> Vec<Bar> {
         values.sort_unstable_by_key(|(seed, _)| *seed);
         values.into_iter().map(|(_, value)| value).collect::<Vec<f64>>()
     };
-    let bar = |what, value: fn(&State) -> f64| {
+    let bar = |what: &str, value: fn(&State) -> f64| {
         let found = Interval::of_pairs(&of(ENGINE, value), &of(KERNEL, value))?;
-        Some(Bar { what, found, standing: found.beside(SAME) })
+        let what = format!("{what}, times better than the kernel's");
+        Some(Verdict::new(what, format!("{found} (bar {SAME})"), found.beside(SAME)))
     };
     let files = bar("pieces of a file", |state| 1.0 / state.pieces_per_file());
     let free = bar("length of a free run", State::mean_run);
@@ -217,11 +199,7 @@ impl Results for Vec<Row> {
         ];
         let mut sheet = Sheet::new("fragmentation after use", head);
         self.iter().for_each(|row| sheet.row(cells(row)));
-        let line = |Bar { what, found, standing }: &Bar| {
-            let word = standing.word();
-            format!("{word}: {what}, times better than the kernel's: {found} (bar {SAME})")
-        };
-        sheet.notes = judge(self).iter().map(line).collect();
+        sheet.notes = judge(self).iter().map(Verdict::line).collect();
         vec![sheet]
     }
 }
@@ -238,9 +216,10 @@ impl Values for Vec<Row> {
         columns.dedup();
         let mut grid = Grid::of("pieces of a file", "".into(), columns, 0).less();
         for Row { name, seed, state, .. } in self {
-            let column = grid.columns.iter().position(|column| *column == name);
             let pieces = state.pieces_per_file();
-            column.into_iter().for_each(|at| grid.add(&format!("trace {seed}"), at, pieces));
+            grid.column(&name)
+                .into_iter()
+                .for_each(|at| grid.add(&format!("trace {seed}"), at, pieces));
         }
         vec![grid]
     }

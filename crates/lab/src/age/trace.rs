@@ -16,7 +16,6 @@ const LARGEST: u64 = 32;
 pub const CHUNK: u64 = 64 << 10;
 /// Bytes of a block, by which use is counted.
 pub const BLOCK: u64 = 4096;
-/// Directories.
 pub const DIRS: u32 = 64;
 /// Files that are written in turns.
 const TOGETHER: usize = 4;

@@ -13,8 +13,7 @@
 //!
 //! A search through all groups reads the unread bitmaps; lists contain only groups that were read.
 
-use super::map::Group;
-use super::order::{ORDERS, buddy_in};
+use super::map::{Group, ORDERS, buddy_in};
 use super::{Cost, Map, Policy, Reading, Space, Taken, Want};
 use extant_space::Run;
 use std::collections::{BTreeSet, HashMap};
@@ -63,7 +62,6 @@ struct Link {
 
 type List = BTreeSet<(u64, u32)>;
 
-/// See the module's description.
 #[derive(Debug)]
 pub struct Buddy<'a> {
     space: Space<'a>,

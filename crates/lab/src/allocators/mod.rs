@@ -1,6 +1,6 @@
-//! Designs of block allocators: former and proposed ones, and the engine's rules, behind the trait
-//! [`Policy`]. They need neither a file system nor gigabytes of memory: a design runs on a [`Map`]
-//! of free runs, and the lab counts the bitmaps that it would read, keep and look at.
+//! Designs of block allocators, former and proposed ones, behind the trait [`Policy`]. They need
+//! neither a file system nor gigabytes of memory: a design runs on a [`Map`] of free runs, and the
+//! lab counts the bitmaps that it would read, keep and look at.
 //!
 //! # Rules of the copies
 //! The copies keep the rules for the choice of groups and runs, for reading bitmaps, and for
@@ -8,16 +8,13 @@
 //! design reports whether it waits for them or passes them over.
 
 mod buddy;
-mod engine;
 mod map;
-mod order;
 mod posted;
 mod space;
 #[cfg(test)]
 mod tests;
 
 pub use buddy::{Buddy, Lists};
-pub use engine::Engine;
 pub use map::{Map, Shape};
 pub use posted::{Defects, Posted};
 pub use space::{Reading, Space};
@@ -47,7 +44,6 @@ pub struct Want<'a> {
     pub goal: u64,
     /// Blocks that would be best, and those that were asked for: not more.
     pub len: u32,
-    /// See `len`.
     pub least: u32,
     /// Number of the requesting file, from which some designs choose a place.
     pub file: u32,
@@ -60,7 +56,6 @@ pub struct Want<'a> {
 pub struct Cost {
     /// Groups or trees that were looked at, and free runs of them.
     pub looked: u64,
-    /// See `looked`.
     pub runs: u64,
     /// Bitmaps read.
     pub bitmaps: u64,
@@ -68,18 +63,16 @@ pub struct Cost {
     pub waited: u64,
     /// Groups in use by others that were waited for, and that were passed over.
     pub blocked: u64,
-    /// See `blocked`.
     pub passed: u64,
     /// Bytes in memory now, and groups or trees that ever were in memory.
     pub bytes: u64,
-    /// See `bytes`.
     pub cached: u64,
     /// Times that a tree left memory.
     pub evicted: u64,
 }
 
 /// Returns the design of a name on the free runs of `map`: buddies; `frsp` as posted or `mended`,
-/// with its level and perhaps a limit of 1 GB; the engine's rules.
+/// with its level and perhaps a limit of 1 GB.
 pub(crate) fn named<'a>(name: &str, map: &'a Map, slow: bool) -> Option<Box<dyn Policy + 'a>> {
     let buddy = |lists, reading| {
         Some(Box::new(Buddy::new(map, lists, reading, slow)) as Box<dyn Policy + 'a>)
@@ -89,7 +82,6 @@ pub(crate) fn named<'a>(name: &str, map: &'a Map, slow: bool) -> Option<Box<dyn 
         "buddy, read ahead" => buddy(Lists::None, Reading::Ahead),
         "lists of 2023" => buddy(Lists::Queues, Reading::Ahead),
         "arrays of 2025" => buddy(Lists::Arrays, Reading::Ahead),
-        "Extant's rules" => Some(Box::new(Engine::new(map, slow))),
         frsp => {
             let (kind, level) = frsp.split_once(", level ")?;
             let as_posted = kind == "frsp";

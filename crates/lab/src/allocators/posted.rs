@@ -52,7 +52,6 @@ struct Request {
     unadvised: bool,
 }
 
-/// See the module's description.
 #[derive(Debug)]
 pub struct Posted<'a> {
     space: Space<'a>,

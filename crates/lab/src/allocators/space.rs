@@ -24,7 +24,6 @@ const TOGETHER: u64 = 38_000_000;
 /// without it.
 const AT_ONCE: u64 = 3;
 
-/// See the module's description.
 #[derive(Debug)]
 pub struct Space<'a> {
     pub(super) map: &'a Map,

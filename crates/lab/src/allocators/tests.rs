@@ -13,7 +13,7 @@ fn comb(shape: Shape, len: u32, step: u32) -> Map {
 }
 
 fn all(map: &Map) -> impl Iterator<Item = (&'static str, Box<dyn Policy + '_>)> {
-    let names = ["buddy", "buddy, read ahead", "lists of 2023", "arrays of 2025", "Extant's rules"];
+    let names = ["buddy", "buddy, read ahead", "lists of 2023", "arrays of 2025"];
     let names = names.into_iter().chain(["frsp mended, level 0", "frsp, level 1"]);
     let little = Posted::new(map, 3, 64 * 1000, Defects::default(), true);
     let little: [(_, Box<dyn Policy>); 1] = [("frsp, level 3, little memory", Box::new(little))];

@@ -9,11 +9,9 @@
 mod count;
 #[cfg(feature = "contention")]
 pub use count::Counter;
-#[cfg(feature = "contention")]
-mod text;
 
 use crate::jobs::KINDS;
-use crate::report::say;
+use crate::sheet::say;
 use std::io;
 
 /// Arguments of `extant-lab contention`.
@@ -35,7 +33,6 @@ pub struct Args {
     pub strict: bool,
 }
 
-/// Runs the command; whether all that was judged passed.
 pub fn run(args: &Args) -> io::Result<bool> {
     if args.workloads.is_empty() {
         let names = KINDS.iter().map(|kind| format!("{:<22} {}\n", kind.word, kind.name));
@@ -48,9 +45,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
 fn counted(args: &Args) -> io::Result<bool> {
     let all = args.workloads.iter().any(|word| word == "all");
     let named = |word: &String| {
-        let unknown = || {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("there is no workload `{word}`"))
-        };
+        let unknown = || crate::options::invalid(format!("there is no workload `{word}`"));
         crate::jobs::Kind::named(word).ok_or_else(unknown)
     };
     let kinds: Vec<_> = if all {
@@ -60,8 +55,8 @@ fn counted(args: &Args) -> io::Result<bool> {
     };
     let mut passed = true;
     for counted in count::count(&kinds, args)? {
-        say(&text::text(&counted, args.lines))?;
-        passed &= counted.verdicts().iter().all(|verdict| verdict.passed);
+        say(&count::text(&counted, args.lines))?;
+        passed &= crate::interval::all_reached(&counted.verdicts());
     }
     Ok(passed || !args.strict)
 }

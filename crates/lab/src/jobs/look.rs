@@ -1,7 +1,7 @@
 //! Jobs that change nothing.
 
-use super::names::{ensure_dir, ensure_file};
 use super::{Job, Size};
+use super::{ensure_dir, ensure_file};
 use crate::measure::Limit;
 use crate::target::{How, Target};
 use std::io;

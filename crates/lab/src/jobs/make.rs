@@ -1,15 +1,18 @@
 //! Files that come and go.
 
-use super::names::{ensure_file, many, own};
 use super::{Job, Size};
+use super::{ensure_file, many, own};
 use crate::measure::Limit;
-use crate::target::{How, OpenFile, Target};
+use crate::target::{How, OpenFile, Put, Target};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The longest that jobs of so many operations may take.
 const CAP: Duration = Duration::from_secs(5);
+
+/// Content of a block.
+const BLOCK: [u8; 4096] = [0x5a; 4096];
 
 /// As many operations of each thread.
 pub fn times(ops: u64) -> Limit {
@@ -18,12 +21,30 @@ pub fn times(ops: u64) -> Limit {
 
 /// Makes empty files.
 pub fn create<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    let names = many(target, "create", threads, size.files)?;
+    make(target, ("create", threads), size.files, &[])
+}
+
+/// Makes files of one block.
+pub fn create_small<'a>(
+    target: &'a dyn Target,
+    threads: usize,
+    size: &Size,
+) -> io::Result<Job<'a>> {
+    make(target, ("create-small", threads), size.files / 2, &BLOCK)
+}
+
+fn make<'a>(
+    target: &'a dyn Target,
+    (what, threads): (&str, usize),
+    files: usize,
+    data: &'static [u8],
+) -> io::Result<Job<'a>> {
+    let names = many(target, what, threads, files)?;
     let made: Vec<AtomicU64> = names.iter().map(|_| AtomicU64::new(0)).collect();
     let shared = std::sync::Arc::new((names, made));
     let (one, all) = (shared.clone(), shared);
     let job = Job::new(times(one.0[0].len() as u64), move |t, n| {
-        target.create(&one.0[t][n as usize])?;
+        put(target, &one.0[t][n as usize], data)?;
         // Relaxed: read when the threads have ended. The counters are next to each other, but this
         // is one write in thousands.
         one.1[t].store(n + 1, Ordering::Relaxed);
@@ -38,24 +59,52 @@ pub fn create<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Re
     }))
 }
 
+/// Makes a file that must not exist.
+fn put(target: &dyn Target, path: &[u8], data: &[u8]) -> io::Result<()> {
+    match data {
+        [] => target.create(path),
+        data => target.put(path, Put { data, mode: 0o644, mtime: None }),
+    }
+}
+
 /// Deletes empty files.
 pub fn unlink<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    let names = many(target, "unlink", threads, size.files)?;
-    names.iter().flatten().try_for_each(|name| ensure_file(target, name))?;
+    remove(target, ("unlink", threads), size.files, &[])
+}
+
+/// Deletes files of one block.
+pub fn unlink_small<'a>(
+    target: &'a dyn Target,
+    threads: usize,
+    size: &Size,
+) -> io::Result<Job<'a>> {
+    remove(target, ("unlink-small", threads), size.files / 2, &BLOCK)
+}
+
+fn remove<'a>(
+    target: &'a dyn Target,
+    (what, threads): (&str, usize),
+    files: usize,
+    data: &[u8],
+) -> io::Result<Job<'a>> {
+    let names = many(target, what, threads, files)?;
+    let old = |e: &io::Error| e.kind() == io::ErrorKind::AlreadyExists;
+    let ensure =
+        |name: &Vec<u8>| put(target, name, data).or_else(|e| if old(&e) { Ok(()) } else { Err(e) });
+    names.iter().flatten().try_for_each(ensure)?;
     Ok(Job::new(times(names[0].len() as u64), move |t, n| target.unlink(&names[t][n as usize])))
 }
 
 /// Overwrites the same block of an open file of its own: in memory, on both sides.
 pub fn write<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     let paths = own(target, "write", threads)?;
-    let data = vec![0x5a; 4096];
     let open = |path: &Vec<u8>| {
         ensure_file(target, path)?;
         target.open(path, How::Write)
     };
     let files: Vec<Box<dyn OpenFile>> = paths.iter().map(open).collect::<io::Result<_>>()?;
-    files.iter().try_for_each(|file| file.write_at(0, &data))?;
-    Ok(Job::new(Limit::time(size.window), move |t, _| files[t].write_at(0, &data)))
+    files.iter().try_for_each(|file| file.write_at(0, &BLOCK))?;
+    Ok(Job::new(Limit::time(size.window), move |t, _| files[t].write_at(0, &BLOCK)))
 }
 
 /// Renames a file to and fro.

@@ -7,7 +7,6 @@
 
 mod look;
 mod make;
-mod names;
 mod orphans;
 mod sync;
 
@@ -124,7 +123,6 @@ impl Kind {
         job.run(threads, most, watch)
     }
 
-    /// Returns the kind of a word.
     pub fn named(word: &str) -> Option<&'static Kind> {
         KINDS.iter().find(|kind| kind.word == word)
     }
@@ -136,7 +134,13 @@ const fn kind(name: &'static str, word: &'static str, bar: f64, prepare: Prepare
     Kind { name, word, bar: if bar > 0.0 { Some(bar) } else { None }, prepare }
 }
 
-/// All kinds, in the order of tables. Those with a bar of 0 have none.
+/// Kinds of the bench alone.
+pub const SMALL: [Kind; 2] = [
+    kind("create 4 KiB files", "create-small", 0.0, make::create_small),
+    kind("delete 4 KiB files", "unlink-small", 0.0, make::unlink_small),
+];
+
+/// All other kinds, in the order of tables. Those with a bar of 0 have none.
 pub const KINDS: [Kind; 15] = [
     kind("stress-orphan, byte by byte", "stress-orphan", 3.0, orphans::by_byte),
     kind("stress-orphan, block by block", "stress-orphan-blocks", 3.0, orphans::by_block),
@@ -154,6 +158,56 @@ pub const KINDS: [Kind; 15] = [
     kind("write 4 KiB to own file", "write", 0.0, make::write),
     kind("rename in own directory", "rename", 0.0, make::rename),
 ];
+
+/// Files in a directory.
+const IN_DIRECTORY: usize = 500;
+
+/// Makes a directory unless it is there.
+pub fn ensure_dir(target: &dyn Target, path: &[u8]) -> io::Result<()> {
+    match target.mkdir(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// Makes an empty file unless it is there.
+pub fn ensure_file(target: &dyn Target, path: &[u8]) -> io::Result<()> {
+    match target.create(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// One path for each thread, in a directory of its own.
+pub fn own(target: &dyn Target, what: &str, threads: usize) -> io::Result<Vec<Vec<u8>>> {
+    ensure_dir(target, what.as_bytes())?;
+    (0..threads)
+        .map(|t| {
+            let dir = format!("{what}/own{t}");
+            ensure_dir(target, dir.as_bytes())?;
+            Ok(format!("{dir}/file").into_bytes())
+        })
+        .collect()
+}
+
+/// Paths for each thread, together `count`, in directories of the thread's own.
+pub fn many(
+    target: &dyn Target,
+    what: &str,
+    threads: usize,
+    count: usize,
+) -> io::Result<Vec<Vec<Vec<u8>>>> {
+    ensure_dir(target, what.as_bytes())?;
+    let each = (count / threads).max(1);
+    for t in 0..threads {
+        ensure_dir(target, format!("{what}/t{t}").as_bytes())?;
+        (0..each.div_ceil(IN_DIRECTORY))
+            .try_for_each(|d| ensure_dir(target, format!("{what}/t{t}/d{d}").as_bytes()))?;
+    }
+    let name =
+        |t: usize, i: usize| format!("{what}/t{t}/d{}/file{i}", i / IN_DIRECTORY).into_bytes();
+    Ok((0..threads).map(|t| (0..each).map(|i| name(t, i)).collect()).collect())
+}
 
 #[cfg(test)]
 mod tests {
@@ -174,7 +228,7 @@ mod tests {
     #[test]
     fn every_kind_can_be_played_again_and_again() {
         let engine = engine();
-        for kind in &KINDS {
+        for kind in KINDS.iter().chain(&SMALL) {
             for threads in [1, 3, 1] {
                 let done =
                     kind.play(&engine, (threads, u64::MAX), &Size::TINY, &()).expect(kind.name);

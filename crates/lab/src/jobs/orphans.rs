@@ -1,8 +1,8 @@
 //! Jobs that need orphan records: cutting files, and making one file again and again.
 
 use super::make::times;
-use super::names::{ensure_file, own};
 use super::{Job, Size};
+use super::{ensure_file, own};
 use crate::measure::Limit;
 use crate::target::{How, OpenFile, Target};
 use std::io;

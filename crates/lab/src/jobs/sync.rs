@@ -1,7 +1,7 @@
 //! Many callers of sync at once, with many inodes in memory.
 
 use super::Watch;
-use super::names::ensure_dir;
+use super::ensure_dir;
 use crate::measure::share_out;
 use crate::target::Target;
 use std::io;

@@ -96,7 +96,6 @@ impl Node {
         self.attr.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns its attributes.
     pub fn attr(&self) -> FileAttr {
         *self.locked()
     }
@@ -143,12 +142,10 @@ impl Tree {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns the node of a number.
     pub fn node(&self, number: u64) -> Result<Arc<Node>, ErrorCode> {
         read(self.shard(number)).get(&number).cloned().ok_or(ErrorCode::ESTALE)
     }
 
-    /// Returns the child of a name.
     pub fn child(&self, parent: u64, name: &[u8]) -> Result<Arc<Node>, ErrorCode> {
         let parent = self.node(parent)?;
         let children = read(&parent.children);

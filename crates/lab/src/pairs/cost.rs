@@ -30,11 +30,6 @@ impl Meter {
         Meter { counter: counter().ok().map(Mutex::new) }
     }
 
-    /// Returns whether instructions are counted.
-    pub fn counts_instructions(&self) -> bool {
-        self.counter.is_some()
-    }
-
     /// Returns the cost so far.
     pub fn read(&self) -> Cost {
         let time = clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default();

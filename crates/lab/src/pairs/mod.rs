@@ -3,27 +3,31 @@
 //! pair.
 
 mod cost;
-mod judge;
-mod text;
 
-use crate::interval::{Interval, Standing};
+use crate::grid::{Grid, Values, parts, row_name};
+use crate::interval::{Interval, Verdict, all_reached, judged};
 use crate::jobs::{self, Crowd, KINDS, Kind, SYNCERS, Size};
-use crate::measure::Done;
+use crate::measure::median;
+use crate::options::{Options, invalid};
 use crate::scratch;
+use crate::sheet::Sheet;
 use crate::side::{Running, Setup, Side};
 use crate::stored::Results;
+use crate::tables::turn;
 use cost::Cost;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Duration;
 
 pub use cost::{Meter, Metered};
-pub use judge::{Verdict, judge};
 
 /// Numbers of threads.
 pub const THREADS: [usize; 4] = [1, 2, 4, 16];
 
-/// The two sides; ratios are of the first to the second.
-const SIDES: [Side; 2] = [Side::Engine, Side::Ext4];
+/// The two sides, and the columns of tables.
+const SIDES: [Side; 2] = [Side::Ext4, Side::Engine];
+pub const EXT4: usize = 0;
+pub const ENGINE: usize = 1;
 
 /// Threads that create files while others call sync.
 const CREATORS: usize = 2;
@@ -38,189 +42,217 @@ const SYNCS: [(&str, Crowd, f64); 2] = [
 /// Arguments of `extant-lab pairs`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Pairs of each row.
-    #[arg(long, default_value_t = 15)]
-    pub runs: usize,
-    /// Less work of each kind and fewer pairs.
-    #[arg(long)]
-    pub quick: bool,
+    #[command(flatten)]
+    options: Options,
     /// Next to nothing of each kind, for tests.
     #[arg(long, hide = true)]
-    pub tiny: bool,
-    /// Only rows whose names contain this; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    pub only: Vec<String>,
-    /// One JSON document with every measured value, in place of tables.
-    #[arg(long)]
-    pub json: bool,
-    /// End with 1 if a bar is not reached.
-    #[arg(long)]
-    pub strict: bool,
+    tiny: bool,
 }
 
-/// How much is done.
+/// How much is done, and the results so far.
 struct Plan<'a> {
-    args: &'a Args,
+    options: &'a Options,
     runs: usize,
     size: Size,
     clean_inodes: usize,
+    meter: Meter,
+    grids: [Grid; 3],
+}
+
+/// Returns empty tables of rates, processor time and instructions.
+fn tables() -> [Grid; 3] {
+    let sides = SIDES.map(Side::name);
+    [
+        Grid::new("pairs", "operations/s", &sides, ENGINE),
+        Grid::new("processor time", "us", &sides, ENGINE).less().plain(),
+        Grid::new("instructions", "each", &sides, ENGINE).less().plain(),
+    ]
 }
 
 impl Plan<'_> {
     fn new(args: &Args) -> Plan<'_> {
-        match args.quick {
-            _ if args.tiny => {
-                Plan { args, runs: args.runs.clamp(1, 5), size: Size::TINY, clean_inodes: 500 }
-            }
-            true => {
-                Plan { args, runs: args.runs.clamp(1, 5), size: Size::QUICK, clean_inodes: 50_000 }
-            }
-            false => {
-                Plan { args, runs: args.runs.max(1), size: Size::FULL, clean_inodes: 1_000_000 }
-            }
-        }
-    }
-
-    fn wants(&self, name: &str) -> bool {
-        self.args.only.is_empty() || self.args.only.iter().any(|word| name.contains(word.as_str()))
+        let options = &args.options;
+        let (size, clean_inodes) = match (args.tiny, options.quick) {
+            (true, _) => (Size::TINY, 500),
+            (_, true) => (Size::QUICK, 50_000),
+            _ => (Size::FULL, 1_000_000),
+        };
+        let runs = options.runs(15, 5);
+        Plan { options, runs, size, clean_inodes, meter: Meter::new(), grids: tables() }
     }
 
     fn tell(&self, what: std::fmt::Arguments<'_>) {
-        if !self.args.json {
+        if !self.options.json {
             eprintln!("{what}");
         }
     }
-}
 
-/// Values of one side in a row, one for each pair.
-#[derive(Clone, Debug, Default, serde::Deserialize, serde::Serialize)]
-pub struct Values {
-    /// Operations per second.
-    pub rate: Vec<f64>,
-    /// Microseconds of processor time for each operation.
-    pub cpu: Vec<f64>,
-    /// Instructions for each operation, where they are counted.
-    pub instructions: Vec<f64>,
-}
-
-impl Values {
-    fn add(&mut self, ops: u64, elapsed: Duration, cost: Cost) {
+    /// Adds the values of a job of `ops` operations.
+    fn add(&mut self, row: &str, side: usize, ops: u64, (elapsed, cost): (Duration, Cost)) {
         let ops = ops.max(1) as f64;
-        self.rate.push(ops / elapsed.as_secs_f64().max(1e-9));
-        self.cpu.push(cost.time.as_secs_f64() * 1e6 / ops);
-        self.instructions.extend(cost.instructions.map(|n| n as f64 / ops));
+        let [rates, time, instructions] = &mut self.grids;
+        rates.add(row, side, ops / elapsed.as_secs_f64().max(1e-9));
+        time.add(row, side, cost.time.as_secs_f64() * 1e6 / ops);
+        cost.instructions.iter().for_each(|n| instructions.add(row, side, *n as f64 / ops));
     }
-}
 
-/// A row: a workload with a number of threads.
-#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
-pub struct Row {
-    /// The workload.
-    pub name: String,
-    /// Its threads.
-    pub threads: usize,
-    /// How many times the kernel's rate it has to be.
-    pub bar: Option<f64>,
-    /// Ours and the kernel's.
-    pub sides: [Values; 2],
-}
-
-impl Row {
-    /// Our rate to the kernel's.
-    pub fn ratio(&self) -> Option<Interval> {
-        Interval::of_pairs(&self.sides[0].rate, &self.sides[1].rate)
-    }
-}
-
-/// Returns a row, which is made at its first use.
-fn row<'a>(rows: &'a mut Vec<Row>, name: &str, threads: usize, bar: Option<f64>) -> &'a mut Row {
-    let known = rows.iter().position(|row| row.name == name && row.threads == threads);
-    let at = known.unwrap_or_else(|| {
-        rows.push(Row { name: name.to_owned(), threads, bar, sides: Default::default() });
-        rows.len() - 1
-    });
-    &mut rows[at]
-}
-
-/// Runs the command; whether every bar is reached.
-pub fn run(args: &Args) -> io::Result<bool> {
-    let meter = Meter::new();
-    scratch::catch_signals()?;
-    let plan = Plan::new(args);
-    let mut rows = Vec::new();
-    operations(&plan, &meter, &mut rows)?;
-    syncs(&plan, &meter, &mut rows)?;
-    if rows.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "`--only` names no row"));
-    }
-    rows.print(args.json)?;
-    Ok(!args.strict || judge(&rows).iter().all(|v| v.standing == Standing::Reached))
-}
-
-fn start(setup: &Setup) -> io::Result<Vec<Box<dyn Running>>> {
-    SIDES.iter().map(|side| side.start_with(setup)).collect()
-}
-
-/// Returns the sides in the order of this turn.
-fn order(turn: usize) -> [usize; 2] {
-    if turn.is_multiple_of(2) { [0, 1] } else { [1, 0] }
-}
-
-fn operations(plan: &Plan<'_>, meter: &Meter, rows: &mut Vec<Row>) -> io::Result<()> {
-    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| plan.wants(kind.name)).collect();
-    if kinds.is_empty() {
-        return Ok(());
-    }
-    let sides = start(&Setup::default())?;
-    for run in 0..plan.runs {
-        plan.tell(format_args!("pair {} of {}", run + 1, plan.runs));
-        for kind in &kinds {
-            for threads in THREADS {
-                let row = row(rows, kind.name, threads, kind.bar);
-                for side in order(run) {
-                    let (done, cost) = metered(kind, &*sides[side], threads, &plan.size, meter)?;
-                    row.sides[side].add(done.ops.iter().sum(), done.elapsed, cost);
+    /// Plays each row on both sides, run by run.
+    fn play<R>(
+        &mut self,
+        setup: &Setup,
+        rows: &[(String, R)],
+        prepare: impl Fn(&Running) -> io::Result<()>,
+        job: impl Fn(&R, &Running, &Plan<'_>) -> io::Result<(u64, (Duration, Cost))>,
+    ) -> io::Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let sides =
+            SIDES.iter().map(|side| side.start_with(setup)).collect::<io::Result<Vec<_>>>()?;
+        sides.iter().try_for_each(|side| prepare(side))?;
+        for run in 0..self.runs {
+            self.tell(format_args!("pair {} of {}", run + 1, self.runs));
+            for (name, row) in rows {
+                for side in turn(run, SIDES.len()) {
+                    let done = job(row, &sides[side], self);
+                    let (ops, cost) = done.map_err(|e| within(name, &e))?;
+                    self.add(name, side, ops, cost);
                 }
             }
         }
+        sides.into_iter().try_for_each(|side| side.stop())
     }
-    sides.into_iter().try_for_each(|side| side.stop())
 }
 
-fn metered(
-    kind: &Kind,
-    side: &dyn Running,
-    threads: usize,
-    size: &Size,
-    meter: &Meter,
-) -> io::Result<(Done, Cost)> {
-    let metered = Metered::new(meter);
-    let done = kind
-        .play(side.target(), (threads, u64::MAX), size, &metered)
-        .map_err(|e| io::Error::new(e.kind(), format!("{}, {threads} threads: {e}", kind.name)))?;
-    Ok((done, metered.cost()))
+fn within(row: &str, e: &io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("{row}: {e}"))
+}
+
+pub fn run(args: &Args) -> io::Result<bool> {
+    let mut plan = Plan::new(args);
+    scratch::catch_signals()?;
+    operations(&mut plan)?;
+    syncs(&mut plan)?;
+    if plan.grids[0].rows.is_empty() {
+        return Err(invalid("`--only` names no row"));
+    }
+    let results = Pairs(plan.grids.into());
+    results.print(args.options.json)?;
+    Ok(!args.options.strict || all_reached(&judge(results.rates())))
+}
+
+fn operations(plan: &mut Plan<'_>) -> io::Result<()> {
+    let kinds = KINDS.iter().filter(|kind| plan.options.wants(kind.name));
+    let of = |kind: &'static Kind| {
+        THREADS.map(|threads| (row_name(kind.name, threads), (kind, threads)))
+    };
+    let rows: Vec<_> = kinds.flat_map(of).collect();
+    plan.play(
+        &Setup::default(),
+        &rows,
+        |_| Ok(()),
+        |(kind, threads), side, plan| {
+            let metered = Metered::new(&plan.meter);
+            let done = kind.play(side.target(), (*threads, u64::MAX), &plan.size, &metered)?;
+            Ok((done.ops.iter().sum(), (done.elapsed, metered.cost())))
+        },
+    )
 }
 
 /// Callers of sync at once, with many clean inodes in memory.
-fn syncs(plan: &Plan<'_>, meter: &Meter, rows: &mut Vec<Row>) -> io::Result<()> {
-    let wanted: Vec<_> = SYNCS.iter().filter(|(name, ..)| plan.wants(name)).collect();
-    if wanted.is_empty() {
-        return Ok(());
+fn syncs(plan: &mut Plan<'_>) -> io::Result<()> {
+    let wanted = SYNCS.iter().filter(|(name, ..)| plan.options.wants(name));
+    let rows: Vec<_> = wanted.map(|(name, crowd, _)| (row_name(name, SYNCERS), crowd)).collect();
+    let inodes = plan.clean_inodes;
+    let fill = |side: &Running| {
+        eprintln!("making {inodes} files");
+        jobs::fill(side.target(), "clean", inodes, 2)
+    };
+    plan.play(&Setup::for_inodes(inodes as u64), &rows, fill, |crowd, side, plan| {
+        let metered = Metered::new(&plan.meter);
+        let (elapsed, _) = jobs::sync_crowd(side.target(), "crowd", **crowd, &metered)?;
+        Ok((crowd.syncs(), (elapsed, metered.cost())))
+    })
+}
+
+/// Results of `extant-lab pairs`: rates, then costs.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Pairs(Vec<Grid>);
+
+impl Pairs {
+    /// Returns the rates of both sides.
+    pub fn rates(&self) -> &Grid {
+        &self.0[0]
     }
-    plan.tell(format_args!("making {} files on each side", plan.clean_inodes));
-    let sides = start(&Setup::for_inodes(plan.clean_inodes as u64))?;
-    sides.iter().try_for_each(|side| jobs::fill(side.target(), "clean", plan.clean_inodes, 2))?;
-    for run in 0..plan.runs {
-        plan.tell(format_args!("pair {} of {}", run + 1, plan.runs));
-        for (name, crowd, bar) in &wanted {
-            let row = row(rows, name, SYNCERS, Some(*bar));
-            for side in order(run) {
-                let metered = Metered::new(meter);
-                let (elapsed, _) =
-                    jobs::sync_crowd(sides[side].target(), "crowd", *crowd, &metered)?;
-                row.sides[side].add(crowd.syncs(), elapsed, metered.cost());
+}
+
+impl Results for Pairs {
+    fn sheets(&self) -> Vec<Sheet> {
+        let tables = self.0.sheets().into_iter().filter(|sheet| !sheet.rows.is_empty());
+        tables.chain([judged(&judge(self.rates()))]).collect()
+    }
+}
+
+impl Values for Pairs {
+    fn grids(self) -> Vec<Grid> {
+        self.0
+    }
+}
+
+/// Required rate with the most threads, relative to the best number of threads.
+const OF_BEST: f64 = 0.95;
+
+/// Returns the required multiple of the kernel's rate.
+fn bar(work: &str) -> Option<f64> {
+    let kinds = KINDS.iter().map(|kind| (kind.name, kind.bar));
+    let mut all = kinds.chain(SYNCS.map(|(name, _, bar)| (name, Some(bar))));
+    all.find(|(name, _)| *name == work)?.1
+}
+
+/// Returns all bars for which there are figures.
+pub fn judge(rates: &Grid) -> Vec<Verdict> {
+    let rows = || (0..rates.rows.len()).filter_map(|row| Some((row, parts(&rates.rows[row].0)?)));
+    let beside_kernel = rows().filter_map(|(row, (work, threads))| {
+        let bar = bar(work)?;
+        let what = format!("{}: {bar} times ext4", row_name(work, threads));
+        Some(Verdict::of(what, rates.gain_of(row, ENGINE, EXT4)?, bar))
+    });
+    // The most threads beside the number of threads whose median rate is greatest.
+    let most = rows().filter(|(_, (_, threads))| *threads == THREADS[THREADS.len() - 1]);
+    let many = most.filter_map(|(row, (work, threads))| {
+        let rates = |row: usize| &rates.rows[row].1[ENGINE];
+        let rate = |row| median(rates(row)).unwrap_or(0.0);
+        let same = rows().filter(|(_, (name, _))| *name == work);
+        let (best, (_, least)) = same.max_by(|a, b| rate(a.0).total_cmp(&rate(b.0)))?;
+        let found = Interval::of_pairs(rates(row), rates(best))?;
+        let what = format!("{work}: {threads} threads at {OF_BEST} of the best, which is {least}");
+        Some(Verdict::of(what, found, OF_BEST))
+    });
+    beside_kernel.chain(many).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interval::Standing::{self, Missed, Reached};
+    use crate::pairs::tables;
+
+    fn standings(rows: &[(usize, f64, f64)]) -> Vec<Standing> {
+        let [mut rates, ..] = tables();
+        for (threads, ours, theirs) in rows {
+            for (side, rate) in [(ENGINE, ours), (EXT4, theirs)] {
+                (0..3).for_each(|_| rates.add(&row_name("unlink", *threads), side, *rate));
             }
         }
+        judge(&rates).iter().map(|verdict| verdict.standing).collect()
     }
-    sides.into_iter().try_for_each(|side| side.stop())
+
+    #[test]
+    fn rows_are_judged_beside_the_kernel_and_beside_their_best() {
+        // The bar of unlink is 2.
+        let rows = [(1, 10.0, 4.0), (2, 20.0, 11.0), (16, 18.0, 1.0)];
+        assert_eq!(standings(&rows), [Reached, Missed, Reached, Missed]);
+        let rows = [(1, 10.0, 1.0), (16, 18.0, 1.0)];
+        assert_eq!(standings(&rows), [Reached, Reached, Reached], "the best is its own measure");
+    }
 }

@@ -4,10 +4,14 @@
 //! preallocation on the way is locked. The capped list moves used entries to its front and is cut
 //! to 512 entries from its tail once it has a quarter more than that.
 
-use extant_space::prealloc::{Found, Piece, Tree};
+use crate::grid::Grid;
+use crate::sheet::Sheet;
+use extant_space::prealloc::{Ask, Found, Piece, Tree, place};
+use extant_sync::SplitMix64;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Entries that the capped list is cut to.
 const CAP: usize = 512;
@@ -230,5 +234,86 @@ impl Design for AsList {
     fn cost(&self) -> (u64, u64) {
         // Each look takes the entry's lock; the list itself is walked without one.
         (self.visited, self.visited)
+    }
+}
+
+/// Values of a design: of each write, and of all.
+const ROWS: [&str; 5] = [
+    "time of a write, ns",
+    "looked at by a write",
+    "locks of a write",
+    "preallocations at the end",
+    "writes",
+];
+
+/// Blocks of 4 KiB in the file: 64 GiB.
+const BLOCKS: u32 = 1 << 24;
+
+/// Returns the values of each design.
+pub fn grid(quick: bool) -> Grid {
+    let writes = if quick { 40_000 } else { 200_000 };
+    let designs: [(&str, Box<dyn Design>); 3] = [
+        ("tree", Box::new(AsTree::default())),
+        ("list capped at 512", Box::new(AsList::new(true))),
+        ("list", Box::new(AsList::new(false))),
+    ];
+    let names = designs.each_ref().map(|(name, _)| *name);
+    let mut grid = Grid::new("preallocations alone", "see rows", &names, 0).less();
+    for (column, (_, mut design)) in designs.into_iter().enumerate() {
+        let start = Instant::now();
+        write(design.as_mut(), writes);
+        let nanos = start.elapsed().as_nanos() as f64;
+        let (looked, locks) = design.cost();
+        let each = [nanos, looked as f64, locks as f64].map(|all| all / f64::from(writes));
+        let values = each.into_iter().chain([design.len() as f64, f64::from(writes)]);
+        ROWS.iter().zip(values).for_each(|(row, value)| grid.add(row, column, value));
+    }
+    grid
+}
+
+/// Returns the table with a row for each design.
+pub fn sheet(grid: &Grid) -> Sheet {
+    let value = |row: usize, design: usize| grid.rows[row].1[design].first().copied();
+    let writes = value(4, 0).unwrap_or(0.0);
+    let title =
+        format!("{writes} sparse random writes of a block into 64 GiB, preallocations only");
+    let head = ["", "ns each", "looked at each", "locks each", "at the end"];
+    let mut sheet = Sheet::new(title, head);
+    for (design, name) in grid.columns.iter().enumerate() {
+        let cells = [(0, 0), (1, 2), (2, 2), (3, 0)]
+            .map(|(row, digits)| format!("{:.digits$}", value(row, design).unwrap_or(0.0)));
+        sheet.row([name.to_string()].into_iter().chain(cells));
+    }
+    sheet
+}
+
+fn write(design: &mut dyn Design, writes: u32) {
+    let mut next_physical = 0;
+    let mut random = SplitMix64::new(1);
+    for _ in 0..writes {
+        let logical = random.below(BLOCKS.into()) as u32;
+        if design.take(logical, 1).is_some() {
+            continue;
+        }
+        let size = u64::from(BLOCKS) << 12;
+        let ask = Ask {
+            logical,
+            len: 1,
+            size,
+            block: 4096,
+            unit: 4096,
+            group: 32768,
+            limit: BLOCKS.into(),
+        };
+        let window = design.trim(logical, ask.window());
+        // A block that was written before lies in a used or removed piece.
+        let len = window.end.saturating_sub(window.start) as u32;
+        if !window.contains(&logical.into()) {
+            continue;
+        }
+        let first = place(len, &window, &(logical.into()..u64::from(logical) + 1));
+        design.insert(Piece { logical: first as u32, physical: next_physical, len });
+        next_physical += u64::from(len);
+        design.take(logical, 1);
     }
 }

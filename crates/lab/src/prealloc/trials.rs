@@ -15,7 +15,7 @@ pub const FILE: &str = "pieces";
 /// How much is done.
 pub struct Scale {
     sparse_writes: u64,
-    pub sparse_bytes: u64,
+    sparse_bytes: u64,
     fill_bytes: u64,
     files: u64,
     /// Of each of the files that grow at once.
@@ -80,7 +80,6 @@ impl From<PreallocStats> for Counters {
     }
 }
 
-/// One of the tests.
 pub struct Test {
     pub name: &'static str,
     pub what: &'static str,

@@ -8,11 +8,12 @@
 mod page;
 mod plot;
 mod published;
-mod text;
 
 use crate::grid::{Grid, Values};
+use crate::interval::Verdict;
+use crate::options::invalid;
 use crate::stored::{Results, Store};
-use crate::{age, claims, pairs, prealloc, space60t};
+use crate::{age, prealloc, space60t};
 use published::{Found, Here, works};
 use std::collections::BTreeSet;
 use std::io;
@@ -45,7 +46,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Arguments of quick runs. The sides are all measured, but only rows of these works.
 const QUICK: [(&str, &[&str]); 9] = [
     ("orphan", &["--quick"]),
     (
@@ -64,10 +64,6 @@ const QUICK: [(&str, &[&str]); 9] = [
     ("age", &["--quick"]),
 ];
 
-/// Runs the command.
-///
-/// # Errors
-/// `InvalidInput` for an unknown work; those of reading and of the experiments.
 pub fn run(args: &Args) -> io::Result<bool> {
     let mut works = works()?;
     if let Some(wrong) = args
@@ -78,7 +74,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
         let why = format!(
             "there is no work `{wrong}`; there are orphan, dcount, sync, prealloc, frsp and all"
         );
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        return Err(invalid(why));
     }
     works.retain(|work| args.works.iter().any(|name| name == "all" || *name == work.name));
     let (kept, quick) = (Store::of(&args.root), Store(args.runs.clone()));
@@ -99,9 +95,6 @@ pub fn run(args: &Args) -> io::Result<bool> {
 }
 
 /// Returns the tables of a work from stored runs.
-///
-/// # Errors
-/// As [`run`].
 pub fn stored(name: &str, store: &Store) -> io::Result<Vec<Work>> {
     let mut works = works()?;
     works.retain(|work| work.name == name);
@@ -142,10 +135,9 @@ impl Work {
     fn fill(&mut self, store: &Store) -> io::Result<()> {
         for here in self.tables.iter_mut().flat_map(|table| &mut table.here) {
             here.found = Some(match &*here.run {
-                "pairs" => here.find::<Vec<pairs::Row>>(store)?,
                 "prealloc" => here.find::<prealloc::Results>(store)?,
                 "space60t" => here.find::<space60t::SpaceResults>(store)?,
-                "space-claims" => here.find::<Vec<claims::Claim>>(store)?,
+                "space-claims" => here.find::<Vec<Verdict>>(store)?,
                 "age" => here.find::<Vec<age::Row>>(store)?,
                 _ => here.find::<Vec<Grid>>(store)?,
             });

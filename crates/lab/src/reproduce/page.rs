@@ -10,9 +10,6 @@ use std::io;
 const FRAME: &str = include_str!("page.html");
 
 /// Returns the page of works filled from stored runs, and from quick ones of this machine.
-///
-/// # Errors
-/// Those of plotting.
 pub fn page(stored: &[Work], quick: &[Work]) -> io::Result<String> {
     let mut body = String::new();
     for work in stored {
@@ -101,7 +98,6 @@ fn measured(table: &Published, (here, found): (&Here, &Found), label: &str) -> i
     let origin = format!("{label}: {}; {}", found.command, found.machine);
     let mut out = String::new();
     let designs = || [&here.before].into_iter().chain(here.after.iter().map(|(name, _)| name));
-    let column = |name: &str| grid.columns.iter().position(|column| column == name);
     let mut groups: Vec<(&str, Vec<(f64, usize)>)> = Vec::new();
     let mut effects: Vec<Effects> = Vec::new();
     for (at, (name, _)) in grid.rows.iter().enumerate() {
@@ -119,7 +115,7 @@ fn measured(table: &Published, (here, found): (&Here, &Found), label: &str) -> i
                 }
             }
             _ => effects.extend(here.after.iter().filter_map(|(after, published)| {
-                let gain = grid.gain_of(at, column(after)?, column(&here.before)?)?;
+                let gain = grid.gain_of(at, grid.column(after)?, grid.column(&here.before)?)?;
                 Some((
                     format!("{name}: {after}"),
                     table.effect_of(published, &found.keys[at]),
@@ -130,7 +126,7 @@ fn measured(table: &Published, (here, found): (&Here, &Found), label: &str) -> i
     }
     for (group, rows) in groups {
         let series = designs().filter_map(|name| {
-            let at = column(name)?;
+            let at = grid.column(name)?;
             let point = |(threads, row): &(f64, usize)| {
                 let Spread { median, min, max } = Spread::of(&grid.rows[*row].1[at])?;
                 Some((*threads, [min, median, max]))

@@ -33,9 +33,6 @@ pub type Effects = (String, Option<f64>, Option<Interval>);
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Plots values by threads on logarithmic axes, with their spread.
-///
-/// # Errors
-/// Those of the backend.
 pub fn lines(unit: &str, key: &str, series: &[Series]) -> io::Result<String> {
     drawn(SIZE, |area| {
         let points = || series.iter().flat_map(|(_, points)| points);
@@ -75,9 +72,6 @@ pub fn lines(unit: &str, key: &str, series: &[Series]) -> io::Result<String> {
 }
 
 /// Plots effects, a line for each, published (hollow) above measured (filled, with the interval).
-///
-/// # Errors
-/// Those of the backend.
 pub fn effects(rows: &[Effects]) -> io::Result<String> {
     let height = 60 + LINE * rows.len() as u32;
     drawn((WIDE, height), |area| {
@@ -137,9 +131,6 @@ const LINE_OF_MAP: i32 = 64;
 const CELL: i32 = 8;
 
 /// Draws a map of free space: white is free, and the darker, the more is used.
-///
-/// # Errors
-/// Those of the backend.
 pub fn map(cells: &str) -> io::Result<String> {
     let lines = (cells.len() as i32 + LINE_OF_MAP - 1) / LINE_OF_MAP;
     drawn(((LINE_OF_MAP * CELL) as u32, (lines * CELL).max(CELL) as u32), |area| {

@@ -1,10 +1,12 @@
-//! Something mounted on a directory, and tmpfs, which is nothing more.
+//! Something mounted on a directory; tmpfs, which is nothing more; the kernel's ext4 on a loop
+//! device.
 
-use crate::scratch::{MountGuard, Scratch};
+use super::{Open, Setup, Source, make_with};
+use crate::scratch::{Loop, MountGuard, Scratch};
 use crate::target::{Directory, Target};
 use rustix::mount::{MountFlags, mount};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A mounted directory under measurement.
 #[derive(Debug)]
@@ -20,11 +22,6 @@ impl Mounted {
         Ok(Mounted { target: Directory::new(dir)?, guard })
     }
 
-    /// Returns the target of workloads.
-    pub fn target(&self) -> &dyn Target {
-        &self.target
-    }
-
     /// Writes everything and unmounts.
     pub fn unmount(self) -> io::Result<()> {
         self.target.sync()?;
@@ -33,34 +30,68 @@ impl Mounted {
     }
 }
 
-/// A tmpfs.
-pub struct Running {
-    mounted: Mounted,
+impl Open for Mounted {
+    fn target(&self) -> &dyn Target {
+        &self.target
+    }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        self.unmount()
+    }
+}
+
+/// Stays mounted when it is closed: it has nothing to forget.
+impl Open for Directory {
+    fn target(&self) -> &dyn Target {
+        self
+    }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        self.sync()
+    }
+}
+
+/// A tmpfs. Fields in the order in which they have to go.
+pub struct Tmpfs {
+    dir: PathBuf,
+    _guard: MountGuard,
     _scratch: Scratch,
 }
 
-impl Running {
-    /// Mounts one.
-    pub fn start() -> io::Result<Running> {
+impl Tmpfs {
+    pub fn new() -> io::Result<Tmpfs> {
         let scratch = Scratch::new()?;
         let dir = scratch.dir("mnt")?;
         let guard = MountGuard::new(&dir);
         mount("extant-lab", &dir, "tmpfs", MountFlags::empty(), None)?;
-        Ok(Running { mounted: Mounted::new(&dir, guard)?, _scratch: scratch })
+        Ok(Tmpfs { dir, _guard: guard, _scratch: scratch })
     }
 }
 
-impl super::Running for Running {
-    fn target(&self) -> &dyn Target {
-        self.mounted.target()
+impl Source for Tmpfs {
+    fn open(&mut self) -> io::Result<Box<dyn Open>> {
+        Ok(Box::new(Directory::new(&self.dir)?))
     }
+}
 
-    /// It has nothing to forget.
-    fn cold(&mut self) -> io::Result<()> {
-        Ok(())
+/// An image on a loop device. Fields in the order in which they have to go.
+pub struct Kernel {
+    device: Loop,
+    dir: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Kernel {
+    pub fn new(setup: &Setup) -> io::Result<Kernel> {
+        let scratch = Scratch::new()?;
+        let device = Loop::attach(&make_with(&scratch, setup)?)?;
+        Ok(Kernel { device, dir: scratch.dir("mnt")?, _scratch: scratch })
     }
+}
 
-    fn stop(self: Box<Self>) -> io::Result<()> {
-        self.mounted.unmount()
+impl Source for Kernel {
+    fn open(&mut self) -> io::Result<Box<dyn Open>> {
+        let guard = MountGuard::ext4(self.device.device(), &self.dir, None)?;
+        Ok(Box::new(Mounted::new(&self.dir, guard)?))
     }
 }

@@ -1,79 +1,68 @@
 //! The engine in process.
 
-use super::image::{self, Medium, Setup};
+use super::{Medium, Open, Setup, Source, make_with};
 use crate::scratch::Scratch;
 use crate::target::{Engine, Target, io_error};
 use extant_blocks::{BlockDevice, SparseDevice};
 use extant_engine::{Fs, OpenOptions};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-enum Source {
+enum Image {
     File(PathBuf, #[expect(dead_code, reason = "kept while the image is in use")] Scratch),
     Memory(Arc<SparseDevice>),
 }
 
-/// An open image.
-pub struct Running {
-    // Closed before its image goes.
-    engine: Option<Engine>,
-    source: Source,
+/// An image that the engine opens.
+pub struct InProcess {
+    image: Image,
     setup: Setup,
 }
 
-impl Running {
-    /// Makes and opens one.
-    pub fn start(medium: Medium, setup: &Setup) -> io::Result<Running> {
+impl InProcess {
+    pub fn new(medium: Medium, setup: &Setup) -> io::Result<InProcess> {
         let scratch = Scratch::new()?;
-        let path = image::make_with(&scratch, setup)?;
-        let source = match medium {
-            Medium::File => Source::File(path, scratch),
-            Medium::Memory => Source::Memory(Arc::new(copy(&path)?)),
+        let path = make_with(&scratch, setup)?;
+        let image = match medium {
+            Medium::File => Image::File(path, scratch),
+            Medium::Memory => Image::Memory(Arc::new(copy(&path)?)),
         };
-        let engine = Some(open(&source, setup)?);
-        Ok(Running { engine, source, setup: *setup })
+        Ok(InProcess { image, setup: *setup })
     }
 }
 
 /// Makes a fresh image in memory.
 pub fn make_device(setup: &Setup) -> io::Result<SparseDevice> {
     let scratch = Scratch::new()?;
-    copy(&image::make_with(&scratch, setup)?)
+    copy(&make_with(&scratch, setup)?)
 }
 
-fn copy(path: &std::path::Path) -> io::Result<SparseDevice> {
-    let file = extant_blocks::OpenOptions::from_spec(&extant_blocks::parse_image_spec(
-        &path.to_string_lossy(),
-    ));
-    SparseDevice::copy_of(&file.open()?)
+fn copy(path: &Path) -> io::Result<SparseDevice> {
+    let spec = extant_blocks::parse_image_spec(&path.to_string_lossy());
+    SparseDevice::copy_of(&extant_blocks::OpenOptions::from_spec(&spec).open()?)
 }
 
-fn open(source: &Source, setup: &Setup) -> io::Result<Engine> {
-    let usual = OpenOptions::new();
-    let options = setup.memory.map_or(usual.clone(), |bytes| usual.memory(bytes));
-    let fs = match source {
-        Source::File(path, _) => Fs::open(path, &options),
-        Source::Memory(device) => Fs::open_device(device.clone() as Arc<dyn BlockDevice>, &options),
-    };
-    fs.map(Engine::new).map_err(io_error)
+impl Source for InProcess {
+    fn open(&mut self) -> io::Result<Box<dyn Open>> {
+        let usual = OpenOptions::new();
+        let options = self.setup.memory.map_or(usual.clone(), |bytes| usual.memory(bytes));
+        let fs = match &self.image {
+            Image::File(path, _) => Fs::open(path, &options),
+            Image::Memory(device) => {
+                Fs::open_device(device.clone() as Arc<dyn BlockDevice>, &options)
+            }
+        };
+        Ok(Box::new(fs.map(Engine::new).map_err(io_error)?))
+    }
 }
 
-impl super::Running for Running {
+impl Open for Engine {
     fn target(&self) -> &dyn Target {
-        // Only `cold` takes it out, and puts it back unless it fails.
-        self.engine.as_ref().expect("it is open")
+        self
     }
 
-    fn cold(&mut self) -> io::Result<()> {
-        if let Some(engine) = self.engine.take() {
-            engine.unmount()?;
-        }
-        self.engine = Some(open(&self.source, &self.setup)?);
-        Ok(())
-    }
-
-    fn stop(mut self: Box<Self>) -> io::Result<()> {
-        self.engine.take().map_or(Ok(()), Engine::unmount)
+    fn close(self: Box<Self>) -> io::Result<()> {
+        self.unmount()
     }
 }

@@ -1,7 +1,7 @@
 //! e2fsprogs' fuse2fs, kept in the foreground as a child.
 
 use super::directory::Mounted;
-use super::image;
+use super::{Open, Setup, Source, make_with};
 use crate::scratch::{MountGuard, Scratch, Server};
 use crate::target::Target;
 use crate::tool;
@@ -12,26 +12,32 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-struct Serving {
-    mounted: Mounted,
-    server: Server,
+/// An image that fuse2fs mounts.
+pub struct Fuse2fs {
+    image: PathBuf,
+    dir: PathBuf,
+    _scratch: Scratch,
 }
 
-impl Serving {
-    fn start(image: &Path, dir: &Path) -> io::Result<Serving> {
-        let before = std::fs::metadata(dir)?.dev();
+impl Fuse2fs {
+    pub fn new() -> io::Result<Fuse2fs> {
+        let scratch = Scratch::new()?;
+        let image = make_with(&scratch, &Setup::default())?;
+        Ok(Fuse2fs { image, dir: scratch.dir("mnt")?, _scratch: scratch })
+    }
+}
+
+impl Source for Fuse2fs {
+    fn open(&mut self) -> io::Result<Box<dyn Open>> {
+        let Fuse2fs { image, dir, .. } = self;
+        let before = std::fs::metadata(&*dir)?.dev();
         let guard = MountGuard::new(dir);
         let mut command = Command::new(tool::need("fuse2fs")?);
-        command.arg(image).arg(dir).args(["-f", "-o", "rw,fakeroot,allow_other"]);
+        command.arg(image).arg(&*dir).args(["-f", "-o", "rw,fakeroot,allow_other"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let mut server = Server::new(command.spawn()?);
         wait_for_mount(dir, before, &mut server)?;
-        Ok(Serving { mounted: Mounted::new(dir, guard)?, server })
-    }
-
-    fn stop(mut self) -> io::Result<()> {
-        self.mounted.unmount()?;
-        self.server.wait()
+        Ok(Box::new(Serving { mounted: Mounted::new(dir, guard)?, server }))
     }
 }
 
@@ -49,39 +55,18 @@ fn wait_for_mount(dir: &Path, before: u64, server: &mut Server) -> io::Result<()
     Ok(())
 }
 
-/// A mounted image.
-pub struct Running {
-    serving: Option<Serving>,
-    image: PathBuf,
-    dir: PathBuf,
-    _scratch: Scratch,
+struct Serving {
+    mounted: Mounted,
+    server: Server,
 }
 
-impl Running {
-    /// Makes and mounts one.
-    pub fn start() -> io::Result<Running> {
-        let scratch = Scratch::new()?;
-        let image = image::make(&scratch)?;
-        let dir = scratch.dir("mnt")?;
-        let serving = Some(Serving::start(&image, &dir)?);
-        Ok(Running { serving, image, dir, _scratch: scratch })
-    }
-}
-
-impl super::Running for Running {
+impl Open for Serving {
     fn target(&self) -> &dyn Target {
-        self.serving.as_ref().expect("it is mounted").mounted.target()
+        self.mounted.target()
     }
 
-    fn cold(&mut self) -> io::Result<()> {
-        if let Some(serving) = self.serving.take() {
-            serving.stop()?;
-        }
-        self.serving = Some(Serving::start(&self.image, &self.dir)?);
-        Ok(())
-    }
-
-    fn stop(mut self: Box<Self>) -> io::Result<()> {
-        self.serving.take().map_or(Ok(()), Serving::stop)
+    fn close(mut self: Box<Self>) -> io::Result<()> {
+        self.mounted.unmount()?;
+        self.server.wait()
     }
 }

@@ -6,16 +6,20 @@
 mod directory;
 mod engine;
 mod fuse2fs;
-mod image;
-mod kernel;
 mod served;
 
+use crate::scratch::Scratch;
 use crate::target::Target;
+use crate::tool;
+use directory::{Kernel, Tmpfs};
+use engine::InProcess;
 use extant_fuse::Transport;
+use fuse2fs::Fuse2fs;
+use served::Served;
 use std::io;
+use std::path::PathBuf;
 
 pub use engine::make_device;
-pub use image::{Medium, Setup};
 
 /// The sides, in the order in which tables show them.
 pub const SIDES: [Side; 9] = [
@@ -69,45 +73,118 @@ impl Side {
         }
     }
 
-    /// Returns the side of a name.
     pub fn named(name: &str) -> Option<Side> {
         SIDES.into_iter().find(|side| side.name() == name)
     }
 
     /// Makes a fresh file system and serves it.
-    pub fn start(self) -> io::Result<Box<dyn Running>> {
+    pub fn start(self) -> io::Result<Running> {
         self.start_with(&Setup::default())
     }
 
     /// As [`Side::start`], with a file system of another shape where that is the engine's or the
     /// kernel's.
-    pub fn start_with(self, setup: &Setup) -> io::Result<Box<dyn Running>> {
-        Ok(match self {
-            Side::Engine => Box::new(engine::Running::start(Medium::File, setup)?),
-            Side::EngineMemory => Box::new(engine::Running::start(Medium::Memory, setup)?),
-            Side::Ext4 => Box::new(kernel::Running::start(setup)?),
-            Side::ExtantFuse => served(served::Server::Extant, Transport::Device)?,
-            Side::ExtantRings => served(served::Server::Extant, Transport::IoUring)?,
-            Side::Null => served(served::Server::Null, Transport::Device)?,
-            Side::NullRings => served(served::Server::Null, Transport::IoUring)?,
-            Side::Fuse2fs => Box::new(fuse2fs::Running::start()?),
-            Side::Tmpfs => Box::new(directory::Running::start()?),
-        })
+    pub fn start_with(self, setup: &Setup) -> io::Result<Running> {
+        let mut source: Box<dyn Source> = match self {
+            Side::Engine => Box::new(InProcess::new(Medium::File, setup)?),
+            Side::EngineMemory => Box::new(InProcess::new(Medium::Memory, setup)?),
+            Side::Ext4 => Box::new(Kernel::new(setup)?),
+            Side::ExtantFuse => Box::new(Served::new(true, Transport::Device)?),
+            Side::ExtantRings => Box::new(Served::new(true, Transport::IoUring)?),
+            Side::Null => Box::new(Served::new(false, Transport::Device)?),
+            Side::NullRings => Box::new(Served::new(false, Transport::IoUring)?),
+            Side::Fuse2fs => Box::new(Fuse2fs::new()?),
+            Side::Tmpfs => Box::new(Tmpfs::new()?),
+        };
+        Ok(Running { open: Some(source.open()?), source })
     }
 }
 
-fn served(which: served::Server, transport: Transport) -> io::Result<Box<dyn Running>> {
-    Ok(Box::new(served::Running::start(which, transport)?))
+/// A file system that can be opened again and again.
+trait Source {
+    /// Opens it, for the first time or again.
+    fn open(&mut self) -> io::Result<Box<dyn Open>>;
+
+    /// Ends its server, if it has one.
+    fn end(self: Box<Self>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An open file system.
+trait Open {
+    fn target(&self) -> &dyn Target;
+
+    /// Closes it; errors of writing the last changes come out.
+    fn close(self: Box<Self>) -> io::Result<()>;
 }
 
 /// A served file system. Dropped, it is gone with everything in it.
-pub trait Running {
+pub struct Running {
+    open: Option<Box<dyn Open>>,
+    source: Box<dyn Source>,
+}
+
+impl Running {
     /// Returns the target of workloads.
-    fn target(&self) -> &dyn Target;
+    pub fn target(&self) -> &dyn Target {
+        // Only `cold` takes it out, and puts it back unless it fails.
+        self.open.as_ref().expect("it is open").target()
+    }
 
     /// Unmounts and mounts again: nothing is cached afterwards.
-    fn cold(&mut self) -> io::Result<()>;
+    pub fn cold(&mut self) -> io::Result<()> {
+        self.open.take().map_or(Ok(()), Open::close)?;
+        self.open = Some(self.source.open()?);
+        Ok(())
+    }
 
     /// Unmounts; errors of writing the last changes come out.
-    fn stop(self: Box<Self>) -> io::Result<()>;
+    pub fn stop(mut self) -> io::Result<()> {
+        self.open.take().map_or(Ok(()), Open::close)?;
+        self.source.end()
+    }
+}
+
+/// Bytes of an image; it is sparse.
+pub const IMAGE_BYTES: u64 = 6 << 30;
+
+/// Where an engine's image lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// A file on tmpfs.
+    File,
+    /// Memory of the process.
+    Memory,
+}
+
+/// Differences from the usual file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup {
+    /// Inodes, if not as many as mke2fs thinks right.
+    pub inodes: Option<u64>,
+    /// Memory of the engine in bytes, if not the usual share of the machine's.
+    pub memory: Option<u64>,
+}
+
+impl Setup {
+    /// Makes a setup with space for so many files, and memory for all their inodes.
+    pub fn for_inodes(files: u64) -> Setup {
+        // An eighth of the engine's memory is for inodes, and one takes up to a kilobyte.
+        Setup {
+            inodes: Some(files + files / 8 + 4096),
+            memory: Some((files + files / 4 + 8192) * 8 * 1024),
+        }
+    }
+}
+
+/// Makes a fresh image in `scratch`.
+pub fn make_with(scratch: &Scratch, setup: &Setup) -> io::Result<PathBuf> {
+    let path = scratch.join("image");
+    std::fs::File::create(&path)?.set_len(IMAGE_BYTES)?;
+    let inodes = setup.inodes.map(|n| n.to_string());
+    let mut more = vec!["-O", "orphan_file,metadata_csum_seed"];
+    more.extend(inodes.iter().flat_map(|n| ["-N", n]));
+    tool::mke2fs(&path, &more)?;
+    Ok(path)
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 const REQUEST: u32 = 2048;
 
 /// The designs; those at the end also when they know all groups beforehand.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 14] = [
     "buddy",
     "buddy, read ahead",
     "frsp, level 0",
@@ -24,7 +24,6 @@ const NAMES: [&str; 15] = [
     "frsp mended, level 3, 1 GB",
     "lists of 2023",
     "arrays of 2025",
-    "Extant's rules",
 ];
 const ALSO_KNOWN: usize = 12;
 

@@ -96,7 +96,6 @@ struct Bits {
     csum: u32,
 }
 
-/// See the module's description.
 #[derive(Debug)]
 pub struct Disk {
     inner: SparseDevice,

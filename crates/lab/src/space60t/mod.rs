@@ -8,34 +8,26 @@
 mod designs;
 mod disk;
 mod engine;
-mod text;
 
-use crate::sheet::Name;
+use crate::grid::{Grid, Values};
+use crate::options::{Options, invalid};
+use crate::sheet::{Name, Sheet};
 use crate::stored::Results;
-use clap::Args as ClapArgs;
 use disk::{Disk, Profile};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::Arc;
 
 /// Arguments of `extant-lab space60t`.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, clap::Args)]
 pub struct Args {
-    /// One JSON document in place of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    options: Options,
     /// Leave out the older designs.
     #[arg(long)]
     engine_only: bool,
-    /// Only one profile: harsh or posted.
-    #[arg(long)]
-    profile: Option<String>,
-    /// A twentieth of the disk and a tenth of the written bytes.
-    #[arg(long)]
-    quick: bool,
 }
 
-/// One write.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct Write {
     /// Seconds until it was durable (designs: until it was allocated).
@@ -97,8 +89,9 @@ const QUICK_BYTES: u64 = BYTES / 20;
 
 /// Runs everything and prints the table.
 pub fn run(args: &Args) -> io::Result<bool> {
-    let (bytes, sizes) = if args.quick { (QUICK_BYTES, QUICK_SIZES) } else { (BYTES, SIZES) };
-    let wanted = |profile: &Profile| args.profile.as_ref().is_none_or(|name| name == profile.name);
+    let (bytes, sizes) =
+        if args.options.quick { (QUICK_BYTES, QUICK_SIZES) } else { (BYTES, SIZES) };
+    let wanted = |profile: &Profile| args.options.wants(profile.name);
     let mut rows = Vec::new();
     for profile in [Profile::HARSH, Profile::POSTED].into_iter().filter(wanted) {
         let disk = Arc::new(Disk::new(&profile, bytes)?);
@@ -114,12 +107,9 @@ pub fn run(args: &Args) -> io::Result<bool> {
         rows.extend(engine::rows(&profile, &disk, sizes)?);
     }
     if rows.is_empty() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "there are the profiles harsh and posted",
-        ));
+        return Err(invalid("there are the profiles harsh and posted"));
     }
-    SpaceResults { sizes, rows }.print(args.json)?;
+    SpaceResults { sizes, rows }.print(args.options.json)?;
     Ok(true)
 }
 
@@ -131,4 +121,94 @@ pub(crate) fn limited(quick: bool) -> io::Result<[f64; 3]> {
     let sum = |row: Row| row.writes.iter().map(|write| write.seconds).sum();
     let [single, ahead] = designs::buddies_of_2020(&disk, sizes);
     Ok([sum(engine::limited(&Profile::POSTED, &disk, sizes)?), sum(ahead), sum(single)])
+}
+
+const HEAD: [&str; 9] =
+    ["", "processor", "with disk", "rate", "memory", "loaded", "bitmaps", "pieces", "looks"];
+
+fn megabytes(bytes: f64) -> String {
+    format!("{:.1} MB", bytes / 1e6)
+}
+
+fn short(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        _ => format!("{seconds:.1} s"),
+    }
+}
+
+fn fields(row: &Row, write: &Write, bytes: u64) -> [String; 9] {
+    [
+        row.name.to_string(),
+        short(write.seconds - write.waited),
+        short(write.seconds),
+        megabytes(bytes as f64 / write.seconds) + "/s",
+        megabytes((write.tree_bytes + write.index_bytes) as f64),
+        write.trees.to_string(),
+        write.bitmaps.to_string(),
+        write.pieces.to_string(),
+        write.looked.to_string(),
+    ]
+}
+
+/// One table for each profile and each write.
+impl Results for SpaceResults {
+    fn sheets(&self) -> Vec<Sheet> {
+        let mut sheets = Vec::new();
+        for rows in self.rows.chunk_by(|a, b| a.profile == b.profile) {
+            sheets.extend([0, 1].map(|write| self.sheet(rows, write)));
+            if let Some(last) = sheets.last_mut() {
+                let whole = rows.iter().filter(|row| !row.plays || row.known.is_some());
+                last.notes.extend(whole.map(mounts));
+            }
+        }
+        sheets
+    }
+}
+
+impl Values for SpaceResults {
+    /// Seconds, and trees or groups that ever were in memory.
+    fn grids(self) -> Vec<Grid> {
+        let mut grids = Vec::new();
+        for rows in self.rows.chunk_by(|a, b| a.profile == b.profile) {
+            for (at, write) in ["first write", "second write"].into_iter().enumerate() {
+                let name = |what| format!("{}, {write}: {what}", rows[0].profile);
+                let columns = || rows.iter().map(|row| row.name.clone()).collect();
+                let mut seconds = Grid::of(name("seconds"), "s".into(), columns(), 0).less();
+                let mut loaded =
+                    Grid::of(name("trees or groups loaded"), "".into(), columns(), 0).less();
+                for (column, row) in rows.iter().enumerate() {
+                    seconds.add(write, column, row.writes[at].seconds);
+                    loaded.add(write, column, row.writes[at].trees as f64);
+                }
+                grids.extend([seconds, loaded]);
+            }
+        }
+        grids
+    }
+}
+
+impl SpaceResults {
+    /// Returns the table of the write with this index on the profile of `rows`.
+    fn sheet(&self, rows: &[Row], write: usize) -> Sheet {
+        let bytes = self.sizes[write];
+        let profile = rows.first().map_or("", |row| &*row.profile);
+        let order = if write == 0 { "first" } else { "next" };
+        let mut sheet = Sheet::new(format!("{profile}: {order} {} MB", bytes >> 20), HEAD);
+        for row in rows {
+            sheet.row(fields(row, &row.writes[write], bytes));
+        }
+        sheet
+    }
+}
+
+fn mounts(row: &Row) -> String {
+    let seconds = |time: Option<f64>| time.map_or(String::from("-"), short);
+    format!(
+        "{}: mount {}, all known {}, claims {:?}",
+        row.name,
+        seconds(row.mount),
+        seconds(row.known),
+        row.writes[1].claims
+    )
 }

@@ -9,59 +9,29 @@ pub mod sync;
 
 pub use crate::grid::Grid;
 
+use crate::grid::row_name;
+use crate::options::Options;
 use std::io;
 use std::time::Duration;
-
-/// Arguments that all tables have.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Common {
-    /// Measurements of each cell; the designs take turns.
-    #[arg(long, default_value_t = 9)]
-    pub runs: usize,
-    /// Less work and fewer measurements.
-    #[arg(long)]
-    pub quick: bool,
-    /// Numbers of threads, divided by commas, in place of the usual ones.
-    #[arg(long, value_name = "N", value_delimiter = ',')]
-    pub threads: Vec<usize>,
-    /// One JSON document with every measured value, in place of tables.
-    #[arg(long)]
-    pub json: bool,
-}
-
-impl Common {
-    /// Measurements of each cell.
-    pub fn runs(&self) -> usize {
-        if self.quick { self.runs.clamp(1, 2) } else { self.runs.max(1) }
-    }
-
-    /// How long rows without an end of their own take.
-    pub fn window(&self) -> Duration {
-        Duration::from_millis(if self.quick { 5 } else { 40 })
-    }
-
-    /// Numbers of threads.
-    pub fn threads<'a>(&'a self, usual: &'a [usize]) -> &'a [usize] {
-        if self.threads.is_empty() { usual } else { &self.threads }
-    }
-}
 
 /// Rows of a table: names, and workloads with numbers of threads.
 type Rows<W> = Vec<(String, (usize, W))>;
 
-impl Common {
+impl Options {
+    /// Returns how long rows without an end of their own take.
+    pub fn window(&self) -> Duration {
+        Duration::from_millis(if self.quick { 5 } else { 40 })
+    }
+
     /// Returns a row for each number of threads and each workload.
-    pub fn rows<W: Copy, N: std::fmt::Display>(
-        &self,
-        usual: &[usize],
-        works: &[(N, W)],
-    ) -> Rows<W> {
+    pub fn rows<W: Copy, N: AsRef<str>>(&self, usual: &[usize], works: &[(N, W)]) -> Rows<W> {
         let of = |&threads: &usize| {
             works
                 .iter()
-                .map(move |(name, work)| (format!("{name}, {threads} threads"), (threads, *work)))
+                .map(move |(name, work)| (row_name(name.as_ref(), threads), (threads, *work)))
         };
-        self.threads(usual).iter().flat_map(of).collect()
+        let rows = self.threads(usual).iter().flat_map(of);
+        rows.filter(|(name, _)| self.wants(name)).collect()
     }
 
     /// Measures every design in every row, run by run; the designs take turns.
@@ -71,7 +41,7 @@ impl Common {
         rows: &[(String, R)],
         mut cell: impl FnMut(&R, usize) -> io::Result<f64>,
     ) -> io::Result<()> {
-        for run in 0..self.runs() {
+        for run in 0..self.runs(9, 2) {
             for (name, row) in rows {
                 for design in turn(run, grid.columns.len()) {
                     let value = cell(row, design);

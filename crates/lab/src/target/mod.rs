@@ -13,7 +13,6 @@ use std::io;
 /// Kind of a directory entry, as far as workloads need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A directory.
     Directory,
     /// Anything else.
     Other,
@@ -22,7 +21,6 @@ pub enum Kind {
 /// A name in a directory.
 #[derive(Clone, Debug)]
 pub struct Name {
-    /// The name.
     pub name: Vec<u8>,
     /// Kind of its inode.
     pub kind: Kind,
@@ -64,7 +62,6 @@ pub trait OpenFile: Send + Sync {
     /// ftruncate(2).
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// fsync(2).
     fn fsync(&self) -> io::Result<()>;
 }
 
@@ -83,7 +80,6 @@ pub trait Target: Send + Sync {
     /// Makes a file that must not exist: open, write, perhaps set its time, close.
     fn put(&self, path: &[u8], file: Put<'_>) -> io::Result<()>;
 
-    /// Makes a symlink.
     fn symlink(&self, path: &[u8], to: &[u8]) -> io::Result<()>;
 
     /// Sets a modification time, not following a symlink.

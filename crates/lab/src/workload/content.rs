@@ -69,7 +69,7 @@ fn read(stage: &mut Stage<'_>) -> io::Result<()> {
 fn read_pieces(stage: &mut Stage<'_>, threads: usize) -> io::Result<()> {
     let file = stage.target().open(LARGE, How::Read)?;
     let pieces = stage.scale.large / PIECE as u64;
-    let done = run_threads(threads, Limit::time(stage.scale.window), |thread, n| {
+    let done = run_threads(threads, Limit::time(stage.scale.size.window), |thread, n| {
         let place = SplitMix64::new(n ^ (thread as u64) << 40).below(pieces);
         let mut buf = [0; PIECE];
         file.read_at(place * PIECE as u64, &mut buf).map(drop)
@@ -89,7 +89,7 @@ fn append(stage: &mut Stage<'_>, threads: usize) -> io::Result<()> {
         files.push(target.open(&path, How::Append)?);
     }
     target.sync()?;
-    let done = run_threads(threads, Limit::time(stage.scale.window), |thread, n| {
+    let done = run_threads(threads, Limit::time(stage.scale.size.window), |thread, n| {
         files[thread].write_at(n * PIECE as u64, &data)?;
         files[thread].fsync()
     })?;

@@ -1,14 +1,13 @@
 //! The workloads. A *scenario* starts on an empty file system and measures several rows one after
 //! the other.
 
-mod archive;
 mod content;
-mod files;
-mod paths;
 mod tree;
 
-use crate::measure::{Done, Record, Row, Unit};
-use crate::side::{Running, Side};
+use crate::grid::{Grid, row_name};
+use crate::jobs::{KINDS, Kind, SMALL, Size};
+use crate::measure::Done;
+use crate::side::Running;
 use crate::target::Target;
 use extant_sync::SplitMix64;
 use std::io;
@@ -17,12 +16,8 @@ use std::time::Duration;
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Files of the scenarios that make and delete files, all threads together.
-    pub files: usize,
-    /// The longest that one of their rows may take.
-    pub cap: Duration,
-    /// How long rows without an end of their own take.
-    pub window: Duration,
+    /// Size of the workloads of one operation; its window is also that of the large file's.
+    pub size: Size,
     /// Regular files of the tree.
     pub tree_files: usize,
     /// Bytes of the large file.
@@ -32,18 +27,14 @@ pub struct Scale {
 impl Scale {
     /// The scale for bars.
     pub const FULL: Scale = Scale {
-        files: 60_000,
-        cap: Duration::from_secs(2),
-        window: Duration::from_millis(500),
+        size: Size { files: 16_000, window: Duration::from_millis(500), ..Size::FULL },
         tree_files: 30_000,
         large: 512 << 20,
     };
 
     /// A look that takes little time.
     pub const QUICK: Scale = Scale {
-        files: 16_000,
-        cap: Duration::from_millis(500),
-        window: Duration::from_millis(200),
+        size: Size { files: 4_000, window: Duration::from_millis(200), ..Size::QUICK },
         tree_files: 2_000,
         large: 128 << 20,
     };
@@ -51,64 +42,70 @@ impl Scale {
 
 /// Where a scenario runs.
 pub struct Stage<'a> {
-    running: &'a mut dyn Running,
-    side: Side,
+    running: &'a mut Running,
+    /// The side's column in the table.
+    column: usize,
     scale: Scale,
-    record: &'a mut Record,
+    rates: &'a mut Grid,
 }
 
 impl<'a> Stage<'a> {
     /// Makes a stage on a file system that was just made.
-    pub fn new(
-        running: &'a mut dyn Running,
-        side: Side,
-        scale: Scale,
-        record: &'a mut Record,
-    ) -> Self {
-        Stage { running, side, scale, record }
+    pub fn new(running: &'a mut Running, column: usize, scale: Scale, rates: &'a mut Grid) -> Self {
+        Stage { running, column, scale, rates }
     }
 
     fn target(&self) -> &dyn Target {
         self.running.target()
     }
 
-    fn add(&mut self, workload: &'static str, threads: usize, done: &Done) {
-        self.record.add(
-            self.side.name(),
-            Row { workload: workload.into(), threads },
-            Unit::Ops,
-            done.rate(),
-        );
+    fn add(&mut self, workload: &str, threads: usize, done: &Done) {
+        self.rates.add(&row_name(workload, threads), self.column, done.rate());
     }
 
-    /// Bytes moved in a time.
-    fn add_bytes(&mut self, workload: &'static str, bytes: u64, time: Duration) {
+    /// Bytes moved in a time, by one thread.
+    fn add_bytes(&mut self, workload: &str, bytes: u64, time: Duration) {
         let rate = bytes as f64 / 1e6 / time.as_secs_f64().max(1e-9);
-        self.record.add(
-            self.side.name(),
-            Row { workload: workload.into(), threads: 1 },
-            Unit::Megabytes,
-            rate,
-        );
+        self.rates.add(&row_name(workload, 1), self.column, rate);
+    }
+
+    /// Workloads of one operation.
+    fn play<'k>(
+        &mut self,
+        kinds: impl IntoIterator<Item = &'k Kind>,
+        threads: &[usize],
+    ) -> io::Result<()> {
+        for kind in kinds {
+            for &threads in threads {
+                let size = self.scale.size;
+                let done = kind.play(self.target(), (threads, u64::MAX), &size, &())?;
+                self.add(kind.name, threads, &done);
+            }
+        }
+        Ok(())
     }
 }
 
-/// A scenario.
 pub struct Scenario {
     /// Its name, for `--only`.
     pub name: &'static str,
-    /// The work of the row.
+    /// Measures its rows.
     pub run: fn(&mut Stage<'_>) -> io::Result<()>,
 }
 
 /// All scenarios, in order.
 pub const SCENARIOS: [Scenario; 5] = [
-    Scenario { name: "files", run: files::empty },
-    Scenario { name: "small", run: files::small },
-    Scenario { name: "paths", run: paths::run },
+    Scenario { name: "files", run: files },
+    Scenario { name: "small", run: |stage| stage.play(&SMALL, &[1, 16]) },
+    Scenario { name: "paths", run: |stage| stage.play(Kind::named("stat-path"), &[1, 2, 16]) },
     Scenario { name: "tree", run: tree::run },
     Scenario { name: "content", run: content::run },
 ];
+
+fn files(stage: &mut Stage<'_>) -> io::Result<()> {
+    let words = ["create", "stat-files", "open", "unlink"];
+    stage.play(KINDS.iter().filter(|kind| words.contains(&kind.word)), &[1, 2, 16])
+}
 
 /// Returns bytes that are not zeroes.
 fn filler(len: usize) -> Vec<u8> {

@@ -4,9 +4,10 @@
 mod counts;
 mod designs;
 
-use super::{Common, Grid};
+use super::Grid;
 use crate::jobs::Watch;
 use crate::measure::{Done, Limit, run_threads};
+use crate::options::Options;
 use crate::stored::Results;
 use designs::{Atomic, CasSplit, Dref, Locked, Lockref};
 use extant_sync::CachePadded;
@@ -38,19 +39,11 @@ const BATCH: u64 = 64;
 /// References that each object has all the time, as a parent has from its children.
 const BASE: i32 = 10;
 
-/// Arguments of `extant-lab dref`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Args {
-    #[command(flatten)]
-    common: Common,
-}
-
-/// Runs the command.
-pub fn run(args: &Args) -> io::Result<bool> {
+pub fn run(options: &Options) -> io::Result<bool> {
     #[cfg(feature = "contention")]
-    vec![counts::grid(&args.common)?].print(args.common.json)?;
+    vec![counts::grid(options)?].print(options.json)?;
     #[cfg(not(feature = "contention"))]
-    vec![grid(&args.common)?].print(args.common.json)?;
+    vec![grid(options)?].print(options.json)?;
     Ok(true)
 }
 
@@ -69,11 +62,11 @@ enum Use {
 }
 
 /// Measures every design.
-pub fn grid(common: &Common) -> io::Result<Grid> {
+pub fn grid(options: &Options) -> io::Result<Grid> {
     let mut grid = Grid::new("references: a get and a put", "pairs/s", &DESIGNS, CHOSEN);
-    let rows = common.rows(&THREADS, &uses());
-    common.fill(&mut grid, &rows, |(threads, how), design| {
-        Ok(measure(design, *how, (*threads, common.window()), &())?.rate())
+    let rows = options.rows(&THREADS, &uses());
+    options.fill(&mut grid, &rows, |(threads, how), design| {
+        Ok(measure(design, *how, (*threads, options.window()), &())?.rate())
     })?;
     Ok(grid)
 }

@@ -4,8 +4,9 @@
 use super::THREADS;
 use crate::jobs;
 use crate::measure::{Limit, run_threads, share_out};
+use crate::options::Options;
 use crate::side::{Setup, make_device};
-use crate::tables::{Common, Grid};
+use crate::tables::Grid;
 use crate::target::{Engine, Target, io_error};
 use extant_blocks::SparseDevice;
 use extant_engine::{Caller, Follow, Fs, OpenOptions};
@@ -20,13 +21,13 @@ const LITTLE: u64 = 64 << 20;
 const TOP: &str = "tree";
 
 /// Inodes a second, and how much of the tree is in memory.
-pub fn grids(common: &Common, files: usize) -> io::Result<Vec<Grid>> {
+pub fn grids(options: &Options, files: usize) -> io::Result<Vec<Grid>> {
     let base = make_device(&Setup::for_inodes(files as u64))?;
     let engine = open(&base, OpenOptions::new())?;
     jobs::fill(&engine, TOP, files, 2)?;
     let mut rates = Grid::new("the engine", "inodes/s", &["rate"], 0).plain();
-    bulkstat(common, &engine, &mut rates)?;
-    let nameless = nameless(common, &engine, files / 10)?;
+    bulkstat(options, &engine, &mut rates)?;
+    let nameless = nameless(options, &engine, files / 10)?;
     engine.unmount()?;
 
     let engine = open(&base, OpenOptions::new().memory(LITTLE))?;
@@ -38,7 +39,7 @@ pub fn grids(common: &Common, files: usize) -> io::Result<Vec<Grid>> {
         0,
     )
     .plain();
-    find(common, &engine, files, (&mut rates, &mut share))?;
+    find(options, &engine, files, (&mut rates, &mut share))?;
     engine.unmount()?;
     Ok(vec![rates, nameless, share])
 }
@@ -54,7 +55,7 @@ fn dirs(engine: &Engine) -> io::Result<Vec<Vec<u8>>> {
 }
 
 /// Attributes by number, each thread a range of its own; all inodes are in memory.
-fn bulkstat(common: &Common, engine: &Engine, grid: &mut Grid) -> io::Result<()> {
+fn bulkstat(options: &Options, engine: &Engine, grid: &mut Grid) -> io::Result<()> {
     let mut numbers = Vec::new();
     for dir in dirs(engine)? {
         for name in engine.list(&dir)? {
@@ -62,10 +63,10 @@ fn bulkstat(common: &Common, engine: &Engine, grid: &mut Grid) -> io::Result<()>
             numbers.push(engine.fs().resolve(path, Follow::No).map_err(io_error)?.ino());
         }
     }
-    let rows = common.rows(&THREADS, &[("bulkstat by number", ())]);
-    common.fill(grid, &rows, |(threads, ()), _| {
+    let rows = options.rows(&THREADS, &[("bulkstat by number", ())]);
+    options.fill(grid, &rows, |(threads, ()), _| {
         let range = numbers.len().div_ceil(*threads);
-        let done = run_threads(*threads, Limit::time(common.window()), |thread, n| {
+        let done = run_threads(*threads, Limit::time(options.window()), |thread, n| {
             let own = numbers.chunks(range).nth(thread).unwrap_or(&numbers);
             let ino = own[n as usize % own.len()];
             let attr = engine.fs().node(ino).map_err(io_error)?.attr();
@@ -77,13 +78,13 @@ fn bulkstat(common: &Common, engine: &Engine, grid: &mut Grid) -> io::Result<()>
 
 /// Files that are made without a name and let go at once, until all are free again: each is put
 /// into the table, as a FUSE kernel wants it, or none is.
-fn nameless(common: &Common, engine: &Engine, files: usize) -> io::Result<Grid> {
+fn nameless(options: &Options, engine: &Engine, files: usize) -> io::Result<Grid> {
     let title = "the engine's files without a name";
     let mut grid = Grid::new(title, "lives/s", &["in the table", "never in it"], 1);
     let (fs, files) = (engine.fs(), files.max(64));
     let dir = fs.root().map_err(io_error)?;
-    let rows = common.rows(&THREADS, &[("made and let go", ())]);
-    common.fill(&mut grid, &rows, |(threads, ()), column| {
+    let rows = options.rows(&THREADS, &[("made and let go", ())]);
+    options.fill(&mut grid, &rows, |(threads, ()), column| {
         let start = Instant::now();
         share_out(*threads, files, |_| {
             let node = fs.create_nameless(&Caller::default(), &dir, 0o600).map_err(io_error)?;
@@ -105,14 +106,14 @@ fn nameless(common: &Common, engine: &Engine, files: usize) -> io::Result<Grid> 
 
 /// Lists all directories and looks at each file, as find(1) does with a test that needs attributes.
 fn find(
-    common: &Common,
+    options: &Options,
     engine: &Engine,
     files: usize,
     (rates, share): (&mut Grid, &mut Grid),
 ) -> io::Result<()> {
     let dirs = dirs(engine)?;
-    for _ in 0..common.runs() {
-        for &threads in common.threads(&THREADS) {
+    for _ in 0..options.runs(9, 2) {
+        for &threads in options.threads(&THREADS) {
             let done = share_out(threads, dirs.len(), |n| {
                 let names = engine.list(&dirs[n])?;
                 names.iter().try_for_each(|name| {

@@ -2,7 +2,8 @@
 
 use super::THREADS;
 use crate::measure::{Limit, run_threads};
-use crate::tables::{Common, Grid};
+use crate::options::Options;
+use crate::tables::Grid;
 use extant_sync::cache::{Cache, Held, OnEvict};
 use extant_sync::lockref::Lockref;
 use extant_sync::{Level, Mutex, RwLock};
@@ -157,11 +158,11 @@ const WORKS: [(&str, Work); 4] = [
 ];
 
 /// Measures every design.
-pub fn grid(common: &Common, bound: u32) -> io::Result<Grid> {
+pub fn grid(options: &Options, bound: u32) -> io::Result<Grid> {
     let mut grid = Grid::new("inodes by number", "inodes/s", &DESIGNS, 2);
-    let rows = common.rows(&THREADS, &WORKS);
-    common.fill(&mut grid, &rows, |(threads, work), design| {
-        measure(&*designs()[design], *work, (*threads, bound), common.window())
+    let rows = options.rows(&THREADS, &WORKS);
+    options.fill(&mut grid, &rows, |(threads, work), design| {
+        measure(&*designs()[design], *work, (*threads, bound), options.window())
     })?;
     Ok(grid)
 }
@@ -221,14 +222,14 @@ fn find(table: &dyn ByNumber, base: u32, each: u32, n: u32) -> io::Result<()> {
 }
 
 /// Inodes without lookups by number: they enter the table nevertheless, or never.
-pub fn skip_grid(common: &Common, bound: u32) -> io::Result<Grid> {
+pub fn skip_grid(options: &Options, bound: u32) -> io::Result<Grid> {
     let title = "inodes that nobody looks up by number";
     let mut grid = Grid::new(title, "lives/s", &["in the table", "never in it"], 1);
     let each = bound.max(16);
-    let rows = common.rows(&THREADS, &[("made and given back", ())]);
-    common.fill(&mut grid, &rows, |(threads, ()), column| {
+    let rows = options.rows(&THREADS, &[("made and given back", ())]);
+    options.fill(&mut grid, &rows, |(threads, ()), column| {
         let table = Epoch(Cache::new(Level::InodeCacheShard, SHARDS));
-        let done = run_threads(*threads, Limit::time(common.window()), |thread, n| {
+        let done = run_threads(*threads, Limit::time(options.window()), |thread, n| {
             let ino = thread as u32 * each + n as u32 % each;
             if column == 1 {
                 drop(Held::unlisted(ino, Arc::new(Inode::new(ino))));

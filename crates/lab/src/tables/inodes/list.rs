@@ -6,7 +6,8 @@
 
 use super::THREADS;
 use crate::measure::{Limit, run_threads};
-use crate::tables::{Common, Grid};
+use crate::options::Options;
+use crate::tables::Grid;
 use extant_sync::list_lru::{Answer, Link, ListLru};
 use extant_sync::{Level, Mutex};
 use std::collections::VecDeque;
@@ -159,13 +160,13 @@ impl AllInodes for Sharded {
 }
 
 /// Measures every design.
-pub fn grid(common: &Common, bound: u32) -> io::Result<Grid> {
+pub fn grid(options: &Options, bound: u32) -> io::Result<Grid> {
     let mut grid = Grid::new("list of all inodes: one comes and one goes", "inodes/s", &DESIGNS, 2);
     let works = [("bulkstat through memory", false), ("the same while all are walked", true)];
-    let mut rows = common.rows(&THREADS, &works);
+    let mut rows = options.rows(&THREADS, &works);
     rows.iter_mut().for_each(|(name, _)| *name += &format!(", {FILE_SYSTEMS} fs"));
-    common.fill(&mut grid, &rows, |&(threads, walks), design| {
-        let how = (threads, bound, walks, common.window());
+    options.fill(&mut grid, &rows, |&(threads, walks), design| {
+        let how = (threads, bound, walks, options.window());
         match design {
             0 => cycle(&Lists::new(1), how),
             1 => cycle(&Lists::new(FILE_SYSTEMS), how),

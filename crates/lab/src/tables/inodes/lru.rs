@@ -3,7 +3,8 @@
 
 use super::THREADS;
 use crate::measure::{Limit, run_threads};
-use crate::tables::{Common, Grid};
+use crate::options::Options;
+use crate::tables::Grid;
 use extant_sync::list_lru::{Link, ListLru};
 use extant_sync::{CachePadded, Level, Mutex, Sharded};
 use std::io;
@@ -25,17 +26,17 @@ impl LocksFirst {
 }
 
 /// Measures both.
-pub fn grid(common: &Common) -> io::Result<Grid> {
+pub fn grid(options: &Options) -> io::Result<Grid> {
     let columns = ["lock first", "look first"];
     let mut grid = Grid::new("list of unused inodes: adding what is on it", "adds/s", &columns, 1);
-    let rows = common.rows(&THREADS, &[("on it already", ())]);
-    common.fill(&mut grid, &rows, |(threads, ()), column| {
+    let rows = options.rows(&THREADS, &[("on it already", ())]);
+    options.fill(&mut grid, &rows, |(threads, ()), column| {
         let locked = LocksFirst(Sharded::new(|_| Mutex::new(Level::InodeBody, ListLru::new())));
         let looking = ListLru::new();
         let links: Vec<CachePadded<Vec<Link>>> = (0..*threads)
             .map(|_| CachePadded::new((0..ITEMS).map(|_| Link::new()).collect()))
             .collect();
-        let done = run_threads(*threads, Limit::time(common.window()), |thread, n| {
+        let done = run_threads(*threads, Limit::time(options.window()), |thread, n| {
             let link = &links[thread][n as usize % ITEMS];
             if column == 0 {
                 locked.add(link, n as u32)

@@ -3,8 +3,9 @@
 
 mod designs;
 
-use super::{Common, Grid, broken};
+use super::{Grid, broken};
 use crate::jobs::{Kind, Size};
+use crate::options::Options;
 use crate::side::{Setup, make_device};
 use crate::stored::Results;
 use crate::target::{Engine, io_error};
@@ -38,38 +39,25 @@ const REAPED: Duration = Duration::from_secs(30);
 /// Required rate of the engine's design, relative to no records.
 const OF_OFF: f64 = 0.97;
 
-/// Arguments of `extant-lab orphan`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Args {
-    #[command(flatten)]
-    common: Common,
-    /// Only workloads whose names contain this; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
-}
-
-/// Runs the command.
-pub fn run(args: &Args) -> io::Result<bool> {
-    grids(&args.common, &args.only)?.print(args.common.json)?;
+pub fn run(options: &Options) -> io::Result<bool> {
+    grids(options)?.print(options.json)?;
     Ok(true)
 }
 
 /// Rates, then records added and removed for each operation.
-pub fn grids(common: &Common, only: &[String]) -> io::Result<Vec<Grid>> {
+pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
     let mut rates =
         Grid::new("orphan records", "operations/s", &NAMES, CHOSEN).with_bar(OFF, OF_OFF);
     let mut added = Grid::new("records added by an operation", "records", &NAMES, CHOSEN).plain();
     let mut removed =
         Grid::new("records removed by an operation", "records", &NAMES, CHOSEN).plain();
     let engines = start()?;
-    let wanted =
-        |word: &str| only.is_empty() || only.iter().any(|part| word.contains(part.as_str()));
-    for (word, threads) in WORKLOADS.iter().filter(|(word, _)| wanted(word)) {
+    for (word, threads) in WORKLOADS {
         let kind = Kind::named(word).ok_or_else(|| io::Error::other("no such workload"))?;
-        let rows = common.rows(threads, &[(kind.name, ())]);
-        common.fill(&mut rates, &rows, |(threads, ()), design| {
+        let rows = options.rows(threads, &[(kind.name, ())]);
+        options.fill(&mut rates, &rows, |(threads, ()), design| {
             let row = format!("{}, {threads} threads", kind.name);
-            let cell = play(kind, &engines[design], *threads, common.quick)?;
+            let cell = play(kind, &engines[design], *threads, options.quick)?;
             added.add(&row, design, cell.added);
             removed.add(&row, design, cell.removed);
             Ok(cell.rate)
@@ -143,8 +131,8 @@ mod tests {
 
     #[test]
     fn records_are_made_where_a_cut_or_an_open_file_needs_them() {
-        let common = Common { runs: 1, quick: true, threads: vec![1, 3], json: false };
-        let grids = grids(&common, &[]).expect("every design leaves a clean file system");
+        let options = Options::least(&[1, 3]);
+        let grids = grids(&options).expect("every design leaves a clean file system");
         let records = |word: &str| {
             let rows = grids[1].rows.iter().filter(|(name, _)| name.starts_with(word));
             rows.flat_map(|(_, cells)| cells.iter().map(|cell| cell[0])).collect::<Vec<f64>>()

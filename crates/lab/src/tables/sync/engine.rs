@@ -1,9 +1,10 @@
 //! Cost of a sync of the engine while many inodes are in memory.
 
 use crate::jobs::{self, Crowd, SYNCERS, Watch};
+use crate::options::Options;
 use crate::pairs::{Meter, Metered};
 use crate::side::{Setup, make_device};
-use crate::tables::{Common, Grid};
+use crate::tables::Grid;
 use crate::target::{Engine, Target, io_error};
 use extant_engine::{Fs, OpenOptions};
 use std::io;
@@ -18,28 +19,28 @@ const CREATORS: usize = 2;
 const LOOKED_AT: &[u8] = b"looked-at";
 
 /// Returns all tables.
-pub fn grids(common: &Common, inodes: usize) -> io::Result<Vec<Grid>> {
+pub fn grids(options: &Options, inodes: usize) -> io::Result<Vec<Grid>> {
     let setup = Setup::for_inodes(inodes as u64);
     let device = Arc::new(make_device(&setup)?);
     let usual = OpenOptions::new();
-    let options = setup.memory.map_or(usual.clone(), |bytes| usual.memory(bytes));
-    let engine = Engine::new(Fs::open_device(device, &options).map_err(io_error)?);
+    let opening = setup.memory.map_or(usual.clone(), |bytes| usual.memory(bytes));
+    let engine = Engine::new(Fs::open_device(device, &opening).map_err(io_error)?);
     jobs::fill(&engine, "clean", inodes, CREATORS)?;
     engine.create(LOOKED_AT)?;
     engine.sync()?;
-    let mut grids = vec![times(common, &engine)?, others(common, &engine)?];
+    let mut grids = vec![times(options, &engine)?, others(options, &engine)?];
     grids.push(memory(&engine));
     engine.unmount()?;
     Ok(grids)
 }
 
 /// Wall and processor time of syncs.
-fn times(common: &Common, engine: &Engine) -> io::Result<Grid> {
+fn times(options: &Options, engine: &Engine) -> io::Result<Grid> {
     let mut grid = Grid::new("syncs of a clean engine", "s", &["wall", "processor"], 0).plain();
     let cached = engine.fs().stats().inodes_cached;
     let row = |what: &str| format!("{what}, {cached} inodes");
     let meter = Meter::new();
-    for _ in 0..common.runs() {
+    for _ in 0..options.runs(9, 2) {
         for (what, callers) in [("one sync", 1), ("100 syncs at once", SYNCERS)] {
             engine.sync()?;
             let metered = Metered::new(&meter);
@@ -61,14 +62,14 @@ fn times(common: &Common, engine: &Engine) -> io::Result<Grid> {
 }
 
 /// Effect of syncs on other threads: creators, and a stat of an unrelated file.
-fn others(common: &Common, engine: &Engine) -> io::Result<Grid> {
+fn others(options: &Options, engine: &Engine) -> io::Result<Grid> {
     let columns = ["none syncing", "100 syncing"];
     let mut grid = Grid::new("what others notice of syncs", "see rows", &columns, 1).plain();
-    for _ in 0..common.runs() {
+    for _ in 0..options.runs(9, 2) {
         for (column, syncing) in [(0, false), (1, true)] {
-            let idle = under_load(engine, common.window(), (0, syncing))?;
+            let idle = under_load(engine, options.window(), (0, syncing))?;
             grid.add("p99 of an unrelated stat, us", column, idle.p99);
-            let busy = under_load(engine, common.window(), (CREATORS, syncing))?;
+            let busy = under_load(engine, options.window(), (CREATORS, syncing))?;
             grid.add("p99 of an unrelated stat, files being made, us", column, busy.p99);
             grid.add("files made in a second", column, busy.created);
         }
@@ -139,10 +140,7 @@ fn look(engine: &Engine, window: Duration) -> io::Result<f64> {
 /// Returns the process's memory for each inode in memory, everything else counted in.
 fn memory(engine: &Engine) -> Grid {
     let mut grid = Grid::new("memory", "bytes", &["this process"], 0).plain();
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let resident =
-        pages.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0)
-            * 4096.0;
+    let resident = crate::huge::resident().unwrap_or(0) as f64;
     let inodes = engine.fs().stats().inodes_cached.max(1);
     grid.add(&format!("resident, for each of {inodes} inodes"), 0, resident / inodes as f64);
     grid

@@ -2,7 +2,8 @@
 
 use super::designs::{Eager, Inode, Lazy, Serial, WalkAll, Written};
 use crate::measure::{Limit, run_threads};
-use crate::tables::{Common, Grid, broken, turn};
+use crate::options::Options;
+use crate::tables::{Grid, broken, turn};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,9 +41,9 @@ fn design(column: usize, inodes: &[Arc<Inode>]) -> Box<dyn Written> {
 }
 
 /// Time of the syncs, and rate of writers during endless syncs.
-pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
+pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
     let sizes: &[usize] =
-        if common.quick { &[1000, 10_000] } else { &[10_000, 100_000, 1_000_000] };
+        if options.quick { &[1000, 10_000] } else { &[10_000, 100_000, 1_000_000] };
     let mut times = Grid::new("100 syncs at once", "s", &DESIGNS, CHOSEN).less();
     let mut rates = Grid::new(
         "inodes written while two threads sync all the time",
@@ -56,7 +57,7 @@ pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
     for &size in sizes {
         let inodes: Vec<Arc<Inode>> =
             (0..size.max(WRITERS * OF_WRITER)).map(|_| Arc::default()).collect();
-        for run in 0..common.runs() {
+        for run in 0..options.runs(9, 2) {
             for column in turn(run, DESIGNS.len()) {
                 for (name, writers) in [("nothing written", 0), ("two writers", WRITERS)] {
                     let design = design(column, &inodes);
@@ -68,7 +69,7 @@ pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
                 rates.add(
                     &format!("{size} inodes"),
                     column,
-                    while_syncing(&*design, &inodes, common.window())?,
+                    while_syncing(&*design, &inodes, options.window())?,
                 );
                 kept.add(&format!("{size} inodes"), column, remembered(column, &inodes) as f64);
             }

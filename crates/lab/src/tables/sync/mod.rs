@@ -1,13 +1,12 @@
 //! Sync: ways to find the writes for which it must wait, the cost of a sync of the engine, and the
 //! gain of collecting writes.
 
-mod counting;
 mod designs;
 mod engine;
 mod find;
 mod plug;
 
-use super::Common;
+use crate::options::Options;
 use crate::stored::Results;
 use std::io;
 
@@ -15,36 +14,26 @@ use std::io;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    common: Common,
+    options: Options,
     /// Clean inodes in the engine's memory; each takes about a kilobyte.
     #[arg(long, default_value_t = 1_000_000)]
     inodes: usize,
-    /// Only the parts whose names contain this (designs, engine, plug); may be given several times.
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
 }
 
-impl Args {
-    fn wants(&self, part: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|word| part.contains(word.as_str()))
-    }
-}
-
-/// Runs the command.
 pub fn run(args: &Args) -> io::Result<bool> {
-    let common = &args.common;
+    let options = &args.options;
     let mut grids = Vec::new();
-    if args.wants("designs") {
-        grids.extend(find::grids(common)?);
+    if options.wants("designs") {
+        grids.extend(find::grids(options)?);
     }
-    if args.wants("engine") {
-        let inodes = if common.quick { args.inodes.min(50_000) } else { args.inodes };
-        grids.extend(engine::grids(common, inodes)?);
+    if options.wants("engine") {
+        let inodes = if options.quick { args.inodes.min(50_000) } else { args.inodes };
+        grids.extend(engine::grids(options, inodes)?);
     }
-    if args.wants("plug") {
-        grids.extend(plug::grids(common)?);
+    if options.wants("plug") {
+        grids.extend(plug::grids(options)?);
     }
-    grids.print(common.json)?;
+    grids.print(options.json)?;
     Ok(true)
 }
 
@@ -52,13 +41,13 @@ pub fn run(args: &Args) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    fn common() -> Common {
-        Common { runs: 1, quick: true, threads: vec![], json: false }
+    fn options() -> Options {
+        Options::least(&[])
     }
 
     #[test]
     fn lists_forget_inodes_at_their_end_or_when_they_are_trimmed() {
-        let grids = find::grids(&common()).expect("every design waits for its writes");
+        let grids = find::grids(&options()).expect("every design waits for its writes");
         for (name, cells) in &grids[2].rows {
             let kept: Vec<f64> = cells.iter().map(|cell| cell[0]).collect();
             let all = kept[0];
@@ -69,7 +58,7 @@ mod tests {
 
     #[test]
     fn collected_writes_of_new_files_are_merged() {
-        let plugs = plug::grids(&common()).expect("no error");
+        let plugs = plug::grids(&options()).expect("no error");
         let (_, requests) = &plugs[0].rows[0];
         assert!(requests[0][0] >= 10.0 * requests[1][0], "{requests:?}");
     }

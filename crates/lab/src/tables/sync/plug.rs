@@ -1,14 +1,15 @@
 //! The engine writing back many files of one block: each file's write by itself, or those of many
 //! kept together, sorted and merged.
 
-use super::counting::Counting;
+use crate::options::Options;
 use crate::side::{Setup, make_device};
-use crate::tables::{Common, Grid};
+use crate::tables::Grid;
 use crate::target::{Engine, How, Target, io_error};
-use extant_blocks::{Latency, LatencyDevice};
+use extant_blocks::{BlockDevice, Latency, LatencyDevice};
 use extant_engine::{Fs, OpenOptions, PlugPolicy};
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
@@ -31,15 +32,15 @@ const FEWER: f64 = 10.0;
 type Device = Counting<LatencyDevice<extant_blocks::SparseDevice>>;
 
 /// Requests, then time.
-pub fn grids(common: &Common) -> io::Result<Vec<Grid>> {
+pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
     let columns = ["plug per inode", "plug per batch"];
     let mut requests = Grid::new("the engine writes back files of 4 KiB", "requests", &columns, 1);
     requests = requests.less().with_bar(0, FEWER);
     let mut times = Grid::new("the same", "s", &columns, 1).less();
-    let files = if common.quick { FILES / 20 } else { FILES };
+    let files = if options.quick { FILES / 20 } else { FILES };
     let row = format!("{files} new files, 20 us a request");
     let base = make_device(&Setup::default())?;
-    common.fill(&mut requests, &[(row.clone(), ())], |(), column| {
+    options.fill(&mut requests, &[(row.clone(), ())], |(), column| {
         let latency = Latency { write: REQUEST, ..Latency::default() };
         let device = Arc::new(Counting::new(LatencyDevice::new(base.fork(), latency)));
         let (count, time) = write_back(device, POLICIES[column], files)?;
@@ -67,4 +68,48 @@ fn write_back(
     let outcome = (device.writes() - before, start.elapsed());
     engine.unmount()?;
     Ok(outcome)
+}
+
+/// Counts the writes that another device sees, however long.
+#[derive(Debug)]
+pub struct Counting<D> {
+    inner: D,
+    writes: AtomicU64,
+}
+
+impl<D> Counting<D> {
+    /// Around `inner`.
+    pub fn new(inner: D) -> Self {
+        Counting { inner, writes: AtomicU64::new(0) }
+    }
+
+    /// Requests to write so far.
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    fn count(&self) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for Counting<D> {
+    extant_blocks::forward_device!(self => self.inner;
+        len, name, alignment, read_only, read_exact_at, read_vectored_at, flush, discard,
+        next_data, claim);
+
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.count();
+        self.inner.write_all_at(data, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.count();
+        self.inner.write_vectored_at(bufs, offset)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.count();
+        self.inner.write_zeroes(offset, len)
+    }
 }

@@ -1,0 +1,55 @@
+//! Options that commands have in common.
+
+use std::io;
+
+/// Options of measurements.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Options {
+    /// Measurements of each value; sides and designs take turns.
+    #[arg(long)]
+    pub runs: Option<usize>,
+    /// Less work of each kind and fewer measurements, for a look.
+    #[arg(long)]
+    pub quick: bool,
+    /// Only rows or parts whose names contain this; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Numbers of threads, divided by commas, in place of the usual ones.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub threads: Vec<usize>,
+    /// One JSON document with every measured value, in place of tables.
+    #[arg(long)]
+    pub json: bool,
+    /// End with 1 if a bar is not reached.
+    #[arg(long)]
+    pub strict: bool,
+}
+
+impl Options {
+    /// Returns the number of measurements, unless one is asked for.
+    pub fn runs(&self, usual: usize, quick: usize) -> usize {
+        self.runs.unwrap_or(if self.quick { quick } else { usual }).max(1)
+    }
+
+    /// Returns whether a name is selected.
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|word| name.contains(word.as_str()))
+    }
+
+    /// Returns the numbers of threads.
+    pub fn threads<'a>(&'a self, usual: &'a [usize]) -> &'a [usize] {
+        if self.threads.is_empty() { usual } else { &self.threads }
+    }
+
+    /// Returns one measurement of little.
+    #[cfg(test)]
+    pub fn least(threads: &[usize]) -> Options {
+        let threads = threads.to_vec();
+        Options { runs: Some(1), quick: true, threads, ..Options::default() }
+    }
+}
+
+/// Returns the error of a wrong argument.
+pub fn invalid(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why.into())
+}
