@@ -8,7 +8,7 @@ use crate::measure::Awake;
 use crate::options::{Options, invalid};
 use crate::scratch;
 use crate::sheet::Sheet;
-use crate::side::{SIDES, Side};
+use crate::side::Side;
 use crate::stored::Results;
 use crate::tables::turn;
 use crate::workload::{SCENARIOS, Scale, Scenario, Stage};
@@ -22,8 +22,8 @@ pub struct Args {
     #[command(flatten)]
     options: Options,
     /// Sides, divided by commas, in place of the usual ones.
-    #[arg(long, value_name = "SIDES", value_delimiter = ',')]
-    sides: Vec<String>,
+    #[arg(long, value_delimiter = ',')]
+    sides: Vec<Side>,
 }
 
 /// Sides that are measured unless others are asked for.
@@ -40,23 +40,18 @@ const COMPARED: [(Side, &[Side]); 4] = [
 impl Args {
     /// Returns the wanted sides, or the usual ones; through io_uring, too, where the kernel has
     /// that on.
-    fn sides(&self) -> io::Result<Vec<Side>> {
-        let named = self.sides.iter().map(|name| side(name)).collect::<io::Result<Vec<_>>>()?;
+    fn sides(&self) -> Vec<Side> {
+        if !self.sides.is_empty() {
+            return self.sides.clone();
+        }
         let rings = [Side::ExtantRings, Side::NullRings];
         let rings = rings.into_iter().filter(|_| Transport::IoUring.missing().is_none());
-        Ok(if named.is_empty() { USUAL.into_iter().chain(rings).collect() } else { named })
+        USUAL.into_iter().chain(rings).collect()
     }
 }
 
-fn side(name: &str) -> io::Result<Side> {
-    Side::named(name).ok_or_else(|| {
-        let all = SIDES.map(Side::name).join(", ");
-        invalid(format!("there is no side `{name}`; there are {all}"))
-    })
-}
-
 pub fn run(args: &Args) -> io::Result<bool> {
-    let (options, sides) = (&args.options, args.sides()?);
+    let (options, sides) = (&args.options, args.sides());
     let scenarios: Vec<_> = SCENARIOS.iter().filter(|s| options.wants(s.name)).collect();
     let large = options.wants("huge");
     if scenarios.is_empty() && !large {

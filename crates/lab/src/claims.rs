@@ -15,7 +15,7 @@ use crate::side::{Running, Side};
 use crate::space60t;
 use crate::stored::Results;
 use crate::tables::turn;
-use crate::target::{How, io_error};
+use crate::target::{How, io_error, write_all};
 use extant_blocks::{BlockDevice, SparseDevice};
 use extant_engine::mkfs::{self, Zeroing};
 use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
@@ -25,7 +25,8 @@ use std::time::Duration;
 
 pub fn run(options: &Options) -> io::Result<bool> {
     scratch::catch_signals()?;
-    let claims: [(&str, fn(bool) -> io::Result<Verdict>); 3] =
+    type Judge = fn(bool) -> io::Result<Verdict>;
+    let claims: [(&str, Judge); 3] =
         [("memory", memory), ("limited", limited), ("parallel", parallel)];
     let wanted = claims.iter().filter(|(name, _)| options.wants(name));
     let claims = wanted.map(|(_, claim)| claim(options.quick)).collect::<io::Result<Vec<_>>>()?;
@@ -91,10 +92,7 @@ fn write_files(fs: &Fs) -> extant_engine::Result<()> {
         let node = fs.create(&fs.root()?, format!("d{file}").as_bytes(), 0o755, NodeKind::Dir)?;
         let node = fs.create(&node, b"f", 0o644, NodeKind::File)?;
         let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
-        let mut done = 0;
-        while done < data.len() {
-            done += file.write_at(done as u64, &data[done..])?;
-        }
+        write_all(&file, 0, &data)?;
     }
     fs.sync()
 }
@@ -106,7 +104,7 @@ fn cost(mut policy: impl Policy, shape: Shape, prefetch: bool) -> Cost {
     }
     for file in 0..FILES {
         let goal = shape.block(file * 11 % shape.groups, 0);
-        policy.allocate(&Want { goal, len: (FILE_BYTES >> 12) as u32, least: 1, file, busy: None });
+        policy.allocate(&Want { goal, len: (FILE_BYTES >> 12) as u32, file });
     }
     policy.cost()
 }

@@ -2,7 +2,7 @@
 
 use crate::bench;
 use crate::options::Options;
-use crate::tables::{dref, inodes, orphan, sync};
+use crate::tables::{aim7, dref, inodes, orphan, sync};
 use crate::{
     age, claims, contention, huge, instructions, pages, pairs, prealloc, reproduce, serve, space60t,
 };
@@ -33,8 +33,11 @@ enum Command {
     Prealloc(prealloc::Args),
     /// Compares ways to count references to shared objects.
     Dref(Options),
+    /// Runs models of two workloads of AIM7 with up to 2000 users, on the kernel's ext4, a mount and
+    /// the engine. Needs root.
+    Aim7(Options),
     /// Compares lists and tables of inodes.
-    Inodes(inodes::Args),
+    Inodes(Options),
     /// Compares ways to keep orphan records, under the whole engine. Needs mke2fs.
     Orphan(Options),
     /// Compares ways to find the writes for which a sync must wait, and measures the cost of a sync
@@ -63,12 +66,6 @@ enum Command {
         /// The image to serve.
         #[arg(long)]
         image: Option<PathBuf>,
-        /// Threads that receive requests; 0 for the usual number.
-        #[arg(long, default_value_t = 0)]
-        threads: usize,
-        /// The kernel hands on each write at once.
-        #[arg(long)]
-        write_through: bool,
         /// Requests come through io_uring.
         #[arg(long)]
         rings: bool,
@@ -87,6 +84,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Pairs(args) => pairs::run(&args),
         Command::Prealloc(args) => prealloc::run(&args),
+        Command::Aim7(options) => aim7::run(&options),
         Command::Dref(args) => dref::run(&args),
         Command::Inodes(args) => inodes::run(&args),
         Command::Orphan(args) => orphan::run(&args),
@@ -98,11 +96,9 @@ pub fn main() -> ExitCode {
         Command::Age(args) => age::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Pages(args) => pages::run(&args),
-        Command::Serve { image, threads, write_through, rings, dir } => {
+        Command::Serve { image, rings, dir } => {
             let transport = if rings { Transport::IoUring } else { Transport::Device };
-            let writeback_cache = !write_through;
-            let options =
-                MountOptions { threads, writeback_cache, transport, ..MountOptions::default() };
+            let options = MountOptions { transport, ..MountOptions::default() };
             serve::serve(image.as_deref(), &dir, &options).map(|()| true)
         }
         Command::Open => open().map(|()| true),

@@ -16,7 +16,6 @@ use crate::sheet::{Name, Sheet};
 use crate::side::{Running, Side};
 use crate::stored::{Results, Store};
 use crate::target::How;
-use crate::tool;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
@@ -142,7 +141,7 @@ fn counted(word: &str) -> io::Result<f64> {
         "--play",
         word,
     ];
-    let printed = tool::run("valgrind", &arguments)?;
+    let printed = crate::scratch::run("valgrind", &arguments)?;
     let found = |line: &str| line.split_once("Collected : ")?.1.trim().parse::<f64>().ok();
     let nothing = || {
         let cause = "callgrind counted nothing: the program has no symbols";

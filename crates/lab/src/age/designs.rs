@@ -56,7 +56,7 @@ impl Files {
         *had += bytes;
         while left > 0 {
             let goal = runs.last().map_or(start, |run| run.end());
-            let want = Want { goal, len: left, least: 1, file: id, busy: None };
+            let want = Want { goal, len: left, file: id };
             let Some(taken) = policy.allocate(&want) else { return };
             left -= taken.len;
             match runs.last_mut().filter(|last| last.end() == taken.start) {

@@ -12,11 +12,11 @@ mod trace;
 use crate::grid::{Grid, Values};
 use crate::interval::{Interval, Verdict, all_reached};
 use crate::options::Options;
-use crate::scratch::{self, Loop, MountGuard, Scratch};
+use crate::scratch::{self, Scratch};
 use crate::sheet::{Name, Sheet};
+use crate::side::mounted;
 use crate::stored::Results;
 use crate::target::{Directory, Engine, How, Target, io_error};
-use crate::tool;
 use extant_engine::{Fs, OpenOptions};
 use look::State;
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,7 @@ impl Image {
         let scratch = Scratch::new()?;
         let path = scratch.join("image");
         std::fs::File::create(&path)?.set_len(bytes)?;
-        tool::mke2fs(&path, &["-m", "0"])?;
+        scratch::mke2fs(&path, &["-m", "0"])?;
         Ok(Image { path, scratch })
     }
 
@@ -118,11 +118,14 @@ fn side(name: &'static str, bytes: u64, scale: Scale, seed: u64) -> io::Result<R
     let (start, trace) = (Instant::now(), Trace::new(scale, seed));
     match name {
         ENGINE => engine(image.path(), trace)?,
-        _ => kernel(image.path(), &image.scratch.dir("mnt")?, trace)?,
+        _ => {
+            let mount = image.scratch.join("mnt");
+            mounted(image.path(), &mount, None, |dir| play(&Directory::new(dir)?, trace))?;
+        }
     }
     let seconds = Some(start.elapsed().as_secs_f64());
     // A corrupt image must not be compared.
-    tool::run("e2fsck", &["-fn".as_ref(), image.path().as_os_str()])?;
+    scratch::run("e2fsck", &["-fn".as_ref(), image.path().as_os_str()])?;
     let (state, map) = look::look(image.path())?;
     Ok(Row { name: name.into(), seed, seconds, state, map })
 }
@@ -131,15 +134,6 @@ fn engine(image: &Path, trace: Trace) -> io::Result<()> {
     let engine = Engine::new(Fs::open(image, &OpenOptions::new()).map_err(io_error)?);
     play(&engine, trace)?;
     engine.unmount()
-}
-
-fn kernel(image: &Path, dir: &Path, trace: Trace) -> io::Result<()> {
-    let device = Loop::attach(image)?;
-    let guard = MountGuard::ext4(device.device(), dir, None)?;
-    let directory = Directory::new(dir)?;
-    play(&directory, trace)?;
-    drop(directory);
-    guard.unmount()
 }
 
 fn path(id: u32) -> Vec<u8> {

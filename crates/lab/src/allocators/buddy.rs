@@ -1,6 +1,6 @@
 //! Buddy allocators of three times: groups one after the other (to 2020), with lists of groups by
 //! their largest buddy and by their average run (2021 to 2023), and with such lists ordered by
-//! group, several places to go on, and busy groups passed over (2025).
+//! group and several places to go on (2025).
 //!
 //! | criterion | a group is good if | to 2020 | 2023, 2025 |
 //! | --- | --- | --- | --- |
@@ -76,7 +76,7 @@ pub struct Buddy<'a> {
 /// Result of a search.
 #[derive(Debug)]
 struct Search<'w> {
-    want: &'w Want<'w>,
+    want: &'w Want,
     /// Blocks that are looked for now.
     goal: u32,
     found: u32,
@@ -159,7 +159,7 @@ impl<'a> Buddy<'a> {
     }
 
     /// Exactly at the goal, if the whole length is free there.
-    fn at_goal(&mut self, want: &Want<'_>) -> Option<Taken> {
+    fn at_goal(&mut self, want: &Want) -> Option<Taken> {
         let (g, bit) = self.space.map.shape.place(want.goal);
         if bit == 0 || g >= self.space.map.shape.groups {
             return None;
@@ -251,7 +251,7 @@ impl<'a> Buddy<'a> {
         let whole = search.want.len.ilog2();
         for order in (whole.saturating_sub(SHRINK)..=whole).rev() {
             let goal = 1 << order;
-            if goal < search.want.least || goal >= search.want.len {
+            if goal >= search.want.len {
                 continue;
             }
             search.goal = goal;
@@ -263,22 +263,13 @@ impl<'a> Buddy<'a> {
 
     fn visit(&mut self, criterion: Criterion, g: u32, search: &mut Search<'_>) -> ControlFlow<()> {
         self.space.cost.looked += 1;
-        if search.want.busy.is_some_and(|busy| busy.contains(&g)) {
-            if self.lists == Lists::Arrays && criterion != Criterion::Any {
-                self.space.cost.passed += 1;
-                return ControlFlow::Continue(());
-            }
-            self.space.cost.blocked += 1;
-        }
         self.look(g);
         let is_first = self.space.map.shape.is_first(g);
         let group = self.space.group(g);
         if !is_good(criterion, group, search.goal, is_first) {
             return ControlFlow::Continue(());
         }
-        let (looks, flow) = scan(criterion, g, group, search);
-        self.space.cost.runs += looks;
-        flow
+        scan(criterion, g, group, search)
     }
 }
 
@@ -295,37 +286,26 @@ fn is_good(criterion: Criterion, group: &Group, goal: u32, is_first: bool) -> bo
     }
 }
 
-/// Looks through a group. Gives how many runs that were.
-fn scan(
-    criterion: Criterion,
-    g: u32,
-    group: &Group,
-    search: &mut Search<'_>,
-) -> (u64, ControlFlow<()>) {
+/// Looks through a group.
+fn scan(criterion: Criterion, g: u32, group: &Group, search: &mut Search<'_>) -> ControlFlow<()> {
     if criterion == Criterion::PowerOfTwo {
         let found = group.runs.by_length().find_map(|run| buddy_in(run, search.goal.ilog2()));
-        let flow = found.map_or(ControlFlow::Continue(()), |start| {
+        return found.map_or(ControlFlow::Continue(()), |start| {
             search.best = Some((g, Run { start, len: search.goal }));
             ControlFlow::Break(())
         });
-        return (1, flow);
     }
-    let mut looks = 0;
     for run in group.runs.within(0..u32::MAX) {
-        looks += 1;
-        if criterion == Criterion::Average && run.len < search.goal {
-            continue;
-        }
-        if search.measure(g, run).is_break() {
-            return (looks, ControlFlow::Break(()));
+        if criterion != Criterion::Average || run.len >= search.goal {
+            search.measure(g, run)?;
         }
     }
     let fits = search.best.is_some_and(|(_, best)| best.len >= search.goal);
-    (looks, if fits { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    if fits { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 impl Policy for Buddy<'_> {
-    fn allocate(&mut self, want: &Want<'_>) -> Option<Taken> {
+    fn allocate(&mut self, want: &Want) -> Option<Taken> {
         if let Some(taken) = self.at_goal(want) {
             return Some(taken);
         }

@@ -4,8 +4,7 @@
 //!
 //! # Rules of the copies
 //! The copies keep the rules for the choice of groups and runs, for reading bitmaps, and for
-//! keeping them. They take no locks: the request names the groups in use by other threads, and a
-//! design reports whether it waits for them or passes them over.
+//! keeping them. They take no locks.
 
 mod buddy;
 mod map;
@@ -18,8 +17,6 @@ pub use buddy::{Buddy, Lists};
 pub use map::{Map, Shape};
 pub use posted::{Defects, Posted};
 pub use space::{Reading, Space};
-
-use std::collections::HashSet;
 
 /// Blocks in a row, by their number on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,31 +36,24 @@ impl Taken {
 
 /// A wish for blocks in a row.
 #[derive(Clone, Copy, Debug)]
-pub struct Want<'a> {
+pub struct Want {
     /// The block behind the file's last one, or the place for its first block.
     pub goal: u64,
-    /// Blocks that would be best, and those that were asked for: not more.
+    /// Blocks that would be best.
     pub len: u32,
-    pub least: u32,
     /// Number of the requesting file, from which some designs choose a place.
     pub file: u32,
-    /// Groups that others work on just now.
-    pub busy: Option<&'a HashSet<u32>>,
 }
 
 /// Work of a design so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Groups or trees that were looked at, and free runs of them.
+    /// Groups or trees that were looked at.
     pub looked: u64,
-    pub runs: u64,
     /// Bitmaps read.
     pub bitmaps: u64,
     /// Nanoseconds of the disk, virtual.
     pub waited: u64,
-    /// Groups in use by others that were waited for, and that were passed over.
-    pub blocked: u64,
-    pub passed: u64,
     /// Bytes in memory now, and groups or trees that ever were in memory.
     pub bytes: u64,
     pub cached: u64,
@@ -96,7 +86,7 @@ pub(crate) fn named<'a>(name: &str, map: &'a Map, slow: bool) -> Option<Box<dyn 
 /// A way to choose free blocks.
 pub trait Policy {
     /// Takes up to `want.len` blocks in a row; `None` if nothing is free.
-    fn allocate(&mut self, want: &Want<'_>) -> Option<Taken>;
+    fn allocate(&mut self, want: &Want) -> Option<Taken>;
     /// Gives blocks back.
     fn free(&mut self, taken: Taken);
     /// Returns the work so far.

@@ -175,11 +175,9 @@ impl<'a> Posted<'a> {
             next.extend(run.map(|run| (run.len, index, Reverse(run.start))));
         };
         (0..).zip(&mut lists).for_each(|(index, (_, list))| push(&mut next, index, list.next()));
-        let mut looks = 0;
         while let Some((len, index, Reverse(start))) = next.pop() {
             let (group, list) = &mut lists[index];
             push(&mut next, index, list.next());
-            looks += 1;
             let measured = Best { group: *group, run: Run { start, len } };
             if request.criterion == 0 && len < request.goal
                 || !request.measure(measured, shape.is_first(*group))
@@ -187,8 +185,6 @@ impl<'a> Posted<'a> {
                 break;
             }
         }
-        drop(lists);
-        self.space.cost.runs += looks;
     }
 
     /// Returns the tree that the optimizer examines next.
@@ -256,7 +252,7 @@ impl Request {
 }
 
 impl Policy for Posted<'_> {
-    fn allocate(&mut self, want: &Want<'_>) -> Option<Taken> {
+    fn allocate(&mut self, want: &Want) -> Option<Taken> {
         let mut request = Request { goal: want.len, ..Request::default() };
         let mut at = self.consult(&mut request).unwrap_or(0);
         loop {

@@ -127,9 +127,11 @@ impl Counted {
     }
 }
 
-/// Everything, with at most so many places and lines.
-pub fn text(counted: &Counted, most: usize) -> String {
-    let tables = [levels(counted), sites(counted, most), lines(counted, most)];
+/// Lines of memory and places in the source to print.
+const MOST: usize = 20;
+
+pub fn text(counted: &Counted) -> String {
+    let tables = [levels(counted), sites(counted), lines(counted)];
     let mut out = head(counted) + &tables.map(|sheet| sheet.text()).join("\n");
     for verdict in counted.verdicts() {
         out += &format!("{}\n", verdict.line());
@@ -169,10 +171,10 @@ fn levels(counted: &Counted) -> Sheet {
     sheet
 }
 
-fn sites(counted: &Counted, most: usize) -> Sheet {
+fn sites(counted: &Counted) -> Sheet {
     let head = ["place", "lock or atomic", "all", "shared", "failed"];
     let mut sheet = Sheet::new("writes", head);
-    for site in counted.report.sites.iter().take(most) {
+    for site in counted.report.sites.iter().take(MOST) {
         let kind = site.level.map_or("atomic".into(), |level| format!("{level:?}"));
         let counts = [site.writes, site.shared, site.failed];
         let counts = counts.map(|count| format!("{:.3}", counted.each(count)));
@@ -181,7 +183,7 @@ fn sites(counted: &Counted, most: usize) -> Sheet {
     sheet
 }
 
-fn lines(counted: &Counted, most: usize) -> Sheet {
+fn lines(counted: &Counted) -> Sheet {
     let shared: Vec<&Line> = counted.report.lines.iter().filter(|line| line.is_shared()).collect();
     let title = format!(
         "{} lines that several threads write; {} by every thread all the time",
@@ -189,7 +191,7 @@ fn lines(counted: &Counted, most: usize) -> Sheet {
         counted.common().len()
     );
     let mut sheet = Sheet::new(title, ["writes", "threads", "in the background", "places"]);
-    for line in shared.iter().take(most) {
+    for line in shared.iter().take(MOST) {
         let places: Vec<&str> =
             line.places.iter().take(3).map(|(place, _)| place.as_str()).collect();
         let counts = [line.workers.to_string(), line.others.to_string(), places.join(", ")];

@@ -25,9 +25,6 @@ pub struct Args {
     /// The most operations of each thread.
     #[arg(long, default_value_t = 2000)]
     pub ops: u64,
-    /// Lines of memory and places in the source to print.
-    #[arg(long, default_value_t = 20)]
-    pub lines: usize,
     /// End with 1 if a workload writes forbidden shared lines.
     #[arg(long)]
     pub strict: bool,
@@ -55,7 +52,7 @@ fn counted(args: &Args) -> io::Result<bool> {
     };
     let mut passed = true;
     for counted in count::count(&kinds, args)? {
-        say(&count::text(&counted, args.lines))?;
+        say(&count::text(&counted))?;
         passed &= crate::interval::all_reached(&counted.verdicts());
     }
     Ok(passed || !args.strict)

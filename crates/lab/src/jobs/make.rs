@@ -12,28 +12,15 @@ use std::time::Duration;
 const CAP: Duration = Duration::from_secs(5);
 
 /// Content of a block.
-const BLOCK: [u8; 4096] = [0x5a; 4096];
+pub const BLOCK: [u8; 4096] = [0x5a; 4096];
 
 /// As many operations of each thread.
 pub fn times(ops: u64) -> Limit {
     Limit { ops, time: CAP }
 }
 
-/// Makes empty files.
-pub fn create<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    make(target, ("create", threads), size.files, &[])
-}
-
-/// Makes files of one block.
-pub fn create_small<'a>(
-    target: &'a dyn Target,
-    threads: usize,
-    size: &Size,
-) -> io::Result<Job<'a>> {
-    make(target, ("create-small", threads), size.files / 2, &BLOCK)
-}
-
-fn make<'a>(
+/// Makes files with `data`.
+pub fn create<'a>(
     target: &'a dyn Target,
     (what, threads): (&str, usize),
     files: usize,
@@ -67,21 +54,8 @@ fn put(target: &dyn Target, path: &[u8], data: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Deletes empty files.
-pub fn unlink<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    remove(target, ("unlink", threads), size.files, &[])
-}
-
-/// Deletes files of one block.
-pub fn unlink_small<'a>(
-    target: &'a dyn Target,
-    threads: usize,
-    size: &Size,
-) -> io::Result<Job<'a>> {
-    remove(target, ("unlink-small", threads), size.files / 2, &BLOCK)
-}
-
-fn remove<'a>(
+/// Deletes files with `data`.
+pub fn unlink<'a>(
     target: &'a dyn Target,
     (what, threads): (&str, usize),
     files: usize,

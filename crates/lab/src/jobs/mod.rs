@@ -134,22 +134,37 @@ const fn kind(name: &'static str, word: &'static str, bar: f64, prepare: Prepare
     Kind { name, word, bar: if bar > 0.0 { Some(bar) } else { None }, prepare }
 }
 
-/// Kinds of the bench alone.
+/// Kinds of the bench alone: files of one block.
 pub const SMALL: [Kind; 2] = [
-    kind("create 4 KiB files", "create-small", 0.0, make::create_small),
-    kind("delete 4 KiB files", "unlink-small", 0.0, make::unlink_small),
+    kind("create 4 KiB files", "create-small", 0.0, |target, threads, size| {
+        make::create(target, ("create-small", threads), size.files / 2, &make::BLOCK)
+    }),
+    kind("delete 4 KiB files", "unlink-small", 0.0, |target, threads, size| {
+        make::unlink(target, ("unlink-small", threads), size.files / 2, &make::BLOCK)
+    }),
 ];
 
 /// All other kinds, in the order of tables. Those with a bar of 0 have none.
 pub const KINDS: [Kind; 15] = [
-    kind("stress-orphan, byte by byte", "stress-orphan", 3.0, orphans::by_byte),
-    kind("stress-orphan, block by block", "stress-orphan-blocks", 3.0, orphans::by_block),
+    // All bytes but the last lie in a block that stays, so that a file system that looks first
+    // needs no record.
+    kind("stress-orphan, byte by byte", "stress-orphan", 3.0, |target, threads, size| {
+        orphans::cut(target, ("bytes", threads), size.cuts, 1)
+    }),
+    // Each cut frees a block. A file system that frees it within one transaction needs no record.
+    kind("stress-orphan, block by block", "stress-orphan-blocks", 3.0, |target, threads, size| {
+        orphans::cut(target, ("blocks", threads), size.cuts, orphans::BLOCK)
+    }),
     kind("stress-orphan, pieces at a time", "stress-orphan-pieces", 3.0, orphans::by_pieces),
     kind("creat_clo", "creat-clo", 3.0, orphans::creat_clo),
     kind("creat_clo, unlink each time", "creat-clo-unlink", 3.0, orphans::creat_clo_unlink),
     kind("creat_clo, unlink while open", "creat-clo-held", 0.0, orphans::creat_clo_held),
-    kind("create empty files", "create", 2.0, make::create),
-    kind("unlink", "unlink", 2.0, make::unlink),
+    kind("create empty files", "create", 2.0, |target, threads, size| {
+        make::create(target, ("create", threads), size.files, &[])
+    }),
+    kind("unlink", "unlink", 2.0, |target, threads, size| {
+        make::unlink(target, ("unlink", threads), size.files, &[])
+    }),
     kind("stat one path of depth 6", "stat-path", 4.0, look::stat_path),
     kind("stat that path as a user", "stat-path-as", 0.0, look::stat_path_as),
     kind("open and close", "open", 3.0, look::open),

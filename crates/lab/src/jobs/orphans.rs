@@ -3,28 +3,15 @@
 use super::make::times;
 use super::{Job, Size};
 use super::{ensure_file, own};
-use crate::measure::Limit;
 use crate::target::{How, OpenFile, Target};
 use std::io;
 
-const BLOCK: u64 = 4096;
-
-/// Each thread cuts a file of its own to nothing, a byte at a time. All bytes but the last lie in a
-/// block that stays, so that a file system that looks first needs no record.
-pub fn by_byte<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    cut(target, ("bytes", threads), size.cuts, 1)
-}
-
-/// As [`by_byte`], a block at a time: each cut frees one. A file system that frees it within one
-/// transaction needs no record.
-pub fn by_block<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    cut(target, ("blocks", threads), size.cuts, BLOCK)
-}
+pub const BLOCK: u64 = 4096;
 
 /// Blocks that a cut of [`by_pieces`] frees, none beside another.
 const PIECES: u64 = 6;
 
-/// As [`by_byte`], several pieces of a file at a time, between which there are holes: that may take
+/// As [`cut`], several pieces of a file at a time, between which there are holes: that may take
 /// several transactions, so there is a record from the first to the last.
 pub fn by_pieces<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     const STEP: u64 = 2 * PIECES * BLOCK;
@@ -41,7 +28,8 @@ pub fn by_pieces<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io:
     Ok(Job::new(times(cuts), move |t, n| files[t].set_len((cuts - 1 - n) * STEP)))
 }
 
-fn cut<'a>(
+/// Each thread cuts a file of its own to nothing, `step` bytes at a time.
+pub fn cut<'a>(
     target: &'a dyn Target,
     (what, threads): (&str, usize),
     cuts: u64,
@@ -80,8 +68,7 @@ pub fn creat_clo_unlink<'a>(
     size: &Size,
 ) -> io::Result<Job<'a>> {
     let paths = own(target, "creat-unlink", threads)?;
-    let limit = Limit { ops: size.rounds, ..times(size.rounds) };
-    Ok(Job::new(limit, move |t, _| {
+    Ok(Job::new(times(size.rounds), move |t, _| {
         target.creat(&paths[t])?;
         target.unlink(&paths[t])
     }))
@@ -94,8 +81,7 @@ pub fn creat_clo_held<'a>(
     size: &Size,
 ) -> io::Result<Job<'a>> {
     let paths = own(target, "creat-held", threads)?;
-    let limit = Limit { ops: size.rounds, ..times(size.rounds) };
-    Ok(Job::new(limit, move |t, _| {
+    Ok(Job::new(times(size.rounds), move |t, _| {
         target.creat(&paths[t])?;
         let held = target.open(&paths[t], How::Write)?;
         target.unlink(&paths[t])?;

@@ -109,7 +109,7 @@ impl Plan<'_> {
         }
         let sides =
             SIDES.iter().map(|side| side.start_with(setup)).collect::<io::Result<Vec<_>>>()?;
-        sides.iter().try_for_each(|side| prepare(side))?;
+        sides.iter().try_for_each(prepare)?;
         for run in 0..self.runs {
             self.tell(format_args!("pair {} of {}", run + 1, self.runs));
             for (name, row) in rows {

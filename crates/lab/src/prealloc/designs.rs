@@ -5,6 +5,7 @@
 //! to 512 entries from its tail once it has a quarter more than that.
 
 use crate::grid::Grid;
+use crate::linked::Linked;
 use crate::sheet::Sheet;
 use extant_space::prealloc::{Ask, Found, Piece, Tree, place};
 use extant_sync::SplitMix64;
@@ -79,20 +80,11 @@ struct Entry {
     piece: Piece,
     free: u32,
     lock: AtomicBool,
-    next: usize,
-    before: usize,
 }
 
-/// The end of the list.
-const NONE: usize = usize::MAX;
-
-/// A doubly linked list, the newest in front, with or without a cap.
+/// A list, the newest in front, with or without a cap.
 pub struct AsList {
-    entries: Vec<Entry>,
-    spare: Vec<usize>,
-    head: usize,
-    tail: usize,
-    count: usize,
+    list: Linked<Entry>,
     cap: Option<usize>,
     visited: u64,
     /// Pieces that were cut from the capped list, so that insertions are still checked.
@@ -103,45 +95,12 @@ impl AsList {
     /// Makes an empty list, capped or not.
     pub fn new(capped: bool) -> AsList {
         let cap = capped.then_some(CAP);
-        AsList {
-            entries: Vec::new(),
-            spare: Vec::new(),
-            head: NONE,
-            tail: NONE,
-            count: 0,
-            cap,
-            visited: 0,
-            used: BTreeMap::new(),
-        }
-    }
-
-    fn link_front(&mut self, at: usize) {
-        self.entries[at].before = NONE;
-        self.entries[at].next = self.head;
-        match self.head {
-            NONE => self.tail = at,
-            head => self.entries[head].before = at,
-        }
-        self.head = at;
-    }
-
-    fn unlink(&mut self, at: usize) {
-        let (before, next) = (self.entries[at].before, self.entries[at].next);
-        match before {
-            NONE => self.head = next,
-            before => self.entries[before].next = next,
-        }
-        match next {
-            NONE => self.tail = before,
-            next => self.entries[next].before = before,
-        }
+        AsList { list: Linked::new(), cap, visited: 0, used: BTreeMap::new() }
     }
 
     /// Walks the list, locking each entry as it is looked at, until `each` says which to stop at.
     fn walk(&mut self, mut each: impl FnMut(&Entry) -> bool) -> Option<usize> {
-        let mut at = self.head;
-        while at != NONE {
-            let entry = &self.entries[at];
+        for (at, entry) in self.list.iter() {
             self.visited += 1;
             while entry
                 .lock
@@ -153,16 +112,13 @@ impl AsList {
             if stop {
                 return Some(at);
             }
-            at = entry.next;
         }
         None
     }
 
     fn drop_entry(&mut self, at: usize) {
-        self.unlink(at);
-        self.used.remove(&self.entries[at].piece.logical);
-        self.spare.push(at);
-        self.count -= 1;
+        let entry = self.list.remove(at);
+        entry.iter().for_each(|entry| _ = self.used.remove(&entry.piece.logical));
     }
 }
 
@@ -172,7 +128,7 @@ impl Design for AsList {
         let at = self.walk(|e| {
             e.free > 0 && u64::from(e.piece.logical) <= wanted && wanted < e.piece.end()
         })?;
-        let entry = &mut self.entries[at];
+        let entry = self.list.get_mut(at)?;
         let offset = logical - entry.piece.logical;
         let len = len.min(entry.piece.len - offset).min(entry.free);
         let taken = Piece { logical, physical: entry.piece.physical + u64::from(offset), len };
@@ -180,8 +136,7 @@ impl Design for AsList {
         if entry.free == 0 {
             self.drop_entry(at);
         } else if self.cap.is_some() {
-            self.unlink(at);
-            self.link_front(at);
+            self.list.renew(at);
         }
         Some(taken)
     }
@@ -201,34 +156,16 @@ impl Design for AsList {
 
     fn insert(&mut self, piece: Piece) {
         assert!(self.used.insert(piece.logical, piece.len).is_none(), "preallocations overlap");
-        let entry = Entry {
-            piece,
-            free: piece.len,
-            lock: AtomicBool::new(false),
-            next: NONE,
-            before: NONE,
-        };
-        let at = match self.spare.pop() {
-            Some(at) => {
-                self.entries[at] = entry;
-                at
-            }
-            None => {
-                self.entries.push(entry);
-                self.entries.len() - 1
-            }
-        };
-        self.link_front(at);
-        self.count += 1;
-        if let Some(cap) = self.cap.filter(|cap| self.count > cap + cap / 4) {
-            while self.count > cap {
-                self.drop_entry(self.tail);
+        self.list.add(Entry { piece, free: piece.len, lock: AtomicBool::new(false) });
+        if let Some(cap) = self.cap.filter(|cap| self.list.len() > cap + cap / 4) {
+            while self.list.len() > cap {
+                self.drop_entry(self.list.last());
             }
         }
     }
 
     fn len(&self) -> usize {
-        self.count
+        self.list.len()
     }
 
     fn cost(&self) -> (u64, u64) {

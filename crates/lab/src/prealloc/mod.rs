@@ -17,9 +17,10 @@ use crate::interval::Standing;
 use crate::options::Options;
 use crate::scratch;
 use crate::sheet::{Name, Sheet};
+use crate::side::Side;
 use crate::stored::Results as _;
 use serde::{Deserialize, Serialize};
-use sides::{Disk, Mode, Side};
+use sides::{Disk, Mode};
 use std::io;
 use trials::{Outcome, Scale, TESTS, Test};
 

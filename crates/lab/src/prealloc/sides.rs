@@ -3,9 +3,9 @@
 
 use super::trials::Outcome;
 use crate::measure::{Limit, run_threads};
-use crate::scratch::{Loop, MountGuard, Scratch};
+use crate::scratch::{self, Scratch};
+use crate::side::{Side, mounted};
 use crate::target::{Directory, Engine, Target, io_error};
-use crate::tool;
 use extant_engine::{Fs, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,6 @@ const IMAGE_BYTES: u64 = 4 << 30;
 
 /// More than either side caches in any test.
 const CACHE_BYTES: u64 = 3 << 30;
-
-/// Implementation that serves the file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The engine in process.
-    Engine,
-    /// The kernel's ext4 on a loop device.
-    Ext4,
-}
 
 /// When blocks are allocated.
 #[derive(
@@ -75,15 +66,15 @@ impl Disk {
         mode: Mode,
         work: impl FnOnce(&dyn Target) -> io::Result<Outcome>,
     ) -> io::Result<Outcome> {
-        tool::mke2fs(&self.image, &[])?;
+        scratch::mke2fs(&self.image, &[])?;
         touch_memory()?;
+        let dir = self.scratch.join("mnt");
+        let options = (mode == Mode::Immediate).then_some(c"nodelalloc");
         let mut outcome = match side {
-            Side::Engine => engine(&self.image, mode, work)?,
-            Side::Ext4 => mounted(&self.image, &self.scratch.join("mnt"), mode, |root| {
-                work(&Directory::new(root)?)
-            })?,
+            Side::Ext4 => mounted(&self.image, &dir, options, |root| work(&Directory::new(root)?))?,
+            _ => engine(&self.image, mode, work)?,
         };
-        outcome.pieces = mounted(&self.image, &self.scratch.join("look"), Mode::Delayed, pieces)?;
+        outcome.pieces = mounted(&self.image, &dir, None, pieces)?;
         Ok(outcome)
     }
 
@@ -152,22 +143,6 @@ fn engine(
     Ok(outcome)
 }
 
-/// Runs `work` on the image mounted by the kernel.
-fn mounted<R>(
-    image: &Path,
-    dir: &Path,
-    mode: Mode,
-    work: impl FnOnce(&Path) -> io::Result<R>,
-) -> io::Result<R> {
-    fs::create_dir_all(dir)?;
-    let device = Loop::attach(image)?;
-    let options = (mode == Mode::Immediate).then_some(c"nodelalloc");
-    let guard = MountGuard::ext4(device.device(), dir, options)?;
-    let result = work(dir)?;
-    guard.unmount()?;
-    Ok(result)
-}
-
 /// Returns the number of physically discontiguous pieces of the files, as `filefrag` counts them.
 fn pieces(root: &Path) -> io::Result<Option<u64>> {
     let mut sum = None;
@@ -181,7 +156,7 @@ fn pieces(root: &Path) -> io::Result<Option<u64>> {
 }
 
 fn pieces_of(file: &Path) -> io::Result<u64> {
-    let printed = tool::run("filefrag", &[file.as_os_str()])?;
+    let printed = scratch::run("filefrag", &[file.as_os_str()])?;
     let count = printed.rsplit(": ").next().and_then(|rest| rest.split(' ').next()?.parse().ok());
     count.ok_or_else(|| io::Error::other(format!("filefrag said `{}`", printed.trim())))
 }

@@ -2,9 +2,8 @@
 
 use super::directory::Mounted;
 use super::{Open, Setup, Source, make_with};
-use crate::scratch::{MountGuard, Scratch, Server};
+use crate::scratch::{self, MountGuard, Scratch, Server};
 use crate::target::Target;
-use crate::tool;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -32,7 +31,7 @@ impl Source for Fuse2fs {
         let Fuse2fs { image, dir, .. } = self;
         let before = std::fs::metadata(&*dir)?.dev();
         let guard = MountGuard::new(dir);
-        let mut command = Command::new(tool::need("fuse2fs")?);
+        let mut command = Command::new(scratch::need("fuse2fs")?);
         command.arg(image).arg(&*dir).args(["-f", "-o", "rw,fakeroot,allow_other"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let mut server = Server::new(command.spawn()?);

@@ -8,38 +8,26 @@ mod engine;
 mod fuse2fs;
 mod served;
 
-use crate::scratch::Scratch;
+use crate::scratch::{self, Loop, MountGuard, Scratch};
 use crate::target::Target;
-use crate::tool;
 use directory::{Kernel, Tmpfs};
 use engine::InProcess;
 use extant_fuse::Transport;
 use fuse2fs::Fuse2fs;
 use served::Served;
+use std::ffi::CStr;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use engine::make_device;
 
-/// The sides, in the order in which tables show them.
-pub const SIDES: [Side; 9] = [
-    Side::Engine,
-    Side::EngineMemory,
-    Side::Ext4,
-    Side::ExtantFuse,
-    Side::ExtantRings,
-    Side::Fuse2fs,
-    Side::Null,
-    Side::NullRings,
-    Side::Tmpfs,
-];
-
 /// Implementation that serves a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Side {
     /// The engine in process, over a file on tmpfs.
     Engine,
     /// The engine in process, over memory.
+    #[value(name = "engine-mem")]
     EngineMemory,
     /// The kernel's ext4, on a loop device over a file on tmpfs.
     Ext4,
@@ -73,10 +61,6 @@ impl Side {
         }
     }
 
-    pub fn named(name: &str) -> Option<Side> {
-        SIDES.into_iter().find(|side| side.name() == name)
-    }
-
     /// Makes a fresh file system and serves it.
     pub fn start(self) -> io::Result<Running> {
         self.start_with(&Setup::default())
@@ -98,6 +82,21 @@ impl Side {
         };
         Ok(Running { open: Some(source.open()?), source })
     }
+}
+
+/// Runs `work` on an image that the kernel mounts on `dir`, which it makes if need be.
+pub fn mounted<R>(
+    image: &Path,
+    dir: &Path,
+    options: Option<&CStr>,
+    work: impl FnOnce(&Path) -> io::Result<R>,
+) -> io::Result<R> {
+    std::fs::create_dir_all(dir)?;
+    let device = Loop::attach(image)?;
+    let guard = MountGuard::ext4(device.device(), dir, options)?;
+    let result = work(dir)?;
+    guard.unmount()?;
+    Ok(result)
 }
 
 /// A file system that can be opened again and again.
@@ -185,6 +184,6 @@ pub fn make_with(scratch: &Scratch, setup: &Setup) -> io::Result<PathBuf> {
     let inodes = setup.inodes.map(|n| n.to_string());
     let mut more = vec!["-O", "orphan_file,metadata_csum_seed"];
     more.extend(inodes.iter().flat_map(|n| ["-N", n]));
-    tool::mke2fs(&path, &more)?;
+    scratch::mke2fs(&path, &more)?;
     Ok(path)
 }

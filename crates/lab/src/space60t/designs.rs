@@ -79,7 +79,7 @@ fn write(policy: &mut dyn Policy, bytes: u64) -> Write {
         let window = left.min(REQUEST);
         let mut rest = window;
         while rest > 0 {
-            let want = Want { goal: end.unwrap_or(0), len: rest, least: 1, file: 0, busy: None };
+            let want = Want { goal: end.unwrap_or(0), len: rest, file: 0 };
             let Some(taken) = policy.allocate(&want) else { break };
             pieces += u64::from(end != Some(taken.start));
             end = Some(taken.end());

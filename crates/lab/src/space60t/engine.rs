@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, Profile, waited};
 use super::{Row, Sizes, Write};
-use crate::target::io_error;
+use crate::target::{io_error, write_all};
 use extant_engine::{File, Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
 use std::io;
 use std::sync::Arc;
@@ -100,10 +100,7 @@ fn write(fs: &Fs, disk: &Disk, bytes: u64) -> io::Result<Write> {
     let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).map_err(io_error)?;
     let file =
         fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).map_err(io_error)?;
-    let mut done = 0;
-    while done < data.len() {
-        done += file.write_at(done as u64, &data[done..]).map_err(io_error)?;
-    }
+    write_all(&file, 0, &data).map_err(io_error)?;
     file.sync().map_err(io_error)?;
     let waited = waited() - before;
     let seconds = start.elapsed().as_secs_f64() + waited;

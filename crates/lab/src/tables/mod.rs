@@ -2,6 +2,7 @@
 //!
 //! The older designs exist here only. Within a table all designs implement one trait.
 
+pub mod aim7;
 pub mod dref;
 pub mod inodes;
 pub mod orphan;

@@ -27,11 +27,6 @@ impl Directory {
         let root = sys::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Directory { root })
     }
-
-    fn make(&self, path: &[u8], mode: Mode) -> io::Result<OwnedFd> {
-        let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        Ok(sys::openat(&self.root, path, how, mode)?)
-    }
 }
 
 /// Times with a modification time and the access time left as it is.
@@ -70,10 +65,6 @@ impl Target for Directory {
         Ok(sys::mkdirat(&self.root, path, DIR_MODE)?)
     }
 
-    fn create(&self, path: &[u8]) -> io::Result<()> {
-        self.make(path, FILE_MODE).map(drop)
-    }
-
     fn creat(&self, path: &[u8]) -> io::Result<()> {
         let how = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
         sys::openat(&self.root, path, how, FILE_MODE)?;
@@ -81,7 +72,8 @@ impl Target for Directory {
     }
 
     fn put(&self, path: &[u8], file: Put<'_>) -> io::Result<()> {
-        let fd = self.make(path, Mode::from_raw_mode(file.mode.into()))?;
+        let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let fd = sys::openat(&self.root, path, how, Mode::from_raw_mode(file.mode.into()))?;
         write_all(&fd, file.data)?;
         if let Some(seconds) = file.mtime {
             sys::futimens(&fd, &mtime(seconds))?;

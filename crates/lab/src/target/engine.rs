@@ -53,12 +53,6 @@ impl Engine {
         self.fs.create(&dir, name, mode, what)
     }
 
-    fn make_open(&self, path: &[u8], mode: u16) -> extant_engine::Result<File> {
-        let node = self.make(path, mode, NodeKind::File)?;
-        let flags = OpenFlags { write: true, direct: self.direct, ..Default::default() };
-        self.fs.open_file(&node, flags)
-    }
-
     /// As a program that opens with `O_CREAT` and `O_TRUNC`: it looks first, since mostly the file
     /// is there.
     fn make_or_empty(&self, path: &[u8]) -> extant_engine::Result<File> {
@@ -76,7 +70,9 @@ impl Engine {
     }
 
     fn put_file(&self, path: &[u8], file: Put<'_>) -> extant_engine::Result<()> {
-        let open = self.make_open(path, file.mode)?;
+        let node = self.make(path, file.mode, NodeKind::File)?;
+        let flags = OpenFlags { write: true, direct: self.direct, ..Default::default() };
+        let open = self.fs.open_file(&node, flags)?;
         write_all(&open, 0, file.data)?;
         match file.mtime {
             Some(seconds) => self.fs.set_attr(open.node(), &mtime(seconds)).map(drop),
@@ -112,7 +108,8 @@ fn mtime(seconds: i64) -> SetAttr {
     SetAttr { mtime: Some(TimeSet::At(at)), ..Default::default() }
 }
 
-fn write_all(file: &File, offset: u64, data: &[u8]) -> extant_engine::Result<()> {
+/// Writes all of `data`.
+pub fn write_all(file: &File, offset: u64, data: &[u8]) -> extant_engine::Result<()> {
     let mut done = 0;
     while done < data.len() {
         done += file.write_at(offset + done as u64, &data[done..])?;
@@ -123,10 +120,6 @@ fn write_all(file: &File, offset: u64, data: &[u8]) -> extant_engine::Result<()>
 impl Target for Engine {
     fn mkdir(&self, path: &[u8]) -> io::Result<()> {
         self.make(path, DIR_MODE, NodeKind::Dir).map(drop).map_err(io_error)
-    }
-
-    fn create(&self, path: &[u8]) -> io::Result<()> {
-        self.make_open(path, FILE_MODE).map(drop).map_err(io_error)
     }
 
     fn creat(&self, path: &[u8]) -> io::Result<()> {

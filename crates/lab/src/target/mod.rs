@@ -6,7 +6,7 @@ mod directory;
 mod engine;
 
 pub use directory::Directory;
-pub use engine::{Engine, io_error};
+pub use engine::{Engine, io_error, write_all};
 
 use std::io;
 
@@ -72,7 +72,9 @@ pub trait Target: Send + Sync {
     fn mkdir(&self, path: &[u8]) -> io::Result<()>;
 
     /// Makes an empty file that must not exist: open and close.
-    fn create(&self, path: &[u8]) -> io::Result<()>;
+    fn create(&self, path: &[u8]) -> io::Result<()> {
+        self.put(path, Put { data: &[], mode: 0o644, mtime: None })
+    }
 
     /// creat(2) and close: makes an empty file, or empties the one that is there.
     fn creat(&self, path: &[u8]) -> io::Result<()>;

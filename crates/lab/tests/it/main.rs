@@ -65,6 +65,18 @@ fn tables_compare_the_design_of_the_engine() {
 }
 
 #[test]
+fn users_of_aim7_work_on_the_kernel_the_mount_and_the_engine() {
+    need_root("aim7 mounts the kernel's ext4 on a loop device");
+    let grids = json(&["aim7", "--quick", "--runs", "1", "--only", "short", "--json"]);
+    assert_eq!(grids[0]["columns"], serde_json::json!(["ext4", "extant-fuse", "engine"]));
+    let rows = array(&grids[0]["rows"]);
+    assert_eq!(rows.len(), 3, "ranges of users");
+    for row in rows {
+        array(&row[1]).iter().for_each(|rates| positive(rates, 1));
+    }
+}
+
+#[test]
 fn published_tables_stand_beside_stored_runs() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let works = json(&["reproduce", "all", "--stored", "--root", root, "--json"]);

@@ -5,6 +5,7 @@
 //! quota, or dropping caches) may go on at the same time.
 
 use super::THREADS;
+use crate::linked::Linked;
 use crate::measure::{Limit, run_threads};
 use crate::options::Options;
 use crate::tables::Grid;
@@ -33,65 +34,15 @@ trait AllInodes: Sync {
     fn len(&self) -> usize;
 }
 
-/// A list whose items know their place: entries with neighbours, and those that are free.
-#[derive(Default)]
-struct List {
-    entries: Vec<(u32, usize, usize)>,
-    free: Vec<usize>,
-    len: usize,
-}
-
-/// The list's two ends meet at the first entry.
-const ENDS: usize = 0;
-
-impl List {
-    fn add(&mut self, ino: u32) -> usize {
-        if self.entries.is_empty() {
-            self.entries.push((0, ENDS, ENDS));
-        }
-        let at = self.free.pop().unwrap_or(self.entries.len());
-        let (_, last, _) = self.entries[ENDS];
-        let entry = (ino, last, ENDS);
-        if at == self.entries.len() {
-            self.entries.push(entry);
-        } else {
-            self.entries[at] = entry;
-        }
-        self.entries[last].2 = at;
-        self.entries[ENDS].1 = at;
-        self.len += 1;
-        at
-    }
-
-    fn remove(&mut self, at: usize) {
-        let (_, before, after) = self.entries[at];
-        self.entries[before].2 = after;
-        self.entries[after].1 = before;
-        self.free.push(at);
-        self.len -= 1;
-    }
-
-    /// Looks at everything, as walkers did that held the lock.
-    fn visit(&self) -> usize {
-        let mut at = self.entries.first().map_or(ENDS, |ends| ends.2);
-        let mut seen = 0;
-        while at != ENDS {
-            at = self.entries[at].2;
-            seen += 1;
-        }
-        seen
-    }
-}
-
 /// One lock for all, or one for each file system.
-struct Lists(Vec<Mutex<List>>);
+struct Lists(Vec<Mutex<Linked<u32>>>);
 
 impl Lists {
     fn new(count: usize) -> Self {
-        Lists((0..count).map(|_| Mutex::new(Level::Lru, List::default())).collect())
+        Lists((0..count).map(|_| Mutex::new(Level::Lru, Linked::new())).collect())
     }
 
-    fn of(&self, fs: usize) -> &Mutex<List> {
+    fn of(&self, fs: usize) -> &Mutex<Linked<u32>> {
         &self.0[fs % self.0.len()]
     }
 }
@@ -108,11 +59,12 @@ impl AllInodes for Lists {
     }
 
     fn visit(&self, fs: usize) -> usize {
-        self.of(fs).lock().visit()
+        // Looks at everything, as walkers did that held the lock.
+        self.of(fs).lock().iter().count()
     }
 
     fn len(&self) -> usize {
-        self.0.iter().map(|list| list.lock().len).sum()
+        self.0.iter().map(|list| list.lock().len()).sum()
     }
 }
 

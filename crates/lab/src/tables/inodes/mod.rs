@@ -11,24 +11,15 @@ use crate::options::Options;
 use crate::stored::Results;
 use std::io;
 
-/// Arguments of `extant-lab inodes`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Args {
-    #[command(flatten)]
-    options: Options,
-    /// Inodes that may be in memory where they cycle through it.
-    #[arg(long, default_value_t = 20_000)]
-    bound: u32,
-    /// Files of the engine's tree.
-    #[arg(long, default_value_t = 120_000)]
-    files: usize,
-}
+/// Inodes that may be in memory where they cycle through it, and files of the engine's tree.
+const BOUND: u32 = 20_000;
+const FILES: usize = 120_000;
 
 /// Numbers of threads.
 const THREADS: [usize; 4] = [1, 2, 4, 16];
 
-pub fn run(args: &Args) -> io::Result<bool> {
-    grids(&args.options, args.bound, args.files)?.print(args.options.json)?;
+pub fn run(options: &Options) -> io::Result<bool> {
+    grids(options, BOUND, FILES)?.print(options.json)?;
     Ok(true)
 }
 
