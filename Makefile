@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench pages space contention fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench pages space designs contention fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -90,9 +90,16 @@ instructions:
 
 # One page with plots: published tables of five works, stored runs, and quick ones of this machine.
 LAB_PAGE ?= $(TARGET)/lab.html
-lab: setup
+lab: setup designs
 	$(CARGO) build --release -p extant-lab
-	$(TARGET)/release/extant-lab reproduce all --runs $(TARGET)/lab --page $(LAB_PAGE)
+	$(TARGET)/release/extant-lab reproduce all --runs $(TARGET)/lab \
+		--designs $(DESIGNS) --page $(LAB_PAGE)
+
+# The lab with other designs under the engine, in a second build: former orphan records, and the
+# writeback of one file after the other.
+DESIGNS = target/designs/release/extant-lab
+designs:
+	$(CARGO) build --release -p extant-lab --features designs --target-dir target/designs
 
 # Accesses of each operation to memory that threads share. WORKLOAD is one of those that
 # `make contention` names, or `all`.
@@ -211,6 +218,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p extant-lab -p extant-sync --features extant-lab/contention --all-targets -- -D warnings
+	$(CARGO) clippy -p extant-lab -p extant-engine --features extant-lab/designs --all-targets -- -D warnings
 	$(CARGO) clippy -p extant --no-default-features -- -D warnings
 	$(CARGO) clippy -p extant -- -D warnings
 	$(CARGO) clippy -p extant --all-features -- -D warnings

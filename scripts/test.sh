@@ -46,6 +46,7 @@ engine() {
     grep /crates/engine/ "$work/all" | run_all
     cargo test --workspace --doc
     cargo test -p extant-sync --features contention
+    cargo test -p extant-lab --features designs --lib tables
     scripts/loom.sh
     scripts/fuzz.sh short
 }

@@ -85,9 +85,11 @@ pub mod journal {
 }
 
 /// Parts of other designs, which exist to be measured.
+#[cfg(feature = "designs")]
 #[doc(hidden)]
 pub mod design {
     pub use crate::orphan::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};
+    pub use crate::store::PlugPolicy;
     pub use extant_blocks::{Buffer, BufferRead, BufferWrite, Cache};
     pub use extant_format::orphan;
     pub use extant_format::types::InodeNr;
@@ -113,8 +115,6 @@ pub use ops::{
     RenameFlags, SetAttr, TimeSet,
 };
 pub use orphan::OrphanStats;
-#[doc(hidden)]
-pub use store::PlugPolicy;
 pub use store::PoolStats;
 pub use vfs::{Caller, Follow};
 pub use volume::{Clock, SpaceRights, SystemClock};

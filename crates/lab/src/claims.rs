@@ -7,14 +7,13 @@
 use crate::allocators::{Buddy, Cost, Defects, Lists, Map, Policy, Posted, Reading, Shape, Want};
 use crate::grid::Values;
 use crate::interval::{Interval, Standing, Verdict, all_reached};
-use crate::measure::{Limit, run_threads};
+use crate::measure::{Limit, run_threads, turn};
 use crate::options::Options;
 use crate::scratch;
 use crate::sheet::Sheet;
 use crate::side::{Running, Side};
 use crate::space60t;
 use crate::stored::Results;
-use crate::tables::turn;
 use crate::target::{How, io_error, write_all};
 use extant_blocks::{BlockDevice, SparseDevice};
 use extant_engine::mkfs::{self, Zeroing};

@@ -2,7 +2,9 @@
 
 use crate::bench;
 use crate::options::Options;
-use crate::tables::{aim7, dref, inodes, orphan, sync};
+#[cfg(feature = "designs")]
+use crate::tables::orphan;
+use crate::tables::{aim7, dref, inodes, sync};
 use crate::{
     age, claims, contention, huge, instructions, pages, pairs, prealloc, reproduce, serve, space60t,
 };
@@ -33,8 +35,8 @@ enum Command {
     Prealloc(prealloc::Args),
     /// Compares ways to count references to shared objects.
     Dref(Options),
-    /// Runs models of two workloads of AIM7 with up to 2000 users, on the kernel's ext4, a mount and
-    /// the engine. Needs root.
+    /// Runs models of two workloads of AIM7 with up to 2000 users, on the kernel's ext4, a mount
+    /// and the engine. Needs root.
     Aim7(Options),
     /// Compares lists and tables of inodes.
     Inodes(Options),
@@ -87,7 +89,13 @@ pub fn main() -> ExitCode {
         Command::Aim7(options) => aim7::run(&options),
         Command::Dref(args) => dref::run(&args),
         Command::Inodes(args) => inodes::run(&args),
-        Command::Orphan(args) => orphan::run(&args),
+        #[cfg(feature = "designs")]
+        Command::Orphan(options) => orphan::run(&options),
+        #[cfg(not(feature = "designs"))]
+        Command::Orphan(_) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this program has the engine's own design only; `make designs` builds one with others",
+        )),
         Command::Sync(args) => sync::run(&args),
         Command::Contention(args) => contention::run(&args),
         Command::Instructions(args) => instructions::run(&args),

@@ -64,11 +64,6 @@ impl Grid {
         Grid { compared: false, ..self }
     }
 
-    /// Adds a bar: the required gain of the chosen design over another.
-    pub fn with_bar(self, over: usize, gain: f64) -> Grid {
-        Grid { bar: Some((over, gain)), ..self }
-    }
-
     pub fn add(&mut self, row: &str, column: usize, value: f64) {
         let at = self.rows.iter().position(|(name, _)| name == row).unwrap_or_else(|| {
             self.rows.push((row.to_owned(), vec![Vec::new(); self.columns.len()]));

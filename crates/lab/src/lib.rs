@@ -1,9 +1,9 @@
 //! Workloads, targets, measurements.
 //!
-//! A *workload* ([`workload`]) is written once over the trait [`target::Target`]. A *side*
-//! ([`side`]) makes a fresh file system, gives a target for it, and can empty its caches. The bench
-//! ([`mod@bench`]) runs every workload on every side, turn about, and prints medians, ratios and
-//! which of the project's bars are reached ([`bars`]).
+//! A *workload* (`workload`) is written once over the trait `target::Target`. A *side*
+//! (`side`) makes a fresh file system, gives a target for it, and can empty its caches. The bench
+//! (`bench`) runs every workload on every side, turn about, and prints medians, ratios and
+//! which of the project's bars are reached (`bars`).
 #![forbid(unsafe_code)]
 
 mod age;

@@ -120,6 +120,13 @@ fn until_limit(limit: Limit, op: impl Fn(u64) -> io::Result<()>) -> io::Result<u
     Ok(n)
 }
 
+/// Columns in the order of a run: each second one backwards, so that none always follows the same
+/// one.
+pub fn turn(run: usize, columns: usize) -> Vec<usize> {
+    let forward = 0..columns;
+    if run.is_multiple_of(2) { forward.collect() } else { forward.rev().collect() }
+}
+
 /// Median and extremes.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Spread {

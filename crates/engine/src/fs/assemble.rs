@@ -130,11 +130,32 @@ pub(super) fn build(
         metadata_csum: vol.geo.metadata_csum,
         spread: !options.is_deterministic(),
     });
-    let orphans = Orphans::open(Found { file, live: !closed, head }, options.orphans.as_ref())?;
+    let found = Found { file, live: !closed, head };
+    let orphans = open_orphans(found, options)?;
     let pages = PageBudget::new(options.shared_memory() / PAGE_SHARE, vol.geo.block_size);
     let maps = MapEnv { table: InodeTable::new(vol, groups), alloc, quota };
     let names = AttrEnv { maps, attrs: AttrCache::default(), orphans };
-    Ok(Arc::new(Store { names, pages, dirty_files: DirtyFiles::new(options.plug) }))
+    Ok(Arc::new(Store { names, pages, dirty_files: dirty_files(options) }))
+}
+
+#[cfg(not(feature = "designs"))]
+fn open_orphans(found: Found, _: &OpenOptions) -> Result<Orphans> {
+    Orphans::open(found)
+}
+
+#[cfg(feature = "designs")]
+fn open_orphans(found: Found, options: &OpenOptions) -> Result<Orphans> {
+    Orphans::open_design(found, options.orphans.as_ref())
+}
+
+#[cfg(not(feature = "designs"))]
+fn dirty_files(_: &OpenOptions) -> DirtyFiles {
+    DirtyFiles::new()
+}
+
+#[cfg(feature = "designs")]
+fn dirty_files(options: &OpenOptions) -> DirtyFiles {
+    DirtyFiles::new().plugged_by(options.plug)
 }
 
 fn policy(options: &OpenOptions, sb: &Superblock) -> MountPolicy {

@@ -97,13 +97,18 @@ impl Chain {
 }
 
 impl OrphanList {
-    /// The list as the superblock has its head, in so many parts.
-    pub fn new(head: InodeNr, parts: Option<usize>) -> OrphanList {
+    /// The list as the superblock has its head.
+    pub fn new(head: InodeNr) -> OrphanList {
+        OrphanList::in_parts(head, shard_count().min(MAX_PARTS))
+    }
+
+    /// The list in so many parts.
+    pub fn in_parts(head: InodeNr, parts: usize) -> OrphanList {
         let part = || Part {
             chain: Mutex::new(Level::Orphan, Chain::default()),
             changed: AtomicBool::new(false),
         };
-        let parts = parts.unwrap_or_else(|| shard_count().min(MAX_PARTS)).clamp(1, MAX_PARTS);
+        let parts = parts.clamp(1, MAX_PARTS);
         OrphanList {
             parts: (0..parts).map(|_| CachePadded::new(part())).collect(),
             unread: AtomicU32::new(head.0),

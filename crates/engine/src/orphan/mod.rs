@@ -16,7 +16,9 @@ mod file;
 mod list;
 mod slots;
 
-pub use slots::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};
+#[cfg(feature = "designs")]
+pub use slots::OrphanDesign;
+pub use slots::{OrphanBlocks, OrphanSlots, SlotAt};
 
 use crate::error::Result;
 use crate::inode::{Inode, InodeTable, OrphanAt, Step};
@@ -28,10 +30,16 @@ use file::OrphanFile;
 use list::OrphanList;
 use std::sync::Arc;
 
+/// The slots: those of the file, or of a design that is measured.
+#[cfg(not(feature = "designs"))]
+type FileSlots = OrphanFile;
+#[cfg(feature = "designs")]
+type FileSlots = Box<dyn OrphanSlots>;
+
 /// Both kinds of records.
 #[derive(Debug)]
 pub struct Orphans {
-    slots: Option<Box<dyn OrphanSlots>>,
+    slots: Option<FileSlots>,
     list: OrphanList,
     counters: Counters,
 }
@@ -73,17 +81,27 @@ impl Orphans {
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
-    pub fn open(found: Found, design: Option<&OrphanDesign>) -> Result<Orphans> {
+    #[cfg(not(feature = "designs"))]
+    pub fn open(found: Found) -> Result<Orphans> {
+        let open = |place| OrphanFile::open(place, found.live);
+        let slots = found.file.map(open).transpose()?;
+        let list = OrphanList::new(found.head);
+        Ok(Orphans { slots, list, counters: Counters::default() })
+    }
+
+    /// Opens the records of another design, or of the engine's own without one.
+    #[cfg(feature = "designs")]
+    pub fn open_design(found: Found, design: Option<&OrphanDesign>) -> Result<Orphans> {
+        let own =
+            |place| -> Result<FileSlots> { Ok(Box::new(OrphanFile::open(place, found.live)?)) };
         let slots = match design {
             Some(design) => (design.slots)(found.file)?,
-            None => match found.file {
-                Some(place) => {
-                    Some(Box::new(OrphanFile::open(place, found.live)?) as Box<dyn OrphanSlots>)
-                }
-                None => None,
-            },
+            None => found.file.map(own).transpose()?,
         };
-        let list = OrphanList::new(found.head, design.and_then(|design| design.list_parts));
+        let list = match design.and_then(|design| design.list_parts) {
+            Some(parts) => OrphanList::in_parts(found.head, parts),
+            None => OrphanList::new(found.head),
+        };
         Ok(Orphans { slots, list, counters: Counters::default() })
     }
 

@@ -1,4 +1,5 @@
-//! The interface of designs of the orphan file's slots. Measurements use other designs.
+//! The interface of the orphan file's slots. With the feature `designs` measurements put other
+//! designs behind it.
 
 use crate::error::Result;
 use extant_blocks::Cache;
@@ -76,10 +77,12 @@ impl OrphanBlocks {
 }
 
 /// Makes the slots of a file system, with or without an orphan file.
+#[cfg(feature = "designs")]
 pub type MakeSlots =
     dyn Fn(Option<OrphanBlocks>) -> Result<Option<Box<dyn OrphanSlots>>> + Send + Sync;
 
 /// Another design of orphan records than the engine's own.
+#[cfg(feature = "designs")]
 #[derive(Clone)]
 pub struct OrphanDesign {
     /// Makes the slots; `None` leaves everything to the list.
@@ -89,6 +92,7 @@ pub struct OrphanDesign {
     pub list_parts: Option<usize>,
 }
 
+#[cfg(feature = "designs")]
 impl fmt::Debug for OrphanDesign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OrphanDesign").field("list_parts", &self.list_parts).finish_non_exhaustive()

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The scope over which the device writes of writeback are collected.
+#[cfg(feature = "designs")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlugPolicy {
     /// Many files: adjacent blocks of different files become one write.
@@ -39,6 +40,7 @@ pub struct DirtyFiles {
     /// Whether `failed` may hold something; changes under its lock.
     any_failed: AtomicBool,
     /// How device writes of writeback are collected.
+    #[cfg(feature = "designs")]
     pub plug: PlugPolicy,
     /// How many threads are submitting data.
     pub submitting: AtomicUsize,
@@ -50,16 +52,23 @@ pub struct DirtyFiles {
 
 impl DirtyFiles {
     /// None yet.
-    pub fn new(plug: PlugPolicy) -> DirtyFiles {
+    pub fn new() -> DirtyFiles {
         DirtyFiles {
             files: ShardedList::new(Level::Lru),
             failed: Mutex::new(Level::Lru, BTreeMap::new()),
             any_failed: AtomicBool::new(false),
-            plug,
+            #[cfg(feature = "designs")]
+            plug: PlugPolicy::default(),
             submitting: AtomicUsize::new(0),
             set_aside: SetAside::new(),
             writeback_bell: Bell::default(),
         }
+    }
+
+    /// The same with another way to collect device writes.
+    #[cfg(feature = "designs")]
+    pub fn plugged_by(self, plug: PlugPolicy) -> DirtyFiles {
+        DirtyFiles { plug, ..self }
     }
 
     /// Adds an inode with waiting pages.

@@ -3,7 +3,9 @@
 mod dirty_files;
 mod set_aside;
 
-pub use dirty_files::{DirtyFiles, PlugPolicy};
+pub use dirty_files::DirtyFiles;
+#[cfg(feature = "designs")]
+pub use dirty_files::PlugPolicy;
 pub use set_aside::Alone;
 
 use crate::error::Result;

@@ -17,7 +17,7 @@ use crate::{age, prealloc, space60t};
 use published::{Found, Here, works};
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub use published::Work;
@@ -37,6 +37,9 @@ pub struct Args {
     /// Where quick runs are stored.
     #[arg(long, default_value = "target/lab")]
     runs: PathBuf,
+    /// The program that has other designs under the engine: `make designs`.
+    #[arg(long, default_value = "target/designs/release/extant-lab")]
+    designs: PathBuf,
     /// Write a page with plots of the repository's stored runs, beside quick ones if they are
     /// measured, in place of tables.
     #[arg(long, value_name = "FILE")]
@@ -79,7 +82,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     works.retain(|work| args.works.iter().any(|name| name == "all" || *name == work.name));
     let (kept, quick) = (Store::of(&args.root), Store(args.runs.clone()));
     if !args.stored {
-        measure(&works, &quick)?;
+        measure(&works, &quick, &args.designs)?;
     }
     let shown = filled(&works, if args.stored { &kept } else { &quick })?;
     match &args.page {
@@ -108,14 +111,22 @@ fn filled(works: &[Work], store: &Store) -> io::Result<Vec<Work>> {
     Ok(works)
 }
 
+/// Commands that another build has.
+const DESIGNS: [&str; 2] = ["orphan", "sync"];
+
 /// Runs each experiment of the works once, quickly, and stores its results.
-fn measure(works: &[Work], store: &Store) -> io::Result<()> {
+fn measure(works: &[Work], store: &Store, designs: &Path) -> io::Result<()> {
     let named: BTreeSet<&str> = works.iter().flat_map(Work::here).map(|here| &*here.run).collect();
     for (name, arguments) in QUICK.iter().filter(|(name, _)| named.contains(name)) {
         eprintln!("extant-lab {name} {}", arguments.join(" "));
-        let mut command = Command::new(std::env::current_exe()?);
+        let this = std::env::current_exe()?;
+        let program = if DESIGNS.contains(name) { designs } else { &this };
+        let mut command = Command::new(program);
         let command = command.arg(name).args(*arguments).arg("--json").stdin(Stdio::null());
-        let done = command.stderr(Stdio::inherit()).output()?;
+        let done = command.stderr(Stdio::inherit()).output().map_err(|e| {
+            let why = format!("{}: {e} (`make designs` builds it)", program.display());
+            io::Error::new(e.kind(), why)
+        })?;
         // A command may end with 1 for a bar that is not reached.
         if done.stdout.is_empty() {
             return Err(io::Error::other(format!(

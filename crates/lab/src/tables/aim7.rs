@@ -1,14 +1,14 @@
 //! Models of two workloads of AIM7, whose users do rounds of system calls.
 //!
-//! - `short`: of its tests only getcwd, the look-ups of users and groups, and ttyname walk paths, and
-//!   all users walk the same ones. A round looks at a directory of four shared parents, opens and
-//!   reads two shared files, and looks at a file of the user's own.
+//! - `short`: of its tests only getcwd, the look-ups of users and groups, and ttyname walk paths,
+//!   and all users walk the same ones. A round looks at a directory of four shared parents, opens
+//!   and reads two shared files, and looks at a file of the user's own.
 //! - `high_systime`: users make and delete files. In one directory all wait for its lock; in
 //!   directories of their own none does, which is the most that a cheaper lock could gain.
 
-use super::{Grid, turn};
+use super::Grid;
 use crate::jobs::{ensure_dir, ensure_file};
-use crate::measure::{Limit, run_threads};
+use crate::measure::{Limit, run_threads, turn};
 use crate::options::Options;
 use crate::side::{Setup, Side};
 use crate::stored::Results;

@@ -5,12 +5,14 @@
 pub mod aim7;
 pub mod dref;
 pub mod inodes;
+#[cfg(feature = "designs")]
 pub mod orphan;
 pub mod sync;
 
 pub use crate::grid::Grid;
 
 use crate::grid::row_name;
+use crate::measure::turn;
 use crate::options::Options;
 use std::io;
 use std::time::Duration;
@@ -53,13 +55,6 @@ impl Options {
         }
         Ok(())
     }
-}
-
-/// Columns in the order of a run: each second one backwards, so that none always follows the same
-/// one.
-pub fn turn(run: usize, columns: usize) -> Vec<usize> {
-    let forward = 0..columns;
-    if run.is_multiple_of(2) { forward.collect() } else { forward.rev().collect() }
 }
 
 /// Returns the error for a violated invariant of a design.

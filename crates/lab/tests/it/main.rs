@@ -4,6 +4,7 @@ use extant_testkit::tool::{Printed, need_root, run};
 use serde_json::Value;
 
 const LAB: &str = env!("CARGO_BIN_EXE_extant-lab");
+const OTHER_BUILD: bool = cfg!(feature = "designs");
 
 fn lab(args: &[&str]) -> Printed {
     run(LAB, args)
@@ -55,11 +56,19 @@ fn tables_compare_the_design_of_the_engine() {
         ("sync", &["eager", "eager", "plug per batch", "plug per batch"]),
         ("orphan", &["lockless file"]),
     ] {
+        // The designs under the engine are in another build.
+        let others = |name: &&&str| OTHER_BUILD || !name.starts_with("plug");
+        if command == "orphan" && !OTHER_BUILD {
+            let refused = lab(&[command]);
+            assert!(refused.code == 1 && refused.errors().contains("make designs"), "{refused}");
+            continue;
+        }
         let args = [command, "--quick", "--runs", "1", "--threads", "1"];
         let text = lab(&args).must_succeed().text();
         let title = |line: &str| Some(line.split_once(": gain of ")?.1.to_owned());
         let compared: Vec<String> = text.lines().filter_map(title).collect();
-        let wanted: Vec<String> = engines.iter().map(|name| format!("{name} over [95%]")).collect();
+        let wanted: Vec<String> =
+            engines.iter().filter(others).map(|name| format!("{name} over [95%]")).collect();
         assert_eq!(compared, wanted, "{text}");
     }
 }

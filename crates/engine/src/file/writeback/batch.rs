@@ -21,7 +21,7 @@ use crate::file::plan::{self, Pieces, Written};
 use crate::file::writeback::{self, Placing, UnderWriteback};
 use crate::file::{deferred, map, submit, window};
 use crate::inode::{Inode, Work};
-use crate::store::{PlugPolicy, Store};
+use crate::store::Store;
 use extant_blocks::Plug;
 use extant_sync::MutexGuard;
 use extant_sync::atomic::{AtomicUsize, Ordering};
@@ -198,14 +198,19 @@ fn write_chunks<'a>(
     (busy, result)
 }
 
+/// Returns the most blocks of a batch.
+fn max_blocks(st: &Store) -> usize {
+    #[cfg(feature = "designs")]
+    if st.dirty_files.plug == crate::store::PlugPolicy::PerInode {
+        return 0;
+    }
+    (MAX_BYTES / st.block_size()).max(1)
+}
+
 /// Writes back as many of the first files as fit into one batch, at least one. Returns the number
 /// of files handled; those that another thread works on are added to `busy`.
 fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (usize, Result<()>) {
-    let most = match st.dirty_files.plug {
-        PlugPolicy::Batch => (MAX_BYTES / st.block_size()).max(1),
-        PlugPolicy::PerInode => 0,
-    };
-    let (begun, mut room, mut dealt) = (Instant::now(), most, 0);
+    let (begun, mut room, mut dealt) = (Instant::now(), max_blocks(st), 0);
     let mut jobs: Vec<Job<'_>> = Vec::new();
     for inode in inodes {
         let work = if jobs.is_empty() {

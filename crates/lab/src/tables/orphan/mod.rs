@@ -46,8 +46,8 @@ pub fn run(options: &Options) -> io::Result<bool> {
 
 /// Rates, then records added and removed for each operation.
 pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
-    let mut rates =
-        Grid::new("orphan records", "operations/s", &NAMES, CHOSEN).with_bar(OFF, OF_OFF);
+    let mut rates = Grid::new("orphan records", "operations/s", &NAMES, CHOSEN);
+    rates.bar = Some((OFF, OF_OFF));
     let mut added = Grid::new("records added by an operation", "records", &NAMES, CHOSEN).plain();
     let mut removed =
         Grid::new("records removed by an operation", "records", &NAMES, CHOSEN).plain();

@@ -1,9 +1,9 @@
 //! Ways to find the writes for which a sync must wait.
 
 use super::designs::{Eager, Inode, Lazy, Serial, WalkAll, Written};
-use crate::measure::{Limit, run_threads};
+use crate::measure::{Limit, run_threads, turn};
 use crate::options::Options;
-use crate::tables::{Grid, broken, turn};
+use crate::tables::{Grid, broken};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -4,6 +4,7 @@
 mod designs;
 mod engine;
 mod find;
+#[cfg(feature = "designs")]
 mod plug;
 
 use crate::options::Options;
@@ -30,6 +31,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
         let inodes = if options.quick { args.inodes.min(50_000) } else { args.inodes };
         grids.extend(engine::grids(options, inodes)?);
     }
+    #[cfg(feature = "designs")]
     if options.wants("plug") {
         grids.extend(plug::grids(options)?);
     }
@@ -56,6 +58,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "designs")]
     #[test]
     fn collected_writes_of_new_files_are_merged() {
         let plugs = plug::grids(&options()).expect("no error");

@@ -6,7 +6,8 @@ use crate::side::{Setup, make_device};
 use crate::tables::Grid;
 use crate::target::{Engine, How, Target, io_error};
 use extant_blocks::{BlockDevice, Latency, LatencyDevice};
-use extant_engine::{Fs, OpenOptions, PlugPolicy};
+use extant_engine::design::PlugPolicy;
+use extant_engine::{Fs, OpenOptions};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +36,7 @@ type Device = Counting<LatencyDevice<extant_blocks::SparseDevice>>;
 pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
     let columns = ["plug per inode", "plug per batch"];
     let mut requests = Grid::new("the engine writes back files of 4 KiB", "requests", &columns, 1);
-    requests = requests.less().with_bar(0, FEWER);
+    requests = Grid { bar: Some((0, FEWER)), ..requests.less() };
     let mut times = Grid::new("the same", "s", &columns, 1).less();
     let files = if options.quick { FILES / 20 } else { FILES };
     let row = format!("{files} new files, 20 us a request");
