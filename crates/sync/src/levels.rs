@@ -184,6 +184,15 @@ pub fn assert_may_take(level: Level) {
     let _ = level;
 }
 
+/// Returns how many locks and sections this thread has taken, for tests that bound the number of an
+/// operation. Always 0 without debug assertions.
+pub fn acquired() -> u64 {
+    #[cfg(debug_assertions)]
+    return tracking::acquired();
+    #[cfg(not(debug_assertions))]
+    0
+}
+
 /// Asserts that the thread holds `level`. Does nothing without debug assertions.
 ///
 /// # Panics
@@ -208,13 +217,15 @@ mod tracking {
     struct HeldLevels {
         mask: u32,
         counts: [u16; LEVELS],
+        /// Number of acquisitions so far.
+        acquired: u64,
     }
 
     const _: () = assert!(LEVELS <= 32, "the mask has one bit for each level");
 
     thread_local! {
         static HELD: RefCell<HeldLevels> = const { RefCell::new(HeldLevels {
-            mask: 0, counts: [0; LEVELS],
+            mask: 0, counts: [0; LEVELS], acquired: 0,
         }) };
     }
 
@@ -229,7 +240,12 @@ mod tracking {
         with(|held| {
             held.mask |= 1 << level as u32;
             held.counts[level as usize] += 1;
+            held.acquired = held.acquired.wrapping_add(1);
         });
+    }
+
+    pub(super) fn acquired() -> u64 {
+        with(|held| held.acquired).unwrap_or(0)
     }
 
     pub(super) fn release(level: Level) {

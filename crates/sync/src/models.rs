@@ -315,6 +315,8 @@ mod table {
     struct Parent(Arc<(AtomicBool, Lockref)>);
 
     impl Object for Parent {
+        type Side = ();
+
         fn refs(&self) -> &Lockref {
             &self.0.1
         }

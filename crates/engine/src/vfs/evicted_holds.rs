@@ -1,57 +1,42 @@
 //! Holds of inodes that are not in memory: a number and a count replace the inode. A FUSE kernel
 //! may remember far more inodes than memory should keep.
+//!
+//! # Locking
+//! Each shard of the inode cache has the counts of its numbers, under the shard's lock.
 
 use extant_format::types::InodeNr;
-use extant_sync::{Level, Mutex};
 use rustc_hash::FxHashMap;
 
-const SHARDS: usize = 64;
-
-/// Counts of holds by inode number; no count is 0.
-#[derive(Debug)]
-pub struct EvictedHolds {
-    shards: [Mutex<FxHashMap<u32, u64>>; SHARDS],
-}
-
-impl Default for EvictedHolds {
-    fn default() -> Self {
-        EvictedHolds {
-            shards: std::array::from_fn(|_| Mutex::new(Level::Leaf, FxHashMap::default())),
-        }
-    }
-}
+/// Counts of holds by inode number, of one shard; no count is 0.
+#[derive(Debug, Default)]
+pub struct EvictedHolds(FxHashMap<u32, u64>);
 
 impl EvictedHolds {
-    fn shard(&self, ino: InodeNr) -> &Mutex<FxHashMap<u32, u64>> {
-        &self.shards[ino.0 as usize % SHARDS]
-    }
-
     /// Stores the holds of an inode that leaves memory.
-    pub fn put(&self, ino: InodeNr, holds: u64) {
+    pub fn put(&mut self, ino: InodeNr, holds: u64) {
         if holds > 0 {
-            self.shard(ino).lock().insert(ino.0, holds);
+            self.0.insert(ino.0, holds);
         }
     }
 
     /// Removes and returns the holds of an inode that is loaded again.
-    pub fn take(&self, ino: InodeNr) -> u64 {
-        self.shard(ino).lock().remove(&ino.0).unwrap_or(0)
+    pub fn take(&mut self, ino: InodeNr) -> u64 {
+        self.0.remove(&ino.0).unwrap_or(0)
     }
 
     /// Releases `n` holds. Returns false if the inode has none.
-    pub fn release(&self, ino: InodeNr, n: u64) -> bool {
-        let mut shard = self.shard(ino).lock();
-        let Some(holds) = shard.get_mut(&ino.0) else { return false };
+    pub fn release(&mut self, ino: InodeNr, n: u64) -> bool {
+        let Some(holds) = self.0.get_mut(&ino.0) else { return false };
         *holds = holds.saturating_sub(n);
         if *holds == 0 {
-            shard.remove(&ino.0);
+            self.0.remove(&ino.0);
         }
         true
     }
 
     /// Returns the number of inodes with holds.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.0.len()
     }
 }
 
@@ -61,7 +46,7 @@ mod tests {
 
     #[test]
     fn holds_come_and_go() {
-        let (evicted, ino) = (EvictedHolds::default(), InodeNr(77));
+        let (mut evicted, ino) = (EvictedHolds::default(), InodeNr(77));
         evicted.put(ino, 0);
         assert_eq!(evicted.len(), 0);
         evicted.put(ino, 3);

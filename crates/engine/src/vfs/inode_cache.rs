@@ -12,16 +12,26 @@
 //!   the inode or can get it.
 //! - A load that overlaps with a removal in its shard is repeated, since it may have read an old
 //!   slot.
-//! - An inode without a name whose number no caller knows is not in the cache: [`TmpfileTable`] has
-//!   a reference to it. It enters the cache once, before it gets a name, or when its number is
-//!   given to a caller that may look it up. Until then a lookup of its number fails as that of a
-//!   freed inode does: its slot may not have been written yet.
-//! - The holds of an inode that is not in memory are in [`EvictedHolds`]. They move there when the
-//!   inode leaves, and back when it is loaded, both under its shard's lock. A held inode leaves
-//!   only while it has links: the release of its last hold then requires no action.
+//! - An inode without a name whose number no caller knows is not in the cache: the [`TmpfileTable`]
+//!   of its shard has a reference to it. It enters the cache once, before it gets a name, or when
+//!   its number is given to a caller that may look it up. Until then a lookup of its number fails
+//!   as that of a freed inode does.
+//! - The holds of an inode that is not in memory are in [`EvictedHolds`] of its shard. They move
+//!   there when the inode leaves, and back when it is loaded. A held inode leaves only while it has
+//!   links: the release of its last hold then requires no action.
 //!
 //! # Locking
-//! A lookup takes no lock. A shard's lock is held for a change only; slots are read without it.
+//! A lookup takes no lock. A shard's lock is held for a change only; slots are read without it. It
+//! protects the shard's part of the cache, its inodes without a name and its holds, so a miss, and
+//! an inode that comes or goes, take one lock.
+//!
+//! # The slot of an inode without a name
+//! A miss reads the slot before it knows, under the lock, whether the number belongs to an inode
+//! without a name. Such a slot may not have been written yet. It then says that it is free, or
+//! fails its check if it never was in use, so a failure counts only if the shard has neither the
+//! inode nor an inode without a name. A slot without links is believed without the lock: at the
+//! moment of the first look, no named inode of this number was in memory, so the slot was up to
+//! date, and no caller could know the number of a new one.
 
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
@@ -52,11 +62,18 @@ pub struct InodeCache {
     cache: Cache<Arc<Inode>>,
     limit: AtomicUsize,
     evicted: ShardedCounter,
-    evicted_holds: EvictedHolds,
+}
+
+/// The data of a shard beside its inodes in the cache.
+#[derive(Debug, Default)]
+pub struct Absent {
+    holds: EvictedHolds,
     tmpfiles: TmpfileTable,
 }
 
 impl OnEvict for Inode {
+    type Side = Absent;
+
     fn refs(&self) -> &Lockref {
         self.refs()
     }
@@ -85,8 +102,6 @@ impl InodeCache {
             cache: Cache::new(Level::InodeCacheShard, SHARDS),
             limit: AtomicUsize::new(limit_of(memory)),
             evicted: ShardedCounter::default(),
-            evicted_holds: EvictedHolds::default(),
-            tmpfiles: TmpfileTable::default(),
         }
     }
 
@@ -115,42 +130,58 @@ impl InodeCache {
             if let Some(inode) = self.peek(ino) {
                 return alive(inode);
             }
-            if self.tmpfiles.has(ino) {
-                return Err(Errno::Stale.into());
-            }
             // Read before the slot, and compared under the shard's lock below: if an inode left the
             // shard in between, the slot may be older than that inode.
             let before = self.cache.removals(ino.0);
-            if let Some(inode) = self.peek(ino) {
-                // The inode was nameless at the first look and has entered the cache since.
-                return alive(inode);
-            }
-            let loaded = Inode::load(st, ino)?;
-            if !unlinked && !reachable(&loaded) {
-                return Err(Errno::Stale.into());
-            }
-            if st.quota.is_hidden(ino) {
-                // An inode of the file system itself, such as the journal.
-                return Err(Corrupt::new("directory entry").field("inode").found(ino.0).into());
-            }
-            let mut shard = self.cache.lock(ino.0);
-            // Another thread loaded the inode meanwhile.
-            if let Some(inode) = shard.get(ino.0) {
-                drop(shard);
-                return alive(inode);
-            }
-            if shard.removals() == before {
-                // Under the shard's lock, so that an eviction and a load cannot both own the holds.
-                let holds = self.evicted_holds.take(ino);
-                if holds > 0 {
-                    loaded.hold(holds)?;
+            let loaded = Inode::load(st, ino);
+            if let Ok(loaded) = &loaded {
+                if !unlinked && !reachable(loaded) {
+                    return Err(Errno::Stale.into());
                 }
-                let (inode, _) = shard.insert(ino.0, loaded);
-                drop(shard);
+                if st.quota.is_hidden(ino) {
+                    // An inode of the file system itself, such as the journal.
+                    let corrupt = Corrupt::new("directory entry").field("inode");
+                    return Err(corrupt.found(ino.0).into());
+                }
+            }
+            if let Some(inode) = self.settle(ino, loaded, before)? {
                 self.bound();
                 return Ok(inode);
             }
         }
+    }
+
+    /// Ends a miss: enters a loaded inode, unless memory has one of its number by now. Returns
+    /// `None` if the slot may be older than an inode that left the shard, of which `before` had
+    /// left before the slot was read.
+    fn settle(
+        &self,
+        ino: InodeNr,
+        loaded: Result<Arc<Inode>>,
+        before: u64,
+    ) -> Result<Option<InodeRef>> {
+        let mut shard = self.cache.lock(ino.0);
+        // Another thread loaded the inode meanwhile, or it got its first name.
+        if let Some(inode) = shard.get(ino.0) {
+            drop(shard);
+            return alive(inode).map(Some);
+        }
+        if shard.side().tmpfiles.has(ino) {
+            return Err(Errno::Stale.into());
+        }
+        if shard.removals() != before {
+            return Ok(None);
+        }
+        let loaded = loaded?;
+        let holds = shard.side().holds.take(ino);
+        if holds > 0
+            && let Err(error) = loaded.hold(holds)
+        {
+            // Before the inode is dropped, which may take other locks.
+            drop(shard);
+            return Err(error);
+        }
+        Ok(Some(shard.insert(ino.0, loaded).0))
     }
 
     /// Adds a new inode. An inode that had the number before leaves the cache.
@@ -160,7 +191,7 @@ impl InodeCache {
             return known;
         }
         // A new inode has no holds: the stored ones belong to a previous inode of its number.
-        self.evicted_holds.take(inode.ino);
+        shard.side().holds.take(inode.ino);
         let (inode, before) = shard.insert(inode.ino.0, inode);
         // Dropped after the lock: the drop of an inode may take other locks.
         drop(shard);
@@ -173,7 +204,9 @@ impl InodeCache {
     pub fn insert_nameless(&self, inode: Arc<Inode>) -> InodeRef {
         inode.unlisted.store(true, Ordering::Release);
         let inode = InodeRef::unlisted(inode.ino.0, inode);
-        self.tmpfiles.insert(inode.clone());
+        let own = inode.clone();
+        let before = self.cache.lock(inode.ino.0).side().tmpfiles.insert(own);
+        drop(before);
         inode
     }
 
@@ -184,12 +217,13 @@ impl InodeCache {
         if !inode.unlisted.load(Ordering::Acquire) {
             return;
         }
-        self.evicted_holds.take(inode.ino);
-        let before = self.cache.lock(inode.ino.0).enter(inode);
-        drop(before);
-        // A thread that searches both places, the nameless table first, finds the inode in one of
-        // them.
-        self.tmpfiles.remove(inode);
+        let mut shard = self.cache.lock(inode.ino.0);
+        shard.side().holds.take(inode.ino);
+        let before = shard.enter(inode);
+        let own = shard.side().tmpfiles.remove(inode);
+        drop(shard);
+        // After the lock: their drop may take other locks.
+        drop((before, own));
         inode.unlisted.store(false, Ordering::Release);
         self.bound();
     }
@@ -202,22 +236,38 @@ impl InodeCache {
     /// Removes an inode that is being freed from the table of nameless inodes, if it never entered
     /// the cache. The caller should drop the result without a lock of a lower module.
     pub fn remove_nameless(&self, inode: &Inode) -> Option<InodeRef> {
-        if self.knows(inode) { None } else { self.tmpfiles.remove(inode) }
+        if self.knows(inode) {
+            return None;
+        }
+        self.cache.lock(inode.ino.0).side().tmpfiles.remove(inode)
     }
 
     /// Releases `n` holds of an inode that is not in memory. If it is in memory, returns the inode
     /// and releases nothing. Returns ESTALE if the inode has no holds.
     pub fn release_evicted(&self, ino: InodeNr, n: u64) -> Result<Option<InodeRef>> {
-        let shard = self.cache.lock(ino.0);
+        let mut shard = self.cache.lock(ino.0);
         if let Some(inode) = shard.get(ino.0) {
             return Ok(Some(inode));
         }
-        if self.evicted_holds.release(ino, n) { Ok(None) } else { Err(Errno::Stale.into()) }
+        if shard.side().holds.release(ino, n) { Ok(None) } else { Err(Errno::Stale.into()) }
     }
 
     /// Returns the number of inodes with holds that are not in memory.
     pub fn evicted_holds(&self) -> usize {
-        self.evicted_holds.len()
+        self.sum(|absent| absent.holds.len())
+    }
+
+    fn sum(&self, count: impl Fn(&Absent) -> usize) -> usize {
+        let mut sum = 0;
+        self.cache.each_side(|absent| sum += count(absent));
+        sum
+    }
+
+    /// Returns the inodes without a name that are not in the cache.
+    fn tmpfiles(&self) -> Vec<Arc<Inode>> {
+        let mut all = Vec::new();
+        self.cache.each_side(|absent| all.extend(absent.tmpfiles.all()));
+        all
     }
 
     /// Removes a freed inode whose slot says that it is free. Returns the inode, unchanged, if it
@@ -246,7 +296,7 @@ impl InodeCache {
     pub fn unlinked(&self) -> Vec<Arc<Inode>> {
         // Before the cache: an inode that gets a name meanwhile enters the cache before it leaves
         // the nameless table.
-        let mut found = self.tmpfiles.all();
+        let mut found = self.tmpfiles();
         found.retain(|inode| !inode.freeing());
         self.each(|inode| {
             if inode.links() == 0 && !inode.freeing() {
@@ -269,8 +319,7 @@ impl InodeCache {
     pub fn each_file(&self, mut f: impl FnMut(&Arc<Inode>)) {
         // Before the cache: an inode that gets a name meanwhile enters the cache before it leaves
         // the nameless table.
-        let tmpfiles = self.tmpfiles.all();
-        tmpfiles.iter().for_each(&mut f);
+        self.tmpfiles().iter().for_each(&mut f);
         self.each(|inode| {
             if inode.ftype == FileType::Regular {
                 f(inode);
@@ -280,7 +329,7 @@ impl InodeCache {
 
     /// Returns the number of inodes in memory without a name that never entered the cache.
     pub fn nameless(&self) -> usize {
-        self.tmpfiles.len()
+        self.sum(|absent| absent.tmpfiles.len())
     }
 
     /// Returns the number of inodes in the cache.
@@ -319,7 +368,8 @@ impl InodeCache {
     /// Examines up to `budget` unreferenced inodes, the oldest first. Evicts those that were not
     /// looked up since the last examination, and returns their number.
     pub fn shrink(&self, budget: usize) -> usize {
-        let park = |inode: &Arc<Inode>| self.evicted_holds.put(inode.ino, inode.holds());
+        let park =
+            |absent: &mut Absent, inode: &Arc<Inode>| absent.holds.put(inode.ino, inode.holds());
         let gone: Vec<Evicted<_>> = self.cache.shrink_with(budget, verdict, park);
         self.evicted.add(gone.len() as i64);
         gone.len()
@@ -337,11 +387,74 @@ fn verdict(inode: &Arc<Inode>) -> Verdict {
 /// Returns whether names may lead to an inode: it has links, and does not hold an attribute's value
 /// (`xattr` keeps those itself).
 fn reachable(inode: &Inode) -> bool {
-    let body = inode.body();
-    body.links > 0 && !body.flags.contains(InodeFlags::EA_INODE)
+    inode.links() > 0 && !inode.flags().contains(InodeFlags::EA_INODE)
 }
 
 /// Returns the inode, or ESTALE if it is being freed or was freed.
 pub fn alive(inode: InodeRef) -> Result<InodeRef> {
     inode.check_not_freed().map(|()| inode)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::inode::Inode;
+    use crate::{Caller, Fs, NodeKind, OpenOptions};
+    use extant_format::types::InodeNr;
+    use extant_sync::levels::acquired;
+    use extant_testkit::{FeatureSet, Memory};
+    use std::sync::Arc;
+
+    /// Runs `f` and returns the number of locks that it took, too.
+    fn locks<R>(f: impl FnOnce() -> R) -> (u64, R) {
+        let before = acquired();
+        let result = f();
+        (acquired() - before, result)
+    }
+
+    fn opened() -> Fs {
+        let device = Arc::new(Memory::from_bytes(&FeatureSet::named("default").make().bytes()));
+        Fs::open_device(device, &OpenOptions::new()).unwrap()
+    }
+
+    #[test]
+    fn a_miss_takes_one_lock_beside_the_load() {
+        let fs = opened();
+        let root = fs.root().unwrap();
+        let ino = fs.create(&root, b"f", 0o644, NodeKind::File).unwrap().0.ino;
+        fs.sync().unwrap();
+        let (st, inodes) = (fs.st(), &fs.vfs.inodes);
+        // The first pass clears marks of use.
+        (0..3).for_each(|_| assert!(fs.shrink(1000) < 1000));
+        assert!(inodes.peek(ino).is_none());
+        // Its block is in the cache from now on.
+        drop(Inode::load(st, ino).unwrap());
+        let (load, loaded) = locks(|| Inode::load(st, ino));
+        drop(loaded.unwrap());
+        let (miss, inode) = locks(|| inodes.get(st, ino, false));
+        assert_eq!(miss, load + 1, "{load} locks of the load");
+        let (hit, again) = locks(|| inodes.get(st, ino, false));
+        assert!(again.unwrap().same(&inode.unwrap()) && hit == 0);
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn an_inode_without_a_name_comes_and_goes_by_one_lock() {
+        let fs = opened();
+        let (st, inodes) = (fs.st(), &fs.vfs.inodes);
+        // A copy that nothing else refers to, and which no caller can find.
+        let copy = Inode::load(st, InodeNr::ROOT).unwrap();
+        let (insertion, held) = locks(|| inodes.insert_nameless(copy));
+        assert_eq!((insertion, inodes.nameless()), (1, 1));
+        let (removal, own) = locks(|| inodes.remove_nameless(&held));
+        assert!(removal == 1 && own.is_some_and(|own| own.same(&held)));
+        drop(held);
+        let root = fs.root().unwrap();
+        let node = fs.create_nameless(&Caller::default(), &root, 0o600).unwrap();
+        assert!(fs.node(u64::from(node.0.ino.0)).is_err(), "no caller knows its number");
+        let (entry, ()) = locks(|| inodes.enter(&node.0));
+        assert_eq!((entry, inodes.nameless()), (1, 0));
+        assert!(inodes.peek(node.0.ino).is_some_and(|found| found.same(&node.0)));
+        fs.release(&node, 1);
+        fs.unmount().unwrap();
+    }
 }

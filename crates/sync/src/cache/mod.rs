@@ -50,6 +50,10 @@ use core::ptr::{self, NonNull};
 
 /// An object of a cache, such as an `Arc`.
 pub trait Object: Clone + Send + Sync + 'static {
+    /// Data of the user that each shard's lock protects, too ([`CacheShard::side`]), so that a
+    /// thread that changes both takes one lock.
+    type Side: Default + Send;
+
     /// Returns the count of its references. It lies in the object, so that it can share a cache
     /// line with other data that the object's users write. It must start at 0, must be used by this
     /// cache only, and must be the same for all clones of an object.
@@ -70,6 +74,9 @@ pub trait Object: Clone + Send + Sync + 'static {
 
 /// The target of an `Arc` in a cache.
 pub trait OnEvict: Send + Sync + 'static {
+    /// See [`Object::Side`].
+    type Side: Default + Send;
+
     /// See [`Object::refs`].
     fn refs(&self) -> &Lockref;
 
@@ -83,6 +90,8 @@ pub trait OnEvict: Send + Sync + 'static {
 }
 
 impl<T: OnEvict> Object for std::sync::Arc<T> {
+    type Side = T::Side;
+
     fn refs(&self) -> &Lockref {
         T::refs(self)
     }
@@ -130,7 +139,7 @@ fn hash(key: u32) -> u32 {
 }
 
 struct Core<T: Object> {
-    table: RawTable<Slot<T>>,
+    table: RawTable<Slot<T>, T::Side>,
     lru: ListLru<u32>,
     len: ShardedCounter,
 }
@@ -160,7 +169,7 @@ unsafe impl<T: Object> Sync for Held<T> {}
 /// A locked shard of the table.
 pub struct CacheShard<'a, T: Object> {
     core: NonNull<Core<T>>,
-    locked: Locked<'a, Slot<T>>,
+    locked: Locked<'a, Slot<T>, T::Side>,
 }
 
 /// The decision of a walk about an unreferenced object.
@@ -385,9 +394,12 @@ impl<T: Object> Cache<T> {
         CacheShard { core: self.core, locked: self.core().table.lock(hash(key)) }
     }
 
-    /// Returns how many objects ever left the shard of a number.
+    /// Returns how many objects ever left the shard of a number, without a lock. A caller that
+    /// reads this, then the source of an object, and finds the same number under the lock
+    /// ([`CacheShard::removals`]), has read a source that is not older than the last object that
+    /// left.
     pub fn removals(&self, key: u32) -> u64 {
-        self.core().table.lock(hash(key)).totals.removals
+        self.core().table.removals(hash(key))
     }
 
     /// Returns the number of objects in the table. Concurrent insertions and removals may or may
@@ -416,6 +428,11 @@ impl<T: Object> Cache<T> {
         self.core().table.shard_count()
     }
 
+    /// Calls `f` for the side data of each shard, under its lock.
+    pub fn each_side(&self, mut f: impl FnMut(&T::Side)) {
+        (0..self.shard_count()).for_each(|n| f(&self.core().table.lock_shard(n).totals.side));
+    }
+
     /// Returns references to all objects of a shard. A walk over all shards returns every object
     /// that is in the table from the beginning of the walk to its end exactly once, whatever
     /// changes meanwhile, and holds no lock while the caller works on the objects.
@@ -435,16 +452,16 @@ impl<T: Object> Cache<T> {
     /// this thread's list. Evicts those that were not looked up since the last walk and for which
     /// `judge` returns [`Verdict::Evict`].
     pub fn shrink(&self, budget: usize, judge: impl Fn(&T) -> Verdict) -> Vec<Evicted<T>> {
-        self.shrink_with(budget, judge, |_| ())
+        self.shrink_with(budget, judge, |_, _| ())
     }
 
-    /// As [`Cache::shrink`]. Calls `leave` for each evicted object while its shard is locked,
-    /// before any lookup can miss it.
+    /// As [`Cache::shrink`]. Calls `leave` with the side data of its shard for each evicted object
+    /// while that shard is locked, before any lookup can miss it.
     pub fn shrink_with(
         &self,
         budget: usize,
         judge: impl Fn(&T) -> Verdict,
-        leave: impl Fn(&T),
+        leave: impl Fn(&mut T::Side, &T),
     ) -> Vec<Evicted<T>> {
         let lru = &self.core().lru;
         let (mut budget, mut dispose, first) = (budget, Vec::new(), crate::shard_index());
@@ -495,15 +512,15 @@ impl<T: Object> Cache<T> {
         &self,
         key: u32,
         judge: &impl Fn(&T) -> Verdict,
-        leave: &impl Fn(&T),
+        leave: &impl Fn(&mut T::Side, &T),
     ) -> Option<Evicted<T>> {
         let mut shard = self.lock(key);
         let spared = Cell::new(false);
-        let evicted = shard.remove_if(key, |count, value| {
+        let evicted = shard.remove_with(key, |side, count, value| {
             spared.set(count == 0 && judge(value) == Verdict::Keep);
             let goes = count == 0 && !spared.get();
             if goes {
-                leave(value);
+                leave(side, value);
             }
             goes
         });
@@ -533,7 +550,13 @@ fn hold<T: Object>(found: Found<'_, Slot<T>>) -> Option<Held<T>> {
 impl<T: Object> CacheShard<'_, T> {
     /// Returns how many objects ever left this shard.
     pub fn removals(&self) -> u64 {
-        self.locked.totals.removals
+        self.locked.removals()
+    }
+
+    /// Returns the data beside this shard's objects. No reference to an object of the cache may be
+    /// dropped while the shard is locked.
+    pub fn side(&mut self) -> &mut T::Side {
+        &mut self.locked.totals.side
     }
 
     /// Returns a reference to the object of a number. The number must belong to this shard.
@@ -582,12 +605,21 @@ impl<T: Object> CacheShard<'_, T> {
         key: u32,
         mut accepts: impl FnMut(usize, &T) -> bool,
     ) -> Option<Evicted<T>> {
+        self.remove_with(key, |_, count, value| accepts(count, value))
+    }
+
+    fn remove_with(
+        &mut self,
+        key: u32,
+        mut accepts: impl FnMut(&mut T::Side, usize, &T) -> bool,
+    ) -> Option<Evicted<T>> {
         let node = self.locked.find(hash(key), |slot| slot.key == key)?.pointer();
         let pinned = pin();
         // SAFETY: the node is in the table, and the epoch is pinned.
         let slot = unsafe { &node.as_ref().value };
         let guard = slot.value.refs().lock();
-        if !accepts(usize::try_from(guard.count()).unwrap_or(0), &slot.value) {
+        let count = usize::try_from(guard.count()).unwrap_or(0);
+        if !accepts(self.side(), count, &slot.value) {
             return None;
         }
         // SAFETY: a cache's shard borrows the cache.

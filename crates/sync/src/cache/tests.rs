@@ -14,6 +14,8 @@ impl Default for Departures {
 }
 
 impl OnEvict for Departures {
+    type Side = ();
+
     fn refs(&self) -> &Lockref {
         &self.1
     }
@@ -176,6 +178,8 @@ fn a_walk_meets_all() {
 type Numbered = Arc<(u32, Arc<AtomicU64>, Lockref)>;
 
 impl OnEvict for (u32, Arc<AtomicU64>, Lockref) {
+    type Side = ();
+
     fn refs(&self) -> &Lockref {
         &self.2
     }

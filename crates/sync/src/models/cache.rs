@@ -22,6 +22,8 @@ impl Drop for Memory {
 }
 
 impl Object for Value {
+    type Side = ();
+
     fn refs(&self) -> &Lockref {
         &self.memory.1
     }

@@ -12,6 +12,8 @@ use crate::{Arc, Level, thread};
 struct Value(Arc<(AtomicBool, Lockref)>);
 
 impl Object for Value {
+    type Side = ();
+
     fn refs(&self) -> &Lockref {
         &self.0.1
     }

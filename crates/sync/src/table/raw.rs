@@ -21,7 +21,7 @@
 #![expect(unsafe_code, reason = "nodes are reached by pointers that locks and epochs keep valid")]
 
 use super::Hashed;
-use crate::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
+use crate::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::epoch::{Guard, pin};
 use crate::{CachePadded, Level, Mutex, MutexGuard};
 use core::marker::PhantomData;
@@ -86,42 +86,52 @@ impl<T> Buckets<T> {
 
 /// The data that a shard's lock protects besides the chains.
 #[derive(Debug, Default)]
-pub(crate) struct Totals {
+pub(crate) struct Totals<S> {
     pub(crate) len: usize,
-    /// Number of nodes ever removed.
-    pub(crate) removals: u64,
+    /// The user's own.
+    pub(crate) side: S,
+}
+
+/// The parts of a shard that changes write.
+#[derive(Debug)]
+struct Changed<S> {
+    totals: Mutex<Totals<S>>,
+    /// Number of nodes ever removed. Changed under the lock, after the node has left its chain, and
+    /// read without it.
+    removals: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Shard<T> {
-    /// On cache lines of its own, since lookups read the fields below.
-    totals: CachePadded<Mutex<Totals>>,
+struct Shard<T, S> {
+    /// On cache lines of their own, since lookups read the fields below.
+    changed: CachePadded<Changed<S>>,
     moves: AtomicU32,
     buckets: AtomicPtr<Buckets<T>>,
 }
 
 /// Chains of nodes by hash. The table owns the nodes on its chains.
 #[derive(Debug)]
-pub(crate) struct RawTable<T: Send + Sync + 'static> {
+pub(crate) struct RawTable<T: Send + Sync + 'static, S = ()> {
     /// The length is a power of two.
-    shards: Box<[Shard<T>]>,
+    shards: Box<[Shard<T, S>]>,
     /// Number of bits of a hash below those of the shard.
     shift: u32,
 }
 
 /// A locked shard.
-pub(crate) struct Locked<'a, T: Send + Sync + 'static> {
-    shard: &'a Shard<T>,
-    pub(crate) totals: MutexGuard<'a, Totals>,
+pub(crate) struct Locked<'a, T: Send + Sync + 'static, S = ()> {
+    shard: &'a Shard<T, S>,
+    pub(crate) totals: MutexGuard<'a, Totals<S>>,
 }
 
-impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
+impl<T: Hashed + Send + Sync + 'static, S: Default> RawTable<T, S> {
     pub(crate) fn new(level: Level, shards: usize, buckets: usize) -> Self {
         let shards = shards.clamp(1, 1 << 16).next_power_of_two();
         let shard = |_| {
             let buckets = AtomicPtr::new(Box::into_raw(Box::new(Buckets::new(buckets))));
+            let totals = Mutex::new(level, Totals::default());
             Shard {
-                totals: CachePadded::new(Mutex::new(level, Totals::default())),
+                changed: CachePadded::new(Changed { totals, removals: AtomicU64::new(0) }),
                 moves: AtomicU32::new(0),
                 buckets,
             }
@@ -141,7 +151,7 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
         (u64::from(hash) >> self.shift) as usize
     }
 
-    fn shard(&self, hash: u32) -> &Shard<T> {
+    fn shard(&self, hash: u32) -> &Shard<T, S> {
         &self.shards[self.shard_of(hash)]
     }
 
@@ -190,23 +200,29 @@ impl<T: Hashed + Send + Sync + 'static> RawTable<T> {
     #[cold]
     fn find_locked(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<Found<'_, T>> {
         let shard = self.shard(hash);
-        let _locked = shard.totals.lock();
+        let _locked = shard.changed.totals.lock();
         // SAFETY: the caller is pinned, see `find`.
         unsafe { shard.look(hash, &mut is) }
     }
 
-    pub(crate) fn lock(&self, hash: u32) -> Locked<'_, T> {
-        let shard = self.shard(hash);
-        Locked { shard, totals: shard.totals.lock() }
+    /// Returns how many nodes ever left the shard of a hash, without a lock. Acquire: a caller that
+    /// sees the number also sees all that happened before these removals.
+    pub(crate) fn removals(&self, hash: u32) -> u64 {
+        self.shard(hash).changed.removals.load(Ordering::Acquire)
     }
 
-    pub(crate) fn lock_shard(&self, index: usize) -> Locked<'_, T> {
+    pub(crate) fn lock(&self, hash: u32) -> Locked<'_, T, S> {
+        let shard = self.shard(hash);
+        Locked { shard, totals: shard.changed.totals.lock() }
+    }
+
+    pub(crate) fn lock_shard(&self, index: usize) -> Locked<'_, T, S> {
         let shard = &self.shards[index & (self.shards.len() - 1)];
-        Locked { shard, totals: shard.totals.lock() }
+        Locked { shard, totals: shard.changed.totals.lock() }
     }
 }
 
-impl<T: Hashed> Shard<T> {
+impl<T: Hashed, S> Shard<T, S> {
     /// Searches the chain of `hash`.
     ///
     /// # Safety
@@ -228,7 +244,12 @@ impl<T: Hashed> Shard<T> {
     }
 }
 
-impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
+impl<T: Hashed + Send + Sync + 'static, S> Locked<'_, T, S> {
+    /// Returns how many nodes ever left this shard.
+    pub(crate) fn removals(&self) -> u64 {
+        self.shard.changed.removals.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn find(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<Found<'_, T>> {
         // SAFETY: the shard is locked, and nodes are removed only through `&mut self`.
         unsafe { self.shard.look(hash, &mut is) }
@@ -285,7 +306,8 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
             link = &node.next;
         };
         self.totals.len -= 1;
-        self.totals.removals += 1;
+        // Release: see `RawTable::removals`. The lock excludes other writers.
+        self.shard.changed.removals.store(self.removals().wrapping_add(1), Ordering::Release);
         Some(found)
     }
 
@@ -330,13 +352,13 @@ impl<T: Hashed + Send + Sync + 'static> Locked<'_, T> {
 
 // SAFETY: the table owns the nodes that its pointers lead to: any thread with the table shares and
 // drops them.
-unsafe impl<T: Send + Sync> Send for RawTable<T> {}
-// SAFETY: as for `Send`.
-unsafe impl<T: Send + Sync> Sync for RawTable<T> {}
+unsafe impl<T: Send + Sync, S: Send> Send for RawTable<T, S> {}
+// SAFETY: as for `Send`; `S` is reached under a lock only.
+unsafe impl<T: Send + Sync, S: Send> Sync for RawTable<T, S> {}
 // SAFETY: as for the table: any thread may drop a retired node or array of heads.
 unsafe impl<T: Send + Sync> Send for Node<T> {}
 
-impl<T: Send + Sync + 'static> Drop for RawTable<T> {
+impl<T: Send + Sync + 'static, S> Drop for RawTable<T, S> {
     fn drop(&mut self) {
         for shard in &self.shards {
             let buckets = shard.buckets.load(Ordering::Relaxed);

@@ -100,6 +100,8 @@ impl ByNumber for Sharded {
 struct Epoch(Cache<Arc<Inode>>);
 
 impl OnEvict for Inode {
+    type Side = ();
+
     fn refs(&self) -> &Lockref {
         &self.refs
     }
