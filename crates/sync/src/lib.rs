@@ -36,6 +36,7 @@ mod models;
 #[cfg(not(loom))]
 mod mutex;
 mod padded;
+pub mod parents;
 mod parking;
 #[cfg(not(loom))]
 mod pressure;

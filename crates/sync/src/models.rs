@@ -15,6 +15,7 @@ mod counter;
 mod gate;
 mod keeping;
 mod life;
+mod parents;
 mod rounds;
 mod slots;
 mod waiting;
@@ -310,22 +311,6 @@ mod table {
         }
     }
 
-    /// An object that other threads look up as a parent.
-    #[derive(Clone)]
-    struct Parent(Arc<(AtomicBool, Lockref)>);
-
-    impl Object for Parent {
-        type Side = ();
-
-        fn refs(&self) -> &Lockref {
-            &self.0.1
-        }
-
-        fn depart(&self) {
-            self.0.0.store(false, Ordering::Relaxed);
-        }
-    }
-
     /// A lookup against a removal and a new value of the same key: the lookup finds one of the two
     /// values, which is not dropped meanwhile.
     #[test]
@@ -377,44 +362,6 @@ mod table {
             // One bucket holds one value: the second value makes the table grow.
             table.lock(1).insert(item(1, &gone));
             reader.join().unwrap();
-        });
-    }
-
-    /// The lookup of an object's parent, which another thread replaces and drops. The pointer is
-    /// read again after the reference was taken, so the reference is of the parent at a moment
-    /// after that; and the parent is not dead.
-    #[test]
-    fn parent_lookup_against_a_move() {
-        model(|| {
-            let parents = Arc::new(Cache::new(Level::Leaf, 1));
-            let held = |key: u32| {
-                parents
-                    .lock(key)
-                    .insert(key, Parent(Arc::new((AtomicBool::new(true), Lockref::new(0)))))
-                    .0
-            };
-            let (first, second) = (held(1), held(2));
-            let parent = Arc::new(AtomicU32::new(1));
-            let (cache, at) = (parents.clone(), parent.clone());
-            let reader = thread::spawn(move || {
-                for _ in 0..2 {
-                    let pinned = pin();
-                    let seen = at.load(Ordering::Acquire);
-                    // The epoch is pinned while the reference is taken, which a dead parent
-                    // refuses. Then the pointer is read again.
-                    let Some(found) = cache.get_pinned(&pinned, seen) else { continue };
-                    if at.load(Ordering::Acquire) == seen {
-                        assert!(found.0.0.load(Ordering::Relaxed), "the parent is gone");
-                        return;
-                    }
-                }
-            });
-            parent.store(2, Ordering::Release);
-            drop(first);
-            // Only a parent without references may be torn down.
-            drop(parents.lock(1).remove_if(1, |count, _| count == 0));
-            reader.join().unwrap();
-            drop(second);
         });
     }
 }

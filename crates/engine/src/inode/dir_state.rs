@@ -9,6 +9,7 @@
 use super::lazy::Make;
 use extant_format::acl::Acl;
 use extant_format::types::FileType;
+use extant_sync::parents::ParentLink;
 use extant_sync::{Level, Mutex, MutexGuard, Swap};
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub struct DirCaches {
     state: Mutex<DirState>,
     /// Its access ACL, or that it has none; empty if that is not known.
     pub acl: Swap<Option<Acl>>,
+    /// The directory that it is in, if that is known (`vfs::parents`).
+    pub parent: ParentLink,
 }
 
 impl DirCaches {
@@ -33,7 +36,11 @@ impl DirCaches {
 
 impl Make for DirCaches {
     fn make() -> Self {
-        DirCaches { state: Mutex::new(Level::Leaf, DirState::default()), acl: Swap::default() }
+        DirCaches {
+            state: Mutex::new(Level::Leaf, DirState::default()),
+            acl: Swap::default(),
+            parent: ParentLink::default(),
+        }
     }
 }
 

@@ -238,17 +238,14 @@ impl Operations {
         found.map(Node).ok_or(Errno::NoEnt.into())
     }
 
-    /// The directory that a directory is in; the root is in itself.
+    /// The directory that a directory is in; the root is in itself. Takes no lock if memory has the
+    /// parent and knows that it is.
     pub fn parent(&self, dir: &Node) -> Result<Node> {
         self.own(dir)?;
         if !dir.0.is_dir() {
             return Err(Errno::NotDir.into());
         }
-        let parent = {
-            let _lock = dir.0.read_lock()?;
-            crate::dir::parent(self.st(), &dir.0)
-        };
-        self.record_corruption(parent.and_then(|ino| self.vfs.node(ino))).map(Node)
+        self.record_corruption(self.vfs.parent(&dir.0)).map(Node)
     }
 
     /// Returns the target of a symlink; of an encrypted one, its form without the key, as in the

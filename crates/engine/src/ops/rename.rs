@@ -184,11 +184,8 @@ impl Operations {
             if at.ino == InodeNr::ROOT {
                 return Ok(false);
             }
-            let parent = {
-                let _lock = at.read_lock()?;
-                dir::parent(self.st(), &at)?
-            };
-            at = self.vfs.inode(parent)?;
+            let parent = self.vfs.parent(&at)?;
+            at = Arc::clone(&parent);
         }
         Err(extant_format::error::Corrupt::new("directory without a way to the root")
             .at_inode(dir.ino)
@@ -365,8 +362,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Publishes the new targets of the two names to walks without locks. Walks that wait for the
-    /// directories' locks see them later.
+    /// Publishes the new targets of the two names, and the parents of directories, to walks without
+    /// locks. Walks that wait for the directories' locks see them later.
     fn remember_both(
         &self,
         to: (&Side<'_>, Option<&Arc<Inode>>),
@@ -374,8 +371,14 @@ impl Operations {
     ) {
         let dirs = [to.1, from.1].into_iter().flatten().any(|inode| inode.is_dir());
         let _moving = dirs.then(|| self.vfs.moves.begin());
-        self.remember(to.0, to.1);
-        self.remember(from.0, from.1);
+        let cross = to.0.dir.ino != from.0.dir.ino;
+        for (side, inode) in [to, from] {
+            self.remember(side, inode);
+            if let Some(dir) = inode.filter(|inode| inode.is_dir() && cross) {
+                // It is locked for writing, since it moves.
+                self.vfs.change_parent(dir, side.dir);
+            }
+        }
     }
 
     fn remember(&self, side: &Side<'_>, inode: Option<&Arc<Inode>>) {

@@ -45,6 +45,7 @@ use extant_sync::atomic::{AtomicUsize, Ordering};
 use extant_sync::cache::{Cache, Evicted, Held, OnEvict, Verdict};
 use extant_sync::epoch::Guard;
 use extant_sync::lockref::Lockref;
+use extant_sync::parents::ParentLink;
 use extant_sync::{Level, ShardedCounter};
 use std::sync::Arc;
 
@@ -114,6 +115,14 @@ impl InodeCache {
     #[inline]
     pub fn peek_pinned(&self, pinned: &Guard, ino: InodeNr) -> Option<InodeRef> {
         self.cache.get_pinned(pinned, ino.0)
+    }
+
+    /// Returns a reference to the directory that a link names, if it is in memory.
+    pub fn parent(&self, pinned: &Guard, link: &ParentLink) -> Option<InodeRef> {
+        let is = |inode: &Arc<Inode>, generation| {
+            inode.generation == generation && inode.check_not_freed().is_ok()
+        };
+        self.cache.get_parent(pinned, link, is)
     }
 
     /// Returns the inode if it is in memory, without a reference, for inspection while the epoch is

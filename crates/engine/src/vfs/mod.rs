@@ -8,7 +8,7 @@ mod caller;
 mod dentries;
 mod evicted_holds;
 mod inode_cache;
-mod moves;
+mod parents;
 mod prefetch;
 mod search;
 mod tmpfiles;
@@ -22,9 +22,9 @@ pub use walk::{Follow, check_name};
 
 use crate::store::Store;
 use dentries::Dentries;
+use extant_sync::parents::Moves;
 use extant_sync::{Level, Mutex, OnceLock};
 use inode_cache::InodeCache;
-use moves::Moves;
 use std::sync::Arc;
 use walk::Place;
 
@@ -40,7 +40,13 @@ pub struct Vfs {
     /// Held while a directory moves to another parent: the only lock of the whole file system that
     /// operations on names take.
     pub rename: Mutex<()>,
-    /// Tells path walks about concurrent moves of directories.
+    /// Tells path walks about concurrent moves of directories. A walk resolves one component after
+    /// the other. If a directory on the path moves meanwhile, the walk may see one component before
+    /// the move and another one after it, and miss a path that existed all the time. For example, a
+    /// walk to `/a/b` has resolved `/a` when `/a` and `/e` are exchanged, and then the former `/a`
+    /// loses its name `b`. Both directories had a `b`, so `/a/b` existed all the time, but the walk
+    /// finds none. So a walk that found nothing, or followed `..`, checks for overlapping moves,
+    /// and starts again if there was one.
     pub moves: Moves,
     /// Inodes that are loaded before callers ask for them.
     pub prefetch: Arc<Prefetch>,

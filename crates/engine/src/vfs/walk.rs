@@ -1,8 +1,8 @@
 //! Path walks: from paths to inodes.
 //!
-//! A walk first uses the dentry table and the inode cache alone, without locks. If an entry is
-//! missing, the path has a symlink or an error must be determined, the slow walk starts at the root
-//! and reads directories under their locks.
+//! A walk first uses the dentry table, the links to parents and the inode cache alone, without
+//! locks. If an entry is missing, the path has a symlink or an error must be determined, the slow
+//! walk starts at the root and reads directories under their locks.
 
 use super::inode_cache::InodeRef;
 use super::{Caller, Target, Vfs};
@@ -142,6 +142,9 @@ impl Vfs {
 
     /// Returns a reference to the inode, as [`Self::child_inode`] does.
     pub fn child_node(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<InodeRef>> {
+        if name == b".." {
+            return self.parent(dir).map(Some);
+        }
         if !self.dentries.remembers() {
             let _lock = dir.read_lock()?;
             return self.child_read(dir, name);
@@ -195,7 +198,7 @@ impl Vfs {
             let moves = self.moves.now();
             // The epoch stays pinned until the reference is taken: entries and inodes may leave
             // their tables meanwhile, but are not reclaimed.
-            match self.known(&pinned, caller, path, follow) {
+            match self.known(&pinned, caller, (path, moves), follow) {
                 Known::At(place) => {
                     if let Some(inode) = self.inodes.peek_pinned(&pinned, place.ino)
                         && inode.generation == place.generation
@@ -221,35 +224,45 @@ impl Vfs {
         path: &[u8],
         follow: Follow,
     ) -> Option<&'g Arc<Inode>> {
-        let Known::At(place) = self.known(pinned, caller, path, follow) else { return None };
+        let walked = self.known(pinned, caller, (path, self.moves.now()), follow);
+        let Known::At(place) = walked else { return None };
         let inode = self.inodes.look(pinned, place.ino)?;
         (inode.generation == place.generation && !inode.freeing()).then_some(inode)
     }
 
-    /// Follows a path through the dentry table alone.
+    /// Follows a path through the dentry table and the links to parents alone. `moves` is their
+    /// state at the beginning.
     #[inline(always)]
     fn known(
         &self,
         pinned: &Guard,
         caller: Option<&Caller<'_>>,
-        path: &[u8],
+        (path, moves): (&[u8], u64),
         follow: Follow,
     ) -> Known {
         let Some(&root) = self.root.get() else { return Known::Unknown };
         if path.len() > MAX_PATH {
             return Known::Unknown;
         }
-        let (mut at, mut rest) = (root, path);
+        let (mut at, mut rest, mut went_up) = (root, path, false);
+        let arrived = |at, went_up: bool| {
+            if went_up && !self.moves.still(moves) { Known::Unknown } else { Known::At(at) }
+        };
         loop {
-            let Some((name, behind)) = next_name(rest) else { return Known::At(at) };
+            let Some((name, behind)) = next_name(rest) else { return arrived(at, went_up) };
             rest = behind;
             match self.known_to_search(pinned, at, caller) {
                 Some(true) => {}
+                // A directory that moved away may not have been on the path.
+                Some(false) if went_up => return Known::Unknown,
                 Some(false) => return Known::Denied,
                 None => return Known::Unknown,
             }
             match self.dentries.get_pinned(pinned, at.ino, at.generation, name) {
-                None => return Known::Unknown,
+                None => match self.dots(pinned, at, name) {
+                    Some(place) => (went_up, at) = (went_up || place != at, place),
+                    None => return Known::Unknown,
+                },
                 Some(None) => return Known::Absent,
                 Some(Some(target)) if target.ftype == FileType::Directory => at = target.into(),
                 // More components, or a slash, follow: the slow walk determines the error or
@@ -257,9 +270,19 @@ impl Vfs {
                 Some(Some(target)) => {
                     let ends = rest.is_empty()
                         && (target.ftype != FileType::Symlink || follow == Follow::No);
-                    return if ends { Known::At(target.into()) } else { Known::Unknown };
+                    return if ends { arrived(target.into(), went_up) } else { Known::Unknown };
                 }
             }
+        }
+    }
+
+    /// Follows `.` and `..`, which the dentry table does not have, if memory knows where they lead.
+    #[cold]
+    fn dots(&self, pinned: &Guard, at: Place, name: &[u8]) -> Option<Place> {
+        match name {
+            b"." => Some(at),
+            b".." => self.known_parent(pinned, at),
+            _ => None,
         }
     }
 

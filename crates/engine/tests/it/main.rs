@@ -43,6 +43,7 @@ mod space;
 mod stress;
 mod structures;
 mod sync;
+mod upward;
 mod values;
 mod verity;
 mod xattr;

@@ -20,7 +20,7 @@ const SELDOM: f64 = 0.01;
 const SPREAD: f64 = 0.1;
 
 /// Workloads that must take no lock and write no line that others write.
-const LOOKUPS: [&str; 3] = ["stat-path", "stat-path-as", "stat-files"];
+const LOOKUPS: [&str; 4] = ["stat-path", "stat-path-as", "stat-up", "stat-files"];
 
 /// Workloads in which no line may be written by every thread.
 const CHANGES: [&str; 7] = [

@@ -10,6 +10,9 @@ const DIRS: [&[u8]; 5] =
     [b"one", b"one/two", b"one/two/three", b"one/two/three/four", b"one/two/three/four/five"];
 const PATH: &[u8] = b"one/two/three/four/five/six";
 
+/// Three steps down, and up again.
+const UP: &[u8] = b"one/two/three/../../..";
+
 /// Files of the directory whose files are looked at one after the other.
 const FILES: usize = 1000;
 
@@ -25,6 +28,12 @@ fn deep(target: &dyn Target) -> io::Result<()> {
 pub fn stat_path<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
     deep(target)?;
     Ok(Job::new(Limit::time(size.window), move |_, _| target.stat(PATH).map(drop)))
+}
+
+/// stat(2) of a path that leaves the directories again by `..`, the same for all threads.
+pub fn stat_up<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    deep(target)?;
+    Ok(Job::new(Limit::time(size.window), move |_, _| target.stat(UP).map(drop)))
 }
 
 /// The same for a user that needs permission to search each directory. The kernel checks that for

@@ -145,7 +145,7 @@ pub const SMALL: [Kind; 2] = [
 ];
 
 /// All other kinds, in the order of tables. Those with a bar of 0 have none.
-pub const KINDS: [Kind; 15] = [
+pub const KINDS: [Kind; 16] = [
     // All bytes but the last lie in a block that stays, so that a file system that looks first
     // needs no record.
     kind("stress-orphan, byte by byte", "stress-orphan", 3.0, |target, threads, size| {
@@ -167,6 +167,7 @@ pub const KINDS: [Kind; 15] = [
     }),
     kind("stat one path of depth 6", "stat-path", 4.0, look::stat_path),
     kind("stat that path as a user", "stat-path-as", 0.0, look::stat_path_as),
+    kind("stat down and up again", "stat-up", 0.0, look::stat_up),
     kind("open and close", "open", 3.0, look::open),
     kind("stat files of one directory", "stat-files", 4.0, look::stat_files),
     kind("warm walk of a tree", "walk", 3.0, look::walk),
