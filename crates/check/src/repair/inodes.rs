@@ -245,7 +245,8 @@ impl Round<'_> {
         let base = geometry.base_meta(GroupNr(0));
         let per_block = u64::from(pointers_per_block(geometry.block_size).max(1));
         let table = base.superblock.map_or(0, |block| block.0.saturating_add(1));
-        let groups: Vec<GroupNr> = geometry.super_groups().skip(1).collect();
+        let listed = geometry.super_groups().skip(1).take(per_block as usize);
+        let groups: Vec<GroupNr> = listed.collect();
         let mut list = vec![0; self.block_size()];
         for block in base.reserved {
             let slot = block.saturating_sub(table).checked_rem(per_block).unwrap_or(0);

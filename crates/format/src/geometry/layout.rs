@@ -290,10 +290,11 @@ impl Geometry {
     pub fn gdt_backups(&self, index: u32) -> impl Iterator<Item = BlockNr> + use<> {
         let geometry = *self;
         let old = !self.has_meta_bg() || index < self.first_meta_bg;
+        // Groups past the first meta group have no such copies: a search goes through none of them.
         let plain = self
             .super_groups()
             .skip(1)
-            .filter(move |group| old && geometry.has_old_descriptors(*group));
+            .take_while(move |group| old && geometry.has_old_descriptors(*group));
         let per_block = self.descs_per_block();
         let start = u64::from(index) * u64::from(per_block);
         let meta = [start + 1, start + u64::from(per_block) - 1]

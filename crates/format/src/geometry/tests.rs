@@ -82,6 +82,27 @@ fn hostile_numbers_are_refused() {
     }
 }
 
+/// A search through all of 2^32 groups would take minutes.
+#[test]
+fn copies_end_at_the_first_meta_group() {
+    let mut sb = plain(1 << 20, 0);
+    sb.set_features(Features {
+        incompat: Incompat::EXTENTS | Incompat::FILETYPE | Incompat::META_BG | Incompat::BIT64,
+        ..Features::default()
+    });
+    sb.set_desc_size(1024);
+    sb.set_first_meta_bg(7);
+    let groups = u32::MAX - 1;
+    sb.set_inodes_per_group(1);
+    sb.set_inode_size(1024);
+    sb.set_inodes_count(groups);
+    sb.set_blocks_count(1 + u64::from(groups) * 8192);
+    let geo = Geometry::new(&sb).unwrap();
+    for index in 0..7 {
+        assert_eq!(geo.gdt_backups(index).count(), 6);
+    }
+}
+
 #[test]
 fn meta_groups_hold_their_own_descriptors() {
     let mut sb = plain(3_000_000, 0);

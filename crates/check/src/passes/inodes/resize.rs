@@ -45,7 +45,8 @@ impl InodePass<'_> {
         if let Some(block) = wrong {
             scan.findings.add(FindingCode::ResizeInode, subject.place().block(block));
         }
-        let copies = geometry.super_groups().skip(1).count() as u64;
+        // A block has no pointers for more; a false number of groups is not walked through.
+        let copies = geometry.super_groups().skip(1).take(per_block as usize).count() as u64;
         let last = base.reserved.end.saturating_sub(table).saturating_sub(1);
         let last = last.checked_rem(per_block).unwrap_or(0).saturating_mul(per_block);
         let first = per_block.saturating_add(DIRECT as u64);
