@@ -11,17 +11,16 @@ use crate::passes::superblocks::Primary;
 use crate::reader::Reader;
 use crate::repair::{RepairError, choose_superblock};
 use crate::view::Source;
-use extant_blocks::{BlockDevice, DeviceError, Op, OverlayDevice};
+use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::superblock::SUPERBLOCK_OFFSET;
 use extant_format::{
     BlockNr, Compat, Corrupt, Geometry, GroupDesc, GroupFlags, GroupNr, Incompat, Superblock,
 };
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 
-/// Bound on the replaced blocks, in bytes.
-const MAX_BYTES: usize = 256 << 20;
+/// Bound on the replaced blocks, in bytes: the descriptors of 128 TiB in blocks of 4 KiB.
+const MAX_BYTES: usize = 64 << 20;
 
 /// Copies of a block of descriptors that are read at most.
 const MAX_COPIES: usize = 8;
@@ -60,12 +59,8 @@ impl Substitutes {
         let geometry = Geometry::new(&superblock)?;
         let len = geometry.blocks_count.saturating_mul(geometry.block_size.into());
         let missing = len.saturating_sub(device.len());
-        let base = match missing {
-            0 => device.clone(),
-            _ => Arc::new(Lengthened { device: device.clone(), len }),
-        };
         let size = geometry.block_size as usize;
-        let overlay = Arc::new(OverlayDevice::new(base, size, MAX_BYTES));
+        let overlay = Arc::new(OverlayDevice::new(device.clone(), size, MAX_BYTES));
         let read = match superblock.verify_checksum() {
             _ if is_copy => Super::Copied,
             Ok(()) => Super::Intact,
@@ -82,7 +77,7 @@ impl Substitutes {
         Ok(Substitutes { device: overlay, superblock: read, descriptors, missing })
     }
 
-    /// Returns the device to read from.
+    /// Returns the device to read from. It is as long as the damaged one, which may be too short.
     pub fn device(&self) -> Arc<dyn BlockDevice> {
         self.device.clone()
     }
@@ -181,47 +176,4 @@ fn without_shortcuts(mut desc: GroupDesc) -> GroupDesc {
     desc.flags.remove(GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT);
     desc.itable_unused = 0;
     desc
-}
-
-/// A device that seems longer than it is. Reads behind its end fail.
-#[derive(Debug)]
-struct Lengthened {
-    device: Arc<dyn BlockDevice>,
-    len: u64,
-}
-
-impl Lengthened {
-    fn missing(&self, op: Op, offset: u64, len: usize) -> io::Error {
-        let cause = io::Error::new(io::ErrorKind::UnexpectedEof, "the image ends before");
-        DeviceError { op, device: self.name(), offset, len: len as u64, cause }.into()
-    }
-}
-
-impl BlockDevice for Lengthened {
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn name(&self) -> String {
-        self.device.name()
-    }
-
-    fn read_only(&self) -> bool {
-        true
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        match offset.checked_add(buf.len() as u64) {
-            Some(end) if end <= self.device.len() => self.device.read_exact_at(buf, offset),
-            _ => Err(self.missing(Op::Read, offset, buf.len())),
-        }
-    }
-
-    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        Err(self.missing(Op::Write, offset, data.len()))
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
 }

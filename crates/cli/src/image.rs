@@ -123,7 +123,8 @@ impl ReadArgs {
         let found = device.and_then(|device| Substitutes::of(&device, journal.as_ref()).ok());
         let found = found.filter(|found| !found.is_empty());
         let opened = found.and_then(|found| {
-            let fs = Fs::open_device(found.device(), options).ok()?;
+            let options = options.clone().allow_short(true);
+            let fs = Fs::open_device(found.device(), &options).ok()?;
             Some((fs, found))
         });
         let (fs, found) = opened.ok_or_else(|| self.refused(error))?;

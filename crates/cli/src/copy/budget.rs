@@ -26,11 +26,12 @@ impl Budget {
     }
 
     /// Makes the budget of reading each file of an image once: the bytes of its device, since each
-    /// block belongs to one inode. Where blocks may be shared (`shared_blocks`), [`MAX_SHARING`]
-    /// times as much.
+    /// block belongs to one inode, and those of a shortened image are there only once. Where blocks
+    /// may be shared (`shared_blocks`), [`MAX_SHARING`] times as much.
     pub fn of(fs: &Fs) -> Budget {
         let sb = fs.superblock();
         let bytes = sb.blocks_count().saturating_mul(sb.block_size().into());
+        let bytes = bytes.min(fs.device_len());
         let shares = sb.features().names().iter().any(|name| name == "shared_blocks");
         let max_data = if shares { bytes.saturating_mul(MAX_SHARING) } else { bytes };
         Budget { max_data, ..Budget::unlimited() }

@@ -5,7 +5,7 @@ use crate::program::{done, extant, refused};
 use crate::recovery::crashed;
 use extant_testkit::tool::Printed;
 use extant_testkit::tree::{Plan, Shape};
-use extant_testkit::{FeatureSet, Image, Scratch, dumpe2fs};
+use extant_testkit::{FeatureSet, Image, Scratch, debugfs, dumpe2fs};
 use std::fs::{self, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -90,8 +90,34 @@ fn a_shortened_image_shows_what_is_left() {
     assert_eq!(printed.code, 3, "{printed}");
     assert!(printed.text().contains("large"), "{printed}");
     let out = scratch.join("out");
-    refused(&args!["get", image.path(), "/large", &out], 1, "the image ends before");
+    refused(&args!["get", image.path(), "/large", &out], 1, "beyond the end at 31457280");
     assert!(!out.exists());
+}
+
+/// The false length of a shortened image bounds nothing: its files would hold any number of bytes.
+#[test]
+fn files_of_a_shortened_image_hold_no_more_than_is_left() {
+    const LEFT: u64 = 64 << 20;
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    fs::write(top.join("first"), vec![7; 4 << 20]).unwrap();
+    for number in 0..30 {
+        fs::write(top.join(format!("more-{number}")), "").unwrap();
+    }
+    let image = Image::mke2fs(1 << 30, &["-t", "ext4", "-O", "^metadata_csum"]);
+    done(&args!["put", image.path(), &top, "/"]);
+    for number in 0..30 {
+        debugfs::write(image.path(), &format!("copy_inode /first /more-{number}"));
+    }
+    image.leave_unjudged("its end is missing, and inodes share blocks");
+    OpenOptions::new().write(true).open(image.path()).unwrap().set_len(LEFT).unwrap();
+    let (out, archive) = (scratch.join("out"), scratch.join("a.tar"));
+    let printed = extant(&args!["cat", image.path(), "/first"]);
+    assert!(printed.code == 3 && printed.stdout == vec![7; 4 << 20], "{}", printed.errors());
+    refused(&args!["get", image.path(), "/", &out], 1, "inodes share blocks");
+    refused(&args!["export", image.path(), "--tar", &archive], 1, "inodes share blocks");
+    refused(&args!["hash", image.path()], 1, "inodes share blocks");
+    assert!(fs::metadata(&archive).unwrap().len() <= LEFT + (1 << 20));
 }
 
 #[test]

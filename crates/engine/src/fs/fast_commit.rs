@@ -22,7 +22,8 @@ pub(super) fn in_memory(
     fast: &FastCommits,
     options: &OpenOptions,
 ) -> Result<Arc<OverlayDevice>> {
-    let (sb, geo) = superblocks::superblock(&*dev)?;
+    // Whether its end may be missing was checked before.
+    let (sb, geo) = superblocks::superblock_of_part(&*dev)?;
     let overlay = Arc::new(OverlayDevice::new(dev, geo.block_size as usize, MAX_BYTES));
     // A commit on the way would only cost time.
     let options = options.clone().commit_interval(Duration::from_secs(3600));

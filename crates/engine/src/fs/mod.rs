@@ -118,6 +118,12 @@ impl Fs {
         Ok(log.map(|log| log.superblock().clone()))
     }
 
+    /// Returns the length of the device in bytes, which may be less than the file system's with
+    /// [`OpenOptions::allow_short`].
+    pub fn device_len(&self) -> u64 {
+        self.ops.st().mounted.len()
+    }
+
     /// Returns the operations, for callers that must share them, such as open files.
     pub fn operations(&self) -> &Arc<Operations> {
         &self.ops

@@ -31,8 +31,17 @@ pub fn open(dev: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs> {
     })
 }
 
+/// Reads the superblock of a file system that the options allow.
+fn superblock(dev: &dyn BlockDevice, options: &OpenOptions) -> Result<(Superblock, Geometry)> {
+    if options.allow_short && options.read_only {
+        superblocks::superblock_of_part(dev)
+    } else {
+        superblocks::superblock(dev)
+    }
+}
+
 fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<Fs> {
-    let (sb, geo) = superblocks::superblock(&**mounted)?;
+    let (sb, geo) = superblock(&**mounted, options)?;
     let mut recovery = Recovery::default();
     let write = may_write(&**mounted, &sb, options, &mut recovery)?;
     let opening = Opening { mounted, options, write, recovery };
@@ -88,7 +97,7 @@ impl Opening<'_> {
             other => other?,
         };
         // The journal may have held a newer superblock.
-        let (sb, _) = superblocks::superblock(&*dev)?;
+        let (sb, _) = superblock(&*dev, options)?;
         if !self.write {
             let mut fs = self.assemble(dev, &sb, sb.clone(), None)?;
             fs.external_log = external_log;

@@ -32,6 +32,7 @@ pub struct OpenOptions {
     pub(crate) read_only: bool,
     pub(crate) no_recovery: bool,
     pub(crate) skip_damaged_log: bool,
+    pub(crate) allow_short: bool,
     pub(crate) count_mount: bool,
     pub(crate) wait: bool,
     pub(crate) interrupt: Option<Arc<AtomicBool>>,
@@ -74,6 +75,7 @@ impl Default for OpenOptions {
             read_only: false,
             no_recovery: false,
             skip_damaged_log: false,
+            allow_short: false,
             count_mount: true,
             wait: false,
             interrupt: None,
@@ -129,6 +131,13 @@ impl OpenOptions {
     /// Opening for writing is refused all the same.
     pub fn skip_damaged_log(mut self, yes: bool) -> Self {
         self.skip_damaged_log = yes;
+        self
+    }
+
+    /// Open a file system for reading although the device ends before it. Reads behind the end of
+    /// the device fail. Opening for writing is refused all the same.
+    pub fn allow_short(mut self, yes: bool) -> Self {
+        self.allow_short = yes;
         self
     }
 

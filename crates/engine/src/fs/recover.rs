@@ -39,7 +39,10 @@ impl Opening<'_> {
             }
             return Ok((dev, Some(log)));
         }
-        let blocks = device_blocks(&*dev, geo);
+        let mut blocks = device_blocks(&*dev, geo);
+        if options.allow_short && !write {
+            blocks = blocks.max(geo.blocks_count);
+        }
         let replay = recovery::scan(&log, blocks)?;
         let (outcome, fast) = (replay.outcome(), replay.fast_commits().clone());
         recovery.journal = Some(outcome);

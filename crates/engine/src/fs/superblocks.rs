@@ -15,8 +15,27 @@ use extant_format::types::{GroupNr, InodeNr};
 use extant_journal::{Log, LogExtent, LogPlace};
 use std::sync::Arc;
 
-/// Reads and verifies the primary superblock.
+/// Reads and verifies the primary superblock of a file system that lies on the device as a whole.
 pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
+    let (sb, geo) = superblock_of_part(dev)?;
+    if fs_bytes(&geo)? > dev.len() {
+        return Err(Corrupt::new("image, shorter than its file system")
+            .field("blocks")
+            .found(geo.blocks_count)
+            .expected(dev.len() / u64::from(geo.block_size))
+            .into());
+    }
+    Ok((sb, geo))
+}
+
+/// Returns the bytes of a file system.
+fn fs_bytes(geo: &Geometry) -> Result<u64> {
+    let bytes = geo.blocks_count.checked_mul(u64::from(geo.block_size));
+    Ok(bytes.ok_or_else(|| Corrupt::new("superblock").field("blocks").found(geo.blocks_count))?)
+}
+
+/// Reads and verifies the primary superblock, also of a file system whose end is missing.
+pub fn superblock_of_part(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
     if dev.len() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
         let short =
             Corrupt::new("image, too short for a superblock").field("bytes").found(dev.len());
@@ -33,15 +52,8 @@ pub fn superblock(dev: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
         )));
     }
     let geo = Geometry::new(&sb)?;
-    let bytes = geo.blocks_count.checked_mul(u64::from(geo.block_size));
-    match bytes {
-        Some(bytes) if bytes <= dev.len() => Ok((sb, geo)),
-        _ => Err(Corrupt::new("image, shorter than its file system")
-            .field("blocks")
-            .found(geo.blocks_count)
-            .expected(dev.len() / u64::from(geo.block_size))
-            .into()),
-    }
+    fs_bytes(&geo)?;
+    Ok((sb, geo))
 }
 
 /// Returns the error of a superblock with another magic number. It names the known format of the
