@@ -33,6 +33,9 @@ macro_rules! codes {
 codes! {
     /// The primary superblock is unreadable or contradicts itself.
     SuperblockInvalid, "superblock-invalid", Fatal, RestoreSuperblock;
+    /// The primary superblock is unreadable, contradicts itself, or has a wrong checksum. A copy of
+    /// it tells of another layout, and takes its place in memory.
+    SuperblockReplaced, "superblock-replaced", Damage, RestoreSuperblock;
     /// The primary superblock's checksum is wrong.
     SuperblockChecksum, "superblock-checksum", Damage, SealSuperblock;
     /// A field of the superblock is impossible or contradicts the features.

@@ -6,7 +6,8 @@
 //! The crate reads the device itself, below the engine, since the engine stops at the first
 //! corruption. A pass reports a defect and goes on with the structures that do not depend on it.
 //!
-//! [`Check`] replays the journal in memory, as readers do, and then runs its passes: superblock and
+//! [`Check`] takes a superblock of no use, and impossible places in descriptors, from copies in
+//! memory. It replays the journal there, as readers do, and then runs its passes: superblock and
 //! descriptors, inode tables with maps and attributes, directories, paths and counts of links,
 //! bitmaps and counts, quotas. `docs/design/check.md` explains each of them.
 //!
@@ -20,6 +21,7 @@
 
 mod claims;
 mod codes;
+mod descriptors;
 mod facts;
 mod finding;
 mod identity;
@@ -107,8 +109,12 @@ impl<'c> Check<'c> {
     /// Runs the check and hands each finding to `sink`.
     pub fn run(mut self, sink: &mut dyn FnMut(Finding)) -> CheckSummary {
         let mut findings = Findings::new(sink);
-        let source =
-            Source { device: &self.device, journal: self.journal.as_ref(), as_is: self.as_is };
+        let journal = self.journal.as_ref();
+        if let Some((device, found)) = Substitutes::for_check(&self.device, journal) {
+            found.into_iter().for_each(|finding| findings.report(finding));
+            self.device = device;
+        }
+        let source = Source { device: &self.device, journal, as_is: self.as_is };
         if let Some(view) = source.view(&mut findings) {
             let stop = Arc::clone(&self.stop);
             let workers = Workers { threads: self.threads, stop: &stop };

@@ -4,26 +4,22 @@
 //! For example, the first MiB of an image was overwritten. Its superblock and all descriptors come
 //! from group 1 then, and all files whose content and inodes lie elsewhere can be read.
 //!
-//! Copies are old: their counts of free blocks and inodes are those of the last resize or check.
-//! Places do not change with time, and only places matter to readers.
+//! Counts of copies are old, but readers need places only.
 
+use crate::descriptors::{DescriptorCopies, groups_of, restorable, usable};
+use crate::finding::Finding;
 use crate::passes::superblocks::Primary;
 use crate::reader::Reader;
-use crate::repair::{RepairError, choose_superblock};
+use crate::repair::{RepairError, choose_superblock, replaced};
 use crate::view::Source;
 use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::superblock::SUPERBLOCK_OFFSET;
-use extant_format::{
-    BlockNr, Compat, Corrupt, Geometry, GroupDesc, GroupFlags, GroupNr, Incompat, Superblock,
-};
+use extant_format::{BlockNr, Compat, Corrupt, Geometry, GroupNr, Incompat, Superblock};
 use std::fmt;
 use std::sync::Arc;
 
 /// Bound on the replaced blocks, in bytes: the descriptors of 128 TiB in blocks of 4 KiB.
 const MAX_BYTES: usize = 64 << 20;
-
-/// Copies of a block of descriptors that are read at most.
-const MAX_COPIES: usize = 8;
 
 /// The superblock that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,14 +63,45 @@ impl Substitutes {
             Err(_) => Super::Believed,
         };
         if read != Super::Intact {
-            overlay.write_all_at(&superblock.encode(), SUPERBLOCK_OFFSET)?;
+            put_superblock(&overlay, &superblock, geometry)?;
         }
         let descriptors = replace_descriptors(&overlay, &geometry)?;
         if is_copy && needs_recovery(&overlay, journal, &superblock, geometry) {
             mark(&mut superblock);
-            overlay.write_all_at(&superblock.encode(), SUPERBLOCK_OFFSET)?;
+            put_superblock(&overlay, &superblock, geometry)?;
         }
         Ok(Substitutes { device: overlay, superblock: read, descriptors, missing })
+    }
+
+    /// Looks for damage that would hide all other damage from a check: a superblock of no use, and
+    /// impossible places in descriptors. Returns the device to go on with, and the damage.
+    pub(crate) fn for_check(
+        device: &Arc<dyn BlockDevice>,
+        journal: Option<&Arc<dyn BlockDevice>>,
+    ) -> Option<(Arc<dyn BlockDevice>, Vec<Finding>)> {
+        let (mut superblock, is_copy) = choose_superblock(&**device).ok()?;
+        let geometry = Geometry::new(&superblock).ok()?;
+        let descriptors = restorable(&Reader::new(&**device, geometry));
+        if !is_copy && descriptors.is_empty() {
+            return None;
+        }
+        let size = geometry.block_size;
+        let overlay = Arc::new(OverlayDevice::new(device.clone(), size as usize, MAX_BYTES));
+        let mut found = Vec::new();
+        for block in &descriptors {
+            let offset = block.nr.saturating_mul(size.into());
+            overlay.write_all_at(&block.bytes, offset).ok()?;
+            found.extend(block.findings());
+        }
+        if is_copy {
+            put_superblock(&overlay, &superblock, geometry).ok()?;
+            if needs_recovery(&overlay, journal, &superblock, geometry) {
+                mark(&mut superblock);
+                put_superblock(&overlay, &superblock, geometry).ok()?;
+            }
+            found.insert(0, replaced(&**device));
+        }
+        Some((overlay, found))
     }
 
     /// Returns the device to read from. It is as long as the damaged one, which may be too short.
@@ -121,6 +148,21 @@ fn needs_recovery(
     log.is_some_and(|log| log.needs_recovery())
 }
 
+/// Writes the block of the primary superblock as a whole: its old bytes may be unreadable.
+fn put_superblock(
+    overlay: &OverlayDevice,
+    superblock: &Superblock,
+    geometry: Geometry,
+) -> Result<(), RepairError> {
+    let reader = Reader::new(overlay, geometry);
+    let nr = SUPERBLOCK_OFFSET >> geometry.block_bits;
+    let start = nr << geometry.block_bits;
+    let mut block = reader.block(nr).unwrap_or_else(|| reader.buffer());
+    let place = block.iter_mut().skip(SUPERBLOCK_OFFSET.saturating_sub(start) as usize);
+    place.zip(superblock.encode()).for_each(|(to, from)| *to = from);
+    Ok(overlay.write_all_at(&block, start)?)
+}
+
 fn mark(superblock: &mut Superblock) {
     let mut features = superblock.features();
     features.incompat.insert(Incompat::RECOVER);
@@ -134,46 +176,20 @@ fn replace_descriptors(device: &OverlayDevice, geometry: &Geometry) -> Result<u6
     for index in 0..geometry.desc_blocks {
         let BlockNr(nr) = geometry.gdt_block(index);
         let mut block = reader.block(nr).unwrap_or_else(|| reader.buffer());
-        let first = index.saturating_mul(geometry.descs_per_block());
-        let groups = (first..first.saturating_add(geometry.descs_in_block(index))).map(GroupNr);
-        let bad: Vec<GroupNr> =
-            groups.filter(|group| descriptor(&block, geometry, *group).is_none()).collect();
+        let is_bad = |group: &GroupNr| usable(&block, geometry, *group).is_none();
+        let bad: Vec<GroupNr> = groups_of(geometry, index).filter(is_bad).collect();
         if bad.is_empty() {
             continue;
         }
-        let backups = geometry.gdt_backups(index).take(MAX_COPIES);
-        let copies: Vec<Vec<u8>> = backups.filter_map(|BlockNr(nr)| reader.block(nr)).collect();
+        let copies = DescriptorCopies::read(&reader, index);
         for group in bad {
-            let copy = copies.iter().find_map(|copy| descriptor(copy, geometry, group));
             let lost = || Corrupt::new("group descriptor, and all its copies").at_group(group);
-            let copy = copy.ok_or_else(lost)?;
+            let copy = copies.find(geometry, group).ok_or_else(lost)?;
             let (_, offset) = geometry.desc_location(group);
-            let slot = block.get_mut(offset..).ok_or_else(lost)?;
-            without_shortcuts(copy).encode(slot, geometry, group);
+            copy.encode(block.get_mut(offset..).ok_or_else(lost)?, geometry, group);
             replaced = replaced.saturating_add(1);
         }
         device.write_all_at(&block, nr.saturating_mul(geometry.block_size.into()))?;
     }
     Ok(replaced)
-}
-
-/// Returns the descriptor of a group in a block of descriptors, if it is usable.
-fn descriptor(block: &[u8], geometry: &Geometry, group: GroupNr) -> Option<GroupDesc> {
-    let (_, offset) = geometry.desc_location(group);
-    let desc = GroupDesc::decode(block.get(offset..)?, geometry, group).ok()?;
-    let table = u64::from(geometry.inode_table_blocks());
-    let reserved = geometry.base_meta(GroupNr(0)).descriptors.end;
-    let parts = [(desc.block_bitmap, 1), (desc.inode_bitmap, 1), (desc.inode_table, table)];
-    let is_placed =
-        |(start, len)| geometry.data_range_valid(BlockNr(start), len) && start >= reserved;
-    let counts = desc.free_clusters <= geometry.clusters_in_group(group)
-        && desc.used_dirs <= geometry.inodes_per_group;
-    (counts && parts.into_iter().all(is_placed)).then_some(desc)
-}
-
-/// Returns a copy without statements about unused inodes, which may be in use since.
-fn without_shortcuts(mut desc: GroupDesc) -> GroupDesc {
-    desc.flags.remove(GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT);
-    desc.itable_unused = 0;
-    desc
 }

@@ -125,6 +125,7 @@ impl RepairPlan {
         if self.opened.restored {
             self.restore_superblock()?;
         }
+        self.restore_descriptors(geometry.block_size)?;
         if self.opened.replayed {
             self.replay(&geometry)?;
         }
@@ -159,6 +160,19 @@ impl RepairPlan {
         superblock.set_features(features);
         self.opened.device.write_all_at(&superblock.seal(), SUPERBLOCK_OFFSET)?;
         Ok(self.opened.device.flush()?)
+    }
+
+    /// Writes blocks of descriptors that come from copies: they lead to the log. A power cut leaves
+    /// some of them, and another repair restores the others.
+    fn restore_descriptors(&self, size: u32) -> Result<(), RepairError> {
+        if self.opened.descriptors.is_empty() {
+            return Ok(());
+        }
+        let device = &*self.opened.device;
+        for block in &self.opened.descriptors {
+            device.write_all_at(&block.bytes, block.nr.saturating_mul(size.into()))?;
+        }
+        Ok(device.flush()?)
     }
 
     fn replay(&self, geometry: &Geometry) -> Result<(), RepairError> {

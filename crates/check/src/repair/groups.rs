@@ -2,8 +2,9 @@
 
 use super::draft::Round;
 use super::{RepairError, RepairLevel};
+use crate::descriptors::{DescriptorCopies, forget_unused};
 use crate::finding::{Finding, FindingCode as Code};
-use extant_format::group_desc::GroupFlags;
+use crate::reader::Reader;
 use extant_format::inode::verify_inode;
 use extant_format::{BlockNr, GroupDesc, GroupNr, Inode, InodeNr};
 use std::collections::BTreeMap;
@@ -37,8 +38,7 @@ impl Round<'_> {
         let checksums = self.geometry().has_group_checksums();
         let doubtful = wrong.is_empty() || !checksums;
         if doubtful || list.iter().any(|finding| finding.code == Code::DescriptorChecksum) {
-            desc.flags.remove(GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT);
-            desc.itable_unused = 0;
+            forget_unused(&mut desc);
         }
         let geometry = self.geometry();
         desc.free_inodes = desc.free_inodes.min(geometry.inodes_per_group);
@@ -134,21 +134,10 @@ impl Round<'_> {
         self.allocate()
     }
 
-    /// Returns a valid copy of a descriptor.
+    /// Returns a usable copy of a descriptor.
     fn copy_of(&self, group: GroupNr) -> Option<GroupDesc> {
-        let geometry = self.geometry();
-        let (index, offset) = geometry.desc_location(group);
-        let table = u64::from(geometry.inode_table_blocks());
-        for BlockNr(nr) in geometry.gdt_backups(index) {
-            let Ok(bytes) = self.block(nr) else { continue };
-            let Some(raw) = bytes.get(offset..) else { continue };
-            let desc = GroupDesc::decode(raw, geometry, group);
-            let valid =
-                |desc: &GroupDesc| geometry.data_range_valid(BlockNr(desc.inode_table), table);
-            if let Some(desc) = desc.ok().filter(valid) {
-                return Some(desc);
-            }
-        }
-        None
+        let reader = Reader::new(&*self.draft.device, *self.geometry());
+        let (index, _) = reader.geometry.desc_location(group);
+        DescriptorCopies::read(&reader, index).find(&reader.geometry, group)
     }
 }

@@ -38,7 +38,7 @@ mod xattrs;
 pub use apply::RepairPlan;
 pub use error::RepairError;
 pub use extant_journal::offline::OfflineError;
-pub(crate) use open::choose_superblock;
+pub(crate) use open::{choose_superblock, replaced};
 pub use undo::restore;
 
 use crate::finding::{Finding, Findings};
@@ -120,6 +120,7 @@ impl Repair {
     /// Damage that cannot be repaired, or not at this level; a lack of space; those of the device.
     pub fn plan(self, sink: &mut dyn FnMut(Finding)) -> Result<RepairPlan, RepairError> {
         let opened = Opened::new(&self.device, self.journal.as_ref(), self.level)?;
+        opened.removed.iter().for_each(|finding| sink(*finding));
         let mut planner = Planner { repair: &self, sink, in_use: None };
         planner.orphans(&opened.draft)?;
         for _ in 0..MAX_ROUNDS {

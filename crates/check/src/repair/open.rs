@@ -3,7 +3,10 @@
 use super::draft::Draft;
 use super::superblock::{find_copy, is_same_layout, without_contradictions};
 use super::{RepairError, RepairLevel};
-use crate::passes::superblocks::Primary;
+use crate::descriptors::{RestoredBlock, restorable};
+use crate::finding::{Finding, FindingCode, FindingPlace, Findings};
+use crate::passes::superblocks::{Primary, read_primary};
+use crate::reader::Reader;
 use crate::view::{Source, is_in_use};
 use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
@@ -26,33 +29,48 @@ pub struct Opened {
     pub journal: Option<Arc<OverlayDevice>>,
     /// The primary superblock comes from a copy.
     pub restored: bool,
+    /// Blocks of descriptors with some from copies, as they were before the replay.
+    pub descriptors: Vec<RestoredBlock>,
+    /// The damage that copies have removed.
+    pub removed: Vec<Finding>,
     /// The log was replayed, and must be replayed on the device before any other change.
     pub replayed: bool,
 }
 
-/// Reads the primary superblock; `None` if it has another magic or revision.
-fn primary(device: &dyn BlockDevice) -> Result<Option<Superblock>, RepairError> {
+/// Reads the primary superblock; `None` if it cannot be read, or has another magic or revision.
+fn primary(device: &dyn BlockDevice) -> Option<Superblock> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
-    device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+    device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET).ok()?;
     let superblock = Superblock::parse_unverified(&bytes).ok();
-    Ok(superblock.filter(|sb| sb.rev_level() <= 1))
+    superblock.filter(|sb| sb.rev_level() <= 1)
 }
 
-/// Returns the superblock to repair, and whether it comes from a copy. A primary superblock with a
-/// wrong checksum is believed if no copy tells of another layout.
+/// Returns the superblock to go on with, and whether it comes from a copy. A primary superblock
+/// with a wrong checksum is believed if no copy of the same file system tells of another layout.
 pub fn choose_superblock(device: &dyn BlockDevice) -> Result<(Superblock, bool), RepairError> {
-    let primary = primary(device)?;
+    let primary = primary(device);
     let is_usable = |sb: &&Superblock| Geometry::new(sb).is_ok();
     match primary.as_ref().filter(is_usable).cloned() {
         Some(primary) if primary.verify_checksum().is_ok() => Ok((primary, false)),
-        Some(primary) => match find_copy(device) {
+        Some(primary) => match find_copy(device, Some(primary.uuid())) {
             Some(copy) if !is_same_layout(&copy, &primary) => Ok((copy, true)),
             _ => Ok((primary, false)),
         },
         None => {
-            let copy = find_copy(device).or_else(|| without_contradictions(primary?));
+            let copy = find_copy(device, None).or_else(|| without_contradictions(primary?));
             Ok((copy.ok_or(RepairError::NoSuperblock)?, true))
         }
+    }
+}
+
+/// Returns the damage of a primary superblock that a copy replaces.
+pub fn replaced(device: &dyn BlockDevice) -> Finding {
+    let mut first = None;
+    read_primary(device, &mut Findings::new(&mut |finding| first = first.or(Some(finding))));
+    let code = FindingCode::SuperblockReplaced;
+    match first {
+        Some(finding) => Finding { code, ..finding },
+        None => Finding::new(code, FindingPlace::default()),
     }
 }
 
@@ -68,18 +86,40 @@ impl Opened {
         let size = geometry.block_size as usize;
         let overlay = Arc::new(OverlayDevice::new(device.clone(), size, MAX_BYTES));
         let draft = Draft::new(overlay);
+        let mut removed = Vec::new();
         if restored {
+            removed.push(replaced(&**device));
             draft.write(SUPERBLOCK_OFFSET, &superblock.encode())?;
         }
         let journal = journal
             .map(|journal| Arc::new(OverlayDevice::new(journal.clone(), JOURNAL_UNIT, MAX_BYTES)));
-        let mut opened =
-            Opened { device: device.clone(), draft, journal, restored, replayed: false };
+        let mut opened = Opened {
+            device: device.clone(),
+            draft,
+            journal,
+            restored,
+            descriptors: Vec::new(),
+            removed,
+            replayed: false,
+        };
+        opened.restore_descriptors(geometry)?;
         if is_in_use(&*opened.draft.device, &superblock, &geometry)? {
             return Err(RepairError::InUse);
         }
         opened.replay(Primary { superblock, geometry }, level)?;
         Ok(opened)
+    }
+
+    /// Takes impossible places of descriptors from copies, as the log can only be found with their
+    /// help. The log may have newer ones.
+    fn restore_descriptors(&mut self, geometry: Geometry) -> Result<(), RepairError> {
+        let reader = Reader::new(&*self.draft.device, geometry);
+        for block in restorable(&reader) {
+            self.draft.write(block.nr.saturating_mul(geometry.block_size.into()), &block.bytes)?;
+            self.removed.extend(block.findings());
+            self.descriptors.push(block);
+        }
+        Ok(())
     }
 
     /// Opens the log in the draft; `None` without a journal, or without its device.

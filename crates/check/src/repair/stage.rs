@@ -79,6 +79,7 @@ pub fn stage(finding: &Finding) -> Option<Stage> {
         | Code::DeviceTooShort
         | Code::UnknownFeatures
         | Code::SuperblockInvalid
+        | Code::SuperblockReplaced
         | Code::JournalDeviceMissing
         | Code::JournalNotReplayed
         | Code::JournalReplayed

@@ -16,6 +16,9 @@ const STEP: u64 = 1024;
 /// Bytes that are read at once.
 const CHUNK: u64 = 1 << 20;
 
+/// Maximum number of places of copies that are compared with one.
+const MAX_COMPARED: usize = 8;
+
 /// Returns whether both tell of the same layout.
 pub fn is_same_layout(one: &Superblock, other: &Superblock) -> bool {
     let layout = |sb: &Superblock| {
@@ -57,9 +60,16 @@ pub fn without_contradictions(mut sb: Superblock) -> Option<Superblock> {
     Geometry::new(&sb).is_ok().then_some(sb)
 }
 
-/// Finds a valid copy of the superblock: at the places of usual layouts, then anywhere in the first
-/// [`MAX_SEARCH`] bytes.
-pub fn find_copy(device: &dyn BlockDevice) -> Option<Superblock> {
+/// Finds a valid copy of the superblock, with this UUID if one is given: at the places of usual
+/// layouts, then anywhere in the first [`MAX_SEARCH`] bytes.
+///
+/// Copies of an earlier file system may lie in blocks that the present one does not use. For
+/// example, one in blocks of 1 KiB has its first copy at byte 8193 KiB, in group 0 of a later one
+/// in blocks of 4 KiB. The file system that was made last is the present one.
+pub fn find_copy(device: &dyn BlockDevice, uuid: Option<[u8; 16]>) -> Option<Superblock> {
+    let is_wanted = |copy: &Superblock| {
+        uuid.is_none_or(|uuid| copy.uuid() == uuid) && !is_overwritten(device, copy)
+    };
     let usual = [1u64, 3, 5, 7, 9, 25, 27, 49].into_iter().flat_map(|group| {
         (10..=16).map(move |bits: u32| {
             let size = 1u64 << bits;
@@ -67,14 +77,34 @@ pub fn find_copy(device: &dyn BlockDevice) -> Option<Superblock> {
             size.saturating_mul(8).saturating_mul(group).saturating_add(first).saturating_mul(size)
         })
     });
+    let copies = usual.filter_map(|offset| read_copy(device, offset));
+    newest(copies.filter(is_wanted)).or_else(|| search(device, &is_wanted))
+}
+
+fn read_copy(device: &dyn BlockDevice, offset: u64) -> Option<Superblock> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
-    for offset in usual {
-        if device.read_exact_at(&mut bytes, offset).is_ok()
-            && let Some(copy) = copy_at(&bytes, offset)
-        {
-            return Some(copy);
-        }
-    }
+    device.read_exact_at(&mut bytes, offset).ok()?;
+    copy_at(&bytes, offset)
+}
+
+/// Returns the copy of the file system that was made last; the first one of several.
+fn newest(copies: impl Iterator<Item = Superblock>) -> Option<Superblock> {
+    copies.reduce(|best, copy| if copy.mkfs_time() > best.mkfs_time() { copy } else { best })
+}
+
+/// Returns whether a place of another copy of the same file system holds that of another one, which
+/// was made later or on a part of the device, whatever its time.
+fn is_overwritten(device: &dyn BlockDevice, copy: &Superblock) -> bool {
+    let Ok(geometry) = Geometry::new(copy) else { return true };
+    let places = geometry.super_groups().skip(1).take(MAX_COMPARED);
+    let offsets = places.filter_map(|group| {
+        geometry.super_block_of(group)?.0.checked_mul(geometry.block_size.into())
+    });
+    let mut others = offsets.filter_map(|offset| read_copy(device, offset));
+    others.any(|other| other.uuid() != copy.uuid())
+}
+
+fn search(device: &dyn BlockDevice, is_wanted: &dyn Fn(&Superblock) -> bool) -> Option<Superblock> {
     let end = device.len().min(MAX_SEARCH);
     let mut chunk = vec![0; CHUNK as usize];
     for start in (0..end).step_by(CHUNK as usize) {
@@ -85,7 +115,7 @@ pub fn find_copy(device: &dyn BlockDevice) -> Option<Superblock> {
         }
         for (nr, piece) in (0u64..).zip(chunk.chunks_exact(STEP as usize)) {
             let offset = start.saturating_add(nr.saturating_mul(STEP));
-            if let Some(copy) = copy_at(piece, offset) {
+            if let Some(copy) = copy_at(piece, offset).filter(is_wanted) {
                 return Some(copy);
             }
         }

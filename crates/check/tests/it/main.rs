@@ -6,5 +6,6 @@ mod images;
 mod mutants;
 mod oracle;
 mod repairs;
+mod substitutes;
 mod trims;
 mod tuning;

@@ -196,6 +196,40 @@ fn crashed_images_are_recovered_and_repaired() {
     }
 }
 
+/// The log is found by a descriptor from a copy, and its changes are newer than all copies.
+#[test]
+fn a_log_is_replayed_although_descriptors_are_lost() {
+    let seed = Seed::make(FeatureSet::named("1k"), true);
+    let geometry = seed.atlas.geo;
+    assert!(geometry.groups_count > 1, "there are no copies");
+    let size = geometry.block_size as usize;
+    let descriptors = geometry.base_meta(GroupNr(0)).descriptors;
+    let (start, end) = (descriptors.start as usize * size, descriptors.end as usize * size);
+    for lost in [0..end, start..end] {
+        let mut bytes = seed.bytes.clone();
+        bytes[lost].fill(0xa5);
+        let repaired = match repair(&bytes, RepairLevel::Safe) {
+            Repaired::Done(bytes) => bytes,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(objection(&repaired), None);
+        let expected = contents(&seed.bytes);
+        assert!(contents(&repaired) == expected, "content changed");
+        // Copies are written in place: another repair goes on after a power cut.
+        let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&bytes)));
+        let plan = Repair::new(recorder.clone()).plan(&mut |_| ()).expect("a plan");
+        plan.apply().expect("a device in memory");
+        each_cut(&bytes, &recorder.log(), &mut |cut, state| {
+            let whole = match repair(&state, RepairLevel::Safe) {
+                Repaired::Done(bytes) => bytes,
+                Repaired::Clean => state,
+                Repaired::Refused(why) => panic!("cut {cut}: {why}"),
+            };
+            assert!(contents(&whole) == expected, "cut {cut}: content changed");
+        });
+    }
+}
+
 /// Repairs mutants, and counts the results.
 fn repair_mutants(seeds: &[Seed], numbers: Range<u64>) {
     let (mut done, mut clean, mut refused, mut wrong) = (0, 0, 0, Vec::new());

@@ -5,7 +5,7 @@ use crate::program::{done, extant, refused};
 use crate::recovery::crashed;
 use extant_testkit::tool::Printed;
 use extant_testkit::tree::{Plan, Shape};
-use extant_testkit::{FeatureSet, Image, Scratch, debugfs, dumpe2fs};
+use extant_testkit::{FeatureSet, Image, Scratch, debugfs, dumpe2fs, e2fsck};
 use std::fs::{self, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -59,6 +59,12 @@ fn copies_replace_the_superblock_and_descriptors() {
         file.write_all_at(&intact, 0).unwrap();
         overwrite(&image, first * size..(last + 1) * size);
         assert_eq!(damaged_digest(&image, "group descriptors are"), expected, "{options:?}");
+        overwrite(&image, 0..(last + 1) * size);
+        let printed = extant(&args!["repair", image.path()]);
+        assert_eq!(printed.code, 1, "{options:?}: {printed}");
+        assert!(printed.text().contains("superblock-invalid"), "{printed}");
+        e2fsck::check(image.path()).assert_clean();
+        assert_eq!(done(&args!["hash", image.path()]).text(), expected, "{options:?}");
     }
 }
 

@@ -1,0 +1,134 @@
+//! Copies of group descriptors, which replace damaged ones.
+//!
+//! Copies are old: their counts of free blocks and inodes are those of the last resize or check.
+//! Places do not change with time.
+
+use crate::finding::{Finding, FindingCode, FindingPlace};
+use crate::reader::Reader;
+use extant_format::{BlockNr, Geometry, GroupDesc, GroupFlags, GroupNr};
+use std::ops::Range;
+
+/// Maximum number of copies that are read of a block of descriptors.
+const MAX_COPIES: usize = 8;
+
+/// The copies of a block of descriptors.
+pub struct DescriptorCopies {
+    blocks: Vec<Vec<u8>>,
+}
+
+impl DescriptorCopies {
+    /// Reads the copies of a block of descriptors, those that can be read.
+    pub fn read(reader: &Reader<'_>, index: u32) -> DescriptorCopies {
+        let backups = reader.geometry.gdt_backups(index).take(MAX_COPIES);
+        DescriptorCopies { blocks: backups.filter_map(|BlockNr(nr)| reader.block(nr)).collect() }
+    }
+
+    /// Returns a usable copy of the descriptor of a group, without statements about blocks and
+    /// inodes that were never used: they may be in use since.
+    pub fn find(&self, geometry: &Geometry, group: GroupNr) -> Option<GroupDesc> {
+        let mut copy = self.blocks.iter().find_map(|block| usable(block, geometry, group))?;
+        forget_unused(&mut copy);
+        Some(copy)
+    }
+}
+
+/// Returns the groups whose descriptors are in a block of descriptors.
+pub fn groups_of(geometry: &Geometry, index: u32) -> impl Iterator<Item = GroupNr> + use<> {
+    let first = index.saturating_mul(geometry.descs_per_block());
+    let range: Range<u32> = first..first.saturating_add(geometry.descs_in_block(index));
+    range.map(GroupNr)
+}
+
+/// Returns the descriptor of a group in a block of descriptors, if it is usable: its checksum is
+/// right, and its places and counts are possible.
+pub fn usable(block: &[u8], geometry: &Geometry, group: GroupNr) -> Option<GroupDesc> {
+    let (_, offset) = geometry.desc_location(group);
+    let desc = GroupDesc::decode(block.get(offset..)?, geometry, group).ok()?;
+    let counts = desc.free_clusters <= geometry.clusters_in_group(group)
+        && desc.used_dirs <= geometry.inodes_per_group;
+    (counts && is_placed(&desc, geometry)).then_some(desc)
+}
+
+/// Returns whether bitmaps and inode table lie in the file system, behind the descriptors.
+pub fn is_placed(desc: &GroupDesc, geometry: &Geometry) -> bool {
+    let reserved = geometry.base_meta(GroupNr(0)).descriptors.end;
+    let table = u64::from(geometry.inode_table_blocks());
+    let parts = [(desc.block_bitmap, 1), (desc.inode_bitmap, 1), (desc.inode_table, table)];
+    parts
+        .into_iter()
+        .all(|(start, len)| geometry.data_range_valid(BlockNr(start), len) && start >= reserved)
+}
+
+/// Makes a descriptor say that all bitmaps were written and all inodes may be in use.
+pub fn forget_unused(desc: &mut GroupDesc) {
+    desc.flags.remove(GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT);
+    desc.itable_unused = 0;
+}
+
+/// A block of descriptors in which copies replace impossible places.
+pub struct RestoredBlock {
+    pub nr: u64,
+    pub bytes: Vec<u8>,
+    groups: Vec<GroupNr>,
+}
+
+impl RestoredBlock {
+    /// Returns the damage that the copies have removed.
+    pub fn findings(&self) -> impl Iterator<Item = Finding> + use<'_> {
+        let code = FindingCode::DescriptorField;
+        self.groups.iter().map(move |group| Finding::new(code, FindingPlace::group(*group)))
+    }
+}
+
+/// Returns the blocks of descriptors with impossible places for which copies have others.
+pub fn restorable(reader: &Reader<'_>) -> Vec<RestoredBlock> {
+    let last = (reader.group_count() as u32).checked_sub(1).map(GroupNr);
+    let blocks = last.map_or(0, |last| reader.geometry.desc_location(last).0.saturating_add(1));
+    (0..blocks).filter_map(|index| restore_block(reader, index)).collect()
+}
+
+fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
+    let geometry = &reader.geometry;
+    let BlockNr(nr) = geometry.gdt_block(index);
+    let mut bytes = reader.block(nr)?;
+    let mut groups: Vec<GroupNr> =
+        groups_of(geometry, index).filter(|group| reader.begins_on_device(*group)).collect();
+    groups.retain(|group| {
+        let (_, offset) = geometry.desc_location(*group);
+        let raw = bytes.get(offset..).unwrap_or(&[]);
+        !is_placed(&GroupDesc::decode_unverified(raw, geometry), geometry)
+    });
+    if groups.is_empty() {
+        return None;
+    }
+    let copies = DescriptorCopies::read(reader, index);
+    groups.retain(|group| {
+        let copy = copies.find(geometry, *group);
+        let (_, offset) = geometry.desc_location(*group);
+        let (Some(copy), Some(raw)) = (copy, bytes.get_mut(offset..)) else { return false };
+        restored(raw, geometry, *group, copy).encode(raw, geometry, *group);
+        true
+    });
+    (!groups.is_empty()).then_some(RestoredBlock { nr, bytes, groups })
+}
+
+/// Returns a descriptor without its impossible places. A wrong checksum makes it noise as a whole.
+/// Otherwise a place that is possible stays: copies are not renewed when a repair moves a bitmap.
+fn restored(raw: &[u8], geometry: &Geometry, group: GroupNr, copy: GroupDesc) -> GroupDesc {
+    if GroupDesc::verify_checksum(raw, geometry, group).is_err() {
+        return copy;
+    }
+    let mut desc = GroupDesc::decode_unverified(raw, geometry);
+    let is_possible = |desc: GroupDesc| is_placed(&desc, geometry);
+    if !is_possible(GroupDesc { block_bitmap: desc.block_bitmap, ..copy }) {
+        desc.block_bitmap = copy.block_bitmap;
+    }
+    if !is_possible(GroupDesc { inode_bitmap: desc.inode_bitmap, ..copy }) {
+        desc.inode_bitmap = copy.inode_bitmap;
+    }
+    if !is_possible(GroupDesc { inode_table: desc.inode_table, ..copy }) {
+        desc.inode_table = copy.inode_table;
+    }
+    forget_unused(&mut desc);
+    desc
+}
