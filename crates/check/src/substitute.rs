@@ -10,7 +10,7 @@ use crate::descriptors::{DescriptorCopies, groups_of, restorable, usable};
 use crate::finding::Finding;
 use crate::passes::superblocks::Primary;
 use crate::reader::Reader;
-use crate::repair::{RepairError, choose_superblock, replaced};
+use crate::repair::{RepairError, choose_superblock, copy_in_block, replaced};
 use crate::view::Source;
 use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::superblock::SUPERBLOCK_OFFSET;
@@ -51,7 +51,31 @@ impl Substitutes {
         device: &Arc<dyn BlockDevice>,
         journal: Option<&Arc<dyn BlockDevice>>,
     ) -> Result<Substitutes, RepairError> {
-        let (mut superblock, is_copy) = choose_superblock(&**device)?;
+        let (superblock, is_copy) = choose_superblock(&**device)?;
+        Substitutes::with(superblock, is_copy, device, journal)
+    }
+
+    /// Takes the superblock from its copy in a block of the file system, whatever the primary one
+    /// says. `journal` is the external journal, if there is one.
+    ///
+    /// # Errors
+    /// [`RepairError::NoSuperblock`] if the block has no valid copy, a corruption for a descriptor
+    /// without a usable copy, and those of the device.
+    pub fn at(
+        block: u64,
+        device: &Arc<dyn BlockDevice>,
+        journal: Option<&Arc<dyn BlockDevice>>,
+    ) -> Result<Substitutes, RepairError> {
+        let copy = copy_in_block(&**device, block).ok_or(RepairError::NoSuperblock)?;
+        Substitutes::with(copy, true, device, journal)
+    }
+
+    fn with(
+        mut superblock: Superblock,
+        is_copy: bool,
+        device: &Arc<dyn BlockDevice>,
+        journal: Option<&Arc<dyn BlockDevice>>,
+    ) -> Result<Substitutes, RepairError> {
         let geometry = Geometry::new(&superblock)?;
         let len = geometry.blocks_count.saturating_mul(geometry.block_size.into());
         let missing = len.saturating_sub(device.len());
@@ -107,6 +131,11 @@ impl Substitutes {
     /// Returns the device to read from. It is as long as the damaged one, which may be too short.
     pub fn device(&self) -> Arc<dyn BlockDevice> {
         self.device.clone()
+    }
+
+    /// Returns whether the device ends before the file system does.
+    pub fn is_short(&self) -> bool {
+        self.missing > 0
     }
 
     /// Returns whether nothing was replaced and nothing is missing.

@@ -7,9 +7,10 @@ use crate::holders;
 use crate::interrupt::Interrupt;
 use crate::json;
 use crate::recovery::{self, replayed};
+use crate::substitutes::{self, Damaged, is_damage};
 use crate::text::shown;
 use extant_check::Substitutes;
-use extant_engine::device::{DeviceError, Signature, SignatureKind, first_partition, image_spec};
+use extant_engine::device::{ImageSpec, Signature, SignatureKind, first_partition, image_spec};
 use extant_engine::format::MAGIC_FIELD;
 use extant_engine::{Errno, Error, Follow, Fs, Node, OpenOptions};
 use serde_json::{Map, Value};
@@ -82,6 +83,12 @@ pub struct ReadArgs {
     /// Read the image as it is, without the changes in its journal
     #[arg(long, visible_alias = "norecovery")]
     noload: bool,
+    /// Take copies in place of a damaged superblock and damaged descriptors, or fail
+    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
+    damaged: Damaged,
+    /// Take the superblock from the copy in this block of the file system (`mke2fs -n` lists them)
+    #[arg(long, value_name = "BLOCK", conflicts_with = "damaged")]
+    superblock: Option<u64>,
 }
 
 impl Deref for ReadArgs {
@@ -98,9 +105,14 @@ impl ReadArgs {
         let options =
             OpenOptions::new().read_only(true).skip_damaged_log(true).no_recovery(self.noload);
         let options = self.options(&options);
-        let fs = match Fs::open_image(&image_spec(&self.image.image), &options) {
-            Err(error) if is_damage(&error) => self.read_damaged(&error, &options, context)?,
-            opened => opened.map_err(|error| self.refused(&error))?,
+        let fs = match self.superblock {
+            Some(block) => self.read_at(block, &options, context)?,
+            None => match Fs::open_image(&image_spec(&self.image.image), &options) {
+                Err(error) if self.damaged == Damaged::Copies && is_damage(&error) => {
+                    self.read_damaged(&error, &options, context)?
+                }
+                opened => opened.map_err(|error| self.refused(&error))?,
+            },
         };
         let (name, recovery) = (self.name(), fs.recovery());
         if let Some(replayed) = replayed(recovery) {
@@ -117,40 +129,47 @@ impl ReadArgs {
 
     /// Opens an image for reading with copies in place of its damaged superblock or descriptors.
     fn read_damaged(&self, error: &Error, options: &OpenOptions, context: &Context) -> Result<Fs> {
-        let open = |path: &Path| options.device_of(&image_spec(path)).ok();
-        let journal = self.journal.as_deref().and_then(open);
-        let device = open(&self.image.image);
-        let found = device.and_then(|device| Substitutes::of(&device, journal.as_ref()).ok());
-        let found = found.filter(|found| !found.is_empty());
-        let opened = found.and_then(|found| {
-            let options = options.clone().allow_short(true);
-            let fs = Fs::open_device(found.device(), &options).ok()?;
-            Some((fs, found))
-        });
+        let (image, journal) = self.specs();
+        let opened = substitutes::open(&image, journal.as_ref(), options);
         let (fs, found) = opened.ok_or_else(|| self.refused(error))?;
-        let name = self.name();
-        context.note_damage(format_args!(
-            "{name} is damaged ({}): {found}; names and content may be missing, and `extant repair \
-             {name}` repairs it",
-            without_name(error, &name),
-        ));
+        context.note_damage(substituted(&self.name(), &found, Some(error)));
+        Ok(fs)
+    }
+
+    /// Opens an image for reading by the copy of the superblock in a block of the file system.
+    fn read_at(&self, block: u64, options: &OpenOptions, context: &Context) -> Result<Fs> {
+        let (image, journal) = self.specs();
+        let opened = substitutes::open_at(block, &image, journal.as_ref(), options);
+        let (fs, found) = opened.map_err(|error| self.refused(&error))?;
+        context.note_damage(substituted(&self.name(), &found, None));
         Ok(fs)
     }
 }
 
-/// Returns whether a reader fails for damage of the image, and not for its kind or its use.
-fn is_damage(error: &Error) -> bool {
-    match error {
-        Error::Corrupt(_) => true,
-        Error::Io(error) => error.get_ref().is_some_and(|inner| inner.is::<DeviceError>()),
-        _ => false,
+/// Says how an image is read.
+pub fn substituted(name: &str, found: &Substitutes, error: Option<&Error>) -> String {
+    let why =
+        error.map_or(String::new(), |error| format!(" is damaged ({})", without_name(error, name)));
+    let remedy = remedy(name, found);
+    format!("{name}{why}: {found}; names and content may be missing, and {remedy}")
+}
+
+/// Returns the remedy of the damage.
+fn remedy(name: &str, found: &Substitutes) -> String {
+    if found.is_short() {
+        "only another copy of the image has its end".into()
+    } else {
+        format!("`extant repair {name}` repairs it")
     }
 }
 
 /// Returns the text of an error without the name of the image before it.
 fn without_name(error: &Error, name: &str) -> String {
     let text = error.to_string();
-    text.strip_prefix(&format!("{name}: ")).map_or(text.clone(), str::to_owned)
+    match text.strip_prefix(&format!("{name}: ")) {
+        Some(rest) => rest.to_owned(),
+        None => text,
+    }
 }
 
 /// Two images that a command compares.
@@ -177,6 +196,9 @@ pub struct PairArgs {
     /// Read the images as they are, without the changes in their journals
     #[arg(long, visible_alias = "norecovery")]
     noload: bool,
+    /// Take copies in place of damaged superblocks and damaged descriptors, or fail
+    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
+    damaged: Damaged,
 }
 
 impl PairArgs {
@@ -185,7 +207,7 @@ impl PairArgs {
         [(&self.a, &self.journal_a), (&self.b, &self.journal_b)].map(|(image, journal)| {
             let (image, journal) = (image.clone(), journal.clone());
             let image = ImageArgs { image, wait: self.wait, journal, memory: self.memory };
-            ReadArgs { image, noload: self.noload }
+            ReadArgs { image, noload: self.noload, damaged: self.damaged, superblock: None }
         })
     }
 }
@@ -319,6 +341,11 @@ impl ImageArgs {
         }
     }
 
+    /// Returns the places of the image and of its external journal.
+    fn specs(&self) -> (ImageSpec, Option<ImageSpec>) {
+        (image_spec(&self.image), self.journal.as_deref().map(image_spec))
+    }
+
     /// Returns options with those of the arguments.
     fn options(&self, options: &OpenOptions) -> OpenOptions {
         self.with_memory(self.with_journal(options.clone().wait(self.wait)))
@@ -351,6 +378,15 @@ impl ImageArgs {
     pub fn refused(&self, error: &Error) -> Failure {
         let name = self.name();
         let text = without_name(error, &name);
+        let (image, journal) = self.specs();
+        let look = || substitutes::look(&image, journal.as_ref(), &OpenOptions::new());
+        if let Some(found) = is_damage(error).then(look).flatten() {
+            let message = format!(
+                "{name} is damaged: {text}; {}, and `ls`, `get` and other readers read the rest",
+                remedy(&name, &found)
+            );
+            return Failure::of(error, self.image.as_os_str().as_bytes(), message);
+        }
         let message = match error {
             Error::Io(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
                 let path = image_spec(&self.image).path;

@@ -23,6 +23,7 @@ mod mounting;
 mod ordered;
 mod pages;
 mod recovery;
+mod substitutes;
 mod tell;
 mod text;
 mod walk;

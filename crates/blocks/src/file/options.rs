@@ -326,7 +326,7 @@ fn kind_of(path: &Path, metadata: &Metadata) -> io::Result<Kind> {
     } else if file_type.is_block_device() {
         Ok(Kind::Disk)
     } else {
-        let message = format!("{} is neither a file nor a block device", path.display());
+        let message = format!("{}: neither a file nor a block device", path.display());
         Err(io::Error::new(io::ErrorKind::InvalidInput, message))
     }
 }

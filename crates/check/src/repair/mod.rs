@@ -39,6 +39,7 @@ pub use apply::RepairPlan;
 pub use error::RepairError;
 pub use extant_journal::offline::OfflineError;
 pub(crate) use open::{choose_superblock, replaced};
+pub(crate) use superblock::copy_in_block;
 pub use undo::restore;
 
 use crate::finding::{Finding, Findings};

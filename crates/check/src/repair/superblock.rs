@@ -87,6 +87,14 @@ fn read_copy(device: &dyn BlockDevice, offset: u64) -> Option<Superblock> {
     copy_at(&bytes, offset)
 }
 
+/// Returns the copy of the superblock in a block of its file system, of any size of blocks.
+pub fn copy_in_block(device: &dyn BlockDevice, block: u64) -> Option<Superblock> {
+    (0..=6).find_map(|log| {
+        let offset = block.checked_mul(1024 << log)?;
+        read_copy(device, offset).filter(|copy| copy.log_block_size() == log)
+    })
+}
+
 /// Returns the copy of the file system that was made last; the first one of several.
 fn newest(copies: impl Iterator<Item = Superblock>) -> Option<Superblock> {
     copies.reduce(|best, copy| if copy.mkfs_time() > best.mkfs_time() { copy } else { best })

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 /// Variables by which libraries that feign root let their programs know. They change the results of
@@ -141,16 +141,20 @@ impl Source {
     }
 }
 
-/// Returns whether a file is an image, and no archive with bytes of one.
+/// Returns whether a file or a disk is an image, and no archive with bytes of one.
 fn is_image(path: &Path) -> bool {
     let mut bytes = [0; MAGIC.end];
-    let read = path.is_file().then(|| File::open(path)?.read_exact_at(&mut bytes, 0));
+    let is_storage = path
+        .metadata()
+        .is_ok_and(|metadata| metadata.is_file() || metadata.file_type().is_block_device());
+    let read = is_storage.then(|| File::open(path)?.read_exact_at(&mut bytes, 0));
     matches!(read, Some(Ok(()))) && bytes[MAGIC] == [0x53, 0xef] && &bytes[TAR_MAGIC] != b"ustar"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use extant_testkit::kernel::Loop;
     use extant_testkit::{Image, Scratch};
 
     #[test]
@@ -159,6 +163,7 @@ mod tests {
         let (plain, oci) = (scratch.dir("plain"), scratch.dir("oci"));
         std::fs::write(oci.join("oci-layout"), "{}").unwrap();
         let image = Image::mke2fs(1 << 20, &["-t", "ext4", "-O", "^has_journal"]);
+        let disk = Loop::attach(image.path(), true);
         let join =
             |prefix: &str, path: &Path| [OsStr::new(prefix), path.as_os_str()].join(OsStr::new(""));
         for (argument, kind, path) in [
@@ -166,6 +171,7 @@ mod tests {
             (oci.clone().into_os_string(), Kind::Oci, &oci),
             (join("dir:", &oci), Kind::Directory, &oci),
             (image.path().into(), Kind::Image, image.path()),
+            (disk.device().into(), Kind::Image, disk.device()),
             ("a.tar".into(), Kind::Archive, Path::new("a.tar")),
             ("-".into(), Kind::Archive, Path::new("-")),
             ("tar:-".into(), Kind::Tar, Path::new("-")),

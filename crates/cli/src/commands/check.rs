@@ -141,6 +141,10 @@ fn tell(image: &ImageArgs, context: &Context, summary: CheckSummary) -> Result {
         context.note(format_args!("{name}: clean, {notes}"));
         return Ok(());
     }
-    context.note(format_args!("{name}: {damages} and {notes}; `extant repair` repairs them"));
+    let advice = match summary.fatal {
+        0 => "`extant repair` repairs them",
+        _ => "the rest cannot be checked",
+    };
+    context.note(format_args!("{name}: {damages} and {notes}; {advice}"));
     Err(Failure::told().with_exit_code(DAMAGED))
 }

@@ -5,10 +5,12 @@ use super::table::{self, HeldMount};
 use super::{Patience, Plan};
 use crate::failure::{At, Failure, Result};
 use crate::holders;
+use crate::image::substituted;
 use crate::interrupt::Interrupt;
 use crate::log::{Log, Sink};
 use crate::recovery;
-use crate::text::count;
+use crate::substitutes::{self, is_damage};
+use crate::text::{count, shown};
 use extant_engine::device::{image_spec, is_write_protected};
 use extant_engine::format::Superblock;
 use extant_engine::{Errno, Error, Fs, OpenOptions, Operations};
@@ -238,8 +240,30 @@ fn claim_and_open(plan: &Plan, options: &OpenOptions) -> Result<(Fs, Option<Clai
     } else {
         None
     };
-    let fs = Fs::open_image(&spec, &options.clone().claimed(claim.is_some()))?;
+    let options = options.clone().claimed(claim.is_some());
+    let fs = match Fs::open_image(&spec, &options) {
+        Err(error) if may_use_copies(plan, &options) && is_damage(&error) => {
+            by_copies(plan, error, &options)?
+        }
+        opened => opened?,
+    };
     Ok((fs, claim))
+}
+
+/// Returns whether a damaged superblock and damaged descriptors may be replaced in memory: the user
+/// has asked for a mount that reads. mount(8) expects the behavior of the kernel, which refuses.
+fn may_use_copies(plan: &Plan, options: &OpenOptions) -> bool {
+    options.is_read_only() && plan.patience != Patience::Helper
+}
+
+/// Opens a damaged image for reading by copies, if it has them.
+fn by_copies(plan: &Plan, error: Error, options: &OpenOptions) -> Result<Fs, Error> {
+    let journal = plan.options.journal.as_deref().map(image_spec);
+    let opened = substitutes::open(&image_spec(&plan.image), journal.as_ref(), options);
+    let Some((fs, found)) = opened else { return Err(error) };
+    let name = shown(plan.image.as_os_str().as_bytes());
+    tracing::warn!("{}", substituted(&name, &found, Some(&error)));
+    Ok(fs)
 }
 
 /// Refuses to mount(8) a write-protected disk whose log needs a replay, as the kernel does.

@@ -388,7 +388,15 @@ fn a_damaged_image_is_read() {
     image.replace(b"up-up-name", b"../../name");
     recipe.has("damaged.img", &image);
     recipe.home.leave_unjudged("work/damaged.img", "a name in it is damaged");
+    let lost = Image::mke2fs(40 << 20, &["-t", "ext4", "-b", "1024"]);
+    done(&args!["put", lost.path(), recipe.file("rootfs"), "/"]);
+    lost.leave_unjudged("its start is lost");
+    let start = fs::File::options().write(true).open(lost.path()).expect("an image");
+    start.write_all_at(&[0; 4096], 0).expect("its start");
+    recipe.has("lost.img", &lost);
     let printed = recipe.run();
+    assert_eq!(fs::read(recipe.file("rescued/etc/hostname")).expect("a file"), b"host\n");
+    assert!(printed.text().contains("superblock-replaced"), "{printed}");
     for text in ["the list is incomplete", "some files are missing"] {
         assert!(printed.text().contains(text), "`{text}`: {printed}");
     }

@@ -69,6 +69,29 @@ fn several_programs_write_at_once() {
     }
 }
 
+/// A mount for reading only goes on by copies, as other readers do.
+#[test]
+fn a_damaged_image_is_mounted_for_reading_only() {
+    let image = FeatureSet::named("1k").make_sized(40 << 20);
+    let scratch = Scratch::new();
+    let (top, dir) = (scratch.dir("top"), scratch.dir("mnt"));
+    std::fs::write(top.join("text"), "text").unwrap();
+    done(&args!["put", image.path(), &top, "/"]);
+    image.leave_unjudged("its superblock is lost");
+    let file = std::fs::OpenOptions::new().write(true).open(image.path()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xa5; 1024], 1024).unwrap();
+    drop(file);
+    let bytes = image.bytes();
+    refused(&args!["mount", image.path(), &dir], 1, "`extant repair ");
+    let _mounted = Mounted(&dir);
+    let printed = done(&args!["mount", image.path(), &dir, "-o", "ro"]);
+    assert!(printed.errors().contains("the superblock is replaced by a copy"), "{printed}");
+    assert_eq!(std::fs::read(dir.join("text")).unwrap(), b"text");
+    assert!(std::fs::write(dir.join("new"), "").is_err());
+    run("umount", &[&dir]).must_succeed();
+    assert!(image.bytes() == bytes, "the image has changed");
+}
+
 #[test]
 fn an_image_in_use_is_refused() {
     let image = FeatureSet::named("default").make_sized(16 << 20);

@@ -26,6 +26,7 @@ fn damaged_digest(image: &Image, words: &str) -> String {
     assert_eq!(printed.code, 3, "{printed}");
     assert!(printed.errors().contains(words), "no `{words}` in {printed}");
     assert!(printed.errors().contains("`extant repair "), "{printed}");
+    refused(&args!["hash", "--damaged", "refuse", image.path()], 1, "`extant repair ");
     assert_eq!(fs::metadata(image.path()).unwrap().modified().unwrap(), changed);
     printed.text()
 }
@@ -54,7 +55,7 @@ fn copies_replace_the_superblock_and_descriptors() {
         assert_eq!(damaged_digest(&image, "the superblock is replaced"), expected, "{options:?}");
         overwrite(&image, 0..(last + 1) * size);
         assert_eq!(damaged_digest(&image, "group descriptors are"), expected, "{options:?}");
-        refused(&args!["mkdir", image.path(), "/new"], 1, "");
+        refused(&args!["mkdir", image.path(), "/new"], 1, "`extant repair ");
         let file = OpenOptions::new().write(true).open(image.path()).unwrap();
         file.write_all_at(&intact, 0).unwrap();
         overwrite(&image, first * size..(last + 1) * size);
@@ -62,10 +63,30 @@ fn copies_replace_the_superblock_and_descriptors() {
         overwrite(&image, 0..(last + 1) * size);
         let printed = extant(&args!["repair", image.path()]);
         assert_eq!(printed.code, 1, "{options:?}: {printed}");
-        assert!(printed.text().contains("superblock-invalid"), "{printed}");
+        assert!(printed.text().contains("superblock-replaced"), "{printed}");
         e2fsck::check(image.path()).assert_clean();
         assert_eq!(done(&args!["hash", image.path()]).text(), expected, "{options:?}");
     }
+}
+
+/// The primary superblock is valid, but that of another file system.
+#[test]
+fn the_copy_to_read_by_may_be_named() {
+    let scratch = Scratch::new();
+    let top = scratch.dir("top");
+    fs::write(top.join("text"), "text").unwrap();
+    let image = Image::mke2fs(40 << 20, &["-t", "ext4", "-b", "1024"]);
+    done(&args!["put", image.path(), &top, "/"]);
+    let expected = done(&args!["hash", image.path()]).text();
+    let other = Image::mke2fs(40 << 20, &["-t", "ext4", "-b", "4096"]);
+    image.leave_unjudged("it has the superblock of another one");
+    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.write_all_at(&other.bytes()[1024..2048], 1024).unwrap();
+    let printed = extant(&args!["hash", "--superblock", "8193", image.path()]);
+    assert_eq!((printed.code, printed.text()), (3, expected), "{printed}");
+    refused(&args!["ls", "--superblock", "8194", image.path(), "/"], 1, "block 8194 has no copy");
+    let usage = args!["ls", "--superblock", "8193", "--damaged", "refuse", image.path(), "/"];
+    refused(&usage, 2, "cannot be used with");
 }
 
 #[test]
@@ -92,6 +113,8 @@ fn a_shortened_image_shows_what_is_left() {
     let printed = extant(&args!["cat", image.path(), "/text"]);
     assert_eq!((printed.code, printed.text().as_str()), (3, "text"), "{printed}");
     assert!(printed.errors().contains("the last 35651584 bytes are missing"), "{printed}");
+    assert!(printed.errors().contains("only another copy of the image has its end"), "{printed}");
+    refused(&args!["rm", image.path(), "/text"], 1, "only another copy of the image has its end");
     let printed = extant(&args!["ls", image.path(), "/"]);
     assert_eq!(printed.code, 3, "{printed}");
     assert!(printed.text().contains("large"), "{printed}");
