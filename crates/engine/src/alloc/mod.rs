@@ -59,7 +59,6 @@ use free_space::FreeSpace;
 use inodes::Inodes;
 use prealloc::PreallocRegistry;
 use replay_frees::ReplayFrees;
-use std::ops::Range;
 use std::sync::Arc;
 use tables::Tables;
 
@@ -149,20 +148,11 @@ impl Alloc {
             // Preallocations near the goal are returned first: they suffice for most requests, and
             // files elsewhere keep theirs.
             Err(e) if e.is(Errno::NoSpc) => {
-                self.preallocs.shed_within(&self.near(want.goal));
+                self.preallocs.shed_near(want.goal);
                 self.unless_preallocated(|| FreeSpace::claim(&self.space, want))
             }
             done => done,
         }
-    }
-
-    /// The blocks of a goal's flexible group.
-    fn near(&self, goal: BlockNr) -> Range<u64> {
-        let geo = &self.vol.geo;
-        let Some(group) = geo.group_of_block(goal) else { return 0..0 };
-        let groups = self.space.shape.groups_of(self.space.shape.tree_of(group));
-        let first = geo.first_block_of_group(GroupNr(groups.start)).0;
-        first..geo.blocks_count.min(geo.first_block_of_group(GroupNr(groups.end)).0)
     }
 
     /// Runs `f`. If it lacks space, returns preallocations, waits for other threads that do, and

@@ -64,7 +64,7 @@ impl Design for AsTree {
 
     fn insert(&mut self, piece: Piece) {
         self.locks += 1;
-        assert!(self.tree.insert(piece), "preallocations overlap");
+        assert!(self.tree.insert(piece, 0), "preallocations overlap");
     }
 
     fn len(&self) -> usize {

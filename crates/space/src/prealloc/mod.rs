@@ -6,7 +6,8 @@
 //! contiguous blocks. A later write of block 6 is served from it.
 //!
 //! - [`Ask::window`] computes the range of a file that a request should be given space for.
-//! - [`Tree`] keeps the preallocations of one file by their first logical unit.
+//! - [`Tree`] keeps the preallocations of one file by their first logical unit, and lists them by
+//!   the group of the device that their space is in.
 //! - [`place`] positions a run that is shorter than its window within the window.
 //! - [`Locality`] keeps runs that many small files share.
 //!
@@ -14,6 +15,7 @@
 //! start of the device. This module neither allocates nor frees: the owner of a structure adds runs
 //! to it, and owns the runs that it returns.
 
+mod groups;
 mod locality;
 mod tree;
 mod used;

@@ -125,7 +125,7 @@ fn the_goals_end_is_tried_first() {
 #[test]
 fn taken_units_keep_their_offset() {
     let mut tree = Tree::default();
-    assert!(tree.insert(piece(100, 5000, 50)));
+    assert!(tree.insert(piece(100, 5000, 50), 0));
     assert_eq!(take(&mut tree, 99, 5), Found::Nothing);
     assert_eq!(take(&mut tree, 120, 5), taken(120, 5020, 5, 100));
     assert_eq!(take(&mut tree, 100, 100), taken(100, 5000, 20, 100));
@@ -146,7 +146,7 @@ fn taken_units_keep_their_offset() {
 #[test]
 fn nothing_above_the_limit_is_taken() {
     let mut tree = Tree::default();
-    tree.insert(piece(0, (1 << 32) - 10, 20));
+    tree.insert(piece(0, (1 << 32) - 10, 20), 0);
     assert_eq!(tree.take(4, 20, 1 << 32, &mut 0), taken(4, (1 << 32) - 6, 6, 0));
     assert_eq!(tree.take(10, 1, 1 << 32, &mut 0), Found::Nothing);
     assert_eq!(tree.take(10, 1, NO_LIMIT, &mut 0), taken(10, 1 << 32, 1, 0));
@@ -155,8 +155,8 @@ fn nothing_above_the_limit_is_taken() {
 #[test]
 fn only_unused_parts_are_returned() {
     let mut tree = Tree::default();
-    tree.insert(piece(0, 100, 10));
-    tree.insert(piece(20, 300, 10));
+    tree.insert(piece(0, 100, 10), 0);
+    tree.insert(piece(20, 300, 10), 0);
     take(&mut tree, 3, 2);
     let given = discard_all(&mut tree);
     assert_eq!(given, [piece(0, 100, 3), piece(5, 105, 5), piece(20, 300, 10)]);
@@ -172,9 +172,9 @@ fn only_unused_parts_are_returned() {
 #[test]
 fn a_new_one_may_start_where_a_deleted_one_did() {
     let mut tree = Tree::default();
-    tree.insert(piece(10, 100, 10));
+    tree.insert(piece(10, 100, 10), 0);
     discard_all(&mut tree);
-    assert!(tree.insert(piece(10, 500, 5)));
+    assert!(tree.insert(piece(10, 500, 5), 0));
     assert_eq!(take(&mut tree, 12, 9), taken(12, 502, 3, 10));
     assert!(tree.is_sound());
     tree.sweep();
@@ -208,20 +208,20 @@ fn deleted_ones_hide_no_live_one() {
     let nodes =
         [(piece(0, 1000, 100), true), (piece(0, 5000, 40), false), (piece(60, 9000, 10), true)];
     let mut tree = Tree::default();
-    tree.insert(nodes[0].0);
+    tree.insert(nodes[0].0, 0);
     discard_all(&mut tree);
-    tree.insert(piece(60, 9000, 10));
+    tree.insert(piece(60, 9000, 10), 0);
     discard_all(&mut tree);
-    tree.insert(nodes[1].0);
+    tree.insert(nodes[1].0, 0);
     assert_eq!(naive_descent(&nodes, 30), None, "the naive search fails");
     assert_eq!(take(&mut tree, 30, 5), taken(30, 5030, 5, 0));
     // Here the left neighbor itself is deleted, and the live one is farther left.
     let mut tree = Tree::default();
     for start in [20, 30, 40] {
-        tree.insert(piece(start, 100 * u64::from(start), 10));
+        tree.insert(piece(start, 100 * u64::from(start), 10), 0);
     }
     discard_all(&mut tree);
-    assert!(tree.insert(piece(10, 7000, 40)), "deleted ones do not collide");
+    assert!(tree.insert(piece(10, 7000, 40), 0), "deleted ones do not collide");
     let nodes =
         [(piece(30, 3000, 10), true), (piece(20, 2000, 10), true), (piece(10, 7000, 40), false)];
     assert_eq!(naive_descent(&nodes, 35), None);
@@ -230,6 +230,85 @@ fn deleted_ones_hide_no_live_one() {
     assert_eq!(visits, 3);
     assert_eq!(tree.trim(5, 0..100, &mut visits), 0..10);
     assert!(tree.is_sound());
+}
+
+/// The regression test for discards of a group that looked at all preallocations.
+#[test]
+fn a_discard_of_a_group_looks_at_no_other_group() {
+    let mut tree = Tree::default();
+    for i in 0..1000u32 {
+        assert!(tree.insert(piece(i * 10, 1000 + u64::from(i) * 10, 5), i % 100));
+        *tree.slot_mut(i % 100).unwrap() = Some(i % 100 + 7);
+    }
+    // One is in use, one was used up.
+    assert_eq!(take(&mut tree, 420, 2), taken(420, 1420, 2, 420));
+    assert_eq!(take(&mut tree, 1420, 5), taken(1420, 2420, 5, 1420));
+    tree.finish(1420);
+    let (mut given, mut visits) = (Vec::new(), 0);
+    tree.discard_group(42, |part| given.push(part), &mut visits);
+    assert!(visits <= 10, "{visits} visits");
+    assert_eq!(given.len(), 9);
+    assert_eq!(given[0], piece(422, 1422, 3));
+    assert_eq!((tree.len(), tree.take_left()), (991, None));
+    assert!(tree.is_sound());
+    tree.finish(420);
+    assert_eq!((tree.len(), tree.take_left()), (990, None));
+    assert_eq!(tree.slot_mut(42), Some(&mut Some(49)), "it is the last one without any");
+    assert!(tree.is_sound());
+    tree.discard_group(42, |_| panic!("nothing is left"), &mut visits);
+    assert_eq!((tree.take_left(), tree.slot_mut(42)), (Some((42, 49)), None));
+    assert!(visits <= 10, "{visits} visits");
+    discard_all(&mut tree);
+    tree.sweep();
+    assert_eq!(std::iter::from_fn(|| tree.take_left()).count(), 99);
+    assert_eq!(tree.slots().count(), 0);
+    assert!(tree.is_sound() && tree.is_empty() && tree.bytes() == 0);
+}
+
+/// A file that is written on does not leave its group's list and enter it again each time.
+#[test]
+fn the_last_group_without_preallocations_keeps_its_number() {
+    let mut tree = Tree::default();
+    for (i, group) in [5u32, 5, 9, 9, 5].into_iter().enumerate() {
+        let start = i as u32 * 10;
+        assert!(tree.insert(piece(start, u64::from(start), 5), group));
+        let slot = tree.slot_mut(group).unwrap();
+        let known = [false, true, false, true, false][i];
+        assert_eq!(slot.is_some(), known, "{i}");
+        *slot = Some(group);
+        assert!(matches!(take(&mut tree, start, 5), Found::Taken { .. }));
+        tree.finish(start);
+        // Of two groups without preallocations, the earlier one goes.
+        let left = [None, None, Some((5, 5)), None, Some((9, 9))][i];
+        assert_eq!(tree.take_left(), left, "{i}");
+        assert!(tree.is_sound());
+    }
+}
+
+/// A list of a group stays short however many preallocations came and went.
+#[test]
+fn ended_preallocations_leave_the_list_of_their_group() {
+    let mut tree = Tree::default();
+    assert!(tree.insert(piece(0, 0, 1), 3));
+    for i in 0..1000u32 {
+        // The same place of the file again and again, in one group and another.
+        let key = 10 + i % 3 * 10;
+        assert!(tree.insert(piece(key, u64::from(i) * 100, 2), i % 2 * 3));
+        assert!(matches!(take(&mut tree, key, 2), Found::Taken { .. }));
+        tree.finish(key);
+        assert!(tree.is_sound());
+    }
+    let mut visits = 0;
+    tree.discard_group(3, |part| assert_eq!(part, piece(0, 0, 1)), &mut visits);
+    assert!(visits <= 10, "{visits} visits");
+    assert!(tree.is_empty() && tree.is_sound());
+}
+
+/// Units of a group of the model.
+const GROUP: u64 = 200;
+
+fn group(piece: &Piece) -> u32 {
+    (piece.physical / GROUP) as u32
 }
 
 /// A plain model beside the tree: the physical unit for each logical unit, and the owner of each
@@ -279,7 +358,12 @@ impl Model {
         let start = place(found, &window, &(logical.into()..u64::from(logical) + u64::from(len)));
         let new = piece(start as u32, self.next, found);
         self.next += u64::from(found) + 1;
-        assert!(self.tree.insert(new));
+        // No run spans two groups.
+        let behind = self.next + 17;
+        if behind / GROUP > self.next / GROUP {
+            self.next = behind / GROUP * GROUP;
+        }
+        assert!(self.tree.insert(new, group(&new)));
         self.unused.extend((0..found).map(|i| (new.logical + i, new.physical + u64::from(i))));
     }
 
@@ -296,6 +380,18 @@ impl Model {
                 }
             },
         );
+    }
+
+    fn discard_group(&mut self, chosen: u32) {
+        let given = &mut self.unused;
+        let give = |part: Piece| {
+            assert_eq!(group(&part), chosen);
+            for i in 0..part.len {
+                assert_eq!(given.remove(&(part.logical + i)), Some(part.physical + u64::from(i)));
+            }
+        };
+        self.tree.discard_group(chosen, give, &mut 0);
+        assert!(given.values().all(|physical| (physical / GROUP) as u32 != chosen));
     }
 
     fn check(&self) {
@@ -315,6 +411,7 @@ proptest! {
             match step {
                 0 => model.discard(logical),
                 1 => model.tree.sweep(),
+                2 if len > 30 => model.discard_group(logical % 12),
                 2..=4 if !model.uses.is_empty() => {
                     let (of, _) = model.uses.swap_remove(logical as usize % model.uses.len());
                     model.tree.finish(of);
@@ -361,7 +458,7 @@ fn threads_get_no_unit_twice() {
                                 guard.trim(logical, ask(logical, 3, 0, 4096).window(), &mut 0);
                             let len = (window.end - window.start) as u32;
                             let mut next = next.lock();
-                            assert!(guard.insert(piece(window.start as u32, *next, len)));
+                            assert!(guard.insert(piece(window.start as u32, *next, len), 0));
                             *next += u64::from(len);
                             drop(next);
                             drop(guard);

@@ -9,11 +9,13 @@
 //! - The start, position and length of a preallocation never change, and a deleted one never
 //!   becomes live again. A deleted one has returned its unused part and is erased later; every
 //!   search skips it.
+//! - The lists of [`Groups`] have the keys of exactly the preallocations that are not deleted.
 //! - A preallocation in use ([`Found::Taken`] without [`Tree::finish`]) is not deleted. So space
 //!   whose blocks are not mapped yet, but will be, is in no other window.
 //! - Taken units belong to the caller, whatever happens to the preallocation.
 
 use super::Piece;
+use super::groups::{Groups, Keys};
 use super::used::Used;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,8 +23,12 @@ use std::ops::Range;
 /// The key of a preallocation in use: its first logical unit.
 pub type Key = u32;
 
-/// Bytes of an entry of the tree without a bitmap: the entry and its share of half-full nodes.
-const ENTRY_BYTES: usize = 2 * size_of::<(Key, Pa)>();
+/// Bytes of an entry of the tree without a bitmap: the entry and its share of half-full nodes, and
+/// its key in the list of its group.
+const ENTRY_BYTES: usize = 2 * size_of::<(Key, Pa)>() + 2 * size_of::<Key>();
+
+/// The uses of a preallocation that is deleted.
+const DELETED: u32 = u32::MAX;
 
 /// Number of preallocations that a search examined.
 pub type Visits = u32;
@@ -33,9 +39,10 @@ struct Pa {
     len: u32,
     /// Unused units.
     free: u32,
-    /// Unfinished uses.
+    /// Unfinished uses, or [`DELETED`].
     refs: u32,
-    deleted: bool,
+    /// The group of its space.
+    group: u32,
     used: Used,
 }
 
@@ -46,6 +53,27 @@ impl Pa {
 
     fn bytes(&self) -> usize {
         ENTRY_BYTES + self.used.bytes()
+    }
+
+    fn is_live(&self) -> bool {
+        self.refs != DELETED
+    }
+
+    fn is_in(&self, group: u32) -> bool {
+        self.is_live() && self.group == group
+    }
+
+    fn whole(&self, logical: Key) -> Piece {
+        Piece { logical, physical: self.physical, len: self.len }
+    }
+
+    /// Gives up the unused units, which go to `give`. Returns the number of units and of bytes.
+    fn give_up(&mut self, logical: Key, give: &mut impl FnMut(Piece)) -> (u64, usize) {
+        unused(&self.whole(logical), &self.used, give);
+        let gone = (u64::from(self.free), self.used.bytes());
+        self.free = 0;
+        self.used = Used::Front(self.len);
+        gone
     }
 
     fn take(&mut self, range: Range<u32>) {
@@ -80,6 +108,7 @@ pub struct Tree {
     /// Unused units of all preallocations.
     free: u64,
     bytes: usize,
+    groups: Groups,
 }
 
 impl Tree {
@@ -106,14 +135,14 @@ impl Tree {
     /// Returns the last live preallocation that starts at or before `logical`.
     fn left(&self, logical: u32, visits: &mut Visits) -> Option<(Key, &Pa)> {
         let found =
-            self.pas.range(..=logical).rev().inspect(|_| *visits += 1).find(|(_, pa)| !pa.deleted);
+            self.pas.range(..=logical).rev().inspect(|_| *visits += 1).find(|(_, pa)| pa.is_live());
         found.map(|(key, pa)| (*key, pa))
     }
 
     /// Returns the start of the first live preallocation that starts behind `logical`.
     fn right(&self, logical: u32, visits: &mut Visits) -> Option<Key> {
         let behind = self.pas.range(logical.checked_add(1)?..);
-        behind.inspect(|_| *visits += 1).find(|(_, pa)| !pa.deleted).map(|(key, _)| *key)
+        behind.inspect(|_| *visits += 1).find(|(_, pa)| pa.is_live()).map(|(key, _)| *key)
     }
 
     /// Takes up to `len` units (not 0) for the file's units from `logical` on, if they lie below
@@ -154,20 +183,21 @@ impl Tree {
         if start > u64::from(logical) { start..start } else { start..end.max(start) }
     }
 
-    /// Adds a preallocation. Returns false, with nothing changed, if it is empty or overlaps
-    /// another one in the file.
-    pub fn insert(&mut self, piece: Piece) -> bool {
+    /// Adds a preallocation whose space is in `group`. Returns false, with nothing changed, if it is
+    /// empty or overlaps another one in the file.
+    pub fn insert(&mut self, piece: Piece, group: u32) -> bool {
         let mut visits = 0;
         let wanted = u64::from(piece.logical)..piece.end();
         if piece.len == 0 || self.trim(piece.logical, wanted.clone(), &mut visits) != wanted {
             return false;
         }
         let Piece { physical, len, .. } = piece;
-        let pa = Pa { physical, len, free: len, refs: 0, deleted: false, used: Used::Front(0) };
+        let pa = Pa { physical, len, free: len, refs: 0, group, used: Used::Front(0) };
         self.bytes += pa.bytes();
         self.free += u64::from(len);
         let old = self.pas.insert(piece.logical, pa);
         self.forget(old);
+        self.groups.add(group, piece.logical);
         true
     }
 
@@ -176,18 +206,21 @@ impl Tree {
         if let Some(pa) = old {
             self.bytes -= pa.bytes();
             self.free -= u64::from(pa.free);
-            self.dead -= usize::from(pa.deleted);
+            self.dead -= usize::from(!pa.is_live());
         }
     }
 
     /// Finishes a use: the taken piece is mapped, or was returned. Removes a preallocation without
     /// unused units and without other uses.
     pub fn finish(&mut self, of: Key) {
-        let Some(pa) = self.pas.get_mut(&of) else { return };
+        let Some(pa) = self.pas.get_mut(&of).filter(|pa| pa.is_live()) else { return };
         pa.refs = pa.refs.saturating_sub(1);
-        if pa.refs == 0 && pa.free == 0 && !pa.deleted {
+        if pa.refs == 0 && pa.free == 0 {
+            let group = pa.group;
             let old = self.pas.remove(&of);
             self.forget(old);
+            let pas = &self.pas;
+            self.groups.end(group, |key| pas.get(&key).is_some_and(|pa| pa.is_in(group)));
         }
     }
 
@@ -195,21 +228,62 @@ impl Tree {
     /// `give` in ascending order. Preallocations in use lose only their unused parts. Deleted ones
     /// stay until [`Tree::sweep`], and no search sees them.
     pub fn discard(&mut self, mut which: impl FnMut(&Piece) -> bool, mut give: impl FnMut(Piece)) {
-        for (&logical, pa) in self.pas.iter_mut().filter(|(_, pa)| !pa.deleted) {
-            let whole = Piece { logical, physical: pa.physical, len: pa.len };
-            if !which(&whole) {
+        for (&logical, pa) in self.pas.iter_mut().filter(|(_, pa)| pa.is_live()) {
+            if !which(&pa.whole(logical)) {
                 continue;
             }
-            self.free -= u64::from(pa.free);
-            unused(&whole, &pa.used, &mut give);
-            pa.free = 0;
-            self.bytes -= pa.used.bytes();
-            pa.used = Used::Front(pa.len);
+            let (free, bytes) = pa.give_up(logical, &mut give);
+            self.free -= free;
+            self.bytes -= bytes;
             if pa.refs == 0 {
-                pa.deleted = true;
+                pa.refs = DELETED;
                 self.dead += 1;
             }
         }
+        let pas = &self.pas;
+        self.groups.retain(|group, key| pas.get(&key).is_some_and(|pa| pa.is_in(group)));
+    }
+
+    /// Erases the preallocations whose space is in `group`, and passes their unused parts to
+    /// `give`. Preallocations in use lose only their unused parts. No preallocation elsewhere is
+    /// looked at.
+    pub fn discard_group(&mut self, group: u32, mut give: impl FnMut(Piece), visits: &mut Visits) {
+        let mut keys = self.groups.take(group);
+        keys.sort_unstable();
+        keys.dedup();
+        let mut kept = Keys::new();
+        for key in keys {
+            *visits += 1;
+            let found = self.pas.get_mut(&key).filter(|pa| pa.is_in(group));
+            let Some(pa) = found else { continue };
+            let (free, bytes) = pa.give_up(key, &mut give);
+            self.free -= free;
+            self.bytes -= bytes;
+            if pa.refs == 0 {
+                let old = self.pas.remove(&key);
+                self.forget(old);
+            } else {
+                kept.push(key);
+            }
+        }
+        self.groups.restore(group, kept);
+    }
+
+    /// Returns the owner's number for a group in which there are preallocations, or were last:
+    /// `Some(None)` if none was set since [`Tree::take_left`] gave the previous one back.
+    pub fn slot_mut(&mut self, group: u32) -> Option<&mut Option<u32>> {
+        self.groups.slot_mut(group)
+    }
+
+    /// Takes a group out that has lost its number, with that number.
+    #[inline]
+    pub fn take_left(&mut self) -> Option<(u32, u32)> {
+        self.groups.take_left()
+    }
+
+    /// Returns the groups that have a number, with their numbers.
+    pub fn slots(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.groups.slots()
     }
 
     /// Erases the deleted preallocations.
@@ -217,13 +291,13 @@ impl Tree {
         if self.dead > 0 {
             self.bytes -= self.dead * ENTRY_BYTES;
             self.dead = 0;
-            self.pas.retain(|_, pa| !pa.deleted);
+            self.pas.retain(|_, pa| pa.is_live());
         }
     }
 
-    /// Returns whether the invariants hold: disjoint preallocations, and correct counts.
+    /// Returns whether the invariants hold: disjoint preallocations, and correct counts and lists.
     pub fn is_sound(&self) -> bool {
-        let live: Vec<_> = self.pas.iter().filter(|(_, pa)| !pa.deleted).collect();
+        let live: Vec<_> = self.pas.iter().filter(|(_, pa)| pa.is_live()).collect();
         let disjoint = live.windows(2).all(|pair| match pair {
             [(a, pa), (b, _)] => pa.end(**a) <= u64::from(**b),
             _ => true,
@@ -234,6 +308,7 @@ impl Tree {
             && free == self.free
             && bytes == self.bytes
             && live.len() + self.dead == self.pas.len()
+            && self.groups.is_sound(live.iter().map(|(key, pa)| (pa.group, **key)))
     }
 }
 

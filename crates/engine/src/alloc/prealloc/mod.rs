@@ -25,8 +25,10 @@
 //!
 //! # Locking
 //! A tree's lock and the shared runs' are of level Alloc, and taken one at a time. Space is given
-//! back when they have been released, since that takes a group's lock.
+//! back when they have been released, since that takes a group's lock. The lock of a group's list
+//! of files is inward of a tree's, and taken for a file's first and last preallocation there.
 
+mod by_group;
 mod registry;
 mod small;
 mod stats;
@@ -103,6 +105,10 @@ impl Prealloc {
         let looked_at = tree.len() <= 64 || before.0 != tree.len() && tree.len().is_power_of_two();
         debug_assert!(!looked_at || tree.is_sound(), "preallocations overlap or are miscounted");
         self.registry.counted(before, (tree.len(), tree.bytes(), tree.free()), visits);
+        // Under the tree's lock, which orders this before the file's next preallocation there.
+        while let Some((group, slot)) = tree.take_left() {
+            self.registry.by_group.leave(group, slot);
+        }
         result
     }
 
@@ -143,7 +149,14 @@ impl Prealloc {
         let piece = Piece { logical: lblk >> bits, physical: start.0 >> bits, len: len >> bits };
         // Before threads that search for space to return can find it.
         self.registry.created();
-        let added = self.with(|tree, _| tree.insert(piece));
+        let group = self.registry.group_of(start);
+        let added = self.with(|tree, _| {
+            let added = tree.insert(piece, group);
+            if let (true, Some(slot @ None)) = (added, tree.slot_mut(group)) {
+                *slot = self.registry.by_group.join(group, self);
+            }
+            added
+        });
         if added {
             self.registry.register(self)
         } else {
@@ -157,22 +170,31 @@ impl Prealloc {
         self.with(|tree, _| tree.finish(of));
     }
 
-    /// Returns all unused space.
-    pub fn discard(&self) {
-        self.discard_where(|_| true);
+    /// Returns all unused space. Returns the number of clusters.
+    pub fn discard(&self) -> u64 {
+        self.discard_by(|tree, runs, visits| {
+            *visits = tree.len() as Visits;
+            tree.discard(|_| true, |part| runs.push(part));
+            tree.sweep();
+        })
     }
 
-    /// Returns the space of the runs that `which` selects by their physical clusters. Returns the
-    /// number of clusters.
-    fn discard_where(&self, which: impl FnMut(&Piece) -> bool) -> u64 {
-        let mut runs = Runs::new();
+    /// Returns the unused space in a group of the registry.
+    pub(super) fn discard_group(&self, group: u32) {
+        self.discard_by(|tree, runs, visits| {
+            tree.discard_group(group, |part| runs.push(part), visits);
+        });
+    }
+
+    /// Returns the space that `work` takes out of the tree. Returns the number of clusters.
+    fn discard_by(&self, work: impl FnOnce(&mut Tree, &mut Runs, &mut Visits)) -> u64 {
+        let (mut runs, mut visits) = (Runs::new(), 0);
         let gone = self.with(|tree, _| {
             let before = tree.len();
-            tree.discard(which, |part| runs.push(part));
-            tree.sweep();
+            work(tree, &mut runs, &mut visits);
             before - tree.len()
         });
-        self.registry.discarded(gone);
+        self.registry.discarded(gone, visits);
         let clusters = runs.iter().map(|run| u64::from(run.len)).sum();
         self.registry.give_back(runs);
         clusters
@@ -182,6 +204,11 @@ impl Prealloc {
 impl Drop for Prealloc {
     fn drop(&mut self) {
         self.registry.forget(self.age.load(Ordering::Relaxed));
-        self.discard();
+        if !self.tree.get_mut().is_empty() {
+            self.discard();
+        }
+        for (group, slot) in self.tree.get_mut().slots() {
+            self.registry.by_group.leave(group, slot);
+        }
     }
 }

@@ -4,9 +4,11 @@
 //! - Every file with preallocations is in `ages`, from its first preallocation until it is dropped,
 //!   by the approximate age of its newest one. Files lose preallocations in that order, recently
 //!   used files last.
+//! - Every file with preallocations in a group is listed there ([`ByGroup`]).
 
+use super::by_group::ByGroup;
 use super::small::Shared;
-use super::stats::Counters;
+use super::stats::{Counters, count};
 use super::{MAX_BYTES, Prealloc, PreallocStats, SHARE};
 use crate::alloc::Purpose;
 use crate::alloc::free_space::FreeSpace;
@@ -15,7 +17,6 @@ use extant_space::prealloc::{Piece, Visits};
 use extant_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex, Sharded};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 /// A window may take one part in so many of the remaining allowance.
@@ -39,6 +40,7 @@ pub struct PreallocRegistry {
     space: Arc<FreeSpace>,
     pub(super) shared: Shared,
     counters: Counters,
+    pub(super) by_group: ByGroup,
     ages: Sharded<Mutex<Ages>>,
     next_age: AtomicU64,
     /// Held by a thread that returns all preallocations, until their space is available. No lock of
@@ -56,6 +58,7 @@ impl PreallocRegistry {
         Arc::new(PreallocRegistry {
             shared: Shared::default(),
             counters: Counters::default(),
+            by_group: ByGroup::new(space.shape.trees()),
             ages: Sharded::new(|_| Mutex::new(Level::Lru, Ages::new())),
             next_age: AtomicU64::new(1),
             shedding: Mutex::new(Level::Group, ()),
@@ -76,7 +79,7 @@ impl PreallocRegistry {
 
     /// Returns the number of preallocated clusters that no file uses.
     pub fn held(&self) -> u64 {
-        u64::try_from(self.counters.held.sum()).unwrap_or(0)
+        self.counters.held()
     }
 
     pub fn stats(&self) -> PreallocStats {
@@ -103,13 +106,22 @@ impl PreallocRegistry {
     }
 
     pub(super) fn created(&self) {
-        self.counters.created.add(1);
+        count(&self.counters.local().created, 1);
     }
 
-    pub(super) fn discarded(&self, many: usize) {
-        if many > 0 {
-            self.counters.discarded.add(many as i64);
+    /// Keeps count of preallocations that were given back, and of those that were looked at.
+    pub(super) fn discarded(&self, many: usize, visits: Visits) {
+        if visits > 0 {
+            let counters = self.counters.local();
+            count(&counters.discarded, many as i64);
+            count(&counters.discard_visited, visits.into());
         }
+    }
+
+    /// The group whose list has a file with a preallocation at this block.
+    pub(super) fn group_of(&self, start: BlockNr) -> u32 {
+        let group = self.space.vol.geo.group_of_block(start);
+        group.map_or(u32::MAX, |group| self.space.shape.tree_of(group))
     }
 
     /// Returns the number of free clusters beyond those that must stay free.
@@ -206,26 +218,25 @@ impl PreallocRegistry {
                     return clusters;
                 }
                 if !file.recent.swap(false, Ordering::Relaxed) {
-                    clusters += file.discard_where(|_| true);
+                    clusters += file.discard();
                 }
             }
         }
         if !recent || enough(self) { clusters } else { clusters + self.drain_shared() }
     }
 
-    /// Returns the preallocations of all files within a range of blocks.
-    pub fn shed_within(&self, blocks: &Range<u64>) {
-        let bits = self.cluster_bits();
-        self.by_age().iter().for_each(|file| {
-            file.discard_where(|piece| blocks.contains(&(piece.physical << bits)));
-        });
+    /// Returns the preallocations of all files in the flexible group of a block. Visits the files
+    /// listed there only, and no preallocation elsewhere.
+    pub fn shed_near(&self, goal: BlockNr) {
+        let group = self.group_of(goal);
+        self.by_group.files(group).iter().for_each(|file| file.discard_group(group));
     }
 
     /// Returns all preallocations, and waits for other threads that do.
     pub fn shed_all(&self) {
         let _shedding = self.shedding.lock();
         self.by_age().iter().for_each(|file| {
-            file.discard_where(|_| true);
+            file.discard();
         });
         self.drain_shared();
     }

@@ -1,6 +1,7 @@
 //! Runs that a thread's small files share, and those that its directories share.
 
 use super::registry::PreallocRegistry;
+use super::stats::count;
 use crate::alloc::Request;
 use crate::alloc::claim::Claim;
 use crate::alloc::free_space::FreeSpace;
@@ -61,15 +62,16 @@ impl PreallocRegistry {
         let reach = self.reach(want);
         let found = shared.lock().take(goal, len, &reach);
         if let Some(chunk) = found {
-            self.counters().small_hits.add(1);
-            self.counters().held.sub(len.into());
+            let counters = self.counters().local();
+            count(&counters.small_hits, 1);
+            count(&counters.held, -i64::from(len));
             return Some(Claim::new(
                 self.space().clone(),
                 BlockNr(chunk.physical << bits),
                 want.len,
             ));
         }
-        self.counters().small_misses.add(1);
+        count(&self.counters().local().small_misses, 1);
         let goal_len = Locality::goal_len(0);
         // Many files share it, so it may take a larger part of the allowed preallocations than one
         // file's window.
@@ -109,7 +111,7 @@ impl PreallocRegistry {
         if len == 0 {
             return;
         }
-        self.counters().held.add((len >> bits).into());
+        count(&self.counters().local().held, (len >> bits).into());
         let chunk = Chunk { physical: start.0 >> bits, len: len >> bits };
         let too_many = shared.lock().add(chunk);
         self.take_back(too_many);
@@ -117,7 +119,7 @@ impl PreallocRegistry {
 
     fn take_back(&self, chunks: Vec<Chunk>) -> u64 {
         let clusters = chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
-        self.counters().held.sub(clusters as i64);
+        count(&self.counters().local().held, -(clusters as i64));
         self.give_back(chunks.into_iter().map(|chunk| Piece {
             logical: 0,
             physical: chunk.physical,

@@ -4,7 +4,7 @@ use super::harness::House;
 use super::{Taken, all, want};
 use crate::alloc::free_space::FreeSpace;
 use crate::alloc::{Prealloc, Purpose, Request, Small};
-use extant_format::types::InodeNr;
+use extant_format::types::{BlockNr, InodeNr};
 use extant_testkit::FeatureSet;
 use std::sync::Arc;
 
@@ -242,4 +242,40 @@ fn small_files_fill_holes_where_little_is_left() {
     let begins = house.alloc.inode_goal(InodeNr(11)).0;
     assert_eq!(house.alloc.claim(&all(begins, 20)).unwrap().start, hole);
     assert!(long.contains(&house.alloc.claim(&all(begins, 21)).unwrap().start.0));
+}
+
+/// The regression test for discards near a goal that visited the preallocations of all files.
+#[test]
+fn a_discard_near_a_goal_visits_no_preallocation_elsewhere() {
+    // Two flexible groups.
+    let house = House::on(FeatureSet::named("1k").make_sized(256 << 20));
+    let far = house.vol.geo.blocks_count - 50_000;
+    let at = |goal: u64| house.alloc.claim(&want(goal, 2, 2)).unwrap();
+    let elsewhere: Vec<_> = (0..100).map(|_| house.alloc.prealloc()).collect();
+    for file in &elsewhere {
+        assert!(file.add(0, at(far)));
+    }
+    // A file with most of its preallocations elsewhere, too.
+    let here = house.alloc.prealloc();
+    assert!(here.add(0, at(1)) && (1..100).all(|i| here.add(i * 10, at(far))));
+    let before = house.alloc.prealloc_stats();
+    house.alloc.preallocs.shed_near(BlockNr(1));
+    let after = house.alloc.prealloc_stats();
+    assert_eq!((after.live, after.discarded - before.discarded), (199, 1));
+    assert_eq!(after.discard_visited - before.discard_visited, 1);
+    assert!(!has(&here, 0) && has(&here, 10) && elsewhere.iter().all(|file| has(file, 0)));
+    // The file has left the list, and enters it again.
+    house.alloc.preallocs.shed_near(BlockNr(1));
+    assert_eq!(house.alloc.prealloc_stats().discard_visited, after.discard_visited);
+    assert!(here.add(0, at(1)));
+    house.alloc.preallocs.shed_near(BlockNr(1));
+    assert!(!has(&here, 0));
+    // Ended files and preallocations are not visited.
+    drop(elsewhere);
+    let before = house.alloc.prealloc_stats();
+    house.alloc.preallocs.shed_near(BlockNr(far));
+    let after = house.alloc.prealloc_stats();
+    assert_eq!(after.discard_visited - before.discard_visited, 99);
+    assert_eq!((after.live, after.blocks), (0, 0));
+    house.check_counts();
 }
