@@ -1,7 +1,6 @@
 //! Counting, and verdicts about the counts.
 
 use super::Args;
-use super::count::Counted;
 use crate::interval::Verdict;
 use crate::jobs::{Kind, Size, Watch};
 use crate::measure::Done;

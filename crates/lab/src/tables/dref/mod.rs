@@ -4,7 +4,6 @@
 mod counts;
 mod designs;
 
-use super::Grid;
 use crate::jobs::Watch;
 use crate::measure::{Done, Limit, run_threads};
 use crate::options::Options;
@@ -62,8 +61,9 @@ enum Use {
 }
 
 /// Measures every design.
-pub fn grid(options: &Options) -> io::Result<Grid> {
-    let mut grid = Grid::new("references: a get and a put", "pairs/s", &DESIGNS, CHOSEN);
+#[cfg(not(feature = "contention"))]
+fn grid(options: &Options) -> io::Result<super::Grid> {
+    let mut grid = super::Grid::new("references: a get and a put", "pairs/s", &DESIGNS, CHOSEN);
     let rows = options.rows(&THREADS, &uses());
     options.fill(&mut grid, &rows, |(threads, how), design| {
         Ok(measure(design, *how, (*threads, options.window()), &())?.rate())
