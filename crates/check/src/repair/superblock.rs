@@ -67,9 +67,7 @@ pub fn without_contradictions(mut sb: Superblock) -> Option<Superblock> {
 /// example, one in blocks of 1 KiB has its first copy at byte 8193 KiB, in group 0 of a later one
 /// in blocks of 4 KiB. The file system that was made last is the present one.
 pub fn find_copy(device: &dyn BlockDevice, uuid: Option<[u8; 16]>) -> Option<Superblock> {
-    let is_wanted = |copy: &Superblock| {
-        uuid.is_none_or(|uuid| copy.uuid() == uuid) && !is_overwritten(device, copy)
-    };
+    let is_wanted = |copy: &Superblock| uuid.is_none_or(|uuid| copy.uuid() == uuid);
     let usual = [1u64, 3, 5, 7, 9, 25, 27, 49].into_iter().flat_map(|group| {
         (10..=16).map(move |bits: u32| {
             let size = 1u64 << bits;
@@ -78,7 +76,10 @@ pub fn find_copy(device: &dyn BlockDevice, uuid: Option<[u8; 16]>) -> Option<Sup
         })
     });
     let copies = usual.filter_map(|offset| read_copy(device, offset));
-    newest(copies.filter(is_wanted)).or_else(|| search(device, &is_wanted))
+    let copies: Vec<Superblock> = copies.filter(is_wanted).collect();
+    let intact = copies.iter().filter(|copy| !is_overwritten(device, copy)).cloned();
+    // A change of the UUID that was interrupted leaves copies that contradict each other.
+    newest(intact).or_else(|| newest(copies.into_iter())).or_else(|| search(device, &is_wanted))
 }
 
 fn read_copy(device: &dyn BlockDevice, offset: u64) -> Option<Superblock> {

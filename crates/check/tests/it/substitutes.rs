@@ -72,6 +72,18 @@ fn copies_of_an_earlier_file_system_are_passed_over() {
     assert_eq!(uuid(&present), own);
 }
 
+/// As after a change of the UUID that was interrupted.
+#[test]
+fn copies_that_contradict_each_other_are_used_all_the_same() {
+    let mut bytes = made(40, &["-t", "ext4", "-b", "1024"]);
+    let own = copy_at(&bytes, FIRST_1K).uuid();
+    let mut other = copy_at(&bytes, SECOND_1K);
+    other.set_uuid([7; 16]);
+    bytes[SECOND_1K..][..SUPERBLOCK.len()].copy_from_slice(&other.seal());
+    bytes[SUPERBLOCK].fill(0xa5);
+    assert_eq!(uuid(&bytes), own);
+}
+
 #[test]
 fn copies_replace_what_cannot_be_read() {
     for args in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext4", "-b", "4096"]] {
