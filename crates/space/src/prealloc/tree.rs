@@ -183,8 +183,8 @@ impl Tree {
         if start > u64::from(logical) { start..start } else { start..end.max(start) }
     }
 
-    /// Adds a preallocation whose space is in `group`. Returns false, with nothing changed, if it is
-    /// empty or overlaps another one in the file.
+    /// Adds a preallocation whose space is in `group`. Returns false, with nothing changed, if it
+    /// is empty or overlaps another one in the file.
     pub fn insert(&mut self, piece: Piece, group: u32) -> bool {
         let mut visits = 0;
         let wanted = u64::from(piece.logical)..piece.end();
