@@ -40,6 +40,9 @@ pub struct Global {
     /// Threads to work with [default: one for each CPU]
     #[arg(long, global = true, value_name = "N", value_parser = thread_number())]
     threads: Option<u16>,
+    /// Print the engine's traces of this target, too; `extant::frsp`: searches for free space
+    #[arg(long, global = true, value_name = "TARGET")]
+    trace: Vec<String>,
     /// When to use colours
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     color: Color,
@@ -62,6 +65,8 @@ pub struct Context {
     pub quiet: bool,
     /// How much is told beyond results: 0 to 2.
     pub verbose: u8,
+    /// Targets whose traces are told.
+    pub traces: Vec<String>,
     /// Threads as asked for.
     pub threads: Option<usize>,
     /// Standard output is coloured.
@@ -90,6 +95,7 @@ impl Context {
             json: global.json,
             quiet: global.quiet,
             verbose: global.verbose,
+            traces: global.trace.clone(),
             threads: global.threads.map(usize::from),
             color: color && !global.json,
             terminal,
@@ -105,6 +111,7 @@ impl Context {
             json: false,
             quiet: !verbose,
             verbose: 0,
+            traces: Vec::new(),
             threads: None,
             color: false,
             terminal: false,
@@ -223,7 +230,7 @@ impl Context {
             _ => tracing::Level::DEBUG,
         };
         // With -v every message is shown.
-        Log::new(Sink::Stderr, self.verbose == 0).install(level);
+        Log::new(Sink::Stderr, self.verbose == 0).install(level, &self.traces);
     }
 }
 

@@ -209,6 +209,7 @@ fn mount(call: &Call, subtype: String) -> Result {
         lists: call.options.clone(),
         subtype,
         log: None,
+        traces: Vec::new(),
         syslog: crate::log::SYSLOG.into(),
         patience: Patience::Helper,
     };

@@ -4,7 +4,7 @@
 //! - A message is one line, whatever names of an image it contains: control characters are escaped
 //!   here, for all sinks.
 //! - A limited log writes at most [`BURST`] messages in [`WINDOW`]: a damaged or hostile image
-//!   cannot fill a disk with them.
+//!   cannot fill a disk with them. Traces, which were asked for, are not limited.
 
 use crate::tell;
 use crate::text::{count, shown};
@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracing::{Level, Metadata, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
 
 /// Messages of a limited log in a window.
 const BURST: u32 = 20;
@@ -98,6 +100,7 @@ fn word(level: &Level) -> &'static str {
         Level::ERROR => "error:",
         Level::WARN => "warning:",
         Level::INFO => "info:",
+        Level::TRACE => "trace:",
         _ => "debug:",
     }
 }
@@ -159,17 +162,28 @@ impl Log {
         Log { sink, limiter: limited.then(|| Mutex::new(limiter)) }
     }
 
-    /// Makes this the log of the process. One that is there already stays.
-    pub fn install(self, level: Level) {
+    /// Makes this the log of the process: of messages up to `level`, and of all messages of the
+    /// targets `traces`. A log that is there already stays.
+    pub fn install(self, level: Level, traces: &[String]) {
+        // The place of a message compares its level with the highest one of all targets, and no
+        // more: without `traces` a trace costs a load.
+        let most = if traces.is_empty() { level } else { Level::TRACE };
         let logger =
-            tracing_subscriber::fmt().with_max_level(level).with_target(false).with_level(false);
-        let logger: Box<dyn Subscriber + Send + Sync> =
-            Box::new(logger.without_time().with_ansi(false).with_writer(self).finish());
+            tracing_subscriber::fmt().with_max_level(most).with_target(false).with_level(false);
+        let logger = logger.without_time().with_ansi(false).with_writer(self).finish();
+        let logger: Box<dyn Subscriber + Send + Sync> = if traces.is_empty() {
+            Box::new(logger)
+        } else {
+            let traced = traces.iter().map(|target| (target.clone(), LevelFilter::TRACE));
+            Box::new(logger.with(Targets::new().with_default(level).with_targets(traced)))
+        };
         let _ = tracing::subscriber::set_global_default(logger);
     }
 
     fn write(&self, level: &Level, line: &str) -> io::Result<()> {
-        let Some(limiter) = &self.limiter else { return self.sink.write(level, line) };
+        let Some(limiter) = self.limiter.as_ref().filter(|_| *level < Level::TRACE) else {
+            return self.sink.write(level, line);
+        };
         let verdict = limiter.lock().unwrap_or_else(PoisonError::into_inner).judge(Instant::now());
         match verdict {
             Verdict::Write { left_out: 0 } => self.sink.write(level, line),

@@ -1,7 +1,7 @@
 //! The counters of a served file system as a JSON document.
 
 use extant_engine::format::ErrorRecord;
-use extant_engine::{FsStats, Operations};
+use extant_engine::{FsStats, Operations, OrphanStats, PreallocStats};
 use serde_json::{Value, json};
 
 /// Returns state, options and all counters, grouped by module.
@@ -12,15 +12,9 @@ pub fn document(fs: &Operations, options: &str) -> Vec<u8> {
         "state": state(&stats),
         "options": options,
         "usage": usage(&stats),
-        "memory": {
-            "shards": stats.shards,
-            "inodes": stats.inodes_cached,
-            "inodes_parked": stats.inodes_parked,
-            "inodes_ahead": stats.inodes_ahead,
-            "inodes_ahead_used": stats.inodes_ahead_used,
-            "names": stats.names_cached,
-        },
+        "memory": memory(&stats),
         "pages": pages(&stats),
+        "plugs": plugs(&stats),
         "space": space(&stats),
         "fragmentation": {
             "longest_free_run": fragmentation.longest,
@@ -30,11 +24,7 @@ pub fn document(fs: &Operations, options: &str) -> Vec<u8> {
         "cache": cache(&stats),
         "journal": journal(&stats),
         "prealloc": prealloc(&stats),
-        "orphans": {
-            "added": stats.orphans.added,
-            "listed": stats.orphans.listed,
-            "removed": stats.orphans.removed,
-        },
+        "orphans": orphans(&stats),
     });
     document.to_string().into_bytes()
 }
@@ -75,6 +65,44 @@ fn usage(stats: &FsStats) -> Value {
         "available_blocks": usage.available,
         "inodes": usage.inodes,
         "free_inodes": usage.inodes_free,
+    })
+}
+
+fn memory(stats: &FsStats) -> Value {
+    json!({
+        "shards": stats.shards,
+        "inodes": stats.inodes_cached,
+        "inodes_unused": stats.inodes_unused,
+        "inodes_evicted": stats.inodes_evicted,
+        "inodes_nameless": stats.inodes_nameless,
+        "inodes_parked": stats.inodes_parked,
+        "inodes_ahead": stats.inodes_ahead,
+        "inodes_ahead_used": stats.inodes_ahead_used,
+        "names": stats.names_cached,
+        "names_evicted": stats.names_evicted,
+        "lockref_fallbacks": stats.lockref_fallbacks,
+    })
+}
+
+fn plugs(stats: &FsStats) -> Value {
+    let plugs = &stats.plugs;
+    json!({
+        "writes": plugs.pieces,
+        "requests": plugs.requests,
+        "merged": plugs.pieces.saturating_sub(plugs.requests),
+        "bytes": plugs.bytes,
+    })
+}
+
+fn orphans(stats: &FsStats) -> Value {
+    // Without `..`: a new counter is shown, or this does not compile.
+    let OrphanStats { added, listed, removed, retries } = stats.orphans;
+    json!({
+        "live": added.saturating_sub(removed),
+        "added": added,
+        "listed": listed,
+        "removed": removed,
+        "retries": retries,
     })
 }
 
@@ -140,10 +168,14 @@ fn journal(stats: &FsStats) -> Value {
         "shared_waits": journal.shared_waits,
         "blocks_logged": journal.blocks_logged,
         "log_blocks": journal.log_blocks,
+        "writes": journal.writes,
+        "requests": journal.requests,
+        "writes_merged": journal.writes.saturating_sub(journal.requests),
         "revokes": journal.revokes,
         "escapes": journal.escapes,
         "checkpoints": journal.checkpoints,
         "blocks_checkpointed": journal.blocks_checkpointed,
+        "room_waits": journal.room_waits,
         "tail_moves": journal.tail_moves,
         "flushes": journal.flushes,
         "flushes_shared": journal.flushes_shared,
@@ -153,18 +185,21 @@ fn journal(stats: &FsStats) -> Value {
 }
 
 fn prealloc(stats: &FsStats) -> Value {
-    let prealloc = &stats.prealloc;
+    let PreallocStats { pa, lg, live, blocks, bytes, created, discarded, .. } = stats.prealloc;
+    let PreallocStats { discard_visited, searches, visited, .. } = stats.prealloc;
+    let PreallocStats { small_hits, small_misses, .. } = stats.prealloc;
     json!({
-        "pa": u8::from(prealloc.pa),
-        "lg": prealloc.lg,
-        "live": prealloc.live,
-        "blocks": prealloc.blocks,
-        "bytes": prealloc.bytes,
-        "created": prealloc.created,
-        "discarded": prealloc.discarded,
-        "searches": prealloc.searches,
-        "visited": prealloc.visited,
-        "small_hits": prealloc.small_hits,
-        "small_misses": prealloc.small_misses,
+        "pa": u8::from(pa),
+        "lg": lg,
+        "live": live,
+        "blocks": blocks,
+        "bytes": bytes,
+        "created": created,
+        "discarded": discarded,
+        "discard_visited": discard_visited,
+        "searches": searches,
+        "visited": visited,
+        "small_hits": small_hits,
+        "small_misses": small_misses,
     })
 }

@@ -229,7 +229,7 @@ fn write_pieces(
         plug.add(log.offset(at)?, piece);
         at = log.after(at);
     }
-    plug.finish()?;
+    core.count_plug(&plug.finish()?);
     logged.space.flusher().note_write();
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use crate::error::Result;
 use crate::shared::Core;
-use extant_blocks::Plug;
+use crate::stats::count;
+use extant_blocks::{Plug, PlugStats};
 use extant_sync::Arc;
 
 impl Core {
@@ -17,9 +18,16 @@ impl Core {
         if plug.is_empty() {
             return Ok(());
         }
-        plug.finish()?;
+        self.count_plug(&plug.finish()?);
         self.home.note_write();
         Ok(())
+    }
+
+    /// Counts the writes of a plug.
+    pub fn count_plug(&self, work: &PlugStats) {
+        let counters = self.counters.local();
+        count(&counters.writes, work.pieces);
+        count(&counters.requests, work.requests);
     }
 
     /// Flushes the file system's device.

@@ -48,6 +48,10 @@ counters! {
     blocks_logged,
     /// All blocks written to the log, including descriptors, revoke blocks and commit records.
     log_blocks,
+    /// Blocks that were to be written to the log or home, with a request for several adjacent ones.
+    writes,
+    /// Requests to the devices for them.
+    requests,
     /// Blocks named in revoke records.
     revokes,
     /// Copies that had to be escaped.

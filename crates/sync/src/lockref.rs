@@ -25,6 +25,17 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 
+/// Changes of this process that fell back to the lock.
+#[cfg(not(loom))]
+static FALLBACKS: crate::LazyLock<crate::ShardedCounter> =
+    crate::LazyLock::new(crate::ShardedCounter::default);
+
+#[cold]
+fn note_fallback() {
+    #[cfg(not(loom))]
+    FALLBACKS.add(1);
+}
+
 /// Compare-and-swaps before the lock is taken instead.
 const TRIES: u32 = 100;
 
@@ -89,6 +100,13 @@ impl Lockref {
         Lockref { word: AtomicU64::new(pack(count, FREE)) }
     }
 
+    /// Returns how many changes of a count, in the whole process, had to take the lock, or left it
+    /// to their caller: it was held, or other threads were faster too often.
+    #[cfg(not(loom))]
+    pub fn fallbacks() -> u64 {
+        u64::try_from(FALLBACKS.sum()).unwrap_or(0)
+    }
+
     /// Returns the count at some recent moment.
     #[inline]
     pub fn count(&self) -> i32 {
@@ -125,6 +143,7 @@ impl Lockref {
 
     #[cold]
     fn change_locked(&self, step: impl Fn(i32) -> Option<i32>) -> bool {
+        note_fallback();
         #[cfg(feature = "contention")]
         crate::contention::event(crate::contention::FELL_BACK);
         let mut guard = self.lock();
@@ -163,7 +182,14 @@ impl Lockref {
     /// lock and drop the reference under it.
     #[inline]
     pub fn put_return(&self) -> i32 {
-        self.change(Ordering::AcqRel, |count| (count > 0).then(|| count - 1)).unwrap_or(-1)
+        match self.change(Ordering::AcqRel, |count| (count > 0).then(|| count - 1)) {
+            Ok(count) => count,
+            Err(Missed::Refused) => -1,
+            Err(Missed::Locked) => {
+                note_fallback();
+                -1
+            }
+        }
     }
 
     /// Drops a reference unless it is the last. Returns the lock, with the count unchanged, if it
@@ -172,7 +198,11 @@ impl Lockref {
     pub fn put_or_lock(&self) -> Option<LockrefGuard<'_>> {
         match self.change(Ordering::Release, |count| (count > 1).then(|| count - 1)) {
             Ok(_) => None,
-            Err(_) => self.put_locked(),
+            Err(Missed::Refused) => self.put_locked(),
+            Err(Missed::Locked) => {
+                note_fallback();
+                self.put_locked()
+            }
         }
     }
 
@@ -339,6 +369,26 @@ mod park {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Other tests only add to the count of the process.
+    #[test]
+    fn changes_under_a_held_lock_are_counted() {
+        let of = Lockref::new(2);
+        let guard = of.lock();
+        let before = Lockref::fallbacks();
+        assert_eq!(of.put_return(), -1);
+        assert!(Lockref::fallbacks() > before);
+        let before = Lockref::fallbacks();
+        std::thread::scope(|scope| {
+            scope.spawn(|| of.get());
+            // The thread is counted before it waits for the lock.
+            while Lockref::fallbacks() == before {
+                std::thread::yield_now();
+            }
+            drop(guard);
+        });
+        assert_eq!(of.count(), 3);
+    }
 
     proptest! {
         #[test]

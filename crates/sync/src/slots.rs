@@ -86,12 +86,24 @@ impl Slots {
     /// `None` if other threads were always faster: the caller must then return the reservation.
     #[inline]
     pub fn claim(&self, start: usize, number: u32) -> Option<usize> {
-        self.claim_by_hint(start, number).or_else(|| self.walk(start, number))
+        self.claim_counting(start, number, &mut 0)
+    }
+
+    /// As [`Self::claim`], and adds the slots that were tried in vain to `retries`: they were taken
+    /// already, or other threads were faster.
+    #[inline]
+    pub fn claim_counting(&self, start: usize, number: u32, retries: &mut u32) -> Option<usize> {
+        self.claim_by_hint(start, number, retries).or_else(|| self.walk(start, number, retries))
     }
 
     #[inline]
-    pub(crate) fn claim_by_hint(&self, start: usize, number: u32) -> Option<usize> {
-        let take = |slot| self.fill(slot, number).then_some(slot);
+    pub(crate) fn claim_by_hint(
+        &self,
+        start: usize,
+        number: u32,
+        retries: &mut u32,
+    ) -> Option<usize> {
+        let take = |slot| self.fill(slot, number, retries).then_some(slot);
         self.hints.find(start, take, |slot| self.is_free(slot))
     }
 
@@ -100,18 +112,20 @@ impl Slots {
     }
 
     #[cold]
-    fn walk(&self, start: usize, number: u32) -> Option<usize> {
+    fn walk(&self, start: usize, number: u32, retries: &mut u32) -> Option<usize> {
         let count = self.slots.len();
         let start = start.checked_rem(count)?;
         (start..start + count * WALKS)
             .map(|step| step % count)
-            .find(|slot| self.fill(*slot, number))
+            .find(|slot| self.fill(*slot, number, retries))
     }
 
-    fn fill(&self, slot: usize, number: u32) -> bool {
+    fn fill(&self, slot: usize, number: u32, retries: &mut u32) -> bool {
         let Some(slot) = self.slots.get(slot) else { return false };
-        slot.load(Ordering::Relaxed) == 0
-            && slot.compare_exchange(0, number, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let filled = slot.load(Ordering::Relaxed) == 0
+            && slot.compare_exchange(0, number, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        *retries += u32::from(!filled);
+        filled
     }
 
     /// Empties a slot that the caller filled; does nothing if it is empty. Returns true if no slot
@@ -158,6 +172,17 @@ mod tests {
             slots.release(slot);
         }
         assert!(slots.is_empty());
+    }
+
+    #[test]
+    fn slots_that_are_tried_in_vain_are_counted() {
+        let slots = Slots::new([0; 4]);
+        let mut retries = 0;
+        for (start, slot, tried) in [(0, 0, 0), (0, 1, 1), (1, 2, 2), (0, 3, 3)] {
+            assert!(slots.reserve());
+            assert_eq!(slots.claim_counting(start, 7, &mut retries), Some(slot));
+            assert_eq!(retries, tried);
+        }
     }
 
     #[test]

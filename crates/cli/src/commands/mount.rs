@@ -51,7 +51,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let mut options =
         Options::parse(args.options.iter().map(String::as_str)).map_err(Failure::usage)?;
     options.threads = context.threads.unwrap_or(options.threads);
-    let plan = args.plan(options)?;
+    let plan = args.plan(options, context)?;
     if plan.options.remount {
         return match crate::mounting::remount(&plan)? {
             Remounted::Done => Ok(()),
@@ -85,7 +85,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
 }
 
 impl Args {
-    fn plan(&self, options: Options) -> Result<Plan> {
+    fn plan(&self, options: Options, context: &Context) -> Result<Plan> {
         let absolute =
             |path: &PathBuf| std::path::absolute(path).at_path(path.as_os_str().as_bytes());
         Ok(Plan {
@@ -95,6 +95,7 @@ impl Args {
             lists: self.options.clone(),
             subtype: self.subtype.clone(),
             log: self.log.as_ref().map(absolute).transpose()?,
+            traces: context.traces.clone(),
             syslog: self.syslog.clone(),
             patience: if self.wait { Patience::Long } else { self.patience },
         })

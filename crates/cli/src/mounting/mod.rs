@@ -50,6 +50,8 @@ pub struct Plan {
     pub subtype: String,
     /// Where the server's messages go.
     pub log: Option<PathBuf>,
+    /// Targets whose traces go there, too.
+    pub traces: Vec<String>,
     /// Where the machine's log takes messages.
     pub syslog: PathBuf,
     /// How long to wait for an image in use.

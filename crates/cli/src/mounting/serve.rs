@@ -120,7 +120,7 @@ fn start_log(
         Audience::Terminal(_) => own,
     };
     // With -v every message is shown.
-    Log::new(sink, level <= tracing::Level::INFO).install(level);
+    Log::new(sink, level <= tracing::Level::INFO).install(level, &plan.traces);
     Ok(())
 }
 

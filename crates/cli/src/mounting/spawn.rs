@@ -35,6 +35,7 @@ pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
         command.arg("-o").arg(list);
     }
     command.args((0..context.verbose).map(|_| "-v"));
+    command.args(plan.traces.iter().map(|target| format!("--trace={target}")));
     command.arg("--").arg(&plan.image).arg(&plan.dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     extant_fuse::keep_descriptors_from_children().at("/proc/self/fd")?;

@@ -7,6 +7,7 @@ mod checking;
 mod cloning;
 mod comparing;
 mod copying;
+mod counters;
 mod damaged;
 mod digests;
 mod documents;

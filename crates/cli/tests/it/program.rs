@@ -81,10 +81,17 @@ impl Server {
     /// Mounts an image; serves from a child of this process.
     #[track_caller]
     pub fn start(image: &Path, options: &str) -> Server {
+        Server::with(image, options, &[])
+    }
+
+    /// As [`Server::start`], with further arguments.
+    #[track_caller]
+    pub fn with(image: &Path, options: &str, arguments: &[OsString]) -> Server {
         let scratch = Scratch::new();
         let dir = scratch.dir("mnt");
         let child = Command::new(EXTANT)
             .args(["mount", "--foreground", "-o", options])
+            .args(arguments)
             .args([image, &dir])
             .stdin(Stdio::null())
             .spawn()

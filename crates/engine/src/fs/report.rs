@@ -4,7 +4,7 @@ use crate::alloc::{PreallocStats, SpaceStats, Usage};
 use crate::ops::{Operations, OrphanReport};
 use crate::orphan::OrphanStats;
 use crate::store::PoolStats;
-use extant_blocks::CacheStats;
+use extant_blocks::{CacheStats, PlugStats};
 use extant_format::superblock::ErrorRecord;
 use extant_journal::Stats as JournalStats;
 use extant_journal::recovery::Outcome;
@@ -68,7 +68,7 @@ impl Health {
     }
 }
 
-/// Counters of all rooms.
+/// Counters of all modules.
 #[derive(Clone, Debug)]
 pub struct FsStats {
     /// State and errors.
@@ -107,6 +107,10 @@ pub struct FsStats {
     pub prealloc: PreallocStats,
     /// Orphan records.
     pub orphans: OrphanStats,
+    /// Writes of file content, and the requests to the device that they were merged into.
+    pub plugs: PlugStats,
+    /// References to objects in memory that had to take a lock, in the whole process.
+    pub lockref_fallbacks: u64,
 }
 
 impl FsStats {
@@ -133,6 +137,8 @@ impl FsStats {
             journal: st.journal.stats(),
             prealloc: st.alloc.prealloc_stats(),
             orphans: st.orphans.stats(),
+            plugs: st.dirty_files.plugs.sum(),
+            lockref_fallbacks: extant_sync::lockref::Lockref::fallbacks(),
         }
     }
 }

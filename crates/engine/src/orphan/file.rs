@@ -28,7 +28,7 @@ use extant_format::orphan;
 use extant_format::types::InodeNr;
 use extant_journal::{Freezer, Handle, Seal};
 use extant_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use extant_sync::{Hints, Level, Mutex, Sharded, Slots, Swap};
+use extant_sync::{Hints, Level, Mutex, Sharded, ShardedCounter, Slots, Swap};
 use std::sync::Arc;
 
 /// Most bytes of slots that are kept in memory; the kernel's limit of 512 blocks takes half at
@@ -53,6 +53,8 @@ pub(super) struct OrphanFile {
     loading: Mutex<()>,
     /// Blocks in memory.
     loaded: AtomicUsize,
+    /// Slots and blocks that searches tried in vain.
+    retries: ShardedCounter,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +89,7 @@ impl OrphanFile {
             changed: Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new())),
             loading: Mutex::new(Level::Orphan, ()),
             loaded: AtomicUsize::new(0),
+            retries: ShardedCounter::default(),
             place,
         };
         if read {
@@ -110,13 +113,20 @@ impl OrphanFile {
         let memory = self.memory(index)?;
         let block = memory.get()?;
         if !block.slots.reserve() {
+            self.retries.add(1);
             return None;
         }
         if let Err(error) = self.join(h, index, block) {
             self.give_back(index, block);
             return Some(Err(error));
         }
-        match block.slots.claim(self.shard() * SPREAD % block.slots.len().max(1), ino.0) {
+        let start = self.shard() * SPREAD % block.slots.len().max(1);
+        let mut retries = 0;
+        let claimed = block.slots.claim_counting(start, ino.0, &mut retries);
+        if retries > 0 {
+            self.retries.add(retries.into());
+        }
+        match claimed {
             Some(slot) => Some(Ok(SlotAt { block: index as u32, slot: slot as u32 })),
             None => {
                 self.give_back(index, block);
@@ -239,6 +249,10 @@ impl OrphanSlots for OrphanFile {
             records.extend(used.map(|(slot, ino)| (InodeNr(ino), SlotAt { block: index, slot })));
         }
         Ok(records)
+    }
+
+    fn retries(&self) -> u64 {
+        u64::try_from(self.retries.sum()).unwrap_or(0)
     }
 
     fn is_empty(&self) -> bool {

@@ -60,6 +60,8 @@ pub struct OrphanStats {
     pub listed: u64,
     /// Records removed.
     pub removed: u64,
+    /// Slots, or whole blocks of slots, that a search for an empty one tried in vain.
+    pub retries: u64,
 }
 
 /// The orphan records found at open.
@@ -201,7 +203,12 @@ impl Orphans {
     pub fn stats(&self) -> OrphanStats {
         let sum = |counter: &ShardedCounter| u64::try_from(counter.sum()).unwrap_or(0);
         let Counters { added, listed, removed } = &self.counters;
-        OrphanStats { added: sum(added), listed: sum(listed), removed: sum(removed) }
+        OrphanStats {
+            added: sum(added),
+            listed: sum(listed),
+            removed: sum(removed),
+            retries: self.slots.as_ref().map_or(0, |slots| slots.retries()),
+        }
     }
 }
 

@@ -40,6 +40,11 @@ pub trait OrphanSlots: fmt::Debug + Send + Sync {
     /// Whether no record is live.
     fn is_empty(&self) -> bool;
 
+    /// Returns how many slots and blocks searches tried in vain.
+    fn retries(&self) -> u64 {
+        0
+    }
+
     /// Writes the changes of a transaction's handles into its blocks. No handle may be open.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 //! The lists are of level Lru: they may be held while a page map is looked at, never the other way
 //! round.
 
+use super::plugs::PlugCounts;
 use super::set_aside::SetAside;
 use crate::error::Result;
 use crate::inode::Inode;
@@ -42,6 +43,8 @@ pub struct DirtyFiles {
     /// How device writes of writeback are collected.
     #[cfg(feature = "designs")]
     pub plug: PlugPolicy,
+    /// Requests to the device that the plugs made of writes.
+    pub plugs: PlugCounts,
     /// How many threads are submitting data.
     pub submitting: AtomicUsize,
     /// Writers that set space aside for pages, and the one that lacks it.
@@ -59,6 +62,7 @@ impl DirtyFiles {
             any_failed: AtomicBool::new(false),
             #[cfg(feature = "designs")]
             plug: PlugPolicy::default(),
+            plugs: PlugCounts::default(),
             submitting: AtomicUsize::new(0),
             set_aside: SetAside::new(),
             writeback_bell: Bell::default(),

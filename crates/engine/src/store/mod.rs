@@ -1,6 +1,7 @@
 //! All modules up to directories as one argument, for files and the modules above them.
 
 mod dirty_files;
+mod plugs;
 mod set_aside;
 
 pub use dirty_files::DirtyFiles;

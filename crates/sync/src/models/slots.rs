@@ -10,7 +10,7 @@ fn settled(slots: &Slots) {
     assert_eq!(slots.free() as usize, empty, "the count is off");
     let mut led = 0;
     while slots.reserve() {
-        assert!(slots.claim_by_hint(0, 99).is_some(), "no hint leads to an empty slot");
+        assert!(slots.claim_by_hint(0, 99, &mut 0).is_some(), "no hint leads to an empty slot");
         led += 1;
     }
     assert_eq!(led, empty);

@@ -21,7 +21,8 @@ pub(in crate::file) fn each(
     done: impl FnMut(u64, u64, io::Result<()>),
 ) {
     let busy = Busy::enter(&st.dirty_files.submitting);
-    plug.finish_by((st.shards / busy.all).clamp(1, MAX_THREADS), done);
+    let threads = (st.shards / busy.all).clamp(1, MAX_THREADS);
+    st.dirty_files.plugs.add(&plug.finish_by(threads, done));
 }
 
 /// Submits a lot.
