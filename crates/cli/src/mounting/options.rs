@@ -124,7 +124,7 @@ fn within<T: PartialOrd>(number: Option<T>, range: RangeInclusive<T>) -> Option<
 const WITHOUT_EFFECT: &str = "\
   defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, silent, loud, nomand,
   lazytime, nolazytime, iversion, noiversion, i_version, user_xattr, default_permissions, barrier,
-  nobarrier, bsddf, minixdf, block_validity, noblock_validity, freespace_tree, auto_da_alloc,
+  nobarrier, bsddf, minixdf, block_validity, noblock_validity, auto_da_alloc,
   noauto_da_alloc, journal_checksum, nojournal_checksum, journal_async_commit, journal_ioprio,
   dioread_lock, dioread_nolock, mblk_io_submit, nomblk_io_submit, nombcache, no_mbcache, nouid32,
   grpid, nogrpid, bsdgroups, sysvgroups, resuid, resgid, quota, noquota, usrquota, grpquota,
@@ -373,8 +373,7 @@ mod tests {
 
     #[test]
     fn free_space_trees_have_their_options() {
-        let options =
-            Options::parse(["freespace_tree,mb_frsp_max_mem=1G,frsp_cache_aggression=3"]).unwrap();
+        let options = Options::parse(["mb_frsp_max_mem=1G,frsp_cache_aggression=3"]).unwrap();
         assert_eq!(
             (options.tree_memory, options.aggression, options.prefetch),
             (Some(1 << 30), Some(3), true)
@@ -453,6 +452,8 @@ mod tests {
     fn unknown_options_are_named() {
         for bad in [
             "nonsense",
+            // It would say nothing: free space is always in trees.
+            "freespace_tree",
             "frsp_cache_aggression=4",
             "mb_frsp_max_mem=much",
             "prefetch_block_bitmaps=2",

@@ -277,8 +277,9 @@ impl OpenOptions {
         self.tunable("mb_frsp_max_mem", bytes)
     }
 
-    /// How much a request for space does to know more of it than is known, 0 to 3 (more counts as
-    /// 3); 1 by default.
+    /// How many trees of which nothing is known a request without a run of its whole length looks
+    /// at: none at level 0, at most 2, 3 and 18 at levels 1, 2 and 3 (more counts as 3). At level
+    /// 1, the default, it looks at the tree of its goal only while bitmaps are scanned.
     pub fn frsp_cache_aggression(self, level: u8) -> Self {
         self.tunable("frsp_cache_aggression", level.min(MAX_AGGRESSION).into())
     }

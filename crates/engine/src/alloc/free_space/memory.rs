@@ -89,8 +89,10 @@ impl Memory {
 }
 
 impl FreeSpace {
-    /// A request used a tree, which the caller has locked.
-    pub(in crate::alloc) fn touch(&self, t: u32, tree: &Tree) {
+    /// A request used groups of a tree that an earlier request had loaded. The caller has locked
+    /// the tree.
+    pub(in crate::alloc) fn used_again(&self, t: u32, tree: &Tree) {
+        self.counts.hits.add(1);
         if self.memory.active.get(t as usize).is_none_or(|active| active.load(Relaxed)) {
             return;
         }

@@ -109,8 +109,15 @@ impl Scan {
     }
 }
 
-/// Whether a request that consults the order for the n-th time at a criterion should look at
-/// something unknown, by the level of aggression.
+/// Whether a request that consults the order for the n-th time at a criterion should look at an
+/// unknown tree, by the level of aggression.
+///
+/// | level | looks of a request that finds no run of the whole length in known trees |
+/// | --- | --- |
+/// | 0 | none |
+/// | 1 | before criterion 1 and before criterion 2; while the scan runs, at the goal's tree only |
+/// | 2 | once at criterion 0, too |
+/// | 3 | each time: up to 16 times at criterion 0 |
 fn should_look(level: u8, criterion: usize, consultation: u32) -> bool {
     match level {
         0 => false,
@@ -124,11 +131,18 @@ impl FreeSpace {
     /// Looks at a tree of which not all is known, if this request should do so. True if more is
     /// known then.
     pub(in crate::alloc) fn explore(&self, criterion: usize, consultation: u32, near: u32) -> bool {
-        let few = self.scan.trees <= FEW_TREES;
         let level = self.level.load(Relaxed);
-        let allowed = few
-            || should_look(level, criterion, consultation) && (level > 2 || !self.scan.is_coming());
-        let Some(t) = self.scan.find(near).filter(|_| allowed) else { return false };
+        if !should_look(level, criterion, consultation) {
+            return false;
+        }
+        // The scan comes to all other trees soon. The goal's tree is worth a read of its own.
+        let only_near = level == 1 && self.scan.is_coming();
+        let unknown = if only_near {
+            Some(near).filter(|t| self.scan.is_unknown(*t))
+        } else {
+            self.scan.find(near)
+        };
+        let Some(t) = unknown else { return false };
         self.counts.explored.add(1);
         tracing::trace!(
             target: TRACED,

@@ -339,7 +339,7 @@ impl FreeSpace {
     fn in_tree(&self, t: u32, wish: &SearchGoal, criterion: Criterion) -> Found {
         let avoid =
             if wish.data && criterion != Criterion::Any { self.shape.behind_first(t) } else { 0 };
-        for _ in 0..=self.shape.groups_of(t).len() {
+        for attempt in 0..=self.shape.groups_of(t).len() {
             let mut tree =
                 if criterion == Criterion::Any { self.tree(t)? } else { self.try_tree(t)? };
             let here = self.best_of(t, wish, &tree, avoid);
@@ -358,7 +358,9 @@ impl FreeSpace {
                 "allocator step",
             );
             if let Some(run) = here.filter(|run| run.len >= enough) {
-                self.touch(t, &tree);
+                if attempt == 0 {
+                    self.used_again(t, &tree);
+                }
                 return self.take(
                     t,
                     &mut tree,
@@ -426,10 +428,12 @@ impl FreeSpace {
 
     fn in_any_group(&self, t: u32, wish: &SearchGoal) -> Found {
         let mut unreadable = 0;
-        for _ in 0..=self.shape.groups_of(t).len() {
+        for attempt in 0..=self.shape.groups_of(t).len() {
             let mut tree = self.tree(t)?;
             if let Some(run) = self.best_of(t, wish, &tree, 0).filter(|run| run.len >= wish.min) {
-                self.touch(t, &tree);
+                if attempt == 0 {
+                    self.used_again(t, &tree);
+                }
                 return self.take(
                     t,
                     &mut tree,

@@ -20,7 +20,7 @@ pub(in crate::alloc) struct Counts {
     pub busy: ShardedCounter,
     /// Trees that requests looked at because nothing was known of them.
     pub explored: ShardedCounter,
-    /// Uses of groups that were in memory, and bitmaps read into it.
+    /// Claims in groups that earlier ones had brought into memory, and bitmaps read into it.
     pub hits: ShardedCounter,
     pub bitmaps_read: ShardedCounter,
     /// Bitmaps that were scanned for their summaries.
@@ -44,7 +44,7 @@ pub struct SpaceStats {
     /// Trees (flexible groups) in all; those on the active and on the inactive list; those of which
     /// not all is known.
     pub trees: u32,
-    /// Trees in memory that were used again.
+    /// Trees in memory that another search used after the one that loaded them.
     pub trees_active: u64,
     /// Trees in memory that were not.
     pub trees_inactive: u64,
@@ -54,7 +54,7 @@ pub struct SpaceStats {
     pub trees_loaded: u64,
     /// Times that a tree left memory.
     pub trees_evicted: u64,
-    /// Uses of groups that were in memory.
+    /// Searches in groups that were in memory already.
     pub cache_hits: u64,
     /// Bitmaps whose free runs were loaded.
     pub bitmaps_read: u64,

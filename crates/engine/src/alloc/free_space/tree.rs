@@ -117,11 +117,12 @@ impl FreeSpace {
     ) -> Option<MutexGuard<'_, Tree>> {
         let (t, mask) = (self.shape.tree_of(g), self.shape.mask(g));
         // Between loading and locking the tree may be evicted.
-        for _ in 0..LOAD_TRIES {
+        for attempt in 0..LOAD_TRIES {
             let tree = if wait { self.tree(t)? } else { self.try_tree(t)? };
             if tree.is_loaded(mask) {
-                self.counts.hits.add(1);
-                self.touch(t, &tree);
+                if attempt == 0 {
+                    self.used_again(t, &tree);
+                }
                 return Some(tree);
             }
             let bad = tree.is_bad(mask);

@@ -168,20 +168,63 @@ fn the_whole_disk_is_known_without_a_tree_in_memory() {
     assert!(stats(&house).bitmaps_read <= 2, "{:?}", stats(&house));
 }
 
+/// How many trees two requests for more than there is in one piece look at, at each level.
+fn looks_at_each_level(mut house: House, scanned: bool) -> [u64; 4] {
+    fragment(&house);
+    house = house.reopen();
+    std::array::from_fn(|level| {
+        let opened = House::on(house.image.copy());
+        opened.alloc.set("frsp_cache_aggression", level as u64).unwrap();
+        // The scan begins, and has not come far.
+        assert!(!scanned || opened.alloc.scanners() > 0);
+        (0..2).for_each(|_| drop(opened.alloc.claim(&all(1000, 100)).unwrap()));
+        stats(&opened).advice_unknown
+    })
+}
+
 #[test]
 fn a_level_sets_the_trees_that_a_request_examines() {
-    let house = small_groups();
-    fragment(&house);
-    let mut house = house.reopen();
-    let mut looked = Vec::new();
-    for level in 0..=3 {
-        house = house.reopen();
-        house.alloc.set("frsp_cache_aggression", level).unwrap();
-        drop(house.alloc.claim(&all(1000, 100)).unwrap());
-        looked.push(stats(&house).advice_unknown);
-    }
-    assert_eq!(looked[0], 0);
-    assert!(looked[0] < looked[1] && looked[1] < looked[2] && looked[2] < looked[3], "{looked:?}");
+    // Of ten trees, each request looks at one more.
+    assert_eq!(looks_at_each_level(small_groups(), false), [0, 2, 4, 10]);
+}
+
+/// A regression test: levels 0 to 2 acted alike.
+#[test]
+fn a_level_has_its_effect_beside_the_scan() {
+    // At level 1 at that of the goal only.
+    assert_eq!(looks_at_each_level(small_groups(), true), [0, 1, 4, 10]);
+}
+
+/// A regression test: a request looked at all trees, whatever the level.
+#[test]
+fn a_level_has_its_effect_with_few_trees() {
+    let few = House::on(Image::mke2fs(
+        20 << 20,
+        &["-b", "1024", "-g", "256", "-G", "16", "-N", "320", "-O", FEATURES],
+    ));
+    assert_eq!((stats(&few).trees, few.alloc.scanners()), (5, 0));
+    assert_eq!(looks_at_each_level(few, false), [0, 2, 4, 5]);
+}
+
+/// A regression test: the search that loaded a group counted as one that found it in memory.
+#[test]
+fn only_a_later_search_uses_a_tree_again() {
+    let house = House::named("default");
+    let claim = || house.alloc.claim(&want(5000, 10, 10)).unwrap();
+    let seen = || {
+        let stats = stats(&house);
+        (stats.bitmaps_read, stats.cache_hits, stats.trees_inactive, stats.trees_active)
+    };
+    assert_eq!(seen(), (0, 0, 0, 0));
+    let first = claim();
+    assert_eq!(seen(), (1, 0, 1, 0));
+    let second = claim();
+    assert_eq!(seen(), (1, 1, 0, 1));
+    house.evict();
+    assert_eq!(seen(), (1, 1, 0, 0));
+    let third = claim();
+    assert_eq!(seen(), (2, 1, 1, 0));
+    drop((first, second, third));
 }
 
 #[test]
