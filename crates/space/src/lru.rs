@@ -1,7 +1,7 @@
 //! The order in which trees leave memory: an active and an inactive list, as in caches.
 //!
 //! A tree is added to the inactive list when it is loaded, and to the active list when it is used
-//! again. Active trees hold at most a budget of runs; beyond it, the tree that was promoted first
+//! again. Active trees hold at most a budget of bytes; beyond it, the tree that was promoted first
 //! becomes inactive. The oldest inactive tree leaves memory first. Further uses of an active tree
 //! change nothing here, so they need no lock.
 //!
@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //! - Each tree in memory is on exactly one list, other trees are on none.
-//! - `active_runs` is the sum of the weights of active trees, each as of the tree's promotion.
+//! - `active_bytes` is the sum of the weights of active trees, each as of the tree's promotion.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,7 +20,7 @@ pub struct Lru {
     places: HashMap<u32, Place>,
     active: BTreeMap<u64, u32>,
     inactive: BTreeMap<u64, u32>,
-    active_runs: u64,
+    active_bytes: u64,
     turn: u64,
 }
 
@@ -28,16 +28,16 @@ pub struct Lru {
 struct Place {
     active: bool,
     turn: u64,
-    runs: u64,
+    bytes: u64,
 }
 
 impl Lru {
-    fn put(&mut self, tree: u32, active: bool, runs: u64) {
+    fn put(&mut self, tree: u32, active: bool, bytes: u64) {
         self.remove(tree);
         self.turn += 1;
-        self.places.insert(tree, Place { active, turn: self.turn, runs });
+        self.places.insert(tree, Place { active, turn: self.turn, bytes });
         if active {
-            self.active_runs += runs;
+            self.active_bytes += bytes;
             self.active.insert(self.turn, tree);
         } else {
             self.inactive.insert(self.turn, tree);
@@ -52,12 +52,12 @@ impl Lru {
         }
     }
 
-    /// Promotes a tree with `runs` runs that was used. Returns the trees that become inactive so
-    /// that active ones have at most `budget` runs; this tree may be one of them.
-    pub fn used(&mut self, tree: u32, runs: u64, budget: u64) -> Vec<u32> {
-        self.put(tree, true, runs);
+    /// Promotes a tree of `bytes` bytes that was used. Returns the trees that become inactive so
+    /// that active ones have at most `budget` bytes; this tree may be one of them.
+    pub fn used(&mut self, tree: u32, bytes: u64, budget: u64) -> Vec<u32> {
+        self.put(tree, true, bytes);
         let mut demoted = Vec::new();
-        while self.active_runs > budget
+        while self.active_bytes > budget
             && let Some((_, first)) = self.active.first_key_value()
         {
             let first = *first;
@@ -71,7 +71,7 @@ impl Lru {
     pub fn remove(&mut self, tree: u32) {
         let Some(place) = self.places.remove(&tree) else { return };
         if place.active {
-            self.active_runs -= place.runs;
+            self.active_bytes -= place.bytes;
             self.active.remove(&place.turn);
         } else {
             self.inactive.remove(&place.turn);
@@ -135,8 +135,8 @@ mod tests {
                 listed.sort_unstable();
                 prop_assert_eq!(&listed, &held.iter().copied().collect::<Vec<_>>());
                 let active: u64 =
-                    lru.places.values().filter(|place| place.active).map(|place| place.runs).sum();
-                prop_assert!(active == lru.active_runs && active <= budget);
+                    lru.places.values().filter(|place| place.active).map(|place| place.bytes).sum();
+                prop_assert!(active == lru.active_bytes && active <= budget);
                 prop_assert_eq!(lru.victim().is_some(), !held.is_empty());
             }
         }

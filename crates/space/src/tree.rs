@@ -18,10 +18,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Estimated bytes of a run in both trees: two keys of 8 bytes each in leaves of eleven, the
-/// headers of leaves, and the nodes above them. This is 23 with full leaves, as loading makes them,
-/// and 43 if all leaves are half full.
-const RUN_BYTES: usize = 32;
+/// Bytes of a run in both trees, as measured of a process with many trees (`tests/it`): with full
+/// leaves, as loading makes them, and after at least as many single insertions as there are runs,
+/// which split leaves.
+const PACKED_BYTES: usize = 22;
+const WORN_BYTES: usize = 33;
 
 /// Runs of one length that a search examines before it tries the next length.
 const AVOID_STEPS: usize = 64;
@@ -39,6 +40,8 @@ pub struct FreeTree {
     /// The longest first; among equal lengths, the lowest position first.
     by_len: BTreeSet<(Reverse<u32>, u32)>,
     free: u32,
+    /// Single insertions since all leaves were full.
+    worn: usize,
 }
 
 impl FreeTree {
@@ -49,7 +52,7 @@ impl FreeTree {
 
     /// Returns the bytes of the largest tree of `units` units, in which every second unit is free.
     pub fn worst_bytes(units: u64) -> u64 {
-        units.div_ceil(2).saturating_mul(RUN_BYTES as u64)
+        units.div_ceil(2).saturating_mul(WORN_BYTES as u64)
     }
 
     /// Adds the free runs of a group that has none in the tree. They must be disjoint, maximal and
@@ -64,6 +67,7 @@ impl FreeTree {
         // Appending fills the leaves; inserting would leave them half full.
         self.by_place.append(&mut by_place);
         self.by_len.append(&mut by_len);
+        self.worn = 0;
     }
 
     /// Removes all runs within a range of units that begins and ends at group boundaries.
@@ -83,6 +87,7 @@ impl FreeTree {
             self.by_place.insert(run.start, run.len);
             self.by_len.insert((Reverse(run.len), run.start));
             self.free += run.len;
+            self.worn += 1;
         }
     }
 
@@ -135,6 +140,7 @@ impl FreeTree {
         self.free = all.iter().map(|run| run.len).sum();
         self.by_place = all.iter().map(|run| (run.start, run.len)).collect();
         self.by_len = all.iter().map(|run| (Reverse(run.len), run.start)).collect();
+        self.worn = 0;
         refused
     }
 
@@ -267,9 +273,16 @@ impl FreeTree {
         self.free
     }
 
-    /// Returns the bytes of memory of `runs` runs in a tree.
+    /// Returns the bytes of memory of the runs: those measured, in proportion to the insertions
+    /// since the leaves were full.
+    pub fn bytes(&self) -> usize {
+        let worn = self.worn.min(self.runs());
+        self.runs() * PACKED_BYTES + worn * (WORN_BYTES - PACKED_BYTES)
+    }
+
+    /// Returns the bytes of memory of `runs` runs in a tree that many were inserted into.
     pub fn bytes_of(runs: u64) -> u64 {
-        runs.saturating_mul(RUN_BYTES as u64)
+        runs.saturating_mul(WORN_BYTES as u64)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::FreeSpace;
 use super::tree::Tree;
-use extant_space::{FreeTree, Lru};
-use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use extant_sync::{Level, Mutex, ShardedCounter};
+use extant_space::Lru;
+use extant_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use extant_sync::{Level, Mutex, Sharded};
 
 /// Trees that one load evicts at most, and that it looks at for it.
 const EVICT_STEPS: usize = 16;
@@ -17,7 +17,8 @@ pub(in crate::alloc) struct Memory {
     limit: AtomicU64,
     /// Bytes of the worst tree: the limit is never below it.
     worst: u64,
-    runs: ShardedCounter,
+    /// Bytes by threads. No `ShardedCounter`: a tree's change is more than its batch.
+    bytes: Sharded<AtomicI64>,
     /// Whether a tree is on the active list, to be read without the lock.
     active: Box<[AtomicBool]>,
 }
@@ -27,21 +28,22 @@ impl Memory {
         let active = (0..trees).map(|_| AtomicBool::new(false)).collect();
         let lru = Mutex::new(Level::Lru, Lru::default());
         let memory =
-            Memory { lru, limit: AtomicU64::new(0), worst, runs: ShardedCounter::new(0), active };
+            Memory { lru, limit: AtomicU64::new(0), worst, bytes: Sharded::default(), active };
         memory.set_limit(limit);
         memory
     }
 
-    /// Notes that trees have so many more runs.
-    pub fn count(&self, runs: i64) {
-        if runs != 0 {
-            self.runs.add(runs);
+    /// Notes that trees take so many more bytes.
+    pub fn count(&self, bytes: i64) {
+        if bytes != 0 {
+            self.bytes.local().fetch_add(bytes, Relaxed);
         }
     }
 
     /// Bytes of all trees.
     pub fn usage(&self) -> u64 {
-        FreeTree::bytes_of(u64::try_from(self.runs.sum()).unwrap_or(0))
+        let sum = self.bytes.iter().map(|part| part.load(Relaxed)).sum::<i64>();
+        u64::try_from(sum).unwrap_or(0)
     }
 
     pub fn limit(&self) -> u64 {
@@ -59,11 +61,11 @@ impl Memory {
         limit > 0 && self.usage() > limit
     }
 
-    /// Returns the number of runs that active trees may have: half of the limit.
+    /// Returns the bytes that active trees may take: half of the limit.
     fn active_budget(&self) -> u64 {
         match self.limit() {
             0 => u64::MAX,
-            limit => limit / FreeTree::bytes_of(2),
+            limit => limit / 2,
         }
     }
 
@@ -97,7 +99,7 @@ impl FreeSpace {
             return;
         }
         let mut lru = self.memory.lru.lock();
-        let demoted = lru.used(t, tree.free.runs() as u64, self.memory.active_budget());
+        let demoted = lru.used(t, tree.free.bytes() as u64, self.memory.active_budget());
         self.memory.note(t, true);
         demoted.into_iter().for_each(|tree| self.memory.note(tree, false));
     }

@@ -41,6 +41,9 @@ const MAX_LISTED: usize = if cfg!(test) { 24 } else { 4096 };
 /// Runs of a tree that may be queued to be discarded. More are released at once.
 const MAX_QUEUED: usize = 1024;
 
+/// Bytes of a listed run, as lists grow by doubling.
+const LISTED_BYTES: i64 = 2 * size_of::<Run>() as i64;
+
 /// The lists of a tree.
 #[derive(Debug)]
 pub(in crate::alloc) struct ReturnedRuns {
@@ -186,7 +189,7 @@ impl FreeSpace {
         returned.note_any(&lists, longest);
         let many = lists.len() > MAX_LISTED.max(returned.known.load(Ordering::Relaxed) as usize);
         drop(lists);
-        self.memory.count(runs.len() as i64);
+        self.memory.count(runs.len() as i64 * LISTED_BYTES);
         self.noted(t, returned, longest, many);
         clusters
     }
@@ -223,7 +226,7 @@ impl FreeSpace {
             returned.any.store(false, Ordering::Relaxed);
             (std::mem::take(&mut lists.freed), std::mem::take(&mut lists.ended))
         };
-        self.memory.count(-((freed.len() + ended.len()) as i64));
+        self.memory.count(-((freed.len() + ended.len()) as i64) * LISTED_BYTES);
         ended.sort_unstable_by_key(|run| run.start);
         self.merge(&mut ended);
         let wrong = tree.held.remove_all(&ended);
@@ -371,7 +374,7 @@ impl FreeSpace {
         lists.freed.extend_from_slice(left);
         returned.note_any(&lists, longest.unwrap_or(0));
         drop(lists);
-        self.memory.count(left.len() as i64);
+        self.memory.count(left.len() as i64 * LISTED_BYTES);
         self.noted(t, returned, longest.unwrap_or(0), false);
         self.budget.give(clusters);
         self.add_pending(-(sum(left) as i64));

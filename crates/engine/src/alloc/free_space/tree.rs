@@ -85,9 +85,9 @@ impl FreeSpace {
         tree: &mut Tree,
         change: impl FnOnce(&mut Tree) -> R,
     ) -> R {
-        let before = tree.free.runs() as i64;
+        let before = tree.free.bytes() as i64;
         let result = change(tree);
-        self.memory.count(tree.free.runs() as i64 - before);
+        self.memory.count(tree.free.bytes() as i64 - before);
         self.tell_longest(t, tree);
         result
     }
