@@ -1,5 +1,5 @@
 //! Checks of an ext4 file system that never write: each defect is a [`Finding`]. [`repair`] removes
-//! them, and [`tune`] changes the superblock's values. [`Trim`] finds the blocks of an undamaged
+//! them, [`tune`] changes the superblock's values, and [`resize`] the size. [`Trim`] finds the blocks of an undamaged
 //! file system that hold nothing. [`Substitutes`] lets readers open an image whose superblock or
 //! descriptors are damaged.
 //!
@@ -32,6 +32,7 @@ mod planned;
 mod progress;
 mod reader;
 pub mod repair;
+pub mod resize;
 mod substitute;
 mod survey;
 mod trim;

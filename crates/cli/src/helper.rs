@@ -1,5 +1,5 @@
 //! The program under other names: the helpers that mount(8), umount(8) and mkfs(8) run for a type
-//! of file system, and tune2fs(8) and e2label(8).
+//! of file system, and tune2fs(8), resize2fs(8) and e2label(8).
 //!
 //! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`.
 //!   Silent on success; 32 if it could not be mounted, 1 for wrong usage. It waits for an image
@@ -11,6 +11,7 @@
 //! - `mkfs.TYPE`: as `extant mkfs`, with a size in blocks where it has no unit.
 //! - `tune2fs`: as `extant tune`, for the options that it has. `e2label IMAGE [LABEL]`: prints or
 //!   sets the label.
+//! - `resize2fs`: as `extant resize`, with a size in blocks where it has no unit.
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
@@ -45,6 +46,8 @@ pub enum Helper {
     Mkfs,
     /// Changes values of the superblock.
     Tune,
+    /// Makes file systems larger.
+    Resize,
     /// Prints or sets the label.
     Label,
 }
@@ -69,6 +72,7 @@ fn named(program: Option<&OsString>) -> Option<Helper> {
     let name = Path::new(program?).file_name()?.to_str()?;
     match name {
         "tune2fs" => return Some(Helper::Tune),
+        "resize2fs" => return Some(Helper::Resize),
         "e2label" => return Some(Helper::Label),
         _ => {}
     }
@@ -93,17 +97,18 @@ impl Helper {
             Helper::Unmount(subtype) => {
                 exit(Call::parse(&args).map(|call| unmount(&call, &subtype)))
             }
-            Helper::Mkfs => {
-                let own = ["extant", "mkfs", "--size-in-blocks"].map(OsString::from);
-                crate::cli::run(own.into_iter().chain(args.into_iter().skip(1)).collect())
-            }
-            Helper::Tune => {
-                let own = ["extant", "tune"].map(OsString::from);
-                crate::cli::run(own.into_iter().chain(args.into_iter().skip(1)).collect())
-            }
+            Helper::Mkfs => as_command(&["mkfs", "--size-in-blocks"], args),
+            Helper::Tune => as_command(&["tune"], args),
+            Helper::Resize => as_command(&["resize", "--size-in-blocks"], args),
             Helper::Label => run_label(&args),
         }
     }
+}
+
+/// Runs a command of `extant` with the arguments of a helper.
+fn as_command(command: &[&str], args: Vec<OsString>) -> ExitCode {
+    let own = ["extant"].iter().chain(command).map(OsString::from);
+    crate::cli::run(own.chain(args.into_iter().skip(1)).collect())
 }
 
 /// Runs `e2label IMAGE [LABEL]`.
@@ -324,6 +329,7 @@ mod tests {
         assert_eq!(of("/sbin/umount.fuseblk.ext4"), Some(Helper::Unmount("ext4".into())));
         assert_eq!(of("mkfs.extant"), Some(Helper::Mkfs));
         assert_eq!(of("/sbin/tune2fs"), Some(Helper::Tune));
+        assert_eq!(of("resize2fs"), Some(Helper::Resize));
         assert_eq!(of("e2label"), Some(Helper::Label));
         assert_eq!(of("/usr/bin/extant"), None);
         assert_eq!(of("extant.old"), None);

@@ -14,9 +14,18 @@
 //!    after it. No older content of the log can be taken for a part of it then.
 //! 3. The log's superblock gets start and sequence. A recovery finds no commit record.
 //! 4. The commit record. It differs from the zeroes before it in its first sector only.
-//! 5. The home blocks. The superblock among them has the mark of step 1.
+//! 5. The home blocks, and after a flush the superblock among them, with the mark of step 1. A
+//!    program that is about to recover reads superblock and descriptors first: a superblock of more
+//!    groups must not come before their descriptors.
 //! 6. The log is marked empty.
 //! 7. The mark of step 1 is removed.
+//!
+//! # Superblocks of another geometry
+//! The kernel counts the groups before it replays the log, and goes on with that number. So a
+//! superblock of more groups must not come out of the log. [`OfflineChanges::commit_by_superblock`]
+//! writes the log completely (steps 2 to 4) while the superblock has no mark: the kernel empties
+//! such a log, e2fsck asks, and replays all of it. The step that counts is then the write of the
+//! new superblock with the mark.
 //!
 //! # A log in free blocks
 //! Changes that exceed the log go through a larger one, which the caller formats in free blocks.
@@ -60,6 +69,17 @@ pub struct OfflineChanges<'a> {
     pub time: Timestamp,
 }
 
+/// The write that counts.
+#[derive(Clone, Copy, Debug)]
+enum Switch<'s> {
+    /// The commit record.
+    Record,
+    /// A block of the inode table, with the journal's inode, which refers to another log.
+    JournalInode(&'s ChangedBlock),
+    /// The superblock among the changes.
+    Superblock,
+}
+
 /// A transaction that is about to be written.
 struct Pending<'p> {
     log: &'p Log,
@@ -94,7 +114,17 @@ impl OfflineChanges<'_> {
     /// for changes of the log's own blocks, and for I/O errors before the commit record;
     /// [`OfflineError::InLog`] for later ones.
     pub fn commit(&self, log: &Log) -> std::result::Result<(), OfflineError> {
-        self.commit_at(log, None)
+        self.commit_at(log, Switch::Record)
+    }
+
+    /// Makes the changes, with a superblock of another geometry among them, through the file
+    /// system's log. Structures that the new superblock refers to, and that a program reads before
+    /// the replay, must be on the device.
+    ///
+    /// # Errors
+    /// As [`OfflineChanges::commit`]; [`OfflineError::Unchanged`] without the superblock.
+    pub fn commit_by_superblock(&self, log: &Log) -> std::result::Result<(), OfflineError> {
+        self.commit_at(log, Switch::Superblock)
     }
 
     /// Makes the changes through a log in free blocks. `switch` is a block of the inode table that
@@ -108,14 +138,10 @@ impl OfflineChanges<'_> {
         log: &Log,
         switch: &ChangedBlock,
     ) -> std::result::Result<(), OfflineError> {
-        self.commit_at(log, Some(switch))
+        self.commit_at(log, Switch::JournalInode(switch))
     }
 
-    fn commit_at(
-        &self,
-        log: &Log,
-        switch: Option<&ChangedBlock>,
-    ) -> std::result::Result<(), OfflineError> {
+    fn commit_at(&self, log: &Log, switch: Switch<'_>) -> std::result::Result<(), OfflineError> {
         if self.blocks.is_empty() {
             return Ok(());
         }
@@ -173,38 +199,65 @@ impl OfflineChanges<'_> {
         Ok(copies)
     }
 
-    /// Steps 1 to 3, and the commit record of a log to which nothing refers yet.
-    fn put_in_log(&self, pending: &Pending<'_>, switch: Option<&ChangedBlock>) -> Result<()> {
-        self.mark(true)?;
+    /// Steps 1 to 3, where the commit record is the write that counts. Otherwise the log is complete
+    /// before it is marked as not empty.
+    fn put_in_log(&self, pending: &Pending<'_>, switch: Switch<'_>) -> Result<()> {
+        match switch {
+            Switch::Superblock => drop(self.superblock(pending)?),
+            Switch::Record | Switch::JournalInode(_) => self.mark(true)?,
+        }
         pending.write_body()?;
+        if !matches!(switch, Switch::Record) {
+            pending.write_commit()?;
+        }
         pending.flush()?;
         pending.write_superblock(&pending.with)?;
-        if switch.is_some() {
-            pending.write_commit()?;
+        if !matches!(switch, Switch::Record) {
             pending.flush()?;
         }
         Ok(())
     }
 
     /// The write that counts, and steps 5 to 7.
-    fn finish(&self, pending: &Pending<'_>, switch: Option<&ChangedBlock>) -> Result<()> {
+    fn finish(&self, pending: &Pending<'_>, switch: Switch<'_>) -> Result<()> {
         let size = pending.log.block_size() as u64;
         match switch {
-            Some((nr, bytes)) => self.device.write_all_at(bytes, nr.saturating_mul(size))?,
-            None => pending.write_commit()?,
+            Switch::Record => pending.write_commit()?,
+            Switch::JournalInode((nr, bytes)) => {
+                self.device.write_all_at(bytes, nr.saturating_mul(size))?;
+            }
+            Switch::Superblock => {
+                self.device.write_all_at(&self.superblock(pending)?, SUPERBLOCK_OFFSET)?;
+                self.device.flush()?;
+            }
         }
         pending.flush()?;
         if pending.log.place() == LogPlace::External {
             self.device.flush()?;
         }
-        let mut plug = Plug::new(self.device);
-        for (nr, bytes) in &pending.copies {
-            plug.add(nr.saturating_mul(size), &bytes[..]);
+        let holder = SUPERBLOCK_OFFSET / size.max(1);
+        for is_last in [false, true] {
+            let mut plug = Plug::new(self.device);
+            for (nr, bytes) in pending.copies.iter().filter(|(nr, _)| (*nr == holder) == is_last) {
+                plug.add(nr.saturating_mul(size), &bytes[..]);
+            }
+            if !plug.is_empty() {
+                plug.finish()?;
+                self.device.flush()?;
+            }
         }
-        plug.finish()?;
-        self.device.flush()?;
         pending.mark_empty()?;
         self.mark(false)
+    }
+
+    /// Returns the marked superblock among the changes.
+    fn superblock(&self, pending: &Pending<'_>) -> Result<[u8; SUPERBLOCK_SIZE]> {
+        let size = pending.log.block_size() as u64;
+        let (holder, within) = (SUPERBLOCK_OFFSET / size, (SUPERBLOCK_OFFSET % size) as usize);
+        let block = pending.copies.iter().find(|(nr, _)| *nr == holder);
+        let bytes = block.and_then(|(_, bytes)| bytes.get(within..within + SUPERBLOCK_SIZE));
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.ok_or(Error::Unsupported("changes without a superblock"))
     }
 
     /// Sets or removes the mark that recovery may be needed.

@@ -24,11 +24,12 @@ mod values;
 mod write;
 
 pub use error::TuneError;
+pub(crate) use open::Tunable;
+pub(crate) use write::copy_of;
 
 use extant_blocks::BlockDevice;
 use extant_format::Superblock;
 use extant_format::superblock::ErrorPolicy;
-use open::Tunable;
 use std::sync::Arc;
 
 /// The blocks that only some users may use.

@@ -116,7 +116,7 @@ impl Tunable<'_> {
 
 /// Returns the bytes of a copy. As the ext4 tools have it, a copy is never marked as clean, nor as
 /// one that needs recovery.
-fn copy_of(superblock: &Superblock, group: GroupNr) -> [u8; SUPERBLOCK_SIZE] {
+pub fn copy_of(superblock: &Superblock, group: GroupNr) -> [u8; SUPERBLOCK_SIZE] {
     let mut copy = superblock.clone();
     copy.set_state(copy.state().difference(State::VALID));
     let mut features = copy.features();

@@ -2,6 +2,7 @@
 
 mod exceptions;
 mod findings;
+mod growing;
 mod images;
 mod mutants;
 mod oracle;

@@ -17,9 +17,9 @@ use std::sync::Arc;
 const SIZE: u64 = 32 << 20;
 
 /// A kind of file system: its name, and the arguments to `mke2fs`.
-type Kind = (&'static str, &'static [&'static str]);
+pub type Kind = (&'static str, &'static [&'static str]);
 
-const KINDS: &[Kind] = &[
+pub const KINDS: &[Kind] = &[
     ("metadata_csum", &["-t", "ext4", "-b", "4096", "-g", "2048"]),
     ("seed", &["-t", "ext4", "-b", "1024", "-O", "metadata_csum_seed,orphan_file"]),
     ("1k", &["-t", "ext4", "-b", "1024"]),

@@ -24,6 +24,7 @@ pub mod pages;
 pub mod put;
 pub mod recover;
 pub mod repair;
+pub mod resize;
 pub mod rm;
 pub mod setfattr;
 pub mod stat;

@@ -247,6 +247,17 @@ fn free_space_goes_back_to_the_host() {
 }
 
 #[test]
+fn an_image_is_made_larger() {
+    let recipe = Recipe::of("Make an image larger");
+    recipe.has_disk();
+    let len = || fs::metadata(recipe.file("disk.img")).expect("the disk").len();
+    let (before, tree) = (len(), recipe.kernel_tree("disk.img"));
+    recipe.run_as_user(Fuse::Root);
+    assert_eq!(len(), before + (512 << 20));
+    tree.assert_same(&recipe.kernel_tree("disk.img"));
+}
+
+#[test]
 fn an_image_is_cloned() {
     let recipe = Recipe::of("Clone an image");
     recipe.has_disk();

@@ -24,6 +24,7 @@ mod program;
 mod reading;
 mod recovery;
 mod repairing;
+mod resizing;
 mod rival;
 mod substitutes;
 mod trimming;

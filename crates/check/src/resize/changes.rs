@@ -1,0 +1,344 @@
+//! The blocks that growth changes: those of the file system, and copies in its new groups.
+#![expect(clippy::arithmetic_side_effects, reason = "numbers of a verified geometry")]
+
+use super::ResizeError;
+use super::groups::NewGroups;
+use super::target::Target;
+use crate::tune::{Tunable, copy_of};
+use extant_blocks::BlockDevice;
+use extant_format::indirect::{DIND, pointer, pointers_per_block, put_pointer};
+use extant_format::superblock::SUPERBLOCK_OFFSET;
+use extant_format::{
+    BlockNr, Compat, Corrupt, Geometry, GroupDesc, GroupFlags, GroupNr, Inode, InodeNr, Superblock,
+    bitmap,
+};
+use extant_journal::offline::ChangedBlock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The new contents of blocks.
+pub struct Changes<'c> {
+    device: &'c dyn BlockDevice,
+    old: Geometry,
+    new: Geometry,
+    groups: &'c NewGroups,
+    /// Old groups that change, with those of their bitmaps that do.
+    changed: BTreeMap<u32, (GroupDesc, Option<Vec<u8>>)>,
+    /// Blocks of the file system.
+    inside: BTreeMap<u64, Arc<[u8]>>,
+    /// Blocks behind its end.
+    beyond: Vec<ChangedBlock>,
+}
+
+impl<'c> Changes<'c> {
+    /// Computes all blocks. Only reads.
+    pub fn new(
+        tunable: &'c Tunable<'_>,
+        target: &Target,
+        groups: &'c NewGroups,
+    ) -> Result<Changes<'c>, ResizeError> {
+        let mut changes = Changes {
+            device: &**tunable.device,
+            old: tunable.primary.geometry,
+            new: target.geometry,
+            groups,
+            changed: BTreeMap::new(),
+            inside: BTreeMap::new(),
+            beyond: Vec::new(),
+        };
+        let mut freed = groups.free_clusters() + changes.extend_last_group()?;
+        if changes.new.compat(Compat::RESIZE_INODE) {
+            changes.list_kept_blocks()?;
+        } else if changes.old.compat(Compat::RESIZE_INODE) {
+            freed += changes.remove_resize_inode()?;
+        }
+        changes.put_bitmaps()?;
+        changes.put_descriptors()?;
+        changes.put_superblocks(counted(&tunable.primary.superblock, target, groups, freed))?;
+        Ok(changes)
+    }
+
+    /// Returns the changed blocks of the file system, in ascending order.
+    pub fn inside(&self) -> Vec<ChangedBlock> {
+        self.inside.iter().map(|(nr, bytes)| (*nr, bytes.clone())).collect()
+    }
+
+    /// Returns the blocks behind the end of the file system.
+    pub fn beyond(&self) -> &[ChangedBlock] {
+        &self.beyond
+    }
+
+    /// Returns the descriptor blocks of the file system with descriptors of new groups, which are
+    /// valid for the old size, too; `None` if some take blocks that have another content until then.
+    pub fn early(&self) -> Option<Vec<ChangedBlock>> {
+        let (old, new) = (&self.old, &self.new);
+        let first = old.groups_count / new.descs_per_block();
+        let inside =
+            (first..new.desc_blocks).filter(|index| self.is_inside(new.gdt_block(*index).0));
+        let early = |index: u32| {
+            let place = new.gdt_block(index).0;
+            if index >= old.desc_blocks {
+                return None;
+            }
+            let mut block = self.read(place).ok()?;
+            self.encode(index, &mut block, |group| self.groups.descriptor(group));
+            Some((place, block.into()))
+        };
+        inside.map(early).collect()
+    }
+
+    fn is_inside(&self, block: u64) -> bool {
+        block < self.old.blocks_count
+    }
+
+    fn read(&self, block: u64) -> Result<Vec<u8>, ResizeError> {
+        let size = self.old.block_size as usize;
+        let mut bytes = vec![0; size];
+        self.device.read_exact_at(&mut bytes, block.saturating_mul(size as u64))?;
+        Ok(bytes)
+    }
+
+    fn put(&mut self, block: u64, bytes: impl Into<Arc<[u8]>>) {
+        if self.is_inside(block) {
+            self.inside.insert(block, bytes.into());
+        } else {
+            self.beyond.push((block, bytes.into()));
+        }
+    }
+
+    /// Returns the descriptor of an old group as it is on the device.
+    fn descriptor(&self, group: GroupNr) -> Result<GroupDesc, ResizeError> {
+        let (index, at) = self.old.desc_location(group);
+        let block = self.read(self.old.gdt_block(index).0)?;
+        let slot = block.get(at..at + usize::from(self.old.desc_size)).unwrap_or_default();
+        let desc = GroupDesc::decode(slot, &self.old, group)?;
+        desc.check(&self.old).map_err(|error| error.at_group(group))?;
+        Ok(desc)
+    }
+
+    /// Returns an old group to change, with its block bitmap if it has one.
+    fn group(&mut self, group: GroupNr) -> Result<&mut (GroupDesc, Option<Vec<u8>>), ResizeError> {
+        if !self.changed.contains_key(&group.0) {
+            let desc = self.descriptor(group)?;
+            let bits = if desc.has_flag(&self.old, GroupFlags::BLOCK_UNINIT) {
+                None
+            } else {
+                let bits = self.read(desc.block_bitmap)?;
+                desc.verify_block_bitmap(&bits, &self.old)
+                    .map_err(|error| error.at_group(group))?;
+                Some(bits)
+            };
+            self.changed.insert(group.0, (desc, bits));
+        }
+        let missing = || Corrupt::new("group").at_group(group);
+        Ok(self.changed.get_mut(&group.0).ok_or_else(missing)?)
+    }
+
+    /// Adds blocks to the last group, if it is short. Returns the number of its new clusters.
+    fn extend_last_group(&mut self) -> Result<u64, ResizeError> {
+        let last = GroupNr(self.old.groups_count - 1);
+        let before = self.old.clusters_in_group(last);
+        let after = self.new.clusters_in_group(last);
+        if before == after {
+            return Ok(0);
+        }
+        let (desc, bits) = self.group(last)?;
+        if let Some(bits) = bits {
+            bitmap::clear_range(bits, before as usize..after as usize);
+        }
+        desc.free_clusters += after - before;
+        Ok((after - before).into())
+    }
+
+    /// Writes the bitmaps of old groups.
+    fn put_bitmaps(&mut self) -> Result<(), ResizeError> {
+        let geometry = self.new;
+        let mut blocks = Vec::new();
+        for (desc, bits) in self.changed.values_mut() {
+            if let Some(bits) = bits.take() {
+                desc.seal_block_bitmap(&bits, &geometry);
+                blocks.push((desc.block_bitmap, bits));
+            }
+        }
+        blocks.into_iter().for_each(|(nr, bits)| self.put(nr, bits));
+        Ok(())
+    }
+
+    /// Writes the descriptor blocks that change, and all that a new copy needs.
+    fn put_descriptors(&mut self) -> Result<(), ResizeError> {
+        let (old, new) = (self.old, self.new);
+        for index in 0..new.desc_blocks {
+            let first = index * new.descs_per_block();
+            let groups = first..first + new.descs_in_block(index);
+            let changed = groups.end > old.groups_count
+                || self.changed.range(groups.clone()).next().is_some();
+            let mut places: Vec<u64> = new.gdt_backups(index).map(|block| block.0).collect();
+            places.push(new.gdt_block(index).0);
+            places.retain(|place| changed || !self.is_inside(*place));
+            if places.is_empty() {
+                continue;
+            }
+            let bytes: Arc<[u8]> = self.descriptor_block(index)?.into();
+            places.into_iter().for_each(|place| self.put(place, bytes.clone()));
+        }
+        Ok(())
+    }
+
+    /// Returns the new content of a descriptor block.
+    fn descriptor_block(&self, index: u32) -> Result<Vec<u8>, ResizeError> {
+        let new = &self.new;
+        let mut block = if index < self.old.desc_blocks {
+            self.read(self.old.gdt_block(index).0)?
+        } else {
+            vec![0; new.block_size as usize]
+        };
+        self.encode(index, &mut block, |group| {
+            let changed = self.changed.get(&group).map(|(desc, _)| desc);
+            changed.or_else(|| self.groups.descriptor(group))
+        });
+        Ok(block)
+    }
+
+    /// Writes descriptors into a block of them.
+    fn encode<'d>(
+        &self,
+        index: u32,
+        block: &mut [u8],
+        descriptor: impl Fn(u32) -> Option<&'d GroupDesc>,
+    ) {
+        let new = &self.new;
+        let first = index * new.descs_per_block();
+        for group in first..first + new.descs_in_block(index) {
+            let Some(desc) = descriptor(group) else { continue };
+            let (_, at) = new.desc_location(GroupNr(group));
+            let slot = block.get_mut(at..at + usize::from(new.desc_size)).unwrap_or_default();
+            desc.encode(slot, new, GroupNr(group));
+        }
+    }
+
+    /// Writes the superblock and all copies.
+    fn put_superblocks(&mut self, superblock: Superblock) -> Result<(), ResizeError> {
+        let mut superblock = superblock;
+        let holder = SUPERBLOCK_OFFSET >> self.new.block_bits;
+        let within = (SUPERBLOCK_OFFSET - (holder << self.new.block_bits)) as usize;
+        let mut block = self.read(holder)?;
+        overwrite(&mut block, within, &superblock.seal());
+        self.put(holder, block);
+        for group in self.new.super_groups().skip(1) {
+            let Some(place) = self.new.super_block_of(group) else { continue };
+            let mut block = if self.is_inside(place.0) {
+                self.read(place.0)?
+            } else {
+                vec![0; self.new.block_size as usize]
+            };
+            overwrite(&mut block, 0, &copy_of(&superblock, group));
+            self.put(place.0, block);
+        }
+        Ok(())
+    }
+
+    /// Returns the resize inode, the block of its slot, and the byte of the slot there.
+    fn resize_inode(&self) -> Result<(Inode, u64, usize), ResizeError> {
+        let (group, index) = self.old.inode_location(InodeNr::RESIZE)?;
+        let (block, at) = self.old.inode_slot(index);
+        let block = self.descriptor(group)?.inode_table + u64::from(block);
+        let bytes = self.read(block)?;
+        let slot = bytes.get(at..at + usize::from(self.old.inode_size)).unwrap_or_default();
+        let inode = Inode::decode(slot, &self.old, InodeNr::RESIZE)?;
+        let list = u64::from(pointer(&inode.i_block, DIND));
+        if !self.old.data_range_valid(BlockNr(list), 1) {
+            let field = Corrupt::new("resize inode").field("double-indirect block").found(list);
+            return Err(field.at_inode(InodeNr::RESIZE).into());
+        }
+        Ok((inode, block, at))
+    }
+
+    fn put_resize_inode(
+        &mut self,
+        (inode, block, at): (&Inode, u64, usize),
+        clear: bool,
+    ) -> Result<(), ResizeError> {
+        let mut bytes = self.read(block)?;
+        let size = usize::from(self.new.inode_size);
+        let slot = bytes.get_mut(at..at + size).unwrap_or_default();
+        if clear {
+            slot.fill(0);
+        }
+        inode.encode(slot, &self.new, InodeNr::RESIZE)?;
+        self.put(block, bytes);
+        Ok(())
+    }
+
+    /// Writes the lists of the blocks that are kept for descriptors, and of their copies.
+    fn list_kept_blocks(&mut self) -> Result<(), ResizeError> {
+        let (old, new) = (self.old, self.new);
+        let copies: Vec<GroupNr> = new.super_groups().skip(1).collect();
+        if new.desc_blocks == old.desc_blocks && copies.len() + 1 == old.super_groups().count() {
+            return Ok(());
+        }
+        let per_block = pointers_per_block(new.block_size);
+        if copies.len() > per_block as usize {
+            let why = "its resize inode cannot list so many copies of the superblock";
+            return Err(ResizeError::Size(why.into()));
+        }
+        let (mut inode, block, at) = self.resize_inode()?;
+        let mut list = vec![0; new.block_size as usize];
+        let start = u64::from(new.first_data_block);
+        let kept = new.base_meta(GroupNr(0)).reserved;
+        let count = kept.end - kept.start;
+        for (index, place) in (new.desc_blocks..).zip(kept) {
+            put_pointer(&mut list, (index % per_block) as usize, place as u32);
+            let mut bytes = vec![0; new.block_size as usize];
+            for (slot, group) in copies.iter().enumerate() {
+                let copy = new.first_block_of_group(*group).0 + (place - start);
+                put_pointer(&mut bytes, slot, copy as u32);
+            }
+            self.put(place, bytes);
+        }
+        self.put(pointer(&inode.i_block, DIND).into(), list);
+        let blocks = 1 + count * (1 + copies.len() as u64);
+        let sectors = u64::from(new.cluster_ratio()) * u64::from(new.sectors_per_block());
+        inode.blocks = blocks * sectors;
+        self.put_resize_inode((&inode, block, at), false)
+    }
+
+    /// Clears the resize inode, which has no more blocks to list, and frees its list. Returns the
+    /// number of free clusters.
+    fn remove_resize_inode(&mut self) -> Result<u64, ResizeError> {
+        let (inode, block, at) = self.resize_inode()?;
+        let list = BlockNr(pointer(&inode.i_block, DIND).into());
+        let bad = || Corrupt::new("resize inode").field("double-indirect block").found(list.0);
+        let (group, bit) = self.old.group_and_bit(list).ok_or_else(bad)?;
+        let (desc, bits) = self.group(group)?;
+        let was_set = bits.as_mut().is_some_and(|bits| bitmap::clear(bits, bit as usize));
+        if !was_set {
+            return Err(bad().at_group(group).into());
+        }
+        desc.free_clusters += 1;
+        self.put_resize_inode((&Inode::default(), block, at), true)?;
+        Ok(1)
+    }
+}
+
+fn overwrite(block: &mut [u8], at: usize, bytes: &[u8]) {
+    let part = block.get_mut(at..at + bytes.len()).unwrap_or_default();
+    part.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+}
+
+/// Returns the new superblock with all counts; `freed` clusters are free in addition.
+fn counted(old: &Superblock, target: &Target, groups: &NewGroups, freed: u64) -> Superblock {
+    let (mut superblock, geometry) = (target.superblock.clone(), &target.geometry);
+    let free = old.free_blocks_count() + (freed << geometry.cluster_bits);
+    superblock.set_free_blocks_count(free);
+    let inodes = superblock.inodes_count() - old.inodes_count();
+    superblock.set_free_inodes_count(old.free_inodes_count().saturating_add(inodes));
+    let overhead = u64::from(old.overhead_clusters());
+    if overhead > 0 {
+        let overhead = overhead + groups.clusters() - groups.free_clusters();
+        superblock.set_overhead_clusters(u32::try_from(overhead).unwrap_or(0));
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    superblock.set_wtime(now.as_secs());
+    superblock
+}

@@ -1,0 +1,202 @@
+//! Larger file systems: growth of one that nothing has open.
+//!
+//! [`Resize::plan`] computes the new superblock and reads only. [`ResizePlan::apply`] extends the
+//! device if it can and must, and makes the change. For example, a file system of two groups, of
+//! which the second has 5,000 of 32,768 blocks, grows to four groups: the bitmap of group 1 loses
+//! its padding, and groups 2 and 3 get descriptors, bitmaps and inode tables.
+//!
+//! # Descriptors
+//! A descriptor block that the table lacks takes the next block that `resize_inode` keeps for it,
+//! behind each copy of the superblock. Once there is none, the file system gets `meta_bg`: further
+//! descriptor blocks lie in the groups that they describe, and nothing has to move. The kernel's
+//! growth of a mounted file system does the same.
+//!
+//! # Order of writes
+//! 1. Bitmaps, inode tables, copies of superblock and descriptors in the new groups. They lie
+//!    behind the end of the file system, where nothing refers to them. Descriptors of new groups
+//!    in old descriptor blocks, which the old superblock does not count. A flush follows.
+//! 2. All changes of old blocks in one transaction, of which the write of the superblock counts
+//!    ([`OfflineChanges::commit_by_superblock`]). New descriptors in blocks that the resize inode
+//!    lists are not valid for the old size; then the commit record counts. If the log is too small,
+//!    growth takes several such steps, each of which leaves a valid file system.
+//!
+//! Without a log, or with one that is too small for a single group, the blocks of step 2 are
+//! written in place. The superblock, which is the last of them, is marked as not cleanly unmounted
+//! before the first: after a power cut between, a repair makes the old size valid again.
+//!
+//! [`OfflineChanges::commit_by_superblock`]:
+//!     extant_journal::offline::OfflineChanges::commit_by_superblock
+//!
+//! # Invariants
+//! - Nothing is written before the new size is accepted.
+//! - No block of the file system moves, so that its content is safe whatever happens.
+
+mod changes;
+mod error;
+mod groups;
+mod step;
+mod target;
+
+pub use error::ResizeError;
+
+use crate::tune::{Tunable, TuneError};
+use extant_blocks::BlockDevice;
+use extant_format::Superblock;
+use std::sync::Arc;
+use step::Step;
+use target::Target;
+
+/// A change of the size of the file system on a device that nothing else has open.
+pub struct Resize {
+    device: Arc<dyn BlockDevice>,
+    journal: Option<Arc<dyn BlockDevice>>,
+}
+
+/// The size that a file system is to have at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewSize {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many bytes more than it has.
+    MoreBytes(u64),
+    /// So many of its blocks.
+    Blocks(u64),
+}
+
+/// A new size that the file system can have.
+pub struct ResizePlan {
+    device: Arc<dyn BlockDevice>,
+    journal: Option<Arc<dyn BlockDevice>>,
+    old: Superblock,
+    new: Superblock,
+}
+
+impl Resize {
+    /// Makes a change of the file system that begins at the start of the device.
+    pub fn new(device: Arc<dyn BlockDevice>) -> Resize {
+        Resize { device, journal: None }
+    }
+
+    /// Sets the device of the journal, for file systems with an external one.
+    #[must_use]
+    pub fn journal(mut self, device: Arc<dyn BlockDevice>) -> Self {
+        self.journal = Some(device);
+        self
+    }
+
+    /// Plans growth to at most this size: whole clusters, without a last group that would be too
+    /// short for its own tables. Only reads.
+    ///
+    /// # Errors
+    /// A size below the present one, or beyond the limits of the format; a file system that must be
+    /// recovered or repaired first, that another host uses, or that has unknown features; those of
+    /// the device.
+    pub fn plan(&self, size: NewSize) -> Result<ResizePlan, ResizeError> {
+        let tunable = Tunable::open(&self.device, self.journal.as_ref())?;
+        let old = tunable.primary.superblock.clone();
+        let bits = tunable.primary.geometry.block_bits;
+        let blocks = match size {
+            NewSize::Bytes(bytes) => bytes >> bits,
+            NewSize::MoreBytes(bytes) => (bytes >> bits).saturating_add(old.blocks_count()),
+            NewSize::Blocks(blocks) => blocks,
+        };
+        let new = Target::new(&tunable.primary, blocks)?.superblock;
+        let (device, journal) = (self.device.clone(), self.journal.clone());
+        Ok(ResizePlan { device, journal, old, new })
+    }
+}
+
+impl ResizePlan {
+    /// Returns the superblock of the present size.
+    pub fn before(&self) -> &Superblock {
+        &self.old
+    }
+
+    /// Returns a superblock of the new size. The numbers of free blocks and inodes in it are those
+    /// of the present size.
+    pub fn planned(&self) -> &Superblock {
+        &self.new
+    }
+
+    /// Returns whether the file system has the new size already.
+    pub fn is_done(&self) -> bool {
+        self.old.blocks_count() == self.new.blocks_count()
+    }
+
+    /// Returns the bytes of the new size.
+    pub fn bytes(&self) -> u64 {
+        bytes_of(&self.new)
+    }
+
+    /// Makes the file system as large as planned, and extends a shorter device before. Returns the
+    /// new superblock.
+    ///
+    /// # Errors
+    /// Those of [`Resize::plan`]; those of the device and of the log. [`ResizeError`] says whether
+    /// anything was changed.
+    pub fn apply(&self) -> Result<Superblock, ResizeError> {
+        let before = self.device.len();
+        if before < self.bytes() {
+            self.device.set_len(self.bytes())?;
+        }
+        let grown = self.steps();
+        if grown.is_err() && before < self.bytes() && self.is_unchanged() {
+            // The length is no part of the file system: a failure changes no result.
+            let _ = self.device.set_len(before);
+        }
+        grown
+    }
+
+    /// Grows by as large steps as the log can take.
+    fn steps(&self) -> Result<Superblock, ResizeError> {
+        loop {
+            let tunable = Tunable::open(&self.device, self.journal.as_ref())?;
+            let superblock = &tunable.primary.superblock;
+            if superblock.blocks_count() >= self.new.blocks_count() {
+                return Ok(superblock.clone());
+            }
+            Step::largest(&tunable, self.new.blocks_count())?.apply()?;
+        }
+    }
+
+    /// Returns whether the device has the old size without a transaction to replay.
+    fn is_unchanged(&self) -> bool {
+        let tunable = Tunable::open(&self.device, self.journal.as_ref());
+        tunable.is_ok_and(|tunable| {
+            tunable.primary.superblock.blocks_count() == self.old.blocks_count()
+        })
+    }
+}
+
+fn bytes_of(superblock: &Superblock) -> u64 {
+    superblock.blocks_count().saturating_mul(superblock.block_size().into())
+}
+
+impl std::fmt::Debug for Resize {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resize").field("device", &self.device.name()).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ResizePlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("ResizePlan");
+        out.field("device", &self.device.name()).field("bytes", &self.bytes());
+        out.finish_non_exhaustive()
+    }
+}
+
+impl From<TuneError> for ResizeError {
+    fn from(error: TuneError) -> Self {
+        match error {
+            TuneError::NeedsRecovery => ResizeError::NeedsRecovery,
+            TuneError::HasErrors => ResizeError::HasErrors,
+            TuneError::InUse => ResizeError::InUse,
+            TuneError::Invalid(why) | TuneError::Unsupported(why) => ResizeError::Unsupported(why),
+            TuneError::Corrupt(corrupt) => ResizeError::Corrupt(corrupt),
+            TuneError::Io(error) => ResizeError::Io(error),
+            TuneError::Journal(error) | TuneError::Partly(_, error) => ResizeError::Journal(error),
+            TuneError::Apply(error) => ResizeError::Apply(error),
+        }
+    }
+}

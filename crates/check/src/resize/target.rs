@@ -1,0 +1,119 @@
+//! The superblock and the geometry of a new size.
+#![expect(clippy::arithmetic_side_effects, reason = "numbers of a verified geometry")]
+
+use super::ResizeError;
+use super::groups::least_blocks;
+use crate::passes::superblocks::Primary;
+use extant_format::{Compat, Geometry, GroupNr, Incompat, Superblock};
+
+/// The superblock and the geometry of a new size. Counts of free blocks and inodes are old.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub superblock: Superblock,
+    pub geometry: Geometry,
+}
+
+impl Target {
+    /// Finds the largest size of at most `blocks` blocks.
+    pub fn new(old: &Primary, blocks: u64) -> Result<Target, ResizeError> {
+        let geometry = &old.geometry;
+        if blocks < geometry.blocks_count {
+            let (present, wanted) = (geometry.blocks_count, blocks);
+            let [present, wanted] = [present, wanted].map(|blocks| bytes(geometry, blocks));
+            return Err(ResizeError::Smaller { present, wanted });
+        }
+        // The present end may lie within a cluster.
+        let cut = blocks >> geometry.cluster_bits << geometry.cluster_bits;
+        let mut blocks = cut.max(geometry.blocks_count);
+        loop {
+            check_limits(geometry, blocks)?;
+            let target = Target::of(old, blocks)?;
+            let last = GroupNr(target.geometry.groups_count - 1);
+            let is_new = last.0 >= geometry.groups_count;
+            let short = u64::from(target.geometry.blocks_in_group(last));
+            if !is_new || short >= least_blocks(&target.geometry) {
+                return Ok(target);
+            }
+            blocks = target.geometry.first_block_of_group(last).0.max(geometry.blocks_count);
+        }
+    }
+
+    fn of(old: &Primary, blocks: u64) -> Result<Target, ResizeError> {
+        let geometry = &old.geometry;
+        let mut superblock = old.superblock.clone();
+        let groups = group_count(geometry, blocks);
+        superblock.set_blocks_count(blocks);
+        superblock.set_inodes_count((groups * u64::from(geometry.inodes_per_group)) as u32);
+        place_descriptors(&mut superblock, geometry, groups)?;
+        let share = u128::from(old.superblock.r_blocks_count()) * u128::from(blocks);
+        superblock.set_r_blocks_count((share / u128::from(geometry.blocks_count)) as u64);
+        let geometry = Geometry::new(&superblock)?;
+        Ok(Target { superblock, geometry })
+    }
+}
+
+fn bytes(geometry: &Geometry, blocks: u64) -> u64 {
+    blocks.saturating_mul(geometry.block_size.into())
+}
+
+fn group_count(geometry: &Geometry, blocks: u64) -> u64 {
+    let data = blocks - u64::from(geometry.first_data_block);
+    data.div_ceil(geometry.blocks_per_group.into())
+}
+
+fn check_limits(geometry: &Geometry, blocks: u64) -> Result<(), ResizeError> {
+    let refuse = |most: u64, why: &str| {
+        let most = bytes(geometry, most);
+        Err(ResizeError::Size(format!("it cannot have more than {most} bytes: {why}")))
+    };
+    if !geometry.incompat(Incompat::BIT64) && blocks > u64::from(u32::MAX) {
+        return refuse(u32::MAX.into(), "more than 2^32 blocks need the feature 64bit");
+    }
+    let groups = u64::from(u32::MAX / geometry.inodes_per_group);
+    let most = u64::from(geometry.first_data_block) + groups * u64::from(geometry.blocks_per_group);
+    if blocks > most {
+        return refuse(most, "it would have more than 2^32 inodes");
+    }
+    Ok(())
+}
+
+/// Finds places for the descriptors of so many groups: in the blocks that are kept for them, then
+/// in the groups.
+fn place_descriptors(
+    superblock: &mut Superblock,
+    old: &Geometry,
+    groups: u64,
+) -> Result<(), ResizeError> {
+    let needed = groups.div_ceil(old.descs_per_block().into());
+    let missing = needed - u64::from(old.desc_blocks);
+    let kept = u64::from(old.reserved_gdt_blocks);
+    let has_inode = old.compat(Compat::RESIZE_INODE);
+    // Pointers of the resize inode have 32 bits.
+    let wide = has_inode && superblock.blocks_count() > u64::from(u32::MAX);
+    if old.has_meta_bg() || missing == 0 && !wide {
+        return Ok(());
+    }
+    if missing <= kept && !wide {
+        superblock.set_reserved_gdt_blocks((kept - missing) as u16);
+        return Ok(());
+    }
+    if missing < kept {
+        return Err(ResizeError::Size(format!(
+            "its resize inode keeps {kept} blocks for descriptors, which cannot lie behind block \
+             2^32; grow it by less, or by {kept} descriptor blocks at once"
+        )));
+    }
+    if has_inode && old.has_bigalloc() {
+        return Err(ResizeError::Size(format!(
+            "its resize inode keeps {kept} blocks for descriptors, and {missing} more would be \
+             needed; with bigalloc there is no other place for them"
+        )));
+    }
+    let mut features = superblock.features();
+    features.compat.remove(Compat::RESIZE_INODE);
+    features.incompat.insert(Incompat::META_BG);
+    superblock.set_features(features);
+    superblock.set_first_meta_bg(old.desc_blocks + old.reserved_gdt_blocks as u32);
+    superblock.set_reserved_gdt_blocks(0);
+    Ok(())
+}

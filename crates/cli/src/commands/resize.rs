@@ -1,0 +1,159 @@
+//! `extant resize`: another size of a file system that nothing has open.
+//!
+//! The arguments are those of resize2fs(8), under whose name the program runs this command.
+
+use super::repair::open_for_writing;
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::image::{ImageArgs, OfflineArgs};
+use crate::json::put_bytes;
+use crate::text::size;
+use extant_check::repair::OfflineError;
+use extant_check::resize::{NewSize, Resize, ResizeError, ResizePlan};
+use extant_engine::device::{BlockDevice, identify};
+use extant_engine::format::{MAGIC_FIELD, Superblock};
+use extant_engine::mkfs::parse_size;
+use extant_engine::{Errno, Error};
+use serde_json::{Map, Value, json};
+use std::os::unix::ffi::OsStrExt;
+
+/// Make a file system larger.
+///
+/// An image file grows with its file system; a block device, or a partition, must have the new size
+/// before. No block of a file moves. With a journal a crash leaves the old size or a larger one
+/// that is valid. An image that must be recovered or repaired first is refused.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    on: OfflineArgs,
+    /// New size in bytes, with k, M, G or T for powers of 1024; +SIZE adds to the present one
+    /// [default: the size of the image or device]
+    size: Option<String>,
+    /// Print the new size, and change nothing
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+    /// A SIZE without a unit counts blocks, as resize2fs has it
+    #[arg(long, hide = true)]
+    size_in_blocks: bool,
+    /// Nothing: no check is needed before
+    #[arg(short, hide = true)]
+    force: bool,
+    /// Nothing: the work takes no time that is worth a bar
+    #[arg(short, hide = true)]
+    progress: bool,
+}
+
+/// Bytes of the unit `s` of resize2fs.
+const SECTOR: u64 = 512;
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let image = args.on.named();
+    let device =
+        open_for_writing(&image, &args.on.image).map_err(|failure| failure.with_exit_code(1))?;
+    let mut resize = Resize::new(device.clone());
+    if let Some(path) = &args.on.journal {
+        resize = resize.journal(open_for_writing(&image, path).map_err(|f| f.with_exit_code(1))?);
+    }
+    let size = args.new_size(device.len())?;
+    let refuse = |error| refused(&image, &*device, error);
+    let plan = resize.plan(size).map_err(refuse)?;
+    if args.dry_run || plan.is_done() {
+        return tell(&image, context, &plan, plan.planned(), args.dry_run);
+    }
+    tell(&image, context, &plan, &plan.apply().map_err(refuse)?, false)
+}
+
+impl Args {
+    fn new_size(&self, present: u64) -> Result<NewSize> {
+        let Some(text) = &self.size else { return Ok(NewSize::Bytes(present)) };
+        let usage = |error: String| Failure::usage(error);
+        let parse = |text: &str| parse_size(text).map_err(|error| usage(error.to_string()));
+        if let Some(more) = text.strip_prefix('+') {
+            return parse(more).map(NewSize::MoreBytes);
+        }
+        if !self.size_in_blocks {
+            return parse(text).map(NewSize::Bytes);
+        }
+        if let Some(sectors) = text.strip_suffix('s') {
+            let bytes = parse(sectors)?.checked_mul(SECTOR);
+            let bytes = bytes.ok_or_else(|| usage(format!("size out of range: {text}")))?;
+            return Ok(NewSize::Bytes(bytes));
+        }
+        let number = parse(text)?;
+        let in_blocks = text.bytes().all(|byte| byte.is_ascii_digit());
+        Ok(if in_blocks { NewSize::Blocks(number) } else { NewSize::Bytes(number) })
+    }
+}
+
+/// Prints both sizes.
+fn tell(
+    image: &ImageArgs,
+    context: &Context,
+    plan: &ResizePlan,
+    after: &Superblock,
+    dry_run: bool,
+) -> Result {
+    let before = plan.before();
+    if context.json {
+        let mut document = Map::new();
+        put_bytes(&mut document, "image", image.image.as_os_str().as_bytes());
+        document.insert("dry_run".into(), dry_run.into());
+        document.insert("before".into(), sizes(before));
+        document.insert("after".into(), sizes(after));
+        return context.document(&document.into());
+    }
+    let name = image.name();
+    let size = |superblock: &Superblock| size(bytes(superblock));
+    if plan.is_done() {
+        context.note(format_args!("{name}: has {} already", size(before)));
+        return Ok(());
+    }
+    let would = if dry_run { "would grow" } else { "grew" };
+    context.note(format_args!("{name}: {would} from {} to {}", size(before), size(after)));
+    Ok(())
+}
+
+fn bytes(superblock: &Superblock) -> u64 {
+    superblock.blocks_count().saturating_mul(superblock.block_size().into())
+}
+
+fn sizes(superblock: &Superblock) -> Value {
+    json!({
+        "bytes": bytes(superblock),
+        "blocks": superblock.blocks_count(),
+        "inodes": superblock.inodes_count(),
+    })
+}
+
+/// Turns an error into a failure that names object, cause and remedy.
+fn refused(image: &ImageArgs, device: &dyn BlockDevice, error: ResizeError) -> Failure {
+    let name = image.name();
+    let advice = match error {
+        ResizeError::Corrupt(corrupt) if corrupt.field_name() == Some(MAGIC_FIELD) => {
+            let foreign = identify(device).map(Error::Foreign);
+            return image.refused(&foreign.unwrap_or(Error::Corrupt(corrupt)));
+        }
+        ResizeError::Corrupt(corrupt) => return image.refused(&Error::Corrupt(corrupt)),
+        ResizeError::Io(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+            let has = size(device.len());
+            return Failure::new(format_args!(
+                "{name} has only {has}; make the device or partition larger first"
+            ));
+        }
+        ResizeError::Io(error) => return image.refused(&Error::Io(error)),
+        ResizeError::InUse => return image.refused(&Errno::Busy.into()),
+        ResizeError::Unsupported(why) => return image.refused(&Error::Unsupported(why)),
+        ResizeError::NeedsRecovery => format!("; run `extant recover {name}` first"),
+        ResizeError::HasErrors => format!("; run `extant repair {name}` first"),
+        ResizeError::Partly(_) => format!("; run `extant repair {name}`"),
+        ResizeError::Smaller { .. } => {
+            format!("; `extant build NEW {name}` makes a smaller image of its files")
+        }
+        ResizeError::Apply(OfflineError::InLog(_)) => {
+            format!("; `extant recover {name}` completes them")
+        }
+        _ => String::new(),
+    };
+    Failure::new(format_args!("{name}: {error}{advice}"))
+}

@@ -1,0 +1,97 @@
+//! `extant resize`, and the program under the name resize2fs.
+
+use crate::args;
+use crate::program::{EXTANT, done, json, refused};
+use crate::recovery::crashed;
+use extant_testkit::kernel::{Loop, Mount};
+use extant_testkit::tool::run;
+use extant_testkit::{FeatureSet, Image, Scratch, e2fsck};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+const MIB: u64 = 1 << 20;
+
+fn image() -> Image {
+    FeatureSet::named("1k").make_sized(28 * MIB)
+}
+
+fn len(path: &Path) -> u64 {
+    std::fs::metadata(path).expect("an image").len()
+}
+
+fn size_by_kernel(image: &Path) -> u64 {
+    let mount = Mount::new(image, "minixdf");
+    let usage = rustix::fs::statvfs(mount.path()).expect("a mount");
+    let bytes = usage.f_blocks * usage.f_frsize;
+    mount.unmount();
+    bytes
+}
+
+#[test]
+fn an_image_file_grows_with_its_file_system() {
+    let image = image();
+    let before = image.bytes();
+    let dry = json(&args!["resize", "--dry-run", image.path(), "100M"]);
+    assert_eq!(dry["after"]["bytes"].as_u64(), Some(100 * MIB), "{dry}");
+    assert_eq!(dry["dry_run"], true);
+    assert!(image.bytes() == before, "a dry run wrote");
+    let printed = done(&args!["resize", image.path(), "+20M"]).text();
+    assert!(printed.is_empty() && len(image.path()) == 48 * MIB, "{printed}");
+    let document = json(&args!["resize", image.path(), "100M"]);
+    assert_eq!(document["before"]["blocks"].as_u64(), Some(48 << 10), "{document}");
+    assert_eq!(document["after"]["blocks"].as_u64(), Some(100 << 10), "{document}");
+    assert_eq!(len(image.path()), 100 * MIB);
+    image.assert_clean();
+    assert!(size_by_kernel(image.path()) > 99 * MIB);
+}
+
+#[test]
+fn without_a_size_it_fills_the_device() {
+    let image = image();
+    let file = std::fs::OpenOptions::new().write(true).open(image.path()).expect("an image");
+    file.set_len(64 * MIB).expect("space");
+    let disk = Loop::attach(image.path(), false);
+    done(&args!["resize", disk.device()]);
+    let again = json(&args!["resize", disk.device()]);
+    assert_eq!(again["before"], again["after"]);
+    assert_eq!(again["after"]["bytes"].as_u64(), Some(64 * MIB));
+    // A device does not grow.
+    refused(&args!["resize", disk.device(), "65M"], 1, "make the device or partition larger");
+    drop(disk);
+    image.assert_clean();
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_with_the_remedy() {
+    let image = image();
+    let before = image.bytes();
+    refused(&args!["resize", image.path(), "20M"], 1, "extant build NEW");
+    refused(&args!["resize", image.path(), "much"], 2, "not a size");
+    refused(&args!["resize", image.path(), "-5M"], 2, "");
+    refused(&args!["resize", image.path(), "+99999999T"], 2, "not a size");
+    let mount = Mount::new(image.path(), "");
+    refused(&args!["resize", image.path(), "40M"], 1, "unmount it");
+    mount.unmount();
+    assert_eq!(len(image.path()), before.len() as u64);
+    let torn = crashed(FeatureSet::named("1k"));
+    torn.leave_unjudged("it needs recovery");
+    refused(&args!["resize", torn.path(), "+40M"], 1, "extant recover");
+    let zero = Image::blank(MIB);
+    zero.leave_unjudged("it has no file system");
+    refused(&args!["resize", zero.path(), "4M"], 1, "");
+    assert_eq!(len(zero.path()), MIB);
+}
+
+#[test]
+fn resize2fs_counts_blocks() {
+    let names = Scratch::new();
+    symlink(EXTANT, names.join("resize2fs")).expect("a link");
+    let name = names.join("resize2fs");
+    let call = |args: &[std::ffi::OsString]| run(name.to_str().expect("a name"), args);
+    let image = image();
+    for (size, mib) in [("34816", 34), ("36M", 36), ("79872s", 39)] {
+        call(&args!["-f", "-p", image.path(), size]).must_succeed();
+        assert_eq!(len(image.path()), mib * MIB, "{size}");
+        e2fsck::check(image.path()).assert_clean();
+    }
+}
