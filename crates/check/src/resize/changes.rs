@@ -147,7 +147,7 @@ impl<'c> Changes<'c> {
         if let Some(bits) = bits {
             bitmap::clear_range(bits, before as usize..after as usize);
         }
-        desc.free_clusters += after - before;
+        desc.free_clusters = desc.free_clusters.saturating_add(after - before);
         Ok((after - before).into())
     }
 
@@ -315,7 +315,7 @@ impl<'c> Changes<'c> {
         if !was_set {
             return Err(bad().at_group(group).into());
         }
-        desc.free_clusters += 1;
+        desc.free_clusters = desc.free_clusters.saturating_add(1);
         self.put_resize_inode((&Inode::default(), block, at), true)?;
         Ok(1)
     }
@@ -329,7 +329,7 @@ fn overwrite(block: &mut [u8], at: usize, bytes: &[u8]) {
 /// Returns the new superblock with all counts; `freed` clusters are free in addition.
 fn counted(old: &Superblock, target: &Target, groups: &NewGroups, freed: u64) -> Superblock {
     let (mut superblock, geometry) = (target.superblock.clone(), &target.geometry);
-    let free = old.free_blocks_count() + (freed << geometry.cluster_bits);
+    let free = old.free_blocks_count().saturating_add(freed << geometry.cluster_bits);
     superblock.set_free_blocks_count(free);
     let inodes = superblock.inodes_count() - old.inodes_count();
     superblock.set_free_inodes_count(old.free_inodes_count().saturating_add(inodes));

@@ -46,7 +46,8 @@ impl Target {
         superblock.set_inodes_count((groups * u64::from(geometry.inodes_per_group)) as u32);
         place_descriptors(&mut superblock, geometry, groups)?;
         let share = u128::from(old.superblock.r_blocks_count()) * u128::from(blocks);
-        superblock.set_r_blocks_count((share / u128::from(geometry.blocks_count)) as u64);
+        let share = share / u128::from(geometry.blocks_count);
+        superblock.set_r_blocks_count(share.min(u128::from(blocks)) as u64);
         let geometry = Geometry::new(&superblock)?;
         Ok(Target { superblock, geometry })
     }
