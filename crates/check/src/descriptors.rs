@@ -5,7 +5,8 @@
 
 use crate::finding::{Finding, FindingCode, FindingPlace};
 use crate::reader::Reader;
-use extant_format::{BlockNr, Geometry, GroupDesc, GroupFlags, GroupNr};
+use extant_format::inode::verify_inode;
+use extant_format::{BlockNr, Geometry, GroupDesc, GroupFlags, GroupNr, Inode};
 use std::ops::Range;
 
 /// Maximum number of copies that are read of a block of descriptors.
@@ -50,7 +51,7 @@ pub fn usable(block: &[u8], geometry: &Geometry, group: GroupNr) -> Option<Group
 }
 
 /// Returns whether bitmaps and inode table lie in the file system, behind the descriptors.
-pub fn is_placed(desc: &GroupDesc, geometry: &Geometry) -> bool {
+fn is_placed(desc: &GroupDesc, geometry: &Geometry) -> bool {
     let reserved = geometry.base_meta(GroupNr(0)).descriptors.end;
     let table = u64::from(geometry.inode_table_blocks());
     let parts = [(desc.block_bitmap, 1), (desc.inode_bitmap, 1), (desc.inode_table, table)];
@@ -65,7 +66,7 @@ pub fn forget_unused(desc: &mut GroupDesc) {
     desc.itable_unused = 0;
 }
 
-/// A block of descriptors in which copies replace impossible places.
+/// A block of descriptors in which copies replace the places of inode tables.
 pub struct RestoredBlock {
     pub nr: u64,
     pub bytes: Vec<u8>,
@@ -80,7 +81,9 @@ impl RestoredBlock {
     }
 }
 
-/// Returns the blocks of descriptors with impossible places for which copies have others.
+/// Returns the blocks of descriptors with places of inode tables that are impossible, and for which
+/// copies have others. Bitmaps keep their places: the block that a copy names may be a file's by
+/// now, which only a survey of all files tells.
 pub fn restorable(reader: &Reader<'_>) -> Vec<RestoredBlock> {
     let last = (reader.group_count() as u32).checked_sub(1).map(GroupNr);
     let blocks = last.map_or(0, |last| reader.geometry.desc_location(last).0.saturating_add(1));
@@ -96,7 +99,10 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
     groups.retain(|group| {
         let (_, offset) = geometry.desc_location(*group);
         let raw = bytes.get(offset..).unwrap_or(&[]);
-        !is_placed(&GroupDesc::decode_unverified(raw, geometry), geometry)
+        let desc = GroupDesc::decode_unverified(raw, geometry);
+        let is_noise = GroupDesc::verify_checksum(raw, geometry, *group).is_err();
+        !is_table_placed(&desc, geometry)
+            || is_noise && !is_placed(&desc, geometry) && !has_inodes(reader, *group, &desc)
     });
     if groups.is_empty() {
         return None;
@@ -106,29 +112,40 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
         let copy = copies.find(geometry, *group);
         let (_, offset) = geometry.desc_location(*group);
         let (Some(copy), Some(raw)) = (copy, bytes.get_mut(offset..)) else { return false };
-        restored(raw, geometry, *group, copy).encode(raw, geometry, *group);
+        let mut desc = GroupDesc::decode_unverified(raw, geometry);
+        if GroupDesc::verify_checksum(raw, geometry, *group).is_err() {
+            forget_unused(&mut desc);
+        }
+        desc.inode_table = copy.inode_table;
+        desc.encode(raw, geometry, *group);
         true
     });
     (!groups.is_empty()).then_some(RestoredBlock { nr, bytes, groups })
 }
 
-/// Returns a descriptor without its impossible places. A wrong checksum makes it noise as a whole.
-/// Otherwise a place that is possible stays: copies are not renewed when a repair moves a bitmap.
-fn restored(raw: &[u8], geometry: &Geometry, group: GroupNr, copy: GroupDesc) -> GroupDesc {
-    if GroupDesc::verify_checksum(raw, geometry, group).is_err() {
-        return copy;
+/// Returns whether the inode table lies in the file system, behind the descriptors.
+fn is_table_placed(desc: &GroupDesc, geometry: &Geometry) -> bool {
+    let table = GroupDesc {
+        block_bitmap: desc.inode_table,
+        inode_bitmap: desc.inode_table,
+        inode_table: desc.inode_table,
+        ..GroupDesc::default()
+    };
+    is_placed(&table, geometry)
+}
+
+/// Returns whether the first block of a table, which is possible, has inodes of the group. Without
+/// checksums of inodes each one has.
+fn has_inodes(reader: &Reader<'_>, group: GroupNr, desc: &GroupDesc) -> bool {
+    let geometry = &reader.geometry;
+    if !geometry.metadata_csum {
+        return true;
     }
-    let mut desc = GroupDesc::decode_unverified(raw, geometry);
-    let is_possible = |desc: GroupDesc| is_placed(&desc, geometry);
-    if !is_possible(GroupDesc { block_bitmap: desc.block_bitmap, ..copy }) {
-        desc.block_bitmap = copy.block_bitmap;
-    }
-    if !is_possible(GroupDesc { inode_bitmap: desc.inode_bitmap, ..copy }) {
-        desc.inode_bitmap = copy.inode_bitmap;
-    }
-    if !is_possible(GroupDesc { inode_table: desc.inode_table, ..copy }) {
-        desc.inode_table = copy.inode_table;
-    }
-    forget_unused(&mut desc);
-    desc
+    let Some(block) = reader.block(desc.inode_table) else { return false };
+    let slots = block.chunks_exact(geometry.inode_size.into());
+    let mut inodes = (0..).map(|index| geometry.inode_at(group, index)).zip(slots);
+    inodes.any(|(ino, slot)| {
+        let inode = Inode::decode_unverified(slot, geometry, ino);
+        inode.is_ok_and(|inode| inode.links > 0) && verify_inode(slot, geometry, ino).is_ok()
+    })
 }

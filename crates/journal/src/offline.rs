@@ -22,7 +22,7 @@
 //!
 //! # Superblocks of another geometry
 //! The kernel counts the groups before it replays the log, and goes on with that number. So a
-//! superblock of more groups must not come out of the log. [`OfflineChanges::commit_by_superblock`]
+//! superblock of more groups should not come out of the log. [`OfflineChanges::commit_by_superblock`]
 //! writes the log completely (steps 2 to 4) while the superblock has no mark: the kernel empties
 //! such a log, e2fsck asks, and replays all of it. The step that counts is then the write of the
 //! new superblock with the mark.
@@ -149,7 +149,12 @@ impl OfflineChanges<'_> {
         if let Err(error) = self.put_in_log(&pending, switch) {
             // The commit record was not written, so the rest does not count.
             let undone = pending.write_superblock(&pending.before);
-            if undone.and_then(|()| pending.flush()).is_ok() {
+            let undone = undone.and_then(|()| pending.flush());
+            if undone.is_err() && matches!(switch, Switch::Superblock) {
+                // The log may be complete, and e2fsck replays it.
+                return Err(OfflineError::InLog(error));
+            }
+            if undone.is_ok() {
                 let _ = self.mark(false);
             }
             return Err(OfflineError::Unchanged(error));

@@ -28,7 +28,7 @@ use crate::atomic::{AtomicU64, Ordering};
 /// Changes of this process that fell back to the lock.
 #[cfg(not(loom))]
 static FALLBACKS: crate::LazyLock<crate::ShardedCounter> =
-    crate::LazyLock::new(crate::ShardedCounter::default);
+    crate::LazyLock::new(|| crate::with_shards(0, crate::ShardedCounter::default));
 
 #[cold]
 fn note_fallback() {

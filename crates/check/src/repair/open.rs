@@ -110,8 +110,8 @@ impl Opened {
         Ok(opened)
     }
 
-    /// Takes impossible places of descriptors from copies, as the log can only be found with their
-    /// help. The log may have newer ones.
+    /// Takes impossible places of inode tables from copies, as the log can only be found with their
+    /// help, and new bitmaps must not lie in them. The log may have newer ones.
     fn restore_descriptors(&mut self, geometry: Geometry) -> Result<(), RepairError> {
         let reader = Reader::new(&*self.draft.device, geometry);
         for block in restorable(&reader) {

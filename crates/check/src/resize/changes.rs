@@ -70,22 +70,24 @@ impl<'c> Changes<'c> {
     }
 
     /// Returns the descriptor blocks of the file system with descriptors of new groups, which are
-    /// valid for the old size, too; `None` if some take blocks that have another content until then.
-    pub fn early(&self) -> Option<Vec<ChangedBlock>> {
+    /// valid for the old size, too; `None` if some take blocks that have another content until
+    /// then.
+    pub fn early(&self) -> Result<Option<Vec<ChangedBlock>>, ResizeError> {
         let (old, new) = (&self.old, &self.new);
         let first = old.groups_count / new.descs_per_block();
         let inside =
             (first..new.desc_blocks).filter(|index| self.is_inside(new.gdt_block(*index).0));
-        let early = |index: u32| {
-            let place = new.gdt_block(index).0;
+        let mut blocks: Vec<ChangedBlock> = Vec::new();
+        for index in inside {
             if index >= old.desc_blocks {
-                return None;
+                return Ok(None);
             }
-            let mut block = self.read(place).ok()?;
+            let place = new.gdt_block(index).0;
+            let mut block = self.read(place)?;
             self.encode(index, &mut block, |group| self.groups.descriptor(group));
-            Some((place, block.into()))
-        };
-        inside.map(early).collect()
+            blocks.push((place, block.into()));
+        }
+        Ok(Some(blocks))
     }
 
     fn is_inside(&self, block: u64) -> bool {

@@ -74,7 +74,7 @@ impl<'s> Step<'s> {
         let size = self.target.geometry.block_size;
         self.groups.write(device)?;
         let changes = Changes::new(self.tunable, &self.target, &self.groups)?;
-        let (inside, early) = (changes.inside(), changes.early());
+        let (inside, early) = (changes.inside(), changes.early()?);
         let log = self.log(&inside);
         let before = early.iter().flatten().filter(|_| log.is_some());
         let mut plug = Plug::new(device);

@@ -246,8 +246,8 @@ fn recovered_by_extant(state: &[u8]) -> Image {
     Image::holding(&device.to_vec())
 }
 
-/// After a cut at any write, the recoveries of e2fsck, the kernel and Extant give the old size or the
-/// new one.
+/// After a cut at any write, the recoveries of e2fsck, the kernel and Extant give the old size or
+/// the new one.
 #[test]
 fn cut_growth_is_whole_or_absent() {
     // Each cut that writes superblock and home blocks, and some of the log.

@@ -230,6 +230,35 @@ fn a_log_is_replayed_although_descriptors_are_lost() {
     }
 }
 
+/// Copies are old, or made by an enemy: a bitmap goes only to a block that no file has.
+#[test]
+fn a_copy_that_places_a_bitmap_into_a_file_is_not_followed() {
+    let image = FeatureSet::named("1k").make_sized(40 << 20);
+    let mount = Mount::new(image.path(), "");
+    std::fs::write(mount.join("file"), vec![7; 9 << 20]).expect("space");
+    mount.unmount();
+    let mut bytes = image.bytes();
+    let sb = Superblock::parse(&bytes[1024..2048]).expect("a superblock");
+    let geometry = Geometry::new(&sb).expect("a geometry");
+    let size = geometry.block_size as usize;
+    let expected = contents(&bytes);
+    let content = (0..bytes.len() / size).rfind(|nr| bytes[nr * size..][..size] == [7; 1024]);
+    let content = content.expect("a block of the file") as u64;
+    let group = GroupNr(2);
+    let mut place = |block: u64, bitmap: u64| {
+        let (_, at) = geometry.desc_location(group);
+        let slot = &mut bytes[block as usize * size + at..][..usize::from(geometry.desc_size)];
+        let mut desc = GroupDesc::decode(slot, &geometry, group).expect("a descriptor");
+        desc.block_bitmap = bitmap;
+        desc.encode(slot, &geometry, group);
+    };
+    place(geometry.gdt_block(0).0, 1 << 40);
+    geometry.gdt_backups(0).for_each(|copy| place(copy.0, content));
+    let Repaired::Done(repaired) = repair(&bytes, RepairLevel::Safe) else { panic!("no repair") };
+    assert_eq!(objection(&repaired), None);
+    assert!(contents(&repaired) == expected, "the file changed");
+}
+
 /// Repairs mutants, and counts the results.
 fn repair_mutants(seeds: &[Seed], numbers: Range<u64>) {
     let (mut done, mut clean, mut refused, mut wrong) = (0, 0, 0, Vec::new());
