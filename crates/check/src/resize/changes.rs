@@ -6,6 +6,7 @@ use super::groups::NewGroups;
 use super::target::Target;
 use crate::tune::{Tunable, copy_of};
 use extant_blocks::BlockDevice;
+use extant_format::group_desc::init_block_bitmap;
 use extant_format::indirect::{DIND, pointer, pointers_per_block, put_pointer};
 use extant_format::superblock::SUPERBLOCK_OFFSET;
 use extant_format::{
@@ -47,15 +48,18 @@ impl<'c> Changes<'c> {
             inside: BTreeMap::new(),
             beyond: Vec::new(),
         };
-        let mut freed = groups.free_clusters() + changes.extend_last_group()?;
+        let mut freed = Freed { last: changes.extend_last_group()?, ..Freed::default() };
         if changes.new.compat(Compat::RESIZE_INODE) {
             changes.list_kept_blocks()?;
         } else if changes.old.compat(Compat::RESIZE_INODE) {
-            freed += changes.remove_resize_inode()?;
+            freed.list = changes.remove_resize_inode()?;
+        }
+        if changes.new.reserved_gdt_blocks != changes.old.reserved_gdt_blocks {
+            freed.kept = changes.free_kept_blocks()?;
         }
         changes.put_bitmaps()?;
         changes.put_descriptors()?;
-        changes.put_superblocks(counted(&tunable.primary.superblock, target, groups, freed))?;
+        changes.put_superblocks(counted(&tunable.primary.superblock, target, groups, &freed))?;
         Ok(changes)
     }
 
@@ -70,24 +74,17 @@ impl<'c> Changes<'c> {
     }
 
     /// Returns the descriptor blocks of the file system with descriptors of new groups, which are
-    /// valid for the old size, too; `None` if some take blocks that have another content until
-    /// then.
-    pub fn early(&self) -> Result<Option<Vec<ChangedBlock>>, ResizeError> {
-        let (old, new) = (&self.old, &self.new);
-        let first = old.groups_count / new.descs_per_block();
-        let inside =
-            (first..new.desc_blocks).filter(|index| self.is_inside(new.gdt_block(*index).0));
+    /// valid for the old size, too.
+    pub fn early(&self) -> Result<Vec<ChangedBlock>, ResizeError> {
+        let first = self.old.groups_count / self.new.descs_per_block();
         let mut blocks: Vec<ChangedBlock> = Vec::new();
-        for index in inside {
-            if index >= old.desc_blocks {
-                return Ok(None);
-            }
-            let place = new.gdt_block(index).0;
+        for index in first..self.old.desc_blocks {
+            let place = self.new.gdt_block(index).0;
             let mut block = self.read(place)?;
             self.encode(index, &mut block, |group| self.groups.descriptor(group));
             blocks.push((place, block.into()));
         }
-        Ok(Some(blocks))
+        Ok(blocks)
     }
 
     fn is_inside(&self, block: u64) -> bool {
@@ -111,12 +108,8 @@ impl<'c> Changes<'c> {
 
     /// Returns the descriptor of an old group as it is on the device.
     fn descriptor(&self, group: GroupNr) -> Result<GroupDesc, ResizeError> {
-        let (index, at) = self.old.desc_location(group);
-        let block = self.read(self.old.gdt_block(index).0)?;
-        let slot = block.get(at..at + usize::from(self.old.desc_size)).unwrap_or_default();
-        let desc = GroupDesc::decode(slot, &self.old, group)?;
-        desc.check(&self.old).map_err(|error| error.at_group(group))?;
-        Ok(desc)
+        let (index, _) = self.old.desc_location(group);
+        decode(&self.read(self.old.gdt_block(index).0)?, &self.old, group)
     }
 
     /// Returns an old group to change, with its block bitmap if it has one.
@@ -129,6 +122,7 @@ impl<'c> Changes<'c> {
                 let bits = self.read(desc.block_bitmap)?;
                 desc.verify_block_bitmap(&bits, &self.old)
                     .map_err(|error| error.at_group(group))?;
+                check_bitmap(&bits, &self.old, group, &desc)?;
                 Some(bits)
             };
             self.changed.insert(group.0, (desc, bits));
@@ -191,7 +185,12 @@ impl<'c> Changes<'c> {
     fn descriptor_block(&self, index: u32) -> Result<Vec<u8>, ResizeError> {
         let new = &self.new;
         let mut block = if index < self.old.desc_blocks {
-            self.read(self.old.gdt_block(index).0)?
+            // Before they replace copies.
+            let first = index * self.old.descs_per_block();
+            let block = self.read(self.old.gdt_block(index).0)?;
+            let groups = first..first + self.old.descs_in_block(index);
+            groups.map(GroupNr).try_for_each(|group| decode(&block, &self.old, group).map(drop))?;
+            block
         } else {
             vec![0; new.block_size as usize]
         };
@@ -240,6 +239,32 @@ impl<'c> Changes<'c> {
         Ok(())
     }
 
+    /// Frees the blocks that were kept for descriptors, in all old groups. Returns their number.
+    fn free_kept_blocks(&mut self) -> Result<u64, ResizeError> {
+        let old = self.old;
+        let mut count = 0;
+        for group in old.super_groups() {
+            for block in old.base_meta(group).reserved.map(BlockNr) {
+                self.free(block, "kept for descriptors")?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Frees a block of a file system without clusters.
+    fn free(&mut self, block: BlockNr, what: &'static str) -> Result<(), ResizeError> {
+        let bad = || Corrupt::new("block bitmap").field(what).found(block.0);
+        let (group, bit) = self.old.group_and_bit(block).ok_or_else(bad)?;
+        let (desc, bits) = self.group(group)?;
+        // A group without a bitmap has it as its geometry tells.
+        if bits.as_mut().is_some_and(|bits| !bitmap::clear(bits, bit as usize)) {
+            return Err(bad().at_group(group).into());
+        }
+        desc.free_clusters = desc.free_clusters.saturating_add(1);
+        Ok(())
+    }
+
     /// Returns the resize inode, the block of its slot, and the byte of the slot there.
     fn resize_inode(&self) -> Result<(Inode, u64, usize), ResizeError> {
         let (group, index) = self.old.inode_location(InodeNr::RESIZE)?;
@@ -253,7 +278,24 @@ impl<'c> Changes<'c> {
             let field = Corrupt::new("resize inode").field("double-indirect block").found(list);
             return Err(field.at_inode(InodeNr::RESIZE).into());
         }
+        self.check_list(list)?;
         Ok((inode, block, at))
+    }
+
+    /// Checks that a block lists the blocks that are kept for descriptors, and nothing else.
+    fn check_list(&self, list: u64) -> Result<(), ResizeError> {
+        let old = &self.old;
+        let bytes = self.read(list)?;
+        let mut expected = vec![0; bytes.len()];
+        let per_block = pointers_per_block(old.block_size);
+        for (index, place) in (old.desc_blocks..).zip(old.base_meta(GroupNr(0)).reserved) {
+            put_pointer(&mut expected, (index % per_block) as usize, place as u32);
+        }
+        if bytes != expected {
+            let error = Corrupt::new("resize inode").field("list of kept blocks").found(list);
+            return Err(error.at_inode(InodeNr::RESIZE).into());
+        }
+        Ok(())
     }
 
     fn put_resize_inode(
@@ -276,7 +318,7 @@ impl<'c> Changes<'c> {
     fn list_kept_blocks(&mut self) -> Result<(), ResizeError> {
         let (old, new) = (self.old, self.new);
         let copies: Vec<GroupNr> = new.super_groups().skip(1).collect();
-        if new.desc_blocks == old.desc_blocks && copies.len() + 1 == old.super_groups().count() {
+        if copies.len() + 1 == old.super_groups().count() {
             return Ok(());
         }
         let per_block = pointers_per_block(new.block_size);
@@ -305,22 +347,49 @@ impl<'c> Changes<'c> {
         self.put_resize_inode((&inode, block, at), false)
     }
 
-    /// Clears the resize inode, which has no more blocks to list, and frees its list. Returns the
-    /// number of free clusters.
+    /// Clears the resize inode, and frees its list. Returns the number of free blocks.
     fn remove_resize_inode(&mut self) -> Result<u64, ResizeError> {
         let (inode, block, at) = self.resize_inode()?;
-        let list = BlockNr(pointer(&inode.i_block, DIND).into());
-        let bad = || Corrupt::new("resize inode").field("double-indirect block").found(list.0);
-        let (group, bit) = self.old.group_and_bit(list).ok_or_else(bad)?;
-        let (desc, bits) = self.group(group)?;
-        let was_set = bits.as_mut().is_some_and(|bits| bitmap::clear(bits, bit as usize));
-        if !was_set {
-            return Err(bad().at_group(group).into());
-        }
-        desc.free_clusters = desc.free_clusters.saturating_add(1);
+        self.free(BlockNr(pointer(&inode.i_block, DIND).into()), "list of the resize inode")?;
         self.put_resize_inode((&Inode::default(), block, at), true)?;
         Ok(1)
     }
+}
+
+/// Clusters of old groups that become free.
+#[derive(Clone, Copy, Debug, Default)]
+struct Freed {
+    /// New ones of the last group.
+    last: u64,
+    /// Those that were kept for descriptors.
+    kept: u64,
+    /// That of the resize inode.
+    list: u64,
+}
+
+/// Returns the descriptor of a group in a block of them.
+fn decode(block: &[u8], geometry: &Geometry, group: GroupNr) -> Result<GroupDesc, ResizeError> {
+    let (_, at) = geometry.desc_location(group);
+    let slot = block.get(at..at + usize::from(geometry.desc_size)).unwrap_or_default();
+    let desc = GroupDesc::decode(slot, geometry, group)?;
+    desc.check(geometry).map_err(|error| error.at_group(group))?;
+    Ok(desc)
+}
+
+/// Checks that a bitmap has the metadata of its own group: without checksums, nothing else tells
+/// that it is one.
+fn check_bitmap(
+    bits: &[u8],
+    geometry: &Geometry,
+    group: GroupNr,
+    desc: &GroupDesc,
+) -> Result<(), ResizeError> {
+    let mut own = vec![0; bits.len()];
+    init_block_bitmap(&mut own, geometry, group, desc);
+    if own.iter().zip(bits).any(|(own, bits)| own & !bits != 0) {
+        return Err(Corrupt::new("block bitmap").field("own metadata").at_group(group).into());
+    }
+    Ok(())
 }
 
 fn overwrite(block: &mut [u8], at: usize, bytes: &[u8]) {
@@ -328,16 +397,18 @@ fn overwrite(block: &mut [u8], at: usize, bytes: &[u8]) {
     part.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
 }
 
-/// Returns the new superblock with all counts; `freed` clusters are free in addition.
-fn counted(old: &Superblock, target: &Target, groups: &NewGroups, freed: u64) -> Superblock {
+/// Returns the new superblock with all counts.
+fn counted(old: &Superblock, target: &Target, groups: &NewGroups, freed: &Freed) -> Superblock {
     let (mut superblock, geometry) = (target.superblock.clone(), &target.geometry);
-    let free = old.free_blocks_count().saturating_add(freed << geometry.cluster_bits);
+    let clusters = groups.free_clusters() + freed.last + freed.kept + freed.list;
+    let free = old.free_blocks_count().saturating_add(clusters << geometry.cluster_bits);
     superblock.set_free_blocks_count(free);
     let inodes = superblock.inodes_count() - old.inodes_count();
     superblock.set_free_inodes_count(old.free_inodes_count().saturating_add(inodes));
     let overhead = u64::from(old.overhead_clusters());
     if overhead > 0 {
         let overhead = overhead + groups.clusters() - groups.free_clusters();
+        let overhead = overhead.saturating_sub(freed.kept);
         superblock.set_overhead_clusters(u32::try_from(overhead).unwrap_or(0));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

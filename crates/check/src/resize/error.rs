@@ -4,8 +4,8 @@ use extant_format::Corrupt;
 use extant_journal::offline::OfflineError;
 use std::io;
 
-/// The reason why a file system does not get another size. Its content is safe in each case. The
-/// size is the old one, or after several steps one between, unless the variant says otherwise.
+/// The reason why a file system does not get another size. Its content is safe in each case, and it
+/// has the old size unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {

@@ -6,29 +6,28 @@
 //! its padding, and groups 2 and 3 get descriptors, bitmaps and inode tables.
 //!
 //! # Descriptors
-//! A descriptor block that the table lacks takes the next block that `resize_inode` keeps for it,
-//! behind each copy of the superblock. Once there is none, the file system gets `meta_bg`: further
-//! descriptor blocks lie in the groups that they describe, and nothing has to move. The kernel's
-//! growth of a mounted file system does the same.
+//! Where the table needs another block, the file system gets `meta_bg`: further descriptor blocks
+//! lie in the groups that they describe, and nothing has to move. The kernel's growth of a mounted
+//! file system does the same in the end. Before that it uses the blocks that `resize_inode` keeps
+//! behind each copy of the superblock. These have another content while the old size counts, so
+//! no single write could make the new one count. They become free.
 //!
 //! # Order of writes
 //! 1. Bitmaps, inode tables, copies of superblock and descriptors in the new groups. They lie
 //!    behind the end of the file system, where nothing refers to them. Descriptors of new groups
 //!    in old descriptor blocks, which the old superblock does not count. A flush follows.
 //! 2. All changes of old blocks in one transaction, of which the write of the superblock counts
-//!    ([`OfflineChanges::commit_by_superblock`]). New descriptors in blocks that the resize inode
-//!    lists are not valid for the old size; then the commit record counts. If the log is too small,
-//!    growth takes several such steps, each of which leaves a valid file system.
+//!    ([`OfflineChanges::commit_by_superblock`]).
 //!
-//! Without a log, or with one that is too small for a single group, the blocks of step 2 are
-//! written in place. The superblock, which is the last of them, is marked as not cleanly unmounted
-//! before the first: after a power cut between, a repair makes the old size valid again.
+//! Without a log, or with one that is too small, the blocks of step 2 are written in place. The
+//! superblock, which is the last of them, is marked as not cleanly unmounted before the first:
+//! after a power cut between, a repair makes the old size valid again.
 //!
 //! [`OfflineChanges::commit_by_superblock`]:
 //!     extant_journal::offline::OfflineChanges::commit_by_superblock
 //!
 //! # Invariants
-//! - Nothing is written before the new size is accepted.
+//! - Nothing is written before the new size is accepted, and all structures that change are valid.
 //! - No block of the file system moves, so that its content is safe whatever happens.
 
 mod changes;
@@ -135,11 +134,14 @@ impl ResizePlan {
     /// Those of [`Resize::plan`]; those of the device and of the log. [`ResizeError`] says whether
     /// anything was changed.
     pub fn apply(&self) -> Result<Superblock, ResizeError> {
+        if self.is_done() {
+            return Ok(self.old.clone());
+        }
         let before = self.device.len();
         if before < self.bytes() {
             self.device.set_len(self.bytes())?;
         }
-        let grown = self.steps();
+        let grown = self.grow();
         if grown.is_err() && before < self.bytes() && self.is_unchanged() {
             // The length is no part of the file system: a failure changes no result.
             let _ = self.device.set_len(before);
@@ -147,16 +149,12 @@ impl ResizePlan {
         grown
     }
 
-    /// Grows by as large steps as the log can take.
-    fn steps(&self) -> Result<Superblock, ResizeError> {
-        loop {
-            let tunable = Tunable::open(&self.device, self.journal.as_ref())?;
-            let superblock = &tunable.primary.superblock;
-            if superblock.blocks_count() >= self.new.blocks_count() {
-                return Ok(superblock.clone());
-            }
-            Step::largest(&tunable, self.new.blocks_count())?.apply()?;
-        }
+    fn grow(&self) -> Result<Superblock, ResizeError> {
+        let open = || Tunable::open(&self.device, self.journal.as_ref());
+        let tunable = open()?;
+        let target = Target::new(&tunable.primary, self.new.blocks_count())?;
+        Step::new(&tunable, target)?.apply()?;
+        Ok(open()?.primary.superblock)
     }
 
     /// Returns whether the device has the old size without a transaction to replay.

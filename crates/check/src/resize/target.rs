@@ -78,43 +78,33 @@ fn check_limits(geometry: &Geometry, blocks: u64) -> Result<(), ResizeError> {
     Ok(())
 }
 
-/// Finds places for the descriptors of so many groups: in the blocks that are kept for them, then
-/// in the groups.
+/// Finds places for the descriptors of so many groups: those that the old blocks cannot have lie in
+/// the new groups. The blocks that the resize inode keeps are not used for them: see the head of
+/// the module.
 fn place_descriptors(
     superblock: &mut Superblock,
     old: &Geometry,
     groups: u64,
 ) -> Result<(), ResizeError> {
     let needed = groups.div_ceil(old.descs_per_block().into());
-    let missing = needed - u64::from(old.desc_blocks);
-    let kept = u64::from(old.reserved_gdt_blocks);
     let has_inode = old.compat(Compat::RESIZE_INODE);
     // Pointers of the resize inode have 32 bits.
     let wide = has_inode && superblock.blocks_count() > u64::from(u32::MAX);
-    if old.has_meta_bg() || missing == 0 && !wide {
+    if old.has_meta_bg() || needed == u64::from(old.desc_blocks) && !wide {
         return Ok(());
     }
-    if missing <= kept && !wide {
-        superblock.set_reserved_gdt_blocks((kept - missing) as u16);
-        return Ok(());
-    }
-    if missing < kept {
+    if old.has_bigalloc() && (has_inode || old.reserved_gdt_blocks > 0) {
         return Err(ResizeError::Size(format!(
-            "its resize inode keeps {kept} blocks for descriptors, which cannot lie behind block \
-             2^32; grow it by less, or by {kept} descriptor blocks at once"
-        )));
-    }
-    if has_inode && old.has_bigalloc() {
-        return Err(ResizeError::Size(format!(
-            "its resize inode keeps {kept} blocks for descriptors, and {missing} more would be \
-             needed; with bigalloc there is no other place for them"
+            "it would have {groups} groups, with more than {} blocks of descriptors; this is not \
+             supported with bigalloc and resize_inode",
+            old.desc_blocks
         )));
     }
     let mut features = superblock.features();
     features.compat.remove(Compat::RESIZE_INODE);
     features.incompat.insert(Incompat::META_BG);
     superblock.set_features(features);
-    superblock.set_first_meta_bg(old.desc_blocks + old.reserved_gdt_blocks as u32);
+    superblock.set_first_meta_bg(old.desc_blocks);
     superblock.set_reserved_gdt_blocks(0);
     Ok(())
 }
