@@ -22,10 +22,10 @@
 //!
 //! # Superblocks of another geometry
 //! The kernel counts the groups before it replays the log, and goes on with that number. So a
-//! superblock of more groups should not come out of the log. [`OfflineChanges::commit_by_superblock`]
-//! writes the log completely (steps 2 to 4) while the superblock has no mark: the kernel empties
-//! such a log, e2fsck asks, and replays all of it. The step that counts is then the write of the
-//! new superblock with the mark.
+//! superblock of more groups should not come out of the log.
+//! [`OfflineChanges::commit_by_superblock`] writes the log completely (steps 2 to 4) while the
+//! superblock has no mark: the kernel empties such a log, e2fsck asks, and replays all of it. The
+//! step that counts is then the write of the new superblock with the mark.
 //!
 //! # A log in free blocks
 //! Changes that exceed the log go through a larger one, which the caller formats in free blocks.
@@ -204,8 +204,8 @@ impl OfflineChanges<'_> {
         Ok(copies)
     }
 
-    /// Steps 1 to 3, where the commit record is the write that counts. Otherwise the log is complete
-    /// before it is marked as not empty.
+    /// Steps 1 to 3, where the commit record is the write that counts. Otherwise the log is
+    /// complete before it is marked as not empty.
     fn put_in_log(&self, pending: &Pending<'_>, switch: Switch<'_>) -> Result<()> {
         match switch {
             Switch::Superblock => drop(self.superblock(pending)?),
