@@ -40,8 +40,8 @@ fn pairs_have_every_row_on_both_sides_and_are_judged() {
     need_root("pairs mount the kernel's ext4 on a loop device");
     let grids = json(&["pairs", "--tiny", "--runs", "2", "--json"]);
     let rows = array(&grids[0]["rows"]);
-    // Fifteen workloads with four numbers of threads, and two kinds of syncs.
-    assert_eq!(rows.len(), 15 * 4 + 2);
+    // Sixteen workloads with four numbers of threads, and two kinds of syncs.
+    assert_eq!(rows.len(), 16 * 4 + 2);
     for row in rows {
         array(&row[1]).iter().for_each(|rates| positive(rates, 2));
     }
