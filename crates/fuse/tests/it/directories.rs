@@ -236,11 +236,12 @@ pub fn names_that_are_no_components_are_not_listed() {
     }
     fs.unmount().expect("unmounts");
     image.replace(b"bad-name-1", b"../names\0-");
-    let served = Served::of(image);
+    let mut served = Served::of(image);
     let names: BTreeSet<_> = open(served.dir())
         .map_while(Result::ok)
         .map(|entry| entry.file_name().to_str().expect("text").to_owned())
         .collect();
+    served.let_go();
     let expected = [".", "..", "good-1", "good-2", "lost+found"].map(String::from);
     assert_eq!(names, BTreeSet::from(expected));
 }

@@ -130,6 +130,16 @@ impl Served {
     }
 }
 
+impl Drop for Served {
+    /// Detaches a mount that a failed test leaves: it would outlive the program, without a server.
+    fn drop(&mut self) {
+        if self.mounted.take().is_some() {
+            let _ = nix::mount::umount2(&self.dir, nix::mount::MntFlags::MNT_DETACH);
+            assert!(std::thread::panicking(), "the test leaves its mount");
+        }
+    }
+}
+
 /// Makes an image of the size that all mounts of these tests have.
 pub fn make(set: &str) -> Image {
     FeatureSet::named(set).make_sized(BYTES)
