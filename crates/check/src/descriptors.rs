@@ -52,12 +52,19 @@ pub fn usable(block: &[u8], geometry: &Geometry, group: GroupNr) -> Option<Group
 
 /// Returns whether bitmaps and inode table lie in the file system, behind the descriptors.
 fn is_placed(desc: &GroupDesc, geometry: &Geometry) -> bool {
+    let bitmaps = [desc.block_bitmap, desc.inode_bitmap];
+    bitmaps.into_iter().all(|block| is_behind_descriptors(geometry, block, 1))
+        && is_table_placed(desc, geometry)
+}
+
+/// Returns whether the inode table lies in the file system, behind the descriptors.
+fn is_table_placed(desc: &GroupDesc, geometry: &Geometry) -> bool {
+    is_behind_descriptors(geometry, desc.inode_table, geometry.inode_table_blocks().into())
+}
+
+fn is_behind_descriptors(geometry: &Geometry, start: u64, len: u64) -> bool {
     let reserved = geometry.base_meta(GroupNr(0)).descriptors.end;
-    let table = u64::from(geometry.inode_table_blocks());
-    let parts = [(desc.block_bitmap, 1), (desc.inode_bitmap, 1), (desc.inode_table, table)];
-    parts
-        .into_iter()
-        .all(|(start, len)| geometry.data_range_valid(BlockNr(start), len) && start >= reserved)
+    geometry.data_range_valid(BlockNr(start), len) && start >= reserved
 }
 
 /// Makes a descriptor say that all bitmaps were written and all inodes may be in use.
@@ -121,17 +128,6 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
         true
     });
     (!groups.is_empty()).then_some(RestoredBlock { nr, bytes, groups })
-}
-
-/// Returns whether the inode table lies in the file system, behind the descriptors.
-fn is_table_placed(desc: &GroupDesc, geometry: &Geometry) -> bool {
-    let table = GroupDesc {
-        block_bitmap: desc.inode_table,
-        inode_bitmap: desc.inode_table,
-        inode_table: desc.inode_table,
-        ..GroupDesc::default()
-    };
-    is_placed(&table, geometry)
 }
 
 /// Returns whether the first block of a table, which is possible, has inodes of the group. Without

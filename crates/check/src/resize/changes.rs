@@ -57,7 +57,7 @@ impl<'c> Changes<'c> {
         if changes.new.reserved_gdt_blocks != changes.old.reserved_gdt_blocks {
             freed.kept = changes.free_kept_blocks()?;
         }
-        changes.put_bitmaps()?;
+        changes.put_bitmaps();
         changes.put_descriptors()?;
         changes.put_superblocks(counted(&tunable.primary.superblock, target, groups, &freed))?;
         Ok(changes)
@@ -148,7 +148,7 @@ impl<'c> Changes<'c> {
     }
 
     /// Writes the bitmaps of old groups.
-    fn put_bitmaps(&mut self) -> Result<(), ResizeError> {
+    fn put_bitmaps(&mut self) {
         let geometry = self.new;
         let mut blocks = Vec::new();
         for (desc, bits) in self.changed.values_mut() {
@@ -158,7 +158,6 @@ impl<'c> Changes<'c> {
             }
         }
         blocks.into_iter().for_each(|(nr, bits)| self.put(nr, bits));
-        Ok(())
     }
 
     /// Writes the descriptor blocks that change, and all that a new copy needs.
