@@ -74,7 +74,8 @@ impl OpenOptions {
         self
     }
 
-    /// Begins at an offset of the file in bytes.
+    /// Begins at an offset of the file in bytes. If the file has a partition table, the image ends
+    /// with the partition of that offset, or at the next one.
     #[must_use]
     pub fn offset(mut self, bytes: u64) -> Self {
         self.place = Place::Offset(bytes);
@@ -250,7 +251,13 @@ impl OpenOptions {
     fn locate(&self, file: &File, metadata: &Metadata) -> io::Result<Extent> {
         match self.place {
             Place::Whole => Ok(Extent { start: 0, len: None }),
-            Place::Offset(start) => Ok(Extent { start, len: None }),
+            Place::Offset(start) => {
+                let whole = WholeFile::new(file, &self.path)?;
+                let end = partition::end_of_space(&whole, start, sector_size(metadata));
+                // Without a readable table nothing is known about others behind the offset.
+                let len = end.ok().flatten().and_then(|end| end.checked_sub(start));
+                Ok(Extent { start, len })
+            }
             Place::Partition(number) => {
                 let whole = WholeFile::new(file, &self.path)?;
                 let range = partition::find(&whole, number, sector_size(metadata))?;

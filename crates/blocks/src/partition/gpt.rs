@@ -47,11 +47,8 @@ const HEADER_SIZE: usize = 92;
 const ENTRY_SIZE: usize = 128;
 const _: () = assert!(size_of::<Header>() == HEADER_SIZE && size_of::<Entry>() == ENTRY_SIZE);
 
-pub(super) fn find(
-    device: &dyn BlockDevice,
-    number: u32,
-    sector: Option<u64>,
-) -> io::Result<Option<Range<u64>>> {
+/// Reads the table: the first valid one of both copies.
+pub(super) fn read(device: &dyn BlockDevice, sector: Option<u64>) -> io::Result<Option<Array>> {
     let sizes: &[u64] = match &sector {
         Some(known) => std::slice::from_ref(known),
         None => &[512, 4096],
@@ -59,7 +56,7 @@ pub(super) fn find(
     for sector in sizes {
         for at in [1, (device.len() / sector).saturating_sub(1)] {
             if let Some(array) = read_array(device, *sector, at)? {
-                return Ok(entry_range(device, *sector, &array, number));
+                return Ok(Some(array));
             }
         }
     }
@@ -67,9 +64,11 @@ pub(super) fn find(
 }
 
 /// The entries of a valid table.
-struct Array {
+pub(super) struct Array {
     bytes: Vec<u8>,
     entry_size: usize,
+    /// Bytes of a sector.
+    sector: u64,
     /// The range of sectors that partitions may use.
     usable: RangeInclusive<u64>,
 }
@@ -95,7 +94,7 @@ fn read_array(device: &dyn BlockDevice, sector: u64, at: u64) -> io::Result<Opti
     device.read_exact_at(&mut bytes, start)?;
     let valid = crc32(&bytes) == header.array_crc.get();
     let usable = header.first_usable.get()..=header.last_usable.get();
-    Ok(valid.then_some(Array { bytes, entry_size: entry_size as usize, usable }))
+    Ok(valid.then_some(Array { bytes, entry_size: entry_size as usize, sector, usable }))
 }
 
 /// Returns the header at the start of a sector, if its checksum and sizes are valid.
@@ -115,20 +114,24 @@ fn valid_header(bytes: &[u8], at: u64) -> Option<Header> {
     valid.then_some(header)
 }
 
-fn entry_range(
-    device: &dyn BlockDevice,
-    sector: u64,
-    array: &Array,
-    number: u32,
-) -> Option<Range<u64>> {
-    let index = usize::try_from(number.checked_sub(1)?).ok()?;
-    let bytes = array.bytes.chunks_exact(array.entry_size).nth(index)?;
-    let (entry, _) = Entry::read_from_prefix(bytes).ok()?;
-    let used = entry.kind != <[u8; 16]>::new_zeroed();
-    let usable =
-        array.usable.contains(&entry.first.get()) && array.usable.contains(&entry.last.get());
-    let count = entry.last.get().checked_sub(entry.first.get())?.checked_add(1)?;
-    byte_range(device, sector, entry.first.get(), count).filter(|_| used && usable)
+impl Array {
+    /// Returns the number of entries, used or not.
+    pub(super) fn len(&self) -> u32 {
+        // `MAX_ARRAY` bounds it.
+        (self.bytes.len() / self.entry_size) as u32
+    }
+
+    /// Returns the bytes of partition `number`, from 1.
+    pub(super) fn range(&self, device: &dyn BlockDevice, number: u32) -> Option<Range<u64>> {
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        let bytes = self.bytes.chunks_exact(self.entry_size).nth(index)?;
+        let (entry, _) = Entry::read_from_prefix(bytes).ok()?;
+        let used = entry.kind != <[u8; 16]>::new_zeroed();
+        let usable =
+            self.usable.contains(&entry.first.get()) && self.usable.contains(&entry.last.get());
+        let count = entry.last.get().checked_sub(entry.first.get())?.checked_add(1)?;
+        byte_range(device, self.sector, entry.first.get(), count).filter(|_| used && usable)
+    }
 }
 
 /// Computes the table's checksum: CRC-32 with the polynomial of Ethernet.

@@ -100,6 +100,23 @@ pub(super) fn find(
     }
 }
 
+/// Finds all partitions.
+pub(super) fn all(
+    device: &dyn BlockDevice,
+    table: &Table,
+    sector: u64,
+) -> io::Result<Vec<Range<u64>>> {
+    let mut ranges = Vec::new();
+    for number in 1..=PRIMARY + MAX_CHAIN {
+        match find(device, table, number, sector)? {
+            Some(range) => ranges.push(range),
+            None if number > PRIMARY => break,
+            None => {}
+        }
+    }
+    Ok(ranges)
+}
+
 /// Follows the chain of tables to its `nth` partition, from 1. Each table has at most one
 /// partition, whose position is relative to that table, and a link to the next table, whose
 /// position is relative to the start of the chain.

@@ -26,18 +26,47 @@ const MAX_TRIED: u32 = 16;
 /// device's errors.
 pub fn find(device: &dyn BlockDevice, number: u32, sector: Option<u64>) -> io::Result<Range<u64>> {
     let device = &AlignedDevice::new(device);
-    let sector = sector.filter(|sector| sector.is_power_of_two() && (512..=65536).contains(sector));
+    let sector = plausible(sector);
     let Some(table) = mbr::read(device, 0)? else {
         return Err(invalid(device, "there is no partition table"));
     };
-    let sectors = if table.is_protective() {
-        gpt::find(device, number, sector)?
+    let range = if table.is_protective() {
+        gpt::read(device, sector)?.and_then(|table| table.range(device, number))
     } else {
         mbr::find(device, &table, number, sector.unwrap_or(SECTOR))?
     };
-    sectors.ok_or_else(|| {
+    range.ok_or_else(|| {
         invalid(device, &format!("the partition table has no valid partition {number}"))
     })
+}
+
+/// Returns the end in bytes of the space that begins at `start`: that of the partition there, or
+/// the beginning of the next one. Returns `None` if there is no table, or no partition behind it.
+///
+/// # Errors
+/// The device's errors.
+pub(crate) fn end_of_space(
+    device: &dyn BlockDevice,
+    start: u64,
+    sector: Option<u64>,
+) -> io::Result<Option<u64>> {
+    let device = &AlignedDevice::new(device);
+    let sector = plausible(sector);
+    let Some(table) = mbr::read(device, 0)?.filter(mbr::Table::is_in_use) else { return Ok(None) };
+    let ranges = if table.is_protective() {
+        let array = gpt::read(device, sector)?;
+        let numbers = array.iter().flat_map(|array| (1..=array.len()).map(move |n| (array, n)));
+        numbers.filter_map(|(array, number)| array.range(device, number)).collect()
+    } else {
+        mbr::all(device, &table, sector.unwrap_or(SECTOR))?
+    };
+    let behind = ranges.iter().filter(|range| start < range.end);
+    Ok(behind.map(|range| if range.start <= start { range.end } else { range.start }).min())
+}
+
+/// Returns the size of a sector, if it can be one.
+fn plausible(sector: Option<u64>) -> Option<u64> {
+    sector.filter(|sector| sector.is_power_of_two() && (512..=65536).contains(sector))
 }
 
 /// Returns whether the first sector holds an MBR with a partition, or a protective one.

@@ -139,6 +139,35 @@ fn a_partition_is_opened_alone() {
 }
 
 #[test]
+fn an_image_at_an_offset_ends_where_another_partition_may_begin() {
+    let (_directory, path) = crate::image::image(4 << 20);
+    let ranges = |offsets: &[u64]| {
+        offsets
+            .iter()
+            .map(|&offset| OpenOptions::new(&path).offset(offset << 20).open().unwrap())
+            .map(|device| device.len() >> 20)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ranges(&[1, 2, 3]), [3, 2, 1], "no table");
+    let whole = |write: &dyn Fn(&dyn BlockDevice)| write(&OpenOptions::new(&path).open().unwrap());
+    // MiB 1 is a partition, and so is MiB 3, as the second of the chain in the MBR.
+    whole(&|device| write_gpt(device, 512, &[(6144, 7000), (2048, 4095)]));
+    assert_eq!(ranges(&[0, 1, 2]), [1, 1, 1], "GPT");
+    let first = OpenOptions::new(&path).offset(1 << 20).open().unwrap();
+    assert_eq!(first.set_len(2 << 20).unwrap_err().kind(), ErrorKind::Unsupported);
+    drop(first);
+    whole(&|device| {
+        device.write_all_at(&mbr(&[(0x83, 2048, 2048), (0x05, 4096, 4096)]), 0).unwrap();
+        device.write_all_at(&mbr(&[(0x83, 1024, 16), (0x05, 1024, 512)]), 4096 * 512).unwrap();
+        device.write_all_at(&mbr(&[(0x83, 1024, 1024)]), 5120 * 512).unwrap();
+    });
+    assert_eq!(ranges(&[1, 3]), [1, 0], "MBR");
+    // Another boot sector with the same signature is no table.
+    whole(&|device| device.write_all_at(&[0x55; 480], 0).unwrap());
+    assert_eq!(ranges(&[1, 3]), [3, 1], "a boot sector");
+}
+
+#[test]
 fn small_and_empty_devices_have_no_table() {
     for len in [0, 1, 511, 512, 1024] {
         assert_eq!(found(&MemDevice::new(len), 1), None);
