@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench pages space designs contention fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench pages fsmark space designs contention fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -73,6 +73,12 @@ bench: setup
 # `extant-lab pairs --json > docs/runs/pairs.json`.
 pages:
 	$(CARGO) run -q --release -p extant-lab -- pages
+
+# A million files of 4 KiB and 100 syncs, then 10 million empty files: an hour or more, and 7 GB in
+# /dev/shm. FSMARK="--files N --empty N" for other numbers.
+fsmark: setup
+	$(CARGO) build --release -p extant-lab
+	$(TARGET)/release/extant-lab fsmark $(FSMARK)
 
 # Designs of block allocators beside the engine, and how fragmented long use leaves a file system.
 space: setup

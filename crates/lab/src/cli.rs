@@ -5,8 +5,10 @@ use crate::options::Options;
 #[cfg(feature = "designs")]
 use crate::tables::orphan;
 use crate::tables::{aim7, dref, inodes, sync};
+use crate::target::Directory;
 use crate::{
-    age, claims, contention, huge, instructions, pages, pairs, prealloc, reproduce, serve, space60t,
+    age, claims, contention, fsmark, huge, instructions, pages, pairs, prealloc, reproduce, serve,
+    space60t,
 };
 use clap::{Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
@@ -45,6 +47,9 @@ enum Command {
     /// Compares ways to find the writes for which a sync must wait, and measures the cost of a sync
     /// of the engine.
     Sync(sync::Args),
+    /// Makes a million files while 100 callers sync, and makes, looks at and removes 10 million
+    /// empty ones, on the kernel's ext4, a mount and the engine. Needs root.
+    Fsmark(fsmark::Args),
     /// Counts locks and writes of the engine's operations to memory that threads share.
     Contention(contention::Args),
     /// Counts instructions of the engine's hot operations by callgrind, and compares them with
@@ -74,6 +79,13 @@ enum Command {
         /// Where to mount.
         dir: PathBuf,
     },
+    /// Works on a mounted file system, as standard input says.
+    #[command(hide = true)]
+    FsmarkWorker {
+        dir: PathBuf,
+        #[command(flatten)]
+        share: fsmark::Share,
+    },
     /// Makes and opens a file system of 60 TiB, and prints time and memory as JSON.
     #[command(hide = true)]
     Open,
@@ -97,6 +109,10 @@ pub fn main() -> ExitCode {
             "this program has the engine's own design only; `make designs` builds one with others",
         )),
         Command::Sync(args) => sync::run(&args),
+        Command::Fsmark(args) => fsmark::run(&args),
+        Command::FsmarkWorker { dir, share } => Directory::new(&dir)
+            .and_then(|dir| share.work(&dir, io::stdin(), io::stdout()))
+            .map(|()| true),
         Command::Contention(args) => contention::run(&args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Space60t(args) => space60t::run(&args),

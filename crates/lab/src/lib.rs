@@ -13,6 +13,7 @@ mod bench;
 mod claims;
 pub mod cli;
 mod contention;
+mod fsmark;
 mod grid;
 mod huge;
 mod instructions;

@@ -225,10 +225,10 @@ impl Server {
             return if status.success() {
                 Ok(())
             } else {
-                Err(io::Error::other(format!("the server ended with {status}")))
+                Err(io::Error::other(format!("a process ended with {status}")))
             };
         }
-        Err(io::Error::other("the server does not end"))
+        Err(io::Error::other("a process does not end"))
     }
 }
 

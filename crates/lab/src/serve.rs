@@ -3,7 +3,7 @@
 use crate::null::NullServer;
 use crate::target::io_error;
 use extant_engine::{Fs, OpenOptions};
-use extant_fuse::{MountOptions, Unmounter};
+use extant_fuse::{Claim, MountOptions, Unmounter};
 use std::io::{self, BufRead, Write};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -59,9 +59,11 @@ fn serve_extant(
     options: &MountOptions,
     current: &Current,
 ) -> io::Result<()> {
-    let fs = Fs::open(image, &OpenOptions::new().remember_names(false).look_ahead(true))
-        .map_err(io_error)?;
-    let mounted = extant_fuse::mount(fs, dir, options)?;
+    let claim = Claim::of(image, options, false)?;
+    let usual = OpenOptions::new().claimed(claim.is_some());
+    let opening = usual.remember_names(false).look_ahead(true);
+    let fs = Fs::open(image, &opening).map_err(io_error)?;
+    let mounted = extant_fuse::mount_claimed(fs, dir, options, claim)?;
     if let Some(why) = mounted.instead() {
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }

@@ -67,16 +67,16 @@ impl Side {
     }
 
     /// As [`Side::start`], with a file system of another shape where that is the engine's or the
-    /// kernel's.
+    /// kernel's. A server has the usual memory.
     pub fn start_with(self, setup: &Setup) -> io::Result<Running> {
         let mut source: Box<dyn Source> = match self {
             Side::Engine => Box::new(InProcess::new(Medium::File, setup)?),
             Side::EngineMemory => Box::new(InProcess::new(Medium::Memory, setup)?),
             Side::Ext4 => Box::new(Kernel::new(setup)?),
-            Side::ExtantFuse => Box::new(Served::new(true, Transport::Device)?),
-            Side::ExtantRings => Box::new(Served::new(true, Transport::IoUring)?),
-            Side::Null => Box::new(Served::new(false, Transport::Device)?),
-            Side::NullRings => Box::new(Served::new(false, Transport::IoUring)?),
+            Side::ExtantFuse => Box::new(Served::new(Some(setup), Transport::Device)?),
+            Side::ExtantRings => Box::new(Served::new(Some(setup), Transport::IoUring)?),
+            Side::Null => Box::new(Served::new(None, Transport::Device)?),
+            Side::NullRings => Box::new(Served::new(None, Transport::IoUring)?),
             Side::Fuse2fs => Box::new(Fuse2fs::new()?),
             Side::Tmpfs => Box::new(Tmpfs::new()?),
         };
@@ -145,8 +145,9 @@ impl Running {
     }
 }
 
-/// Bytes of an image; it is sparse.
+/// Least bytes of an image, which is sparse, and bytes for each inode and a block of content.
 pub const IMAGE_BYTES: u64 = 6 << 30;
+const BYTES_PER_INODE: u64 = 5600;
 
 /// Where an engine's image lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +163,8 @@ pub enum Medium {
 pub struct Setup {
     /// Inodes, if not as many as mke2fs thinks right.
     pub inodes: Option<u64>,
+    /// Whether a server's image is a block device, by which syncs of the mount reach the server.
+    pub block_device: bool,
     /// Memory of the engine in bytes, if not the usual share of the machine's.
     pub memory: Option<u64>,
 }
@@ -173,6 +176,7 @@ impl Setup {
         Setup {
             inodes: Some(files + files / 8 + 4096),
             memory: Some((files + files / 4 + 8192) * 8 * 1024),
+            ..Setup::default()
         }
     }
 }
@@ -180,7 +184,8 @@ impl Setup {
 /// Makes a fresh image in `scratch`.
 pub fn make_with(scratch: &Scratch, setup: &Setup) -> io::Result<PathBuf> {
     let path = scratch.join("image");
-    std::fs::File::create(&path)?.set_len(IMAGE_BYTES)?;
+    let bytes = setup.inodes.map_or(0, |inodes| inodes * BYTES_PER_INODE);
+    std::fs::File::create(&path)?.set_len(bytes.max(IMAGE_BYTES))?;
     let inodes = setup.inodes.map(|n| n.to_string());
     let mut more = vec!["-O", "orphan_file,metadata_csum_seed"];
     more.extend(inodes.iter().flat_map(|n| ["-N", n]));

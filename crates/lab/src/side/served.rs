@@ -5,7 +5,7 @@
 
 use super::directory::Mounted;
 use super::{Open, Setup, Source, make_with};
-use crate::scratch::{self, MountGuard, Scratch};
+use crate::scratch::{self, Loop, MountGuard, Scratch};
 use extant_fuse::Transport;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -19,19 +19,22 @@ pub struct Served {
     server: scratch::Server,
     mounted_before: bool,
     dir: PathBuf,
+    _device: Option<Loop>,
     _scratch: Scratch,
 }
 
 impl Served {
     /// Starts the engine's server on a fresh image, or the null server.
-    pub fn new(extant: bool, transport: Transport) -> io::Result<Served> {
+    pub fn new(extant: Option<&Setup>, transport: Transport) -> io::Result<Served> {
         let scratch = Scratch::new()?;
         let dir = scratch.dir("mnt")?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve").arg(&dir);
-        if extant {
-            let image = make_with(&scratch, &Setup::default())?;
-            command.arg("--image").arg(image);
+        let mut device = None;
+        if let Some(setup) = extant {
+            let image = make_with(&scratch, setup)?;
+            device = setup.block_device.then(|| Loop::attach(&image)).transpose()?;
+            command.arg("--image").arg(device.as_ref().map_or(&*image, Loop::device));
         }
         if transport == Transport::IoUring {
             command.arg("--rings");
@@ -42,7 +45,15 @@ impl Served {
         let input = child.stdin.take().ok_or_else(no_pipe)?;
         let output = BufReader::new(child.stdout.take().ok_or_else(no_pipe)?);
         let server = scratch::Server::new(child);
-        Ok(Served { input, output, server, mounted_before: false, dir, _scratch: scratch })
+        Ok(Served {
+            input,
+            output,
+            server,
+            mounted_before: false,
+            dir,
+            _device: device,
+            _scratch: scratch,
+        })
     }
 }
 

@@ -5,8 +5,8 @@ use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, RawDir, Timespec,
 use rustix::io as rio;
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 /// Bytes for one system call that lists names.
 const LIST_BYTES: usize = 32 << 10;
@@ -61,6 +61,10 @@ fn kind(dir: &OwnedFd, name: &CStr, told: FileType) -> io::Result<Kind> {
 }
 
 impl Target for Directory {
+    fn root(&self) -> Option<PathBuf> {
+        Some(format!("/proc/{}/fd/{}", std::process::id(), self.root.as_raw_fd()).into())
+    }
+
     fn mkdir(&self, path: &[u8]) -> io::Result<()> {
         Ok(sys::mkdirat(&self.root, path, DIR_MODE)?)
     }

@@ -9,6 +9,7 @@ pub use directory::Directory;
 pub use engine::{Engine, io_error, write_all};
 
 use std::io;
+use std::path::PathBuf;
 
 /// Kind of a directory entry, as far as workloads need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,11 @@ pub trait OpenFile: Send + Sync {
 /// A file system under measurement. Every call stands for the system calls that a program would
 /// make.
 pub trait Target: Send + Sync {
+    /// Returns the root's path for other processes: none of an engine in process.
+    fn root(&self) -> Option<PathBuf> {
+        None
+    }
+
     /// Makes a directory.
     fn mkdir(&self, path: &[u8]) -> io::Result<()>;
 

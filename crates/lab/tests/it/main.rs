@@ -86,6 +86,30 @@ fn users_of_aim7_work_on_the_kernel_the_mount_and_the_engine() {
 }
 
 #[test]
+fn files_are_made_and_looked_at_by_threads_and_by_processes() {
+    need_root("fsmark mounts the kernel's ext4 on a loop device");
+    let grids = json(&["fsmark", "--quick", "--json"]);
+    for (grid, rows) in array(&grids).iter().zip([3, 4]) {
+        assert_eq!(array(&grid["columns"]).len(), 5, "{grid}");
+        assert_eq!(array(&grid["rows"]).len(), rows, "{grid}");
+        for row in array(&grid["rows"]) {
+            array(&row[1]).iter().for_each(|times| positive(times, 1));
+        }
+    }
+    let refused = lab(&["fsmark", "--quick", "--empty", "1000000000000"]);
+    assert!(refused.code == 1 && refused.errors().contains("in /dev/shm"), "{refused}");
+    // A worker alone, in any directory: when it is prepared, when it has begun, and the time.
+    let scratch = extant_testkit::Scratch::new();
+    let dir = scratch.join("").into_os_string().into_string().expect("a path");
+    let worker = |task| lab(&["fsmark-worker", &dir, task, "3", "2001"]).must_succeed().text();
+    assert_eq!(worker("fill").lines().filter(|line| line.parse::<u64>().is_ok()).count(), 3);
+    let made = std::fs::metadata(scratch.join("w3-1/f2000")).expect("the last file");
+    assert_eq!(made.len(), 4096);
+    worker("unlink");
+    assert!(worker("bulkstat").contains("bulkstat: No such file"));
+}
+
+#[test]
 fn published_tables_stand_beside_stored_runs() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let works = json(&["reproduce", "all", "--stored", "--root", root, "--json"]);
