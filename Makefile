@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench pages fsmark space designs contention fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -112,6 +112,13 @@ designs:
 contention:
 	$(CARGO) build --release -p extant-lab --features contention --target-dir target/contention
 	target/contention/release/extant-lab contention $(WORKLOAD)
+
+# Rates on up to 128 processors, simulated from service times and counts. SCALE has workloads and
+# options.
+scale: setup
+	$(CARGO) build --release -p extant-lab --features contention --target-dir target/contention
+	$(CARGO) build --release -p extant-lab
+	$(TARGET)/release/extant-lab scale $(SCALE)
 
 # Fuzzing that watches which code is reached, with AddressSanitizer: FUZZ_SECONDS for each of
 # FUZZ_TARGETS. Needs a nightly toolchain.

@@ -7,8 +7,8 @@ use crate::tables::orphan;
 use crate::tables::{aim7, dref, inodes, sync};
 use crate::target::Directory;
 use crate::{
-    age, claims, contention, fsmark, huge, instructions, pages, pairs, prealloc, reproduce, serve,
-    space60t,
+    age, claims, contention, fsmark, huge, instructions, pages, pairs, prealloc, reproduce, scale,
+    serve, space60t,
 };
 use clap::{Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
@@ -52,6 +52,9 @@ enum Command {
     Fsmark(fsmark::Args),
     /// Counts locks and writes of the engine's operations to memory that threads share.
     Contention(contention::Args),
+    /// Simulates operations on more processors than there are, from measured service times and
+    /// counted moves of cache lines. Needs the program of `make contention`.
+    Scale(scale::Args),
     /// Counts instructions of the engine's hot operations by callgrind, and compares them with
     /// stored counts. Needs a program with symbols: `make instructions`.
     Instructions(instructions::Args),
@@ -114,6 +117,7 @@ pub fn main() -> ExitCode {
             .and_then(|dir| share.work(&dir, io::stdin(), io::stdout()))
             .map(|()| true),
         Command::Contention(args) => contention::run(&args),
+        Command::Scale(args) => scale::run(&args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Space60t(args) => space60t::run(&args),
         Command::SpaceClaims(args) => claims::run(&args),

@@ -27,6 +27,7 @@ mod pages;
 mod pairs;
 mod prealloc;
 mod reproduce;
+mod scale;
 mod scratch;
 mod serve;
 mod sheet;

@@ -4,11 +4,14 @@ use super::Args;
 use crate::interval::Verdict;
 use crate::jobs::{Kind, Size, Watch};
 use crate::measure::Done;
+use crate::scale::{Counts, Shared};
 use crate::sheet::Sheet;
-use crate::side::Side;
-use extant_sync::contention::{self, Line, Report};
+use crate::side::{Setup, Side};
+use extant_sync::contention::{self, LevelReport, Line, Report};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// Below so many for each operation something counts as done once in a while, not by each
 /// operation.
@@ -68,12 +71,17 @@ impl Watch for Counter {
     fn stop(&self) {
         *self.report.lock().expect("no thread panics with it") = contention::stop();
     }
+
+    fn by_turns(&self) -> bool {
+        true
+    }
 }
 
 /// Counts each kind on a file system in memory, after having run it once to warm up.
 pub fn count(kinds: &[&'static Kind], args: &Args) -> io::Result<Vec<Counted>> {
-    let running = Side::EngineMemory.start()?;
-    let size = Size { window: std::time::Duration::from_secs(5), ..Size::FULL };
+    let setup = Setup { shards: args.shards, orphan_list: args.orphan_list, ..Setup::default() };
+    let running = Side::EngineMemory.start_with(&setup)?;
+    let size = Size { window: Duration::from_secs(5), ..Size::FULL };
     let how = (args.threads.max(1), args.ops.max(1));
     let one = |kind: &&'static Kind| {
         kind.play(running.target(), how, &size, &())?;
@@ -102,6 +110,39 @@ impl Counted {
         let common =
             |line: &&Line| line.workers == self.threads && self.each(line.writes) >= SPREAD;
         self.report.lines.iter().filter(common).collect()
+    }
+
+    /// Returns a line of JSON: [`Counts`].
+    pub fn json(&self) -> io::Result<String> {
+        let held = |time: Duration, taken: u64| time.as_nanos() as f64 / taken.max(1) as f64;
+        let mut shared: BTreeMap<String, Shared> = BTreeMap::new();
+        let mut locks: BTreeMap<String, (Duration, u64)> = BTreeMap::new();
+        for line in &self.report.lines {
+            let place = || line.places.first().map_or("", |(place, _)| place).to_owned();
+            if line.transfers > 0 {
+                let shared = shared.entry(place()).or_default();
+                shared.moves += self.each(line.transfers);
+                shared.lines += 1;
+            }
+            if line.taken > 0 {
+                let lock = locks.entry(place()).or_default();
+                *lock = (lock.0 + line.held, lock.1 + line.taken);
+            }
+        }
+        let level = |level: &LevelReport| {
+            let each = (self.each(level.taken), held(level.held, level.taken));
+            (format!("{:?}", level.level), each)
+        };
+        let counts = Counts {
+            service: self.done.elapsed.as_nanos() as f64 / self.ops() as f64,
+            shared,
+            holds: locks
+                .into_iter()
+                .map(|(place, (time, taken))| (place, held(time, taken)))
+                .collect(),
+            levels: self.report.levels.iter().map(level).collect(),
+        };
+        Ok(format!("{}\n", serde_json::to_string(&counts)?))
     }
 
     /// Returns the verdicts about this workload.

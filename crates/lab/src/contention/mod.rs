@@ -28,6 +28,15 @@ pub struct Args {
     /// End with 1 if a workload writes forbidden shared lines.
     #[arg(long)]
     pub strict: bool,
+    /// Shards of the engine's structures; 0 for as many as the processors need.
+    #[arg(long, default_value_t = 0)]
+    pub shards: usize,
+    /// Keep orphans in the list that was before the orphan file.
+    #[arg(long)]
+    pub orphan_list: bool,
+    /// One line of JSON for each workload, which `scale` reads, in place of tables.
+    #[arg(long)]
+    pub json: bool,
 }
 
 pub fn run(args: &Args) -> io::Result<bool> {
@@ -52,7 +61,8 @@ fn counted(args: &Args) -> io::Result<bool> {
     };
     let mut passed = true;
     for counted in count::count(&kinds, args)? {
-        say(&count::text(&counted))?;
+        let text = if args.json { counted.json()? } else { count::text(&counted) };
+        say(&text)?;
         passed &= crate::interval::all_reached(&counted.verdicts());
     }
     Ok(passed || !args.strict)

@@ -68,13 +68,17 @@ impl<'a> Job<'a> {
     /// Runs it, at most so many operations of each thread, and clears away.
     fn run(self, threads: usize, most: u64, watch: &dyn Watch) -> io::Result<Done> {
         let limit = Limit { ops: self.limit.ops.min(most), time: self.limit.time };
-        let op = &self.op;
+        let (op, by_turns) = (&self.op, watch.by_turns());
         watch.start();
         let done = run_threads(threads, limit, |thread, n| {
             if n == 0 {
                 watch.thread();
             }
-            op(thread, n)
+            op(thread, n)?;
+            if by_turns {
+                std::thread::yield_now();
+            }
+            Ok(())
         });
         watch.stop();
         (self.after)()?;
@@ -92,6 +96,12 @@ pub trait Watch: Sync {
 
     /// It is over.
     fn stop(&self) {}
+
+    /// Whether threads yield after each operation. With more threads than processors their
+    /// operations then alternate, as they would on as many processors.
+    fn by_turns(&self) -> bool {
+        false
+    }
 }
 
 /// Looks at nothing.

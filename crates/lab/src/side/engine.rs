@@ -45,7 +45,7 @@ fn copy(path: &Path) -> io::Result<SparseDevice> {
 
 impl Source for InProcess {
     fn open(&mut self) -> io::Result<Box<dyn Open>> {
-        let usual = OpenOptions::new();
+        let usual = OpenOptions::new().shards(self.setup.shards);
         let options = self.setup.memory.map_or(usual.clone(), |bytes| usual.memory(bytes));
         let fs = match &self.image {
             Image::File(path, _) => Fs::open(path, &options),

@@ -167,6 +167,10 @@ pub struct Setup {
     pub block_device: bool,
     /// Memory of the engine in bytes, if not the usual share of the machine's.
     pub memory: Option<u64>,
+    /// Shards of the engine's structures; 0 for as many as the processors need.
+    pub shards: usize,
+    /// No orphan file: the engine keeps the list that was before it.
+    pub orphan_list: bool,
 }
 
 impl Setup {
@@ -187,7 +191,9 @@ pub fn make_with(scratch: &Scratch, setup: &Setup) -> io::Result<PathBuf> {
     let bytes = setup.inodes.map_or(0, |inodes| inodes * BYTES_PER_INODE);
     std::fs::File::create(&path)?.set_len(bytes.max(IMAGE_BYTES))?;
     let inodes = setup.inodes.map(|n| n.to_string());
-    let mut more = vec!["-O", "orphan_file,metadata_csum_seed"];
+    let orphans = if setup.orphan_list { "^orphan_file" } else { "orphan_file" };
+    let features = format!("{orphans},metadata_csum_seed");
+    let mut more = vec!["-O", &*features];
     more.extend(inodes.iter().flat_map(|n| ["-N", n]));
     scratch::mke2fs(&path, &more)?;
     Ok(path)

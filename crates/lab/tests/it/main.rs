@@ -184,6 +184,39 @@ fn a_program_that_does_not_count_says_how_to_get_one_that_does() {
     }
 }
 
+/// A counting program that says of each workload that half of it is in a lock that all share.
+const COUNTED: &str = r#"#!/bin/sh
+echo '{"service":1000.0,"shared":{"here:1":{"lines":1,"moves":1.0}},"holds":{"here:1":500.0},
+"levels":{"InodeCacheShard":[2.0,100.0]}}'
+"#;
+
+#[test]
+fn counts_and_service_times_are_simulated_on_more_processors() {
+    use std::os::unix::fs::PermissionsExt;
+    let counted = concat!(env!("CARGO_TARGET_TMPDIR"), "/counted");
+    std::fs::write(counted, COUNTED).expect("a program");
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(counted, executable).expect("an executable program");
+    let args =
+        ["scale", "walk", "--quick", "--runs", "1", "--cpus", "1", "--topology", "1x10,8x10"];
+    let run = json(&[&args[..], &["--counted", counted, "--json"]].concat());
+    assert_eq!(run["grids"][0]["unit"], "ops/s, simulated");
+    let rows = array(&run["grids"][0]["rows"]);
+    assert_eq!(rows.len(), 3);
+    rows.iter().for_each(|row| array(&row[1]).iter().for_each(|rates| positive(rates, 1)));
+    // Processors that the engine keeps busy: as half of an operation is in the lock, at most two.
+    let busy = |row: usize| {
+        let service = run["inputs"][2 * row + 1]["service"].as_f64().expect("a time");
+        rows[row][1][1][0].as_f64().expect("a rate") * service / 1e9
+    };
+    let [one, ten, eighty] = [0, 1, 2].map(busy);
+    assert!((0.97..1.03).contains(&one) && 1.5 < ten && eighty < ten && ten < 2.0, "{run}");
+    assert!(!array(&run["checks"]).is_empty() && array(&run["inputs"]).len() == 2 * 3, "{run}");
+    let missing = lab(&["scale", "walk", "--quick", "--counted", "/nonexistent"]);
+    assert!(missing.code == 1 && missing.errors().contains("make contention"), "{missing}");
+    assert_eq!(lab(&["scale", "walk", "--topology", "8"]).code, 1);
+}
+
 #[test]
 fn wrong_names_are_refused() {
     for wrong in

@@ -46,7 +46,10 @@ impl Hold {
     /// Ends the hold for the duration of a wait on a condition.
     pub(crate) fn pause(&self) {
         let held = self.since.elapsed();
-        log::with(|log| log.locks[self.level as usize].held += held);
+        log::with(|log| {
+            log.locks[self.level as usize].held += held;
+            log.entry(self.address, Some(self.level), self.place).held += held;
+        });
     }
 
     /// Begins the hold again after the wait.

@@ -5,7 +5,7 @@ use crate::level::{ALL, Level};
 use core::panic::Location;
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,10 @@ pub(super) struct Writes {
     pub level: Option<Level>,
     pub writes: u64,
     pub failed: u64,
+    /// Writes after which another thread was the last to write the line.
+    pub transfers: u64,
+    /// How long locks on the line were held.
+    pub held: Duration,
 }
 
 /// The use that one thread made of the locks of one level.
@@ -48,7 +52,19 @@ type Shared = Arc<Mutex<Log>>;
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static LOGS: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
+/// Lines whose last writer is remembered.
+const REMEMBERED: usize = 1 << 16;
+
+/// Bits of a thread's number in [`LAST`].
+const THREAD_BITS: u32 = 12;
+
+/// The last writer of lines: number of the line, then number of the thread. A line forgets its
+/// writer when another one takes its place, so a line that comes back after long is no transfer.
+static LAST: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBERED];
+static THREADS: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
+    static NUMBER: u64 = THREADS.fetch_add(1, Ordering::Relaxed) % (1 << THREAD_BITS);
     static MINE: OnceCell<Shared> = const { OnceCell::new() };
 }
 
@@ -71,6 +87,17 @@ pub(super) fn with(change: impl FnOnce(&mut Log)) {
     }
 }
 
+/// Makes this thread the last writer of a line. Returns whether another one was it before.
+fn take_line(line: usize) -> bool {
+    let Ok(thread) = NUMBER.try_with(|number| *number) else { return false };
+    let word = ((line as u64) << THREAD_BITS) | thread;
+    // Multiplied, since lines of one structure differ in few bits.
+    let hash = (line as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    // Relaxed: the word itself is all that is shared.
+    let before = LAST[hash as usize % REMEMBERED].swap(word, Ordering::Relaxed);
+    before != word && before >> THREAD_BITS == line as u64
+}
+
 /// Records `writes` to the cache line of `address`. `failed` of them did not succeed, but took the
 /// line for writing all the same.
 pub(crate) fn written(
@@ -81,11 +108,21 @@ pub(crate) fn written(
     failed: u64,
 ) {
     with(|log| {
-        let key = (address / LINE, core::ptr::from_ref(place) as usize);
-        let entry = log.writes.entry(key).or_insert(Writes { place, level, writes: 0, failed: 0 });
+        let entry = log.entry(address, level, place);
         entry.writes += writes;
         entry.failed += failed;
+        entry.transfers += u64::from(take_line(address / LINE));
     });
+}
+
+impl Log {
+    /// Returns the writes from `place` to the line of `address`.
+    pub fn entry(&mut self, address: usize, level: Option<Level>, place: Place) -> &mut Writes {
+        let none =
+            Writes { place, level, writes: 0, failed: 0, transfers: 0, held: Duration::ZERO };
+        let key = (address / LINE, core::ptr::from_ref(place) as usize);
+        self.writes.entry(key).or_insert(none)
+    }
 }
 
 /// The event of a reference count that could not be changed without its lock.
@@ -107,6 +144,7 @@ pub fn start() {
     let mut logs = lock(&LOGS);
     logs.retain(|log| Arc::strong_count(log) > 1);
     logs.iter().for_each(|log| *lock(log) = Log::default());
+    LAST.iter().for_each(|line| line.store(0, Ordering::Relaxed));
     COUNTING.store(true, Ordering::Relaxed);
 }
 

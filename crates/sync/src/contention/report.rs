@@ -27,6 +27,12 @@ pub struct Line {
     pub writes: u64,
     /// Failed exchanges among the writes.
     pub failed: u64,
+    /// Writes after which another thread, a worker or not, was the last writer.
+    pub transfers: u64,
+    /// Acquisitions of locks on the line.
+    pub taken: u64,
+    /// Sum of the durations for which they were held.
+    pub held: Duration,
     /// Workers that wrote it.
     pub workers: usize,
     /// Other threads that wrote it.
@@ -124,6 +130,10 @@ fn lines(workers: &[Log], others: &[Log]) -> BTreeMap<usize, Line> {
             for writes in places {
                 line.writes += writes.writes;
                 line.failed += writes.failed;
+                line.transfers += writes.transfers;
+                line.held += writes.held;
+                // A lock is written when taken and when released.
+                line.taken += writes.level.map_or(0, |_| writes.writes / 2);
                 add_place(&mut line.places, name(writes), writes.writes);
             }
         }
@@ -140,7 +150,16 @@ fn lines(workers: &[Log], others: &[Log]) -> BTreeMap<usize, Line> {
 }
 
 fn no_line() -> Line {
-    Line { writes: 0, failed: 0, workers: 0, others: 0, places: Vec::new() }
+    Line {
+        writes: 0,
+        failed: 0,
+        transfers: 0,
+        taken: 0,
+        held: Duration::ZERO,
+        workers: 0,
+        others: 0,
+        places: Vec::new(),
+    }
 }
 
 fn by_line(log: &Log) -> BTreeMap<usize, Vec<&Writes>> {

@@ -67,6 +67,30 @@ fn writes_locks_and_failures_are_counted() {
     let here = report.sites.iter().filter(|site| site.place.contains("contention.rs")).count();
     assert_eq!(here, report.sites.len(), "places are those of the callers: {:?}", report.sites);
     waits_on_conditions_hold_nothing();
+    a_line_moves_when_another_thread_writes_it();
+}
+
+/// Two threads take turns: each first write of a turn fetches the line, other writes find it there.
+fn a_line_moves_when_another_thread_writes_it() {
+    let lock = CachePadded::new(Mutex::new(Level::Group, ()));
+    let all: CachePadded<AtomicU64> = CachePadded::default();
+    let turn = || {
+        worker();
+        drop(lock.lock());
+        all.fetch_add(1, Ordering::Relaxed);
+        all.fetch_add(1, Ordering::Relaxed);
+    };
+    start();
+    for _ in 0..ROUNDS {
+        std::thread::scope(|scope| drop(scope.spawn(turn)));
+    }
+    let report = stop();
+    assert_eq!(report.lines.len(), 2);
+    for line in &report.lines {
+        assert_eq!((line.writes, line.transfers), (2 * ROUNDS, ROUNDS - 1), "{line:?}");
+        let locked = line.taken == ROUNDS && line.held > std::time::Duration::ZERO;
+        assert!(locked != (line.taken == 0 && line.held.is_zero()), "{line:?}");
+    }
 }
 
 fn waits_on_conditions_hold_nothing() {

@@ -1,0 +1,198 @@
+//! Measured input of the simulation, and checks of its output where this machine can.
+
+use super::Args;
+use super::costs::{COSTS, Topology};
+use super::model::{Operation, Visits, rate};
+use crate::interval::Verdict;
+use crate::jobs::{Kind, Size};
+use crate::pairs::{Meter, Metered};
+use crate::side::{Setup, Side};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::process::{Command, Stdio};
+
+/// Counts of a workload, by the counting program.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct Counts {
+    /// Nanoseconds of an operation while it is counted.
+    pub service: f64,
+    /// Lines that move between threads, by the place of most writes.
+    pub shared: BTreeMap<String, Shared>,
+    /// Mean nanoseconds for which locks are held, by place.
+    pub holds: BTreeMap<String, f64>,
+    /// Acquisitions of each operation and mean nanoseconds for which they hold, by level.
+    pub levels: BTreeMap<String, (f64, f64)>,
+}
+
+/// Lines that are written from one place.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct Shared {
+    pub lines: usize,
+    /// Moves of each operation.
+    pub moves: f64,
+}
+
+/// Operations that are counted, all threads together.
+const COUNTED: usize = 16_000;
+
+/// Largest difference of a simulated rate from the measured one.
+const NEAR: f64 = 0.2;
+
+/// The design before a work, with one lock for all threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// The list of orphans, which the engine keeps on a file system without an orphan file.
+    OrphanList,
+    /// A get and a put of an object that all threads share, each with its lock.
+    References,
+    /// One lock in place of those of the shards of inodes.
+    InodeLock,
+}
+
+impl Before {
+    fn of(kind: &Kind) -> Before {
+        match kind.word {
+            word if word.starts_with("stress") || word.starts_with("creat-") => Before::OrphanList,
+            word if word.starts_with("stat") || word == "open" => Before::References,
+            _ => Before::InodeLock,
+        }
+    }
+}
+
+/// A workload and its measurements.
+pub struct Work<'a> {
+    pub kind: &'static Kind,
+    args: &'a Args,
+    before: Before,
+    /// Service times by shards, and whether the list of orphans is kept.
+    services: BTreeMap<(usize, bool), f64>,
+    /// Counts of one thread, whose critical sections no other one interrupts, likewise.
+    alone: [Counts; 2],
+}
+
+impl<'a> Work<'a> {
+    pub fn new(kind: &'static Kind, args: &'a Args) -> io::Result<Work<'a>> {
+        let (before, services) = (Before::of(kind), BTreeMap::new());
+        let mut work = Work { kind, args, before, services, alone: Default::default() };
+        work.alone = [work.counts(1, false)?, work.counts(1, before == Before::OrphanList)?];
+        Ok(work)
+    }
+
+    /// Returns the operation on so many processors, with the design before and that of the engine.
+    pub fn operations(&mut self, cpus: usize) -> io::Result<[Operation; 2]> {
+        let service = self.service(cpus, false)?;
+        let counts = self.counts(cpus, false)?;
+        // Counting makes critical sections as much longer as the rest, so their share is kept.
+        let slower = self.alone[0].service / service;
+        let holds = |place| self.alone[0].holds.get(place).or(counts.holds.get(place));
+        let visits = counts.shared.iter().map(|(place, shared)| Visits {
+            lines: shared.lines,
+            each: shared.moves,
+            hold: holds(place).map_or(0.0, |hold| hold / slower),
+        });
+        let engine = Operation { service, visits: visits.collect() };
+        let mut before = engine.clone();
+        let level = match self.before {
+            Before::OrphanList => "Orphan",
+            Before::InodeLock => "InodeCacheShard",
+            Before::References => {
+                let lock = Visits { lines: 1, each: 2.0, hold: 2.0 * COSTS.local };
+                before.service += lock.each * lock.hold;
+                before.visits.push(lock);
+                return Ok([before, engine]);
+            }
+        };
+        before.service = self.service(cpus, self.before == Before::OrphanList)?;
+        let lock = self.alone[1].levels.get(level).map(|(each, hold)| Visits {
+            lines: 1,
+            each: *each,
+            hold: hold * before.service / self.alone[1].service,
+        });
+        before.visits.extend(lock);
+        Ok([before, engine])
+    }
+
+    /// Returns the least processor time of an operation by one thread, background work included.
+    fn service(&mut self, cpus: usize, orphan_list: bool) -> io::Result<f64> {
+        let shards = cpus.next_power_of_two();
+        if let Some(known) = self.services.get(&(shards, orphan_list)) {
+            return Ok(*known);
+        }
+        let meter = Meter::new();
+        let side =
+            Side::EngineMemory.start_with(&Setup { shards, orphan_list, ..Setup::default() })?;
+        let mut least = f64::INFINITY;
+        for _ in 0..self.runs() {
+            let metered = Metered::new(&meter);
+            let done = self.kind.play(side.target(), (1, u64::MAX), &self.size(), &metered)?;
+            least = least.min(metered.cost().time.as_nanos() as f64 / done.ops[0].max(1) as f64);
+        }
+        side.stop()?;
+        self.services.insert((shards, orphan_list), least);
+        Ok(least)
+    }
+
+    /// Runs the counting program with a thread and a shard for each processor.
+    fn counts(&self, cpus: usize, orphan_list: bool) -> io::Result<Counts> {
+        let program = &self.args.counted;
+        let mut command = Command::new(program);
+        let ops = (COUNTED / cpus).max(1);
+        command.args(["contention", self.kind.word, "--json"]);
+        for (option, value) in [("--threads", cpus), ("--shards", cpus), ("--ops", ops)] {
+            command.args([option, &value.to_string()]);
+        }
+        command.args(orphan_list.then_some("--orphan-list"));
+        let failed = |e: &dyn std::fmt::Display| {
+            io::Error::other(format!("{}: {e} (`make contention` builds it)", program.display()))
+        };
+        let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+        serde_json::from_slice(&output.map_err(|e| failed(&e))?.stdout).map_err(|e| failed(&e))
+    }
+
+    fn runs(&self) -> usize {
+        self.args.runs.unwrap_or(if self.args.quick { 3 } else { 9 }).max(1)
+    }
+
+    fn size(&self) -> Size {
+        if self.args.quick { Size::QUICK } else { Size::FULL }
+    }
+
+    /// Compares simulated rates with measured ones on as many processors as there are, at most two.
+    pub fn checks(&mut self) -> io::Result<Vec<Verdict>> {
+        let mine = sched_getaffinity(None)?;
+        let usable: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| mine.is_set(*cpu)).collect();
+        let mut verdicts = Vec::new();
+        for cpus in 1..=usable.len().min(2) {
+            let simulated = rate(&self.operations(cpus)?[1], Topology { cpus, cores: 2 }, &COSTS);
+            // The threads of the engine inherit these processors.
+            let mut these = CpuSet::new();
+            usable.iter().take(cpus).for_each(|cpu| these.set(*cpu));
+            sched_setaffinity(None, &these)?;
+            let measured = self.measured(cpus);
+            sched_setaffinity(None, &mine)?;
+            let measured = measured?;
+            let error = simulated / measured - 1.0;
+            let found = format!(
+                "measured {measured:.0} operations/s, simulated {simulated:.0}, error {:+.1}%",
+                error * 100.0
+            );
+            let what = format!("{}, {cpus} processors: within 20%", self.kind.name);
+            verdicts.push(Verdict::new(what, found, error.abs() <= NEAR));
+        }
+        Ok(verdicts)
+    }
+
+    /// Returns the greatest rate of as many threads: other programs only make runs slower.
+    fn measured(&self, cpus: usize) -> io::Result<f64> {
+        let side = Side::EngineMemory.start_with(&Setup { shards: cpus, ..Setup::default() })?;
+        let mut most = 0.0f64;
+        for _ in 0..self.runs() {
+            let done = self.kind.play(side.target(), (cpus, u64::MAX), &self.size(), &())?;
+            most = most.max(done.rate());
+        }
+        side.stop()?;
+        Ok(most)
+    }
+}
