@@ -262,10 +262,10 @@ impl Disk {
     /// Returns the generated content of a block.
     fn made_up(&self, block: u64) -> Option<&[u8]> {
         let g = *self.blocks.get(&block)?;
+        self.look(g);
         if self.written.read().contains(&block) {
             return None;
         }
-        self.look(g);
         let bits = self.bits.get(*self.of_group.get(g as usize)? as usize)?;
         Some(&bits.bytes)
     }

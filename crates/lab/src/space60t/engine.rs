@@ -17,18 +17,33 @@ struct How {
     name: &'static str,
     slow: bool,
     wait: bool,
-    /// Bytes that trees may take; 0 for the default.
-    limit: u64,
+    level: u8,
+    /// Bytes that trees may take, 0 for any number; None for the default.
+    limit: Option<u64>,
+}
+
+const fn how(name: &'static str, slow: bool, wait: bool, limit: Option<u64>) -> How {
+    How { name, slow, wait, level: 1, limit }
+}
+
+/// At the levels and limits of the posting: none, and a gigabyte, which is 1023 MB there.
+const fn level(name: &'static str, level: u8, limit: u64) -> How {
+    How { level, ..how(name, true, false, Some(limit)) }
 }
 
 /// At once after the mount, when all groups are known, and on a slow disk without a scan in the
-/// background.
-const ROWS: [How; 5] = [
-    How { name: "Extant, at once", slow: false, wait: false, limit: 0 },
-    How { name: "Extant, all known", slow: false, wait: true, limit: 0 },
-    How { name: "Extant, at once, least memory", slow: false, wait: false, limit: 1 },
-    How { name: "Extant, at once, slow disk", slow: true, wait: false, limit: 0 },
-    How { name: "Extant, slow, least memory", slow: true, wait: false, limit: 1 },
+/// background, where levels have their full effect.
+const ROWS: [How; 10] = [
+    how("Extant, at once", false, false, None),
+    how("Extant, all known", false, true, None),
+    how("Extant, at once, least memory", false, false, Some(1)),
+    how("Extant, at once, slow disk", true, false, None),
+    level("Extant, slow, level 0", 0, 0),
+    level("Extant, slow, level 1", 1, 0),
+    level("Extant, slow, level 2", 2, 0),
+    level("Extant, slow, level 3", 3, 0),
+    level("Extant, slow, level 3, 1 GB", 3, 1 << 30),
+    how("Extant, slow, least memory", true, false, Some(1)),
 ];
 
 /// Rows of the engine.
@@ -56,10 +71,9 @@ fn row(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Resul
     disk.restart(how.slow);
     // Background threads would be far behind the first writes; virtual time of theirs is not the
     // request's.
-    let mut options = OpenOptions::new().prefetch_block_bitmaps(!how.slow);
-    if how.limit > 0 {
-        options = options.mb_frsp_max_mem(how.limit);
-    }
+    let usual = OpenOptions::new().prefetch_block_bitmaps(!how.slow);
+    let usual = usual.frsp_cache_aggression(how.level);
+    let options = how.limit.map_or(usual.clone(), |bytes| usual.mb_frsp_max_mem(bytes));
     let start = Instant::now();
     let fs = Fs::open_device(disk.clone(), &options).map_err(io_error)?;
     let mount = start.elapsed().as_secs_f64();

@@ -167,7 +167,7 @@ impl Results for SpaceResults {
 }
 
 impl Values for SpaceResults {
-    /// Seconds, and trees or groups that ever were in memory.
+    /// Seconds, trees or groups that ever were in memory, and bitmaps read.
     fn grids(self) -> Vec<Grid> {
         let mut grids = Vec::new();
         for rows in self.rows.chunk_by(|a, b| a.profile == b.profile) {
@@ -175,13 +175,14 @@ impl Values for SpaceResults {
                 let name = |what| format!("{}, {write}: {what}", rows[0].profile);
                 let columns = || rows.iter().map(|row| row.name.clone()).collect();
                 let mut seconds = Grid::of(name("seconds"), "s".into(), columns(), 0).less();
-                let mut loaded =
-                    Grid::of(name("trees or groups loaded"), "".into(), columns(), 0).less();
+                let [mut loaded, mut bitmaps] = ["trees or groups loaded", "bitmaps read"]
+                    .map(|what| Grid::of(name(what), "".into(), columns(), 0).less());
                 for (column, row) in rows.iter().enumerate() {
                     seconds.add(write, column, row.writes[at].seconds);
                     loaded.add(write, column, row.writes[at].trees as f64);
+                    bitmaps.add(write, column, row.writes[at].bitmaps as f64);
                 }
-                grids.extend([seconds, loaded]);
+                grids.extend([seconds, loaded, bitmaps]);
             }
         }
         grids

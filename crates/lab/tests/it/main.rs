@@ -237,7 +237,7 @@ fn row<'a>(rows: &'a [Value], profile: &str, name: &str) -> &'a Value {
 fn allocators_on_a_large_fragmented_disk_have_the_shapes_that_were_published() {
     let all = json(&["space60t", "--quick", "--json"]);
     let rows = array(&all["rows"]);
-    assert_eq!(rows.len(), 2 * (16 + 5));
+    assert_eq!(rows.len(), 2 * (16 + 10));
     for row in rows {
         for write in array(&row["writes"]) {
             assert!(
@@ -260,6 +260,9 @@ fn allocators_on_a_large_fragmented_disk_have_the_shapes_that_were_published() {
             && waited("buddy, read ahead") < waited("buddy")
     );
     assert!(waited("Extant, at once, slow disk") < waited("frsp, level 0"));
+    let read = [0, 1, 2, 3].map(|level| first(&format!("Extant, slow, level {level}"), "bitmaps"));
+    assert!(read.is_sorted_by(|a, b| a < b), "levels of the engine: {read:?}");
+    assert!(first("Extant, slow, level 3, 1 GB", "tree_bytes") < 1e9);
     // A design that knows the whole disk finds the long runs.
     let pieces = |name: &str| row(rows, "harsh", name)["writes"][1]["pieces"].as_u64().unwrap();
     assert!(
