@@ -93,41 +93,80 @@ struct Plain {
     gap: usize,
 }
 
-/// Returns the header of the record at `at` and the bytes after that header, if the record is
-/// plain.
-#[inline(always)]
-fn plain_at(area: &[u8], at: usize) -> Option<(&[u8], Plain)> {
-    let rest = area.get(at..)?;
-    let header = u64::from_le_bytes(*rest.first_chunk::<HEADER_SIZE>()?);
-    let (rec_len, len) = (usize::from((header >> 32) as u16), usize::from((header >> 48) as u8));
-    let needed = entry_len(len);
-    let plain = header as u32 != 0
-        && len != 0
-        && rec_len.is_multiple_of(4)
-        && rec_len >= needed
-        && rec_len <= rest.len();
-    plain.then(|| (rest, Plain { rec_len, len, gap: rec_len.saturating_sub(needed) }))
+const _: () = assert!(entry_len(5) == (5 + 11) & !3 && entry_len(255) == (255 + 11) & !3);
+
+/// The bits of a header, shifted by 32, that hold the lengths of the record and of the name.
+const SHAPE: u64 = 0xff_ffff;
+
+impl Plain {
+    /// Interprets a header. The record may end beyond the area.
+    #[inline(always)]
+    fn new(header: u64) -> Option<Plain> {
+        let (rec_len, len) = (u32::from((header >> 32) as u16), u32::from((header >> 48) as u8));
+        // `entry_len`, which a length of eight bits cannot overflow.
+        let needed = len.wrapping_add(11) & !3;
+        if header as u32 == 0 || len == 0 {
+            return None;
+        }
+        // Most records have no free bytes, so that one comparison shows their length to be valid.
+        if rec_len != needed && (rec_len < needed || !rec_len.is_multiple_of(4)) {
+            return None;
+        }
+        let gap = rec_len.wrapping_sub(needed);
+        Some(Plain { rec_len: rec_len as usize, len: len as usize, gap: gap as usize })
+    }
 }
 
 impl<'a> Entries<'a> {
-    /// Skips valid records whose name certainly differs. This is the hot loop of a search. Returns
-    /// `false` at the end of the area. The record where the loop stops may be bad.
+    /// Skips valid records whose name certainly differs. Returns `false` at the end of the area. The
+    /// record where it stops may be bad.
     fn skip_others(&mut self, name: &Sought, met: &mut Met) -> bool {
-        let (area, wanted) = (self.area, met.wanted);
-        let (mut at, mut before, mut room) = (self.next, met.before, met.room);
-        let stopped = loop {
-            let Some((rest, plain)) = plain_at(area, at) else { break at < area.len() };
-            if plain.len == name.len && name.may_end(rest) {
-                break true;
+        loop {
+            let rest = self.area.get(self.next..).unwrap_or_default();
+            let passed = name.alike(rest);
+            if passed > 0 {
+                self.next = self.next.saturating_add(passed);
+                met.before = Some(self.next.saturating_sub(name.needed));
             }
-            if plain.gap >= wanted && room.is_none() {
-                room = Some(at);
+            if !self.skip_unlike(name, met) {
+                return self.next < self.area.len();
             }
-            before = Some(at);
-            at = at.saturating_add(plain.rec_len);
-        };
-        (self.next, met.before, met.room) = (at, before, room);
-        stopped
+        }
+    }
+
+    /// Skips valid records, up to one with the lengths that the sought one has without free bytes.
+    /// Returns whether it is at such a record and has skipped others.
+    ///
+    /// This and [`Sought::alike`] are the hot loops of a search. They are functions of their own, so
+    /// that their variables have registers.
+    #[inline(never)]
+    fn skip_unlike(&mut self, name: &Sought, met: &mut Met) -> bool {
+        let Some(mut rest) = self.area.get(self.next..) else { return false };
+        let (mut before, mut room, mut alike) = (None, None, false);
+        while let Some(header) = rest.first_chunk::<HEADER_SIZE>() {
+            let header = u64::from_le_bytes(*header);
+            if header >> 32 & SHAPE == name.shape {
+                alike = true;
+                break;
+            }
+            let Some(plain) = Plain::new(header) else { break };
+            let Some(next) = rest.get(plain.rec_len..) else { break };
+            if plain.gap > 0 {
+                if plain.len == name.len && name.may_end(rest) {
+                    break;
+                }
+                if plain.gap >= met.wanted && room.is_none() {
+                    room = Some(rest.len());
+                }
+            }
+            before = Some(rest.len());
+            rest = next;
+        }
+        let offset = |left: usize| self.area.len().saturating_sub(left);
+        met.before = before.map(offset).or(met.before);
+        met.room = met.room.or(room.map(offset));
+        self.next = offset(rest.len());
+        alike && before.is_some()
     }
 
     /// Returns the record length, the name length and whether the record is used, for the next
@@ -148,11 +187,15 @@ impl<'a> Entries<'a> {
     /// Skips valid records with fewer than `wanted` free bytes at their end. The record where the
     /// loop stops may be bad.
     fn skip_full(&mut self, wanted: usize) {
-        while let Some((_, plain)) = plain_at(self.area, self.next)
+        let Some(mut rest) = self.area.get(self.next..) else { return };
+        while let Some(header) = rest.first_chunk::<HEADER_SIZE>()
+            && let Some(plain) = Plain::new(u64::from_le_bytes(*header))
             && plain.gap < wanted
+            && let Some(next) = rest.get(plain.rec_len..)
         {
-            self.next = self.next.saturating_add(plain.rec_len);
+            rest = next;
         }
+        self.next = self.area.len().saturating_sub(rest.len());
     }
 
     /// Skips valid records before `offset` and returns offset and length of the last one. `from` is
@@ -225,6 +268,11 @@ impl<'a> Iterator for Entries<'a> {
 /// programs generate them, differ in these bytes first.
 struct Sought {
     len: usize,
+    /// Bytes of a record up to the end of the name, and without free bytes.
+    end: usize,
+    needed: usize,
+    /// That length and the name's as in a header; see [`SHAPE`].
+    shape: u64,
     tail: u32,
     /// Mask of the bytes of `tail` that belong to the name; partial for names shorter than four
     /// bytes.
@@ -237,15 +285,37 @@ impl Sought {
         let mut tail = [0; 4];
         tail.iter_mut().rev().zip(name.iter().rev()).for_each(|(to, from)| *to = *from);
         let mask = u32::MAX.checked_shl((missing as u32).saturating_mul(8)).unwrap_or(0);
-        Sought { len: name.len(), tail: u32::from_le_bytes(tail), mask }
+        let (len, needed) = (name.len(), entry_len(name.len()));
+        let shape = needed as u64 | (len as u64) << 16;
+        Sought {
+            len,
+            end: len.saturating_add(HEADER_SIZE),
+            needed,
+            shape,
+            tail: u32::from_le_bytes(tail),
+            mask,
+        }
+    }
+
+    /// Returns the bytes of the records at the start of `rest` that have a name of the same length,
+    /// certainly another one, and no free bytes. Names that a program generates are such a run.
+    #[inline(never)]
+    fn alike(&self, rest: &[u8]) -> usize {
+        let differs = |record: &&[u8]| {
+            record.first_chunk::<HEADER_SIZE>().is_some_and(|header| {
+                let header = u64::from_le_bytes(*header);
+                header >> 32 & SHAPE == self.shape && header as u32 != 0
+            }) && !self.may_end(record)
+        };
+        let records = rest.chunks_exact(self.needed).take_while(differs).count();
+        records.saturating_mul(self.needed)
     }
 
     /// Returns whether the record at the start of `rest`, whose name has the same length, may have
     /// this name.
-    #[inline]
+    #[inline(always)]
     fn may_end(&self, rest: &[u8]) -> bool {
-        let start = (HEADER_SIZE - 4).saturating_add(self.len);
-        let end = rest.get(start..).and_then(|end| end.first_chunk::<4>());
+        let end = rest.get(..self.end).and_then(|end| end.last_chunk::<4>());
         end.is_none_or(|end| u32::from_le_bytes(*end) & self.mask == self.tail)
     }
 }
