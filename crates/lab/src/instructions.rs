@@ -48,8 +48,9 @@ const SYNC_TOLERANCE: f64 = 0.3;
 const LOOP: &str = "*extant_lab*measure*until_limit*";
 
 /// Name, workload and number of the operations. The last is a write of 4 KiB and a sync.
-const OPERATIONS: [(&str, &str, u64); 7] = [
+const OPERATIONS: [(&str, &str, u64); 8] = [
     ("stat of a path of depth 6", "stat-path", 20_000),
+    ("stat of that path as a user", "stat-path-as", 20_000),
     ("create", "create", 2_000),
     ("unlink", "unlink", 2_000),
     ("creat_clo", "creat-clo", 5_000),

@@ -226,6 +226,7 @@ impl Operations {
     fn set_body(&self, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {
         let st = self.st();
         let now = st.now();
+        let _restricting = set.mode.and_then(|_| self.vfs.restricting(inode));
         let acl = set
             .mode
             .and_then(|mode| xattr::acl_after_chmod(st, inode, mode).transpose())

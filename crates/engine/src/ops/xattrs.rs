@@ -69,6 +69,8 @@ impl Operations {
             }
             _ => None,
         };
+        let is_acl = name == b"system.posix_acl_access";
+        let _restricting = is_acl.then(|| self.vfs.restricting(inode)).flatten();
         let mut tx = st.begin(xattr::credits(st, value.map_or(0, <[u8]>::len)) + 1)?;
         let stored = if acl.is_some_and(|a| a.minimal) { None } else { value };
         tx.touch(inode)?;

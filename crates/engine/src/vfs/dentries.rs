@@ -13,6 +13,8 @@
 //!   lock.
 //! - An entry is on the LRU lists from its insertion on. A walk that takes an entry off the lists
 //!   removes it from the table next. An entry off the lists is therefore about to be removed.
+//! - The mark of a directory that everyone may search belongs to the entry's present target: it is
+//!   set under the shard's lock, and cleared with each change of the target.
 //!
 //! # Locking
 //! A lookup takes no lock and writes nothing, except for the mark of use if it is not set. Entries
@@ -20,7 +22,7 @@
 //! a counted reference to an inode.
 
 use extant_format::types::{FileType, InodeNr};
-use extant_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+use extant_sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use extant_sync::epoch::{Guard, pin};
 use extant_sync::list_lru::{Answer, Cursor, Link, ListLru};
 use extant_sync::table::{Hashed, Table, TableShard};
@@ -94,6 +96,11 @@ const CHANGING: u32 = 0x10;
 /// Unit of a state's version.
 const VERSION: u32 = 0x20;
 
+/// Bit of the marks: the entry was looked up since the last examination.
+const USED: u32 = 1;
+/// Shift of the number of restrictions in the marks.
+const NOTED_SHIFT: u32 = 1;
+
 #[derive(Debug)]
 struct Entry {
     hash: u32,
@@ -104,8 +111,10 @@ struct Entry {
     state: AtomicU32,
     /// Number and generation of the inode.
     target: AtomicU64,
+    /// [`USED`], and above it the number of restrictions at which everyone was seen to have the
+    /// permission to search the target, a directory; 0 if unknown. See [`super::search`].
+    marks: AtomicU32,
     link: Link,
-    used: AtomicBool,
     name: Name,
 }
 
@@ -168,8 +177,8 @@ impl Entry {
             generation: key.generation,
             state: AtomicU32::new(kind),
             target: AtomicU64::new(target),
+            marks: AtomicU32::new(0),
             link: Link::new(),
-            used: AtomicBool::new(false),
             name: Name::new(key.name),
         }
     }
@@ -181,16 +190,18 @@ impl Entry {
             && same(self.name.bytes(), key.name)
     }
 
-    /// Returns the target of the name; the outer `None` while it is being changed.
+    /// Returns the target of the name and the number noted with it; `None` while it is being
+    /// changed.
     #[inline]
-    fn target(&self) -> Option<Option<Target>> {
+    fn target(&self) -> Option<(Option<Target>, u32)> {
         let state = self.state.load(Ordering::Acquire);
         let target = self.target.load(Ordering::Relaxed);
-        // As in `seqcell`: pairs with the fence in `set`. If the load of `target` saw a value of a
+        let marks = self.marks.load(Ordering::Relaxed);
+        // As in `seqcell`: pairs with the fence in `set`. If one of the two loads saw a value of a
         // concurrent `set`, the load of `state` below sees `CHANGING` or a later version.
         fence(Ordering::Acquire);
         let same = self.state.load(Ordering::Relaxed) == state && state & CHANGING == 0;
-        same.then(|| unpack(state & KIND, target))
+        same.then(|| (unpack(state & KIND, target), marks >> NOTED_SHIFT))
     }
 
     /// Sets the target. The caller must hold the shard's lock.
@@ -202,15 +213,23 @@ impl Entry {
         self.state.store(version | CHANGING | ABSENT, Ordering::Relaxed);
         fence(Ordering::Release);
         self.target.store(target, Ordering::Relaxed);
+        self.marks.fetch_and(USED, Ordering::Relaxed);
         self.state.store(version.wrapping_add(VERSION) | kind, Ordering::Release);
     }
 
     #[inline]
     fn mark_used(&self) {
         // Relaxed: a hint for eviction, stored only if it is not set.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
+        if self.marks.load(Ordering::Relaxed) & USED == 0 {
+            self.marks.fetch_or(USED, Ordering::Relaxed);
         }
+    }
+
+    /// Stores a number of restrictions. The caller must hold the shard's lock.
+    fn note(&self, number: u32) {
+        // Other threads change `USED` only. It may get lost, which is a hint for eviction.
+        let used = self.marks.load(Ordering::Relaxed) & USED;
+        self.marks.store(number << NOTED_SHIFT | used, Ordering::Relaxed);
     }
 
     fn bytes(&self) -> i64 {
@@ -285,10 +304,11 @@ impl Dentries {
         if !self.remembers {
             return None;
         }
-        self.get_pinned(&pin(), dir, generation, name)
+        self.get_pinned(&pin(), dir, generation, name).map(|(target, _)| target)
     }
 
-    /// Looks a name up as [`Dentries::get`] does, for walks that have pinned the epoch.
+    /// Looks a name up as [`Dentries::get`] does, for walks that have pinned the epoch. Also
+    /// returns the number that [`Dentries::set_searchable`] stored for this target, or 0.
     #[inline(always)]
     pub fn get_pinned(
         &self,
@@ -296,7 +316,7 @@ impl Dentries {
         dir: InodeNr,
         generation: u32,
         name: &[u8],
-    ) -> Option<Option<Target>> {
+    ) -> Option<(Option<Target>, u32)> {
         if !self.remembers {
             return None;
         }
@@ -329,12 +349,33 @@ impl Dentries {
         }
     }
 
+    /// Stores, with a name that leads to `target`, the number of restrictions at which everyone was
+    /// seen to have the permission to search it.
+    pub fn set_searchable(
+        &self,
+        (dir, generation, name): (InodeNr, u32, &[u8]),
+        target: (InodeNr, u32),
+        number: u32,
+    ) {
+        let key = self.key(dir, generation, name);
+        // The lock excludes changes of the target, which clear the number.
+        let shard = self.table.lock(key.hash);
+        if let Some(entry) = shard.find(key.hash, |e| e.is(&key))
+            && let Some((Some(leads), _)) = entry.target()
+            && (leads.ino, leads.generation) == target
+        {
+            entry.note(number);
+        }
+    }
+
     /// Removes the entry of a name if it leads to `target`. The caller must hold the directory's
     /// lock.
     pub fn forget(&self, dir: InodeNr, generation: u32, name: &[u8], target: Target) {
         let key = self.key(dir, generation, name);
         let mut shard = self.table.lock(key.hash);
-        self.remove(&mut shard, key.hash, |e| e.is(&key) && e.target() == Some(Some(target)));
+        self.remove(&mut shard, key.hash, |e| {
+            e.is(&key) && e.target().is_some_and(|(leads, _)| leads == Some(target))
+        });
     }
 
     /// Removes all entries of a directory. The caller must hold the directory's lock for writing,
@@ -422,7 +463,7 @@ impl Dentries {
             cursor.isolate_lost();
             return Answer::Removed;
         };
-        if entry.used.swap(false, Ordering::Relaxed) {
+        if entry.marks.fetch_and(!USED, Ordering::Relaxed) & USED != 0 {
             return Answer::Rotate;
         }
         cursor.isolate_move(&entry.link, dispose);
@@ -503,6 +544,24 @@ mod tests {
         assert!(dentries.evicted() > 10_000);
         assert_eq!(dentries.len() as u64 + dentries.evicted(), 50_001);
         assert_eq!(dentries.lru.count(), dentries.len());
+    }
+
+    #[test]
+    fn the_note_of_a_directory_goes_with_its_target() {
+        let dentries = Dentries::new(1 << 20, 7);
+        let noted = |name| dentries.get_pinned(&pin(), DIR, 0, name).map(|(_, noted)| noted);
+        let (old, new) = (target(5, FileType::Directory), target(6, FileType::Directory));
+        dentries.set(DIR, 0, b"name", old);
+        assert_eq!(noted(b"name"), Some(0));
+        dentries.set_searchable((DIR, 0, b"name"), (InodeNr(5), !5), 3);
+        assert_eq!(noted(b"name"), Some(3));
+        dentries.set(DIR, 0, b"name", new);
+        assert_eq!(noted(b"name"), Some(0), "the note was of another directory");
+        // A walk that saw the old target is late.
+        dentries.set_searchable((DIR, 0, b"name"), (InodeNr(5), !5), 3);
+        dentries.set_searchable((DIR, 0, b"name"), (InodeNr(6), 6), 3);
+        dentries.set_searchable((DIR, 0, b"other"), (InodeNr(6), !6), 3);
+        assert_eq!((noted(b"name"), noted(b"other")), (Some(0), None));
     }
 
     #[test]

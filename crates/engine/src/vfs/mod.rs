@@ -25,6 +25,7 @@ use dentries::Dentries;
 use extant_sync::parents::Moves;
 use extant_sync::{Level, Mutex, OnceLock};
 use inode_cache::InodeCache;
+use search::Restrictions;
 use std::sync::Arc;
 use walk::Place;
 
@@ -48,6 +49,8 @@ pub struct Vfs {
     /// finds none. So a walk that found nothing, or followed `..`, checks for overlapping moves,
     /// and starts again if there was one.
     pub moves: Moves,
+    /// Directories that lost the permission of everyone to search them.
+    restrictions: Restrictions,
     /// Inodes that are loaded before callers ask for them.
     pub prefetch: Arc<Prefetch>,
     root: OnceLock<Place>,
@@ -65,6 +68,7 @@ impl Vfs {
             dentries: if names { Dentries::new(memory / 4, seed) } else { Dentries::empty() },
             rename: Mutex::new(Level::Rename, ()),
             moves: Moves::default(),
+            restrictions: Restrictions::default(),
             prefetch: Arc::new(Prefetch::new(prefetch)),
             root: OnceLock::new(),
         }

@@ -5,6 +5,16 @@
 //! reads them, and an ACL is an immutable value that is replaced as a whole. An unknown ACL is read
 //! under the directory's lock and cached. A thread that changes an ACL drops the cached one under
 //! the same lock, so the cached ACL is never older than the last change.
+//!
+//! # Directories that everyone may search
+//! Nearly all directories of a path have mode 0755 or the like. A walk notes with the name of such a
+//! directory the number of restrictions so far ([`Restrictions`]); the next walk finds that number
+//! with the name and need not look at the inode, as long as no directory was restricted since.
+//!
+//! For example, `/usr` is noted at 7 restrictions. `chmod 0700 /home/a` first publishes the mode and
+//! then counts restriction 8: walks that begin afterwards look at the inodes again, and note `/usr`
+//! at 8. A walk that read the number 7 before may have seen `/home/a` with its old mode, and then
+//! notes it at 7, which no later walk takes for valid.
 
 use super::walk::Place;
 use super::{Caller, Vfs};
@@ -12,6 +22,7 @@ use crate::error::{Errno, Result};
 use crate::inode::{Inode, Ownership};
 use crate::xattr;
 use extant_format::acl::{Acl, FileOwner};
+use extant_sync::atomic::{AtomicU32, Ordering};
 use extant_sync::epoch::Guard;
 
 /// The permission that a walk needs for each directory that it searches.
@@ -20,6 +31,79 @@ const SEARCH: u16 = 1;
 /// Permission bits of the group, or, with an ACL, its mask: those of every class except owner and
 /// others.
 const GROUP: u16 = 0o070;
+
+/// Permissions of all classes to search.
+const EVERYONE: u16 = 0o111;
+
+/// The number of times that a directory lost the permission of everyone to search it.
+#[derive(Debug)]
+pub struct Restrictions(AtomicU32);
+
+impl Default for Restrictions {
+    fn default() -> Self {
+        Restrictions(AtomicU32::new(1))
+    }
+}
+
+impl Restrictions {
+    /// The number stays there, and no note is valid any more: it must not come around to an old one.
+    /// Notes have 31 bits for it.
+    const FULL: u32 = u32::MAX >> 1;
+
+    /// Returns the present number, not 0; `None` once it can no longer be counted.
+    #[inline]
+    fn now(&self) -> Option<u32> {
+        // Acquire pairs with `count`: modes read afterwards are those of this number or later ones.
+        let number = self.0.load(Ordering::Acquire);
+        (number != Self::FULL).then_some(number)
+    }
+
+    fn count(&self) {
+        // Release: the restriction was published before. The result is not needed.
+        let next = |number: u32| (number < Self::FULL).then(|| number + 1);
+        let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, next);
+    }
+}
+
+/// Counts a restriction when it is dropped, if the directory has become one that not everyone may
+/// search.
+#[must_use]
+#[derive(Debug)]
+pub struct Restricting<'a> {
+    vfs: &'a Vfs,
+    dir: &'a Inode,
+}
+
+impl Drop for Restricting<'_> {
+    fn drop(&mut self) {
+        if !everyone_may(self.dir) {
+            self.vfs.restrictions.count();
+        }
+    }
+}
+
+/// Returns whether memory knows that everyone may search the directory.
+#[inline]
+fn everyone_may(dir: &Inode) -> bool {
+    let owned = dir.ownership();
+    let has_acl = || {
+        !matches!(
+            dir.dir.get().map(|caches| caches.acl.load().get().map(Option::is_none)),
+            Some(Some(true))
+        )
+    };
+    owned.mode & EVERYONE == EVERYONE && !(owned.has_attributes && has_acl())
+}
+
+/// A directory on the way of a walk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed<'p> {
+    pub at: Place,
+    /// The directory and the name by which the walk came; `None` for the root and after `..`.
+    pub came: Option<(Place, &'p [u8])>,
+    /// The number that was stored with that name.
+    pub noted: u32,
+}
 
 impl Caller<'_> {
     fn by_mode(&self, dir: &Ownership) -> bool {
@@ -67,21 +151,55 @@ fn judge(dir: &Inode, caller: &Caller<'_>) -> Verdict {
 }
 
 impl Vfs {
-    /// Returns whether the caller may search the directory at a place, or `None` if memory lacks
-    /// the inode or its ACL. Must run with the epoch pinned; takes no lock.
+    /// Announces a change of the mode or the access ACL of an inode, which must be published before
+    /// the result is dropped.
+    pub fn restricting<'a>(&'a self, inode: &'a Inode) -> Option<Restricting<'a>> {
+        let could = inode.is_dir() && inode.mode() & EVERYONE == EVERYONE;
+        could.then_some(Restricting { vfs: self, dir: inode })
+    }
+
+    /// Returns whether the caller may search a directory, or `None` if memory lacks the inode or
+    /// its ACL. `number` is that of the restrictions when the walk began. Must run with the epoch
+    /// pinned; takes a lock only to note a directory.
     #[inline]
     pub(super) fn known_to_search(
         &self,
         pinned: &Guard,
-        at: Place,
-        caller: Option<&Caller<'_>>,
+        dir: &Passed<'_>,
+        (caller, number): (Option<&Caller<'_>>, Option<u32>),
     ) -> Option<bool> {
         let Some(caller) = caller else { return Some(true) };
-        let dir = self.inodes.look(pinned, at.ino).filter(|dir| dir.generation == at.generation)?;
-        match judge(dir, caller) {
-            Verdict::Known(may) => Some(may),
-            Verdict::Attributes => None,
+        if number == Some(dir.noted) {
+            return Some(true);
         }
+        self.look_to_search(pinned, dir, (caller, number))
+    }
+
+    fn look_to_search(
+        &self,
+        pinned: &Guard,
+        dir: &Passed<'_>,
+        (caller, number): (&Caller<'_>, Option<u32>),
+    ) -> Option<bool> {
+        let at = dir.at;
+        let inode = self.inodes.look(pinned, at.ino)?;
+        if inode.generation != at.generation {
+            return None;
+        }
+        let Verdict::Known(may) = judge(inode, caller) else { return None };
+        if let (Some((parent, name)), Some(number)) = (dir.came, number)
+            && everyone_may(inode)
+        {
+            let key = (parent.ino, parent.generation, name);
+            self.dentries.set_searchable(key, (at.ino, at.generation), number);
+        }
+        Some(may)
+    }
+
+    /// Returns the number of restrictions, for a walk that asks for permissions.
+    #[inline]
+    pub(super) fn restrictions_of(&self, caller: Option<&Caller<'_>>) -> Option<u32> {
+        caller.and_then(|_| self.restrictions.now())
     }
 
     /// Verifies that the caller may search the directory at a place. Returns EACCES if not, and

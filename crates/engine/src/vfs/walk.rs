@@ -5,6 +5,7 @@
 //! walk starts at the root and reads directories under their locks.
 
 use super::inode_cache::InodeRef;
+use super::search::Passed;
 use super::{Caller, Target, Vfs};
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
@@ -244,30 +245,38 @@ impl Vfs {
         if path.len() > MAX_PATH {
             return Known::Unknown;
         }
-        let (mut at, mut rest, mut went_up) = (root, path, false);
+        let searched = (caller, self.restrictions_of(caller));
+        let (mut rest, mut went_up) = (path, false);
+        let mut dir = Passed { at: root, came: None, noted: 0 };
         let arrived = |at, went_up: bool| {
             if went_up && !self.moves.still(moves) { Known::Unknown } else { Known::At(at) }
         };
         loop {
-            let Some((name, behind)) = next_name(rest) else { return arrived(at, went_up) };
+            let Some((name, behind)) = next_name(rest) else { return arrived(dir.at, went_up) };
             rest = behind;
-            match self.known_to_search(pinned, at, caller) {
+            match self.known_to_search(pinned, &dir, searched) {
                 Some(true) => {}
                 // A directory that moved away may not have been on the path.
                 Some(false) if went_up => return Known::Unknown,
                 Some(false) => return Known::Denied,
                 None => return Known::Unknown,
             }
+            let at = dir.at;
             match self.dentries.get_pinned(pinned, at.ino, at.generation, name) {
                 None => match self.dots(pinned, at, name) {
-                    Some(place) => (went_up, at) = (went_up || place != at, place),
+                    Some(place) if place == at => {}
+                    Some(place) => {
+                        (went_up, dir) = (true, Passed { at: place, came: None, noted: 0 });
+                    }
                     None => return Known::Unknown,
                 },
-                Some(None) => return Known::Absent,
-                Some(Some(target)) if target.ftype == FileType::Directory => at = target.into(),
+                Some((None, _)) => return Known::Absent,
+                Some((Some(target), noted)) if target.ftype == FileType::Directory => {
+                    dir = Passed { at: target.into(), came: Some((at, name)), noted };
+                }
                 // More components, or a slash, follow: the slow walk determines the error or
                 // follows the symlink.
-                Some(Some(target)) => {
+                Some((Some(target), _)) => {
                     let ends = rest.is_empty()
                         && (target.ftype != FileType::Symlink || follow == Follow::No);
                     return if ends { arrived(target.into(), went_up) } else { Known::Unknown };

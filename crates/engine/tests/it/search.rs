@@ -192,3 +192,66 @@ fn the_kernel_lets_the_same_users_search() {
     assert!(after.lines().any(|line| line.ends_with(": 13")) && after != before);
     mount.unmount();
 }
+
+/// Returns an ACL that denies everything to one user, and equals mode 0755 for all others.
+fn acl_against(uid: u32) -> Vec<u8> {
+    let entries = [(1u16, 7u16, u32::MAX), (2, 0, uid), (4, 5, u32::MAX), (16, 5, 0), (32, 5, 0)];
+    let entry = |(tag, permissions, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    [2u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat()
+}
+
+/// Walks note directories that everyone may search. Each way to restrict one ends that.
+#[test]
+fn a_directory_that_everyone_could_search_is_restricted_at_once() {
+    let image: Image = FeatureSet::named("default").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+    let root = fs.root().unwrap();
+    let (owner, who) = (caller(0, 0, &[]), caller(1002, 1002, &[]));
+    let mode = |mode| SetAttr { mode: Some(mode), ..Default::default() };
+    fs.set_attr(&root, &mode(0o755)).unwrap();
+    let make = |name: &[u8], mode: u16| {
+        let dir = fs.create_as(&owner, (&root, name), mode, NodeKind::Dir).unwrap();
+        fs.create_as(&owner, (&dir, b"f"), 0o644, NodeKind::File).unwrap();
+        dir
+    };
+    let allows = |name: &str| {
+        let path = format!("/{name}/f");
+        // The second walk uses the notes of the first one.
+        [(); 3].map(|()| errno(fs.stat_as(&who, &path, Follow::No).map(drop)))
+    };
+    let restrict = |name: &str, how: &dyn Fn(&extant_engine::Node)| {
+        let dir = make(name.as_bytes(), 0o755);
+        assert_eq!(allows(name), [0; 3], "{name}");
+        how(&dir);
+        assert_eq!(allows(name), [13; 3], "{name}");
+        // Others are noted again.
+        assert_eq!(allows("other"), [0; 3], "after {name}");
+    };
+    make(b"other", 0o755);
+    make(b"private", 0o700);
+    let set = |dir: &extant_engine::Node, name: &[u8], value: &[u8]| {
+        fs.set_xattr(dir, name, value, XattrMode::Any).unwrap();
+    };
+    restrict("chmod", &|dir| {
+        fs.set_attr(dir, &mode(0o750)).unwrap();
+    });
+    restrict("acl", &|dir| set(dir, ACCESS, &acl_against(1002)));
+    restrict("attributes", &|dir| {
+        set(dir, b"user.a", &[7; 300]);
+        assert_eq!(allows("attributes"), [0; 3], "memory knows that there is no ACL");
+        set(dir, ACCESS, &acl_against(1002));
+    });
+    restrict("replaced", &|_| {
+        let moved = RenameFlags::EXCHANGE;
+        fs.rename((&root, b"replaced"), (&root, b"private"), moved).unwrap();
+    });
+    restrict("again", &|dir| {
+        fs.unlink(dir, b"f").unwrap();
+        fs.rmdir(&root, b"again").unwrap();
+        make(b"again", 0o700);
+    });
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
