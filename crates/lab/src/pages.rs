@@ -45,13 +45,14 @@ impl Table {
     }
 }
 
-const TABLES: [Table; 16] = [
+const TABLES: [Table; 17] = [
     Table { page: "README.md", name: "pairs in short", run: "pairs", form: short },
     Table::all("pairs", pairs),
     Table::all("dref", whole::<Vec<Grid>>),
     Table::all("prealloc", whole::<prealloc::Results>),
     Table::all("inodes", whole::<Vec<Grid>>),
     Table::all("sync", whole::<Vec<Grid>>),
+    Table::all("fsmark", whole::<Vec<Grid>>),
     Table::all("orphan", whole::<Vec<Grid>>),
     Table::all("space60t", whole::<SpaceResults>),
     Table::all("space-claims", whole::<Vec<Verdict>>),

@@ -49,7 +49,7 @@ pub struct Args {
     json: bool,
 }
 
-const QUICK: [(&str, &[&str]); 9] = [
+const QUICK: [(&str, &[&str]); 10] = [
     ("orphan", &["--quick"]),
     (
         "pairs",
@@ -61,6 +61,7 @@ const QUICK: [(&str, &[&str]); 9] = [
     ("dref", &["--quick"]),
     ("sync", &["--quick"]),
     ("inodes", &["--quick"]),
+    ("fsmark", &["--quick"]),
     ("prealloc", &["--quick"]),
     ("space60t", &["--quick"]),
     ("space-claims", &["--quick"]),
