@@ -134,8 +134,9 @@ impl OpenOptions {
         self
     }
 
-    /// Open a file system for reading although the device ends before it. Reads behind the end of
-    /// the device fail. Opening for writing is refused all the same.
+    /// Opens a file system for reading although the device ends before it, as far as the blocks
+    /// that opening itself needs are there. Reads behind the end of the device fail. Opening for
+    /// writing is refused all the same.
     pub fn allow_short(mut self, yes: bool) -> Self {
         self.allow_short = yes;
         self
@@ -222,8 +223,9 @@ impl OpenOptions {
     /// Sets the number of shards of the structures that threads share, such as lists of changes,
     /// reserved space, handles, and counters. It is rounded up to a power of two; more than 128
     /// count as 128. The default, which 0 stands for, is the number of processors, rounded up in
-    /// the same way. The number changes neither results nor the on-disk format: with 128, two
-    /// processors run the code of 128, and with 1 all threads share everything.
+    /// the same way. With 128, two processors run the code of 128; with 1 all threads share
+    /// everything. The on-disk format does not depend on it; the order of operations of different
+    /// threads, and with it the place of a block, may.
     pub fn shards(mut self, count: usize) -> Self {
         self.shards = count;
         self
