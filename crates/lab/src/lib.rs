@@ -26,6 +26,7 @@ mod options;
 mod pages;
 mod pairs;
 mod prealloc;
+mod published;
 mod reproduce;
 mod scale;
 mod scratch;

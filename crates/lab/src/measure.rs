@@ -35,6 +35,8 @@ pub struct Done {
     pub ops: Vec<u64>,
     /// From the start of the first to the end of the last.
     pub elapsed: Duration,
+    /// Time of each thread without its waits for a processor.
+    pub own: Vec<Duration>,
 }
 
 impl Done {
@@ -84,9 +86,12 @@ where
     let (work, barrier) = (&work, &barrier);
     let one = move |thread| {
         barrier.wait();
-        let start = Instant::now();
+        let (waited, start) = (processor_waits(), Instant::now());
         let ops = work(thread)?;
-        io::Result::Ok((ops, start, Instant::now()))
+        let end = Instant::now();
+        let waited = processor_waits().saturating_sub(waited);
+        let own = (end - start).saturating_sub(waited);
+        io::Result::Ok((ops, start, end, own))
     };
     let ended = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
@@ -95,10 +100,19 @@ where
         };
         running.into_iter().map(join).collect::<io::Result<Vec<_>>>()
     })?;
-    let start = ended.iter().map(|(_, start, _)| *start).min();
-    let end = ended.iter().map(|(_, _, end)| *end).max();
+    let start = ended.iter().map(|(_, start, ..)| *start).min();
+    let end = ended.iter().map(|(_, _, end, _)| *end).max();
     let elapsed = start.zip(end).map_or(Duration::ZERO, |(start, end)| end - start);
-    Ok(Done { ops: ended.into_iter().map(|(ops, ..)| ops).collect(), elapsed })
+    let own = ended.iter().map(|(.., own)| *own).collect();
+    Ok(Done { ops: ended.into_iter().map(|(ops, ..)| ops).collect(), elapsed, own })
+}
+
+/// Returns how long this thread could have run but waited for a processor, so far; nothing where
+/// the kernel does not count it.
+fn processor_waits() -> Duration {
+    let line = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = line.split(' ').nth(1).and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
 }
 
 fn panicked() -> io::Error {

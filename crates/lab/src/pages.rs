@@ -7,6 +7,7 @@
 use crate::grid::{Grid, parts};
 use crate::interval::{Interval, Verdict, judged};
 use crate::pairs::{ENGINE, EXT4, Pairs, THREADS, judge};
+use crate::scale::Simulated;
 use crate::sheet::Sheet;
 use crate::space60t::SpaceResults;
 use crate::stored::{Results, Run, Store};
@@ -45,7 +46,7 @@ impl Table {
     }
 }
 
-const TABLES: [Table; 17] = [
+const TABLES: [Table; 18] = [
     Table { page: "README.md", name: "pairs in short", run: "pairs", form: short },
     Table::all("pairs", pairs),
     Table::all("dref", whole::<Vec<Grid>>),
@@ -57,6 +58,7 @@ const TABLES: [Table; 17] = [
     Table::all("space60t", whole::<SpaceResults>),
     Table::all("space-claims", whole::<Vec<Verdict>>),
     Table::all("age", whole::<Vec<age::Row>>),
+    Table::all("scale", whole::<Simulated>),
     Table::all("instructions", whole::<Vec<instructions::Count>>),
     Table::work("reproduce orphan", "orphan"),
     Table::work("reproduce dcount", "dcount"),

@@ -44,6 +44,11 @@ impl Store {
         Store(root.join("docs/runs"))
     }
 
+    /// Returns whether a run is stored.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.join(format!("{name}.json")).exists()
+    }
+
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Run<T>> {
         let path = self.0.join(format!("{name}.json"));
         let within = |kind, e: &dyn std::fmt::Display| {

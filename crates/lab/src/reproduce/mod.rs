@@ -7,20 +7,18 @@
 
 mod page;
 mod plot;
-mod published;
 
 use crate::grid::{Grid, Values};
 use crate::interval::Verdict;
 use crate::options::invalid;
+use crate::published::{Found, Here, Work, works};
+use crate::scale::Simulated;
 use crate::stored::{Results, Store};
 use crate::{age, prealloc, space60t};
-use published::{Found, Here, works};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-pub use published::Work;
 
 /// Arguments of `extant-lab reproduce`.
 #[derive(Debug, clap::Args)]
@@ -146,10 +144,15 @@ impl Work {
 
     fn fill(&mut self, store: &Store) -> io::Result<()> {
         for here in self.tables.iter_mut().flat_map(|table| &mut table.here) {
+            // Quick runs leave it out: it needs the counting program.
+            if here.run == "scale" && !store.has("scale") {
+                continue;
+            }
             here.found = Some(match &*here.run {
                 "prealloc" => here.find::<prealloc::Results>(store)?,
                 "space60t" => here.find::<space60t::SpaceResults>(store)?,
                 "space-claims" => here.find::<Vec<Verdict>>(store)?,
+                "scale" => here.find::<Simulated>(store)?,
                 "age" => here.find::<Vec<age::Row>>(store)?,
                 _ => here.find::<Vec<Grid>>(store)?,
             });
@@ -187,26 +190,11 @@ impl Here {
             .find(|grid| grid.title == self.grid)
             .ok_or_else(missing)?;
         for (name, values) in std::mem::take(&mut grid.rows) {
-            let key = self.rows.iter().find_map(|(pattern, key)| {
-                let part = matched(pattern, &name)?;
-                Some(if key == "#" { part.to_owned() } else { key.clone() })
-            });
-            if let Some(key) = key {
+            if let Some(key) = self.key(&name) {
                 grid.rows.push((name, values));
                 found.keys.push(key);
             }
         }
         Ok(Found { grid, ..found })
-    }
-}
-
-/// Returns the part of a name that stands for `#`, which has no comma.
-fn matched<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
-    match pattern.split_once('#') {
-        Some((start, end)) => {
-            let part = name.strip_prefix(start)?.strip_suffix(end)?;
-            (!part.contains(',')).then_some(part)
-        }
-        None => (pattern == name).then_some(""),
     }
 }

@@ -1,8 +1,8 @@
 //! One page with plots and tables of all works, complete in itself.
 
 use super::plot::{self, Effects, Series};
-use super::published::{Found, Here, Published, Work, number};
 use crate::measure::Spread;
+use crate::published::{Found, Here, Published, Work, number};
 use crate::sheet::escaped;
 use std::io;
 

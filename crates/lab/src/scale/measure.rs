@@ -40,24 +40,17 @@ const COUNTED: usize = 16_000;
 /// Largest difference of a simulated rate from the measured one.
 const NEAR: f64 = 0.2;
 
-/// The design before a work, with one lock for all threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before {
-    /// The list of orphans, which the engine keeps on a file system without an orphan file.
-    OrphanList,
-    /// A get and a put of an object that all threads share, each with its lock.
-    References,
-    /// One lock in place of those of the shards of inodes.
-    InodeLock,
-}
+/// Level of the locks of orphan records.
+const ORPHAN: &str = "Orphan";
 
-impl Before {
-    fn of(kind: &Kind) -> Before {
-        match kind.word {
-            word if word.starts_with("stress") || word.starts_with("creat-") => Before::OrphanList,
-            word if word.starts_with("stat") || word == "open" => Before::References,
-            _ => Before::InodeLock,
-        }
+/// Returns the level of the locks in whose place the design before a work has a single one: that of
+/// the list of orphans, or those of the shards of inodes. Lookups take no locks; with the former
+/// design they get and put an object that all threads share, each time with its lock.
+fn former_lock(kind: &Kind) -> &'static str {
+    match kind.word {
+        word if word.starts_with("stress") || word.starts_with("creat-") => ORPHAN,
+        word if word.starts_with("stat") || word == "open" => "",
+        _ => "InodeCacheShard",
     }
 }
 
@@ -65,7 +58,6 @@ impl Before {
 pub struct Work<'a> {
     pub kind: &'static Kind,
     args: &'a Args,
-    before: Before,
     /// Service times by shards, and whether the list of orphans is kept.
     services: BTreeMap<(usize, bool), f64>,
     /// Counts of one thread, whose critical sections no other one interrupts, likewise.
@@ -74,9 +66,9 @@ pub struct Work<'a> {
 
 impl<'a> Work<'a> {
     pub fn new(kind: &'static Kind, args: &'a Args) -> io::Result<Work<'a>> {
-        let (before, services) = (Before::of(kind), BTreeMap::new());
-        let mut work = Work { kind, args, before, services, alone: Default::default() };
-        work.alone = [work.counts(1, false)?, work.counts(1, before == Before::OrphanList)?];
+        let (services, alone) = (BTreeMap::new(), Default::default());
+        let mut work = Work { kind, args, services, alone };
+        work.alone = [work.counts(1, false)?, work.counts(1, former_lock(kind) == ORPHAN)?];
         Ok(work)
     }
 
@@ -93,24 +85,17 @@ impl<'a> Work<'a> {
             hold: holds(place).map_or(0.0, |hold| hold / slower),
         });
         let engine = Operation { service, visits: visits.collect() };
+        let level = former_lock(self.kind);
         let mut before = engine.clone();
-        let level = match self.before {
-            Before::OrphanList => "Orphan",
-            Before::InodeLock => "InodeCacheShard",
-            Before::References => {
-                let lock = Visits { lines: 1, each: 2.0, hold: 2.0 * COSTS.local };
-                before.service += lock.each * lock.hold;
-                before.visits.push(lock);
-                return Ok([before, engine]);
-            }
+        before.service = self.service(cpus, level == ORPHAN)?;
+        let measured =
+            |(each, hold): &(f64, f64)| (*each, hold * before.service / self.alone[1].service);
+        let (each, hold) = match level {
+            "" => (2.0, 2.0 * COSTS.local),
+            level => self.alone[1].levels.get(level).map_or((0.0, 0.0), measured),
         };
-        before.service = self.service(cpus, self.before == Before::OrphanList)?;
-        let lock = self.alone[1].levels.get(level).map(|(each, hold)| Visits {
-            lines: 1,
-            each: *each,
-            hold: hold * before.service / self.alone[1].service,
-        });
-        before.visits.extend(lock);
+        before.service += if level.is_empty() { each * hold } else { 0.0 };
+        before.visits.push(Visits { lines: 1, each, hold });
         Ok([before, engine])
     }
 
@@ -184,13 +169,16 @@ impl<'a> Work<'a> {
         Ok(verdicts)
     }
 
-    /// Returns the greatest rate of as many threads: other programs only make runs slower.
+    /// Returns the greatest rate of as many threads, as if no other program used processors: their
+    /// own time, or that of all threads of the process if it is longer, divided by the processors.
     fn measured(&self, cpus: usize) -> io::Result<f64> {
         let side = Side::EngineMemory.start_with(&Setup { shards: cpus, ..Setup::default() })?;
-        let mut most = 0.0f64;
+        let (meter, mut most) = (Meter::new(), 0.0f64);
         for _ in 0..self.runs() {
-            let done = self.kind.play(side.target(), (cpus, u64::MAX), &self.size(), &())?;
-            most = most.max(done.rate());
+            let metered = Metered::new(&meter);
+            let done = self.kind.play(side.target(), (cpus, u64::MAX), &self.size(), &metered)?;
+            let time = metered.cost().time.max(done.own.iter().sum()) / cpus as u32;
+            most = most.max(done.ops.iter().sum::<u64>() as f64 / time.as_secs_f64().max(1e-9));
         }
         side.stop()?;
         Ok(most)

@@ -2,22 +2,24 @@
 //!
 //! This program measures the service time of an operation, and the counting program (`make
 //! contention`) its visits to lines that other threads write, with as many threads and shards as
-//! there are simulated processors. [`model`] puts both together with the latencies of [`costs`].
+//! there are simulated processors (`measure`). The simulation (`model`) puts both together with
+//! published latencies (`costs`).
 
 mod costs;
+mod curves;
 mod measure;
 mod model;
 
 use crate::grid::{Grid, Values};
-use crate::interval::Verdict;
+use crate::interval::{Verdict, all_reached};
 use crate::jobs::Kind;
 use crate::options::invalid;
 use crate::sheet::Sheet;
 use crate::stored::Results;
 use costs::{COSTS, Topology, numbers};
 use measure::Work;
-use model::Operation;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
@@ -27,12 +29,12 @@ pub use measure::{Counts, Shared};
 /// Arguments of `extant-lab scale`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Workloads that `extant-lab contention` names; those of published curves if there are none.
+    /// Workloads that `extant-lab contention` names; some of them if there are none.
     workloads: Vec<String>,
-    /// Processors to simulate, in sockets of ten: a number, or a range of powers of two.
-    #[arg(long, value_name = "1..128")]
-    cpus: Option<String>,
-    /// Machines to simulate, as sockets and processors of each.
+    /// Processors to simulate, in sockets of ten: numbers, and ranges with the powers of two.
+    #[arg(long, default_value = "1..128", value_delimiter = ',')]
+    cpus: Vec<String>,
+    /// Further machines: sockets, and processors of each.
     #[arg(long, value_name = "1x10,8x10", value_delimiter = ',')]
     topology: Vec<String>,
     /// The program that counts: `make contention`.
@@ -47,72 +49,40 @@ pub struct Args {
     /// One JSON document in place of tables.
     #[arg(long)]
     json: bool,
-    /// End with 1 if a measured rate is not met within 20%.
+    /// End with 1 if a simulated rate differs by more than 20% from a measured one.
     #[arg(long)]
     strict: bool,
 }
 
-/// Everything that is simulated, and its input.
+/// Simulated rates of each workload and their input, and simulated rates beside measured ones.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Simulated {
-    /// Rates by machine.
-    grids: Vec<Grid>,
-    inputs: Vec<Input>,
-    /// Simulated rates beside measured ones.
+    rates: Vec<Grid>,
+    inputs: Vec<Grid>,
     checks: Vec<Verdict>,
-}
-
-/// An operation on one machine, as it is simulated.
-#[derive(Debug, Deserialize, Serialize)]
-pub struct Input {
-    row: String,
-    design: String,
-    /// Service time without other processors, in nanoseconds.
-    service: f64,
-    /// Moves of lines, and the part of them that lock.
-    moves: f64,
-    locks: f64,
-    /// Nanoseconds for which those locks are held.
-    held: f64,
-}
-
-impl Input {
-    fn of(row: &str, design: &str, operation: &Operation) -> Input {
-        let locks = || operation.visits.iter().filter(|visits| visits.hold > 0.0);
-        Input {
-            row: row.to_owned(),
-            design: design.to_owned(),
-            service: operation.service,
-            moves: operation.visits.iter().map(|visits| visits.each).sum(),
-            locks: locks().map(|visits| visits.each).sum(),
-            held: locks().map(|visits| visits.each * visits.hold).sum(),
-        }
-    }
 }
 
 impl Results for Simulated {
     fn sheets(&self) -> Vec<Sheet> {
-        let title = "input of the simulation, for each operation";
-        let head = ["", "design", "service, ns", "moves of lines", "of them locks", "held, ns"];
-        let mut inputs = Sheet::new(title, head);
-        for Input { row, design, service, moves, locks, held } in &self.inputs {
-            let counts = [moves, locks].map(|count| format!("{count:.3}"));
-            let [service, held] = [service, held].map(|time| format!("{time:.0}"));
-            inputs.row([row, design, &service, &counts[0], &counts[1], &held].map(String::as_str));
-        }
-        let mut sheets: Vec<Sheet> = self.grids.iter().flat_map(Grid::sheets).collect();
-        let mut checks = Sheet::new("simulated beside measured", [""; 0]);
+        let mut sheets: Vec<Sheet> =
+            self.rates.iter().chain(&self.inputs).flat_map(Grid::sheets).collect();
+        let mut checks = Sheet::new("simulated rates beside measured ones", [""; 0]);
         checks.notes = self.checks.iter().map(Verdict::line).collect();
-        sheets.extend([inputs, checks]);
+        sheets.extend(curves::errors(&self.rates));
+        sheets.push(checks);
         sheets
     }
 }
 
 impl Values for Simulated {
     fn grids(self) -> Vec<Grid> {
-        self.grids
+        self.rates
     }
 }
+
+/// Columns of rates and of their input.
+const RATES: [&str; 2] = ["before", "engine"];
+const INPUTS: [&str; 4] = ["service, ns", "moves of lines", "of them locks", "held, ns"];
 
 /// Processors of a socket, unless a topology is given.
 const SOCKET: usize = 10;
@@ -121,35 +91,35 @@ const SOCKET: usize = 10;
 const USUAL: [&str; 5] = ["stress-orphan-pieces", "creat-clo-held", "stat-path", "create", "walk"];
 
 pub fn run(args: &Args) -> io::Result<bool> {
-    let cpus =
-        args.cpus.as_deref().unwrap_or(if args.topology.is_empty() { "1..128" } else { "1" });
-    let in_tens = |cpus| (format!("{cpus} threads"), Topology { cpus, cores: SOCKET });
-    let mut machines: Vec<(String, Topology)> = numbers(cpus)?.into_iter().map(in_tens).collect();
+    let ranges = args.cpus.iter().map(|range| numbers(range)).collect::<io::Result<Vec<_>>>()?;
+    let in_tens =
+        |cpus: &usize| (format!("{cpus} threads"), Topology { cpus: *cpus, cores: SOCKET });
+    let mut machines: Vec<(String, Topology)> =
+        BTreeSet::from_iter(ranges.concat()).iter().map(in_tens).collect();
     for name in &args.topology {
         machines.push((name.clone(), name.parse()?));
     }
-    let usual = USUAL.map(String::from);
-    let words = if args.workloads.is_empty() { &usual[..] } else { &args.workloads };
+    let words: Vec<&str> = args.workloads.iter().map(String::as_str).collect();
     let mut all = Simulated::default();
-    for word in words {
+    for word in if words.is_empty() { &USUAL[..] } else { &words } {
         let unknown = || invalid(format!("there is no workload `{word}`"));
         let mut work = Work::new(Kind::named(word).ok_or_else(unknown)?, args)?;
+        let name = work.kind.name;
         all.checks.extend(work.checks()?);
-        let mut grid = Grid::new(
-            format!("simulated: {}", work.kind.name),
-            "ops/s, simulated",
-            &["before", "engine"],
-            1,
-        );
-        for (name, machine) in &machines {
-            let row = format!("{}, {name}", work.kind.name);
-            for (column, operation) in work.operations(machine.cpus)?.into_iter().enumerate() {
-                grid.add(&row, column, model::rate(&operation, *machine, &COSTS));
-                all.inputs.push(Input::of(&row, &grid.columns[column].clone(), &operation));
+        let mut rates = Grid::new(format!("simulated: {name}"), "ops/s, simulated", &RATES, 1);
+        let mut inputs = Grid::new(format!("input: {name}"), "of an operation", &INPUTS, 0).plain();
+        for (machine, topology) in &machines {
+            let row = format!("{name}, {machine}");
+            for (column, operation) in work.operations(topology.cpus)?.iter().enumerate() {
+                rates.add(&row, column, model::rate(operation, *topology, &COSTS));
+                let row = format!("{row}, {}", RATES[column]);
+                let input = operation.input().into_iter().enumerate();
+                input.for_each(|(column, value)| inputs.add(&row, column, value));
             }
         }
-        all.grids.push(grid);
+        all.rates.push(rates);
+        all.inputs.push(inputs);
     }
     all.print(args.json)?;
-    Ok(!args.strict || crate::interval::all_reached(&all.checks))
+    Ok(!args.strict || all_reached(&all.checks))
 }

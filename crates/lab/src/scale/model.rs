@@ -9,6 +9,7 @@
 use super::costs::{Costs, Topology};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Add;
 
 /// Visits of an operation to one group of lines.
 #[derive(Clone, Debug)]
@@ -27,6 +28,15 @@ pub struct Operation {
     /// Duration without other processors, in nanoseconds, with the holds of all locks.
     pub service: f64,
     pub visits: Vec<Visits>,
+}
+
+impl Operation {
+    /// Returns the service time, the moves of lines, those of locks, and how long these are held.
+    pub fn input(&self) -> [f64; 4] {
+        let sum = |each: fn(&Visits) -> f64| self.visits.iter().map(each).fold(0.0, Add::add);
+        let locks = sum(|visits| if visits.hold > 0.0 { visits.each } else { 0.0 });
+        [self.service, sum(|visits| visits.each), locks, sum(|visits| visits.each * visits.hold)]
+    }
 }
 
 /// Operations of a simulation, all threads together, and of each thread at least.

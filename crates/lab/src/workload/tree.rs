@@ -39,7 +39,8 @@ pub fn run(stage: &mut Stage<'_>) -> io::Result<()> {
 fn timed(ops: usize, work: impl FnOnce() -> io::Result<()>) -> io::Result<Done> {
     let start = Instant::now();
     work()?;
-    Ok(Done { ops: vec![ops as u64], elapsed: start.elapsed() })
+    let elapsed = start.elapsed();
+    Ok(Done { ops: vec![ops as u64], elapsed, own: vec![elapsed] })
 }
 
 /// As tar(1) does it: times of directories at the end.

@@ -1,7 +1,8 @@
 //! The five works' published tables, and their effects.
 //!
-//! `published.json` has every table number for number, with author, date and posting. It also names
-//! the rows and designs of the lab that do the same, so that both effects stand side by side.
+//! `reproduce/published.json` has every table number for number, with author, date and posting. It
+//! also names the rows and designs of the lab that do the same, so that both effects stand side by
+//! side.
 
 use crate::grid::{Grid, shown};
 use crate::measure::Spread;
@@ -96,7 +97,28 @@ pub struct Found {
 
 /// Returns the five works without measured values.
 pub fn works() -> serde_json::Result<Vec<Work>> {
-    serde_json::from_str(include_str!("published.json"))
+    serde_json::from_str(include_str!("reproduce/published.json"))
+}
+
+impl Here {
+    /// Returns the row or column of the published effect for a row of the run.
+    pub fn key(&self, name: &str) -> Option<String> {
+        self.rows.iter().find_map(|(pattern, key)| {
+            let part = matched(pattern, name)?;
+            Some(if key == "#" { part.to_owned() } else { key.clone() })
+        })
+    }
+}
+
+/// Returns the part of a name that stands for `#`, which has no comma.
+fn matched<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
+    match pattern.split_once('#') {
+        Some((start, end)) => {
+            let part = name.strip_prefix(start)?.strip_suffix(end)?;
+            (!part.contains(',')).then_some(part)
+        }
+        None => (pattern == name).then_some(""),
+    }
 }
 
 impl Published {
