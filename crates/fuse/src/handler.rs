@@ -259,8 +259,13 @@ pub trait Handler: Send + Sync + 'static {
         false
     }
 
-    /// Handles the last close of a file that was opened with these flags.
-    fn release(&self, ino: NodeId, flags: i32) -> Answer<()>;
+    /// Returns the number of a file that is opened now, below 2^62. Later requests carry it.
+    fn descriptor(&self, _ino: NodeId) -> u64 {
+        0
+    }
+
+    /// Handles the last close of a file that was opened with these flags, and got this number.
+    fn release(&self, ino: NodeId, descriptor: u64, flags: i32) -> Answer<()>;
 
     /// Reads.
     fn read(&self, ino: NodeId, offset: u64, buf: &mut [u8]) -> Answer<Data>;
@@ -273,8 +278,8 @@ pub trait Handler: Send + Sync + 'static {
         write: WriteRequest<'_>,
     ) -> Answer<usize>;
 
-    /// Makes a file durable.
-    fn fsync(&self, ino: NodeId, datasync: bool) -> Answer<()>;
+    /// Makes a file durable, for a descriptor that got this number when it was opened.
+    fn fsync(&self, ino: NodeId, descriptor: u64, datasync: bool) -> Answer<()>;
 
     /// Returns whether [`Handler::fsync`] waits for a device.
     fn fsync_waits(&self) -> bool {

@@ -91,6 +91,7 @@ fn plugs(stats: &FsStats) -> Value {
         "requests": plugs.requests,
         "merged": plugs.pieces.saturating_sub(plugs.requests),
         "bytes": plugs.bytes,
+        "files": stats.plug_files,
     })
 }
 

@@ -29,6 +29,14 @@ pub trait Client: Send + Sync {
         Ok(())
     }
 
+    /// Called once for each transaction that is committed because its time has come, before the
+    /// commit begins. A client with work that belongs to the transaction begins it on another
+    /// thread, without waiting, and returns true. The commit then begins when the client calls
+    /// [`Journal::prepared`](crate::Journal::prepared), or a second later.
+    fn prepare(&self) -> bool {
+        false
+    }
+
     /// Called when `tid` is durable: the blocks that it freed may be allocated again.
     fn committed(&self, tid: Tid);
 

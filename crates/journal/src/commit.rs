@@ -42,6 +42,10 @@ struct Frozen {
 
 /// A run of the commit task.
 pub(crate) fn run(core: &Core) -> NextRun {
+    // The deadline is deferred first: the client may be done before it is asked.
+    if core.control.defer(core.running()) && !prepare(core) {
+        core.control.prepared();
+    }
     match core.control.next_attempt(|| core.running()) {
         Ok(begun) => {
             attempt(core, begun);
@@ -81,6 +85,11 @@ pub(crate) fn attempt(core: &Core, begun: Attempt) -> Outcome {
     }
     core.control.gave_up();
     Outcome::Failed
+}
+
+/// Returns whether the client has begun work that belongs to the running transaction.
+fn prepare(core: &Core) -> bool {
+    core.client.get().and_then(Weak::upgrade).is_some_and(|client| client.prepare())
 }
 
 fn announce(core: &Core, tid: Tid) {

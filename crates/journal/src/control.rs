@@ -3,7 +3,8 @@
 //! A transaction is committed by one of the threads that wait for it, if any: a switch to another
 //! thread and back would take longer than a small commit. The commit task commits transactions
 //! without waiting threads: a request wakes it, or a timer that the first change of a transaction
-//! arms.
+//! arms. Before a commit by the timer the client may do work that belongs to the transaction: the
+//! deadline is deferred once, by [`PREPARATION`], and ends earlier when that is done.
 //!
 //! For example, threads A and B wait for transaction 7. A commits it and B sleeps. When 7 is
 //! durable, B returns, and one of the threads that wait for transaction 8 commits that.
@@ -17,7 +18,9 @@
 //! 4. Threads that wait for a transaction sleep by the parity of its number: while one transaction
 //!    is being committed, other threads wait for it and for its successor. The end of a commit
 //!    wakes all threads that wait for its transaction, and one of the others, which commits next.
-//! 5. While a deadline is set, the task's timer is armed for it or for an earlier time, or a commit
+//! 5. The deadline of a transaction is deferred once at most, so its commit is late by
+//!    [`PREPARATION`] at most, whatever the client does.
+//! 6. While a deadline is set, the task's timer is armed for it or for an earlier time, or a commit
 //!    runs, and its end wakes the task.
 
 use crate::tid::Tid;
@@ -26,6 +29,9 @@ use extant_sync::scheduler::{NextRun, Task};
 use extant_sync::{Condvar, Level, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
+
+/// The time for which a commit waits for the client's preparation.
+const PREPARATION: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -49,6 +55,8 @@ struct State {
     empty_at: u64,
     /// The time at which the running transaction is committed without a request.
     deadline: Option<Instant>,
+    /// The deadline was deferred: the client prepares the commit, or has done so.
+    deferred: bool,
     /// For when the task's timer is armed at the latest.
     timer: Option<Instant>,
     /// The committing thread.
@@ -61,6 +69,7 @@ impl State {
     /// Begins an attempt. No other attempt may be in progress.
     fn begin(&mut self) -> Attempt {
         self.deadline = None;
+        self.deferred = false;
         self.attempts += 1;
         self.committing = Some(thread::current().id());
         Attempt(self.attempts)
@@ -95,6 +104,7 @@ impl Control {
             attempts: 0,
             empty_at: 0,
             deadline: None,
+            deferred: false,
             timer: None,
             committing: None,
             stopped: false,
@@ -178,6 +188,31 @@ impl Control {
                 return (Waited::Lead(state.begin()), shared);
             }
             self.done[side(tid)].wait(&mut state);
+        }
+    }
+
+    /// Defers a deadline that has come, if no thread has requested the `running` transaction and
+    /// its deadline was not deferred before. Returns whether it did.
+    pub fn defer(&self, running: Tid) -> bool {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let due = state.deadline.is_some_and(|deadline| deadline <= now);
+        let asked = state.asked >= running || state.committing.is_some() || state.stopped;
+        if !due || asked || state.deferred {
+            return false;
+        }
+        state.deferred = true;
+        state.deadline = now.checked_add(PREPARATION);
+        true
+    }
+
+    /// Ends the deferral of a deadline: the commit begins now.
+    pub fn prepared(&self) {
+        let mut state = self.state.lock();
+        if state.deferred && state.deadline.is_some() {
+            state.deadline = Some(Instant::now());
+            drop(state);
+            self.wake_task();
         }
     }
 
@@ -313,5 +348,23 @@ mod tests {
         control.arm(Duration::ZERO);
         assert!(control.next_attempt(|| RUNNING).is_ok());
         assert_eq!(control.try_lead(), None, "another thread is at it");
+    }
+
+    #[test]
+    fn a_commit_waits_once_for_its_preparation() {
+        let control = Control::new(Tid(4));
+        assert!(!control.defer(RUNNING), "there is no deadline");
+        control.arm(Duration::ZERO);
+        assert!(control.defer(RUNNING));
+        assert!(matches!(control.next_attempt(|| RUNNING), Err(NextRun::At(_))), "it waits");
+        control.prepared();
+        assert!(!control.defer(RUNNING), "it waits once");
+        let begun = control.next_attempt(|| RUNNING).expect("it is due");
+        control.found_empty(begun, RUNNING, || true);
+        // The next deadline is another one. A request does not wait.
+        control.arm(Duration::ZERO);
+        control.ask(RUNNING);
+        assert!(!control.defer(RUNNING));
+        assert!(control.next_attempt(|| RUNNING).is_ok());
     }
 }

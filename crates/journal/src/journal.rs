@@ -190,6 +190,11 @@ impl Journal {
         let _ = self.core.ask_commit(tid);
     }
 
+    /// Tells that the work is done that [`Client::prepare`] began.
+    pub fn prepared(&self) {
+        self.core.control.prepared();
+    }
+
     /// Requests a commit of `tid` and waits until it is durable. Several waiting threads share one
     /// commit. An empty transaction counts as durable.
     ///

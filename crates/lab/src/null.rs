@@ -159,7 +159,7 @@ impl Handler for NullServer {
         Ok(())
     }
 
-    fn release(&self, _ino: NodeId, _flags: i32) -> Answer<()> {
+    fn release(&self, _ino: NodeId, _descriptor: u64, _flags: i32) -> Answer<()> {
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Handler for NullServer {
         Ok(len)
     }
 
-    fn fsync(&self, _ino: NodeId, _datasync: bool) -> Answer<()> {
+    fn fsync(&self, _ino: NodeId, _descriptor: u64, _datasync: bool) -> Answer<()> {
         Ok(())
     }
 

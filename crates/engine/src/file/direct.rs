@@ -183,7 +183,7 @@ fn write_data(st: &Store, inode: &Inode, pieces: &[Piece], offset: u64, data: &[
             .unwrap_or_default();
         plug.add(at.saturating_add(own.start - bytes.start), part);
     }
-    st.dirty_files.plugs.add(&plug.finish()?);
+    st.dirty_files.plugs.add(&plug.finish()?, 1);
     inode.pages.note_written(st.journal.note_data_write());
     Ok(())
 }

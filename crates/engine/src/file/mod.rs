@@ -15,6 +15,7 @@
 //! and [`free_blocks`] (of an unreachable inode) need no lock. Every change of the mapping of data
 //! must hold [`crate::inode::Pages::work`].
 
+mod behind;
 mod cached;
 mod deferred;
 mod direct;
@@ -34,6 +35,7 @@ mod verity;
 mod writeback;
 mod zero;
 
+pub use behind::{may_wait, write_waiting};
 pub use cached::read::read;
 pub use cached::write::write;
 pub use deferred::write_pending_zeroes;

@@ -149,6 +149,8 @@ fn write_back(ops: &Operations) -> NextRun {
     if !st.is_written() {
         st.dirty_files.writeback_bell.ring();
     }
+    // A commit may wait for these pages.
+    st.journal.prepared();
     NextRun::WhenWoken
 }
 

@@ -30,6 +30,12 @@ impl Client for StoreClient {
         crate::file::write_pending_zeroes(&self.0, tid).map_err(client_error)
     }
 
+    /// Has the writeback task run now: content that was written before the deadline of a commit is
+    /// mapped by it, as far as the device is fast enough.
+    fn prepare(&self) -> bool {
+        !self.0.dirty_files.is_empty() && self.0.dirty_files.writeback_bell.hurry()
+    }
+
     fn committed(&self, tid: Tid) {
         self.0.alloc.committed(tid);
         self.0.dirty.committed();

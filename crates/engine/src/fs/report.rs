@@ -109,6 +109,8 @@ pub struct FsStats {
     pub orphans: OrphanStats,
     /// Writes of file content, and the requests to the device that they were merged into.
     pub plugs: PlugStats,
+    /// Files of which these writes had content; a file counts once for each batch of requests.
+    pub plug_files: u64,
     /// References to objects in memory that had to take a lock, in the whole process.
     pub lockref_fallbacks: u64,
 }
@@ -138,6 +140,7 @@ impl FsStats {
             prealloc: st.alloc.prealloc_stats(),
             orphans: st.orphans.stats(),
             plugs: st.dirty_files.plugs.sum(),
+            plug_files: st.dirty_files.plugs.files(),
             lockref_fallbacks: extant_sync::lockref::Lockref::fallbacks(),
         }
     }

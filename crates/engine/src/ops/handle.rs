@@ -146,6 +146,21 @@ impl Operations {
         file::fsync(self.st(), &node.0, datasync)
     }
 
+    /// Returns a cursor for a descriptor that a client opens now: see [`Operations::check_errors`].
+    pub fn error_cursor(&self, node: &Node) -> u32 {
+        node.0.pages.error_seq()
+    }
+
+    /// Returns the error of a writeback of the file since `cursor`, once: moves the cursor behind
+    /// it.
+    ///
+    /// # Errors
+    /// That error; EXDEV for a node of another file system.
+    pub fn check_errors(&self, node: &Node, cursor: &mut u32) -> Result<()> {
+        self.own(node)?;
+        node.0.pages.check_error(cursor)
+    }
+
     /// SEEK_DATA or SEEK_HOLE.
     pub fn seek(&self, node: &Node, offset: u64, data: bool) -> Result<u64> {
         self.own(node)?;
@@ -154,11 +169,13 @@ impl Operations {
     }
 
     /// Returns the offset on the device of `len` contiguous bytes of the file from `offset` on,
-    /// written or preallocated; `None` if they are not contiguous. The result is valid until the
-    /// file is changed. Files with logged content have no such place: a checkpoint may write an
-    /// older copy there at any time.
+    /// written or preallocated; `None` if they are not contiguous. Content that waits since
+    /// [`Operations::write_kept`] gets its place first. The result is valid until the file is
+    /// changed. Files with logged content have no such place: a checkpoint may write an older copy
+    /// there at any time.
     pub fn place_of(&self, node: &Node, offset: u64, len: u64) -> Result<Option<u64>> {
         self.own(node)?;
+        file::write_waiting(self.st(), &node.0)?;
         let _lock = node.0.read_lock()?;
         if node.0.logs_data(self.st()) {
             return Ok(None);

@@ -4,6 +4,7 @@ use super::create::{MAX_DIR_LINKS, check_dir, check_dir_writable};
 use super::unlink::{Left, check_removable, check_removable_name};
 use super::{Node, Operations, lock_dirs, lock_inodes};
 use crate::error::{Errno, Result};
+use crate::file;
 use crate::inode::{Inode, Step, Tx};
 use crate::orphan::Orphans;
 use crate::store::Store;
@@ -122,6 +123,9 @@ impl Operations {
             // No lock is kept from these lookups: they show which inodes must be locked.
             let moved = self.child_inode(from.dir, from.name)?;
             let target = self.vfs.child_inode(to.dir, to.name)?;
+            if let Some(target) = &target {
+                self.write_replacing(&moved, target, flags);
+            }
             let cross = from.dir.ino != to.dir.ino;
             let moves_dir =
                 cross && (moved.is_dir() || target.as_ref().is_some_and(|t| t.is_dir()));
@@ -146,6 +150,15 @@ impl Operations {
                 self.bury_or_free(&target);
             }
             return Ok(());
+        }
+    }
+
+    /// Before a name changes from one file to another: writes content that waits, so that no commit
+    /// has the new name without it. Failures are noted for the descriptors of the file.
+    fn write_replacing(&self, moved: &Arc<Inode>, target: &Arc<Inode>, flags: RenameFlags) {
+        let _ = file::write_waiting(self.st(), moved);
+        if flags.contains(RenameFlags::EXCHANGE) {
+            let _ = file::write_waiting(self.st(), target);
         }
     }
 

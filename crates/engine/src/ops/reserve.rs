@@ -1,6 +1,6 @@
 //! Rights to space: the blocks that are reserved for root, or for the user and group that the
 //! superblock names, and exemption from quota limits. With them come the operations that take space
-//! for a caller: writes past the page cache (all writes of a FUSE mount) and fallocate(2).
+//! for a caller: writes of a client with a cache of its own (a FUSE mount) and fallocate(2).
 
 use super::handle::check_key;
 use super::{Node, Operations};
@@ -50,8 +50,10 @@ impl Operations {
         self.with_rights(SpaceRights::default()).write_direct(node, offset, data, strip)
     }
 
-    /// As [`Operations::write_direct`], of content from a cache that keeps the file's times itself:
-    /// those that are here stay.
+    /// Writes content from a cache that keeps the file's times itself: those that are here stay.
+    /// Content of a small file waits in pages for writeback, with its space reserved; a failure of
+    /// that is told by [`Operations::check_errors`]. Other content is written as by
+    /// [`Operations::write_direct`].
     pub fn write_kept(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
         self.with_rights(SpaceRights::default()).write_kept(node, offset, data, strip)
     }
@@ -75,22 +77,54 @@ impl Privileged<'_> {
         data: &[u8],
         strip: bool,
     ) -> Result<usize> {
-        self.write_past(node, offset, data, Note { strip, times: true })
+        let st = self.writable(node)?;
+        self.ops.with_space(|| write_past(&st, node, offset, data, Note { strip, times: true }))
     }
 
     /// As [`Operations::write_kept`].
     pub fn write_kept(&self, node: &Node, offset: u64, data: &[u8], strip: bool) -> Result<usize> {
-        self.write_past(node, offset, data, Note { strip, times: false })
+        let st = self.writable(node)?;
+        let note = Note { strip, times: false };
+        self.ops.with_space(|| match self.write_behind(node, offset, data, note)? {
+            Some(done) => Ok(done),
+            None => write_past(&st, node, offset, data, note),
+        })
     }
 
-    fn write_past(&self, node: &Node, offset: u64, data: &[u8], note: Note) -> Result<usize> {
+    /// Writes into pages that wait for writeback. `None` if the file is not small, or if there is
+    /// no space to reserve: a write past the pages needs no reservation for its map.
+    fn write_behind(
+        &self,
+        node: &Node,
+        offset: u64,
+        data: &[u8],
+        note: Note,
+    ) -> Result<Option<usize>> {
+        let end = offset.saturating_add(data.len() as u64);
+        if !file::may_wait(&node.0, end) {
+            return Ok(None);
+        }
+        let _lock = self.ops.lock_content(&node.0)?;
+        // Again under the lock: the file may have grown or been cut.
+        if !file::may_wait(&node.0, end) {
+            return Ok(None);
+        }
+        node.0.pages.set_cached_elsewhere();
+        match file::write(&self.st(), &node.0, offset, data, note) {
+            Err(e) if e.is(Errno::NoSpc) => Ok(None),
+            done => done.map(Some),
+        }
+    }
+
+    /// The store, for a change of the node's content past the pages.
+    fn writable(&self, node: &Node) -> Result<CallerStore<'_>> {
         self.ops.own(node)?;
         let st = self.st();
         st.writable()?;
         check_key(node)?;
         // Before the inode is locked: others may read it while the file system is frozen.
         st.mounted.wait_for_thaw();
-        self.ops.with_space(|| file::write_direct(&st, &node.0, offset, data, note))
+        Ok(st)
     }
 
     /// As [`Operations::allocate`].
@@ -111,4 +145,18 @@ impl Privileged<'_> {
             file::fallocate(&st, inode, how, offset, len)
         })
     }
+}
+
+/// Writes past the pages of a file whose content a client caches.
+fn write_past(
+    st: &CallerStore<'_>,
+    node: &Node,
+    offset: u64,
+    data: &[u8],
+    note: Note,
+) -> Result<usize> {
+    // Waiting pages first: the size on disk must not pass over bytes that a crash would lose. A
+    // failure is noted for the file's descriptors, and is none of this write.
+    let _ = file::write_waiting(st, &node.0);
+    file::write_direct(st, &node.0, offset, data, note)
 }

@@ -13,15 +13,22 @@ struct Part {
     pieces: AtomicU64,
     requests: AtomicU64,
     bytes: AtomicU64,
+    files: AtomicU64,
 }
 
 impl PlugCounts {
-    /// Adds the work of a plug.
-    pub fn add(&self, work: &PlugStats) {
+    /// Adds the work of a plug with content of so many files.
+    pub fn add(&self, work: &PlugStats, files: u64) {
         let part = self.0.local();
         part.pieces.fetch_add(work.pieces, Relaxed);
         part.requests.fetch_add(work.requests, Relaxed);
         part.bytes.fetch_add(work.bytes, Relaxed);
+        part.files.fetch_add(files, Relaxed);
+    }
+
+    /// Returns the files of all plugs so far; a file counts once for each plug.
+    pub fn files(&self) -> u64 {
+        self.0.iter().map(|part| part.files.load(Relaxed)).sum()
     }
 
     /// Returns the work of all plugs so far.

@@ -56,10 +56,16 @@ mod handle {
     /// The file was opened with O_APPEND.
     pub const APPENDS: u64 = 2;
 
-    /// Returns the handle of a file that is opened with these flags.
-    pub fn of(flags: i32) -> u64 {
+    /// Returns the handle of a file that is opened with these flags, with the number that the
+    /// handler gave it.
+    pub fn of(flags: i32, descriptor: u64) -> u64 {
         let writes = if flags & ACCESS_MODE != 0 { WRITES } else { 0 };
-        writes | if flags & APPEND != 0 { APPENDS } else { 0 }
+        descriptor << 2 | writes | if flags & APPEND != 0 { APPENDS } else { 0 }
+    }
+
+    /// Returns the number that the handler gave the open file.
+    pub fn descriptor(handle: u64) -> u64 {
+        handle >> 2
     }
 
     /// Returns the flags of a later request, with O_APPEND as in the open.
@@ -158,20 +164,9 @@ fn answer_to(handler: &impl Handler, mut call: Call<'_>) -> Answer<usize> {
             rename(handler, node, arg.new_dir, arg.flags, &call)
         }
         op::READLINK => reply::only(call.payload, &*handler.read_link(node)?),
-        op::OPEN => {
-            let flags = call.arg::<OpenIn>()?.flags;
-            handler.open(node, flags)?;
-            reply::only(call.payload, &opened(handler, node, flags))
-        }
-        op::RELEASE => {
-            let arg: ReleaseIn = call.arg()?;
-            handler.release(node, handle::opened(arg.fh, arg.flags)).map(|()| 0)
-        }
+        op::OPEN | op::RELEASE | op::FSYNC | op::FSYNCDIR => descriptor(handler, node, call),
         op::READ => read(handler, node, call),
         op::WRITE => write(handler, node, call),
-        op::FSYNC | op::FSYNCDIR => {
-            handler.fsync(node, call.arg::<FsyncIn>()?.flags & 1 != 0).map(|()| 0)
-        }
         op::READDIR => {
             let arg: ReadIn = call.arg()?;
             listing::plain(handler, node, arg.offset, call.place(arg.size))
@@ -229,9 +224,9 @@ pub fn writes_past_pages(head: &InHeader, arg: &[u8]) -> bool {
 
 /// Returns the reply to a successful open.
 fn opened(handler: &impl Handler, node: NodeId, flags: i32) -> OpenOut {
-    let handle = handle::of(flags);
-    let past_pages = handle == handle::WRITES | handle::APPENDS && handler.is_append_only(node);
-    reply::opened(handle, past_pages)
+    let appends = handle::of(flags, 0) == handle::WRITES | handle::APPENDS;
+    let past_pages = appends && handler.is_append_only(node);
+    reply::opened(handle::of(flags, handler.descriptor(node)), past_pages)
 }
 
 /// Returns whether the kernel must write its cache of a file before the request is served.
@@ -292,6 +287,26 @@ fn named(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> 
         }
     };
     reply::only(call.payload, &reply::entry(&entry, ttl))
+}
+
+/// Answers requests about a descriptor.
+fn descriptor(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {
+    match call.head.opcode {
+        op::OPEN => {
+            let flags = call.arg::<OpenIn>()?.flags;
+            handler.open(node, flags)?;
+            reply::only(call.payload, &opened(handler, node, flags))
+        }
+        op::RELEASE => {
+            let arg: ReleaseIn = call.arg()?;
+            let flags = handle::opened(arg.fh, arg.flags);
+            handler.release(node, handle::descriptor(arg.fh), flags).map(|()| 0)
+        }
+        _ => {
+            let arg: FsyncIn = call.arg()?;
+            handler.fsync(node, handle::descriptor(arg.fh), arg.flags & 1 != 0).map(|()| 0)
+        }
+    }
 }
 
 fn attributes(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {

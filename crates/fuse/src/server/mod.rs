@@ -1,13 +1,15 @@
 //! The server of an Extant file system: runs requests as operations of the engine.
 //!
 //! This module has the state of a server and its end; the modules below have the operations. Open
-//! files have no state here: an inode lives as long as it has links or lookups, and the kernel
-//! keeps lookups of open files. Each entry in a reply counts one lookup.
+//! files have no state here, but for errors that they were told of (`descriptors`): an inode lives
+//! as long as it has links or lookups, and the kernel keeps lookups of open files. Each entry in a
+//! reply counts one lookup.
 
 mod attr;
 mod convert;
 mod create;
 mod credentials;
+mod descriptors;
 mod io;
 mod ioctl;
 mod list;
@@ -29,6 +31,7 @@ use attr::{SET_GROUP, keeps_group};
 use convert::{disk_ino, errno, file_attr, protocol_ino};
 use create::whiteout_owner;
 use credentials::{Capability, is_capable, told_or_looked_up};
+use descriptors::Descriptors;
 use extant_engine::{
     AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, Node, NodeKind, OpenFlags as Open,
     Operations, RenameFlags as Rename, SpaceRights, Timestamp, Usage, XattrMode,
@@ -53,6 +56,7 @@ pub struct Server {
     fs: Mutex<Option<Fs>>,
     ops: Arc<Operations>,
     writers: Writers,
+    descriptors: Descriptors,
     notices: Arc<Notices>,
     ttl: Duration,
     block_size: u32,
@@ -89,6 +93,7 @@ impl Server {
             ttl: if fs.has_spellings() { Duration::ZERO } else { options.time_to_live },
             fs: Mutex::new(Some(fs)),
             writers: Writers::default(),
+            descriptors: Descriptors::default(),
             notices: Notices::start()?,
             acl: options.acl,
             id_maps: options.id_maps,
@@ -298,8 +303,13 @@ impl Handler for Server {
         self.node(ino).is_ok_and(|node| self.ops.only_grows(&node))
     }
 
-    fn release(&self, ino: NodeId, flags: i32) -> Answer<()> {
+    fn descriptor(&self, ino: NodeId) -> u64 {
+        self.node(ino).map_or(0, |node| self.descriptors.open(self.ops.error_cursor(&node)))
+    }
+
+    fn release(&self, ino: NodeId, descriptor: u64, flags: i32) -> Answer<()> {
         self.guarded(|| {
+            self.descriptors.close(descriptor);
             if writes(flags) {
                 if self.writers.close(ino, flags & APPEND != 0) {
                     self.notices.closed(ino);
@@ -332,9 +342,18 @@ impl Handler for Server {
         })
     }
 
-    fn fsync(&self, ino: NodeId, datasync: bool) -> Answer<()> {
+    fn fsync(&self, ino: NodeId, descriptor: u64, datasync: bool) -> Answer<()> {
         self.guarded(|| {
-            self.ops.sync_node(&self.node(ino)?, datasync)?;
+            let node = self.node(ino)?;
+            let synced = self.ops.sync_node(&node, datasync);
+            // Also after an error of this writeback, which counts as told then.
+            let told =
+                self.descriptors.check(descriptor, |seen| self.ops.check_errors(&node, seen));
+            synced.and(told)?;
+            // Writeback may have given the file blocks for its map.
+            if self.writers.any(ino) && self.writers.blocks_changed(ino, node.attr().blocks) {
+                self.notices.blocks(ino);
+            }
             self.notices.settle(ino);
             Ok(())
         })

@@ -25,6 +25,7 @@ mod resources;
 mod rings;
 mod sealed;
 mod served;
+mod small;
 mod times;
 mod verity;
 mod watchdog;

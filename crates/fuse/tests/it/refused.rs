@@ -178,7 +178,7 @@ impl Handler for Odd {
         Ok(())
     }
 
-    fn release(&self, _ino: NodeId, _flags: i32) -> Answer<()> {
+    fn release(&self, _ino: NodeId, _descriptor: u64, _flags: i32) -> Answer<()> {
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl Handler for Odd {
         Ok(write.data.len())
     }
 
-    fn fsync(&self, _ino: NodeId, _datasync: bool) -> Answer<()> {
+    fn fsync(&self, _ino: NodeId, _descriptor: u64, _datasync: bool) -> Answer<()> {
         Ok(())
     }
 

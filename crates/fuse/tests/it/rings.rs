@@ -57,6 +57,10 @@ again! { crate::served::over_rings:
     }
     overlays { layers_are_merged_as_on_the_kernels, directories_of_layers_are_redirected }
     panics { a_panic_of_a_handler_ends_all_changes }
+    small {
+        small_files_share_requests, each_descriptor_is_told_of_a_failed_writeback_once,
+        replaced_files_have_their_old_or_new_content, other_ways_to_a_file_see_waiting_content,
+    }
     permissions {
         set_id_bits_go_with_changes_by_others, changes_of_owner_take_set_id_bits,
         set_group_id_directories_hand_their_group_down, acls_are_inherited_and_tied_to_the_mode,

@@ -42,6 +42,12 @@ impl Bell {
         }
     }
 
+    /// Has the job run at once, whatever its delay is. False if there is no task, or no thread for
+    /// it.
+    pub fn hurry(&self) -> bool {
+        self.task.get().is_some_and(|(task, _)| task.wake())
+    }
+
     /// Rings from now on wake the task again. The job calls this before it looks for work.
     pub fn begin(&self) {
         self.rung.store(false, SeqCst);

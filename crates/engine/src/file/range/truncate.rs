@@ -32,6 +32,9 @@ pub fn truncate(st: &Store, inode: &Arc<Inode>, size: u64) -> Result<()> {
     if size > limits::max_size(st, inode) {
         return Err(Errno::FBig.into());
     }
+    if size == 0 && inode.pages.size() > 0 {
+        inode.pages.set_replaced();
+    }
     if inline::truncate(&st.on_behalf(SpaceRights::default()), inode, size)? {
         return Ok(());
     }

@@ -331,10 +331,11 @@ fn finish(st: &Store, mut jobs: Vec<Job<'_>>) -> Result<()> {
 
 /// Writes the data of all files that are placed.
 fn submit_all(st: &Store, jobs: &mut [Job<'_>]) {
-    let mut plug = Plug::new(&*st.dev);
+    let (mut plug, mut files) = (Plug::new(&*st.dev), 0);
     for job in jobs.iter() {
         if let Stage::Placed(pieces) = &job.stage {
             writeback::add_data(st, &mut plug, pieces, &job.taken);
+            files += 1;
         }
     }
     if plug.is_empty() || st.writable().is_err() {
@@ -342,7 +343,7 @@ fn submit_all(st: &Store, jobs: &mut [Job<'_>]) {
         return;
     }
     let mut failed = Vec::new();
-    submit::each(st, plug, |offset, len, result| {
+    submit::each(st, (plug, files), |offset, len, result| {
         if let Err(e) = result {
             tracing::debug!("a write of several files failed: {e}");
             failed.push(offset..offset.saturating_add(len));

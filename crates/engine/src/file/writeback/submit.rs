@@ -14,24 +14,25 @@ use std::io;
 /// Threads that a lot is shared among at most.
 const MAX_THREADS: usize = 4;
 
-/// Submits a batch and reports each request: its offset, its length in bytes and its result.
+/// Submits a batch of data of so many files and reports each request: its offset, its length in
+/// bytes and its result.
 pub(in crate::file) fn each(
     st: &Store,
-    plug: Plug<'_>,
+    (plug, files): (Plug<'_>, usize),
     done: impl FnMut(u64, u64, io::Result<()>),
 ) {
     let busy = Busy::enter(&st.dirty_files.submitting);
     let threads = (st.shards / busy.all).clamp(1, MAX_THREADS);
-    st.dirty_files.plugs.add(&plug.finish_by(threads, done));
+    st.dirty_files.plugs.add(&plug.finish_by(threads, done), files as u64);
 }
 
-/// Submits a lot.
+/// Submits a lot of one file.
 ///
 /// # Errors
 /// The first of the device. The other requests are submitted nevertheless.
 pub(in crate::file) fn all(st: &Store, plug: Plug<'_>) -> io::Result<()> {
     let mut first = Ok(());
-    each(st, plug, |_, _, result| {
+    each(st, (plug, 1), |_, _, result| {
         if first.is_ok() {
             first = result;
         }

@@ -1,8 +1,8 @@
 //! Errors of writeback, reported once to every open file.
 //!
 //! One word has a counter, a mark that an open file has seen the current error, and the error. An
-//! open file keeps the word that it last saw; a different word means a new error. An unseen error
-//! is also reported to files opened after it.
+//! open file keeps the counter that it last saw; a different counter means a new error. An unseen
+//! error is also reported to files opened after it.
 
 use crate::error::Result;
 use extant_sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,13 @@ const SEEN: u64 = 1 << 31;
 const ERRNO: u64 = SEEN - 1;
 const ONE: u64 = 1 << 32;
 
-/// The word of its inode's errors that an open file last saw.
-pub type ErrorCursor = u64;
+/// The number of its inode's newest error that an open file has seen.
+pub type ErrorCursor = u32;
+
+/// The number of errors so far.
+fn count(word: u64) -> ErrorCursor {
+    (word >> 32) as u32
+}
 
 /// The errors of one inode.
 #[derive(Debug, Default)]
@@ -30,18 +35,19 @@ impl ErrorSeq {
     /// The cursor of a file opened now.
     pub fn sample(&self) -> ErrorCursor {
         let word = self.0.load(Ordering::Acquire);
-        if word & SEEN == 0 { 0 } else { word }
+        let unseen = word & ERRNO != 0 && word & SEEN == 0;
+        count(word).wrapping_sub(u32::from(unseen))
     }
 
     /// The error since `since`, if there is one, and moves the cursor behind it.
     pub fn check(&self, since: &mut ErrorCursor) -> Result<()> {
         let word = self.0.load(Ordering::Acquire);
-        if word & ERRNO == 0 || word == *since || word | SEEN == *since {
+        if word & ERRNO == 0 || count(word) == *since {
             return Ok(());
         }
         // A failed exchange means a newer error, which the next check tells.
         let _ = self.0.compare_exchange(word, word | SEEN, Ordering::AcqRel, Ordering::Acquire);
-        *since = word | SEEN;
+        *since = count(word);
         Err(io::Error::from_raw_os_error((word & ERRNO) as i32).into())
     }
 }

@@ -511,6 +511,16 @@ impl PageMap {
         });
     }
 
+    /// Drops clean pages of `range`, except pinned ones. The device has the same content, so
+    /// readers may still cache it, and the generation stays.
+    pub fn drop_clean(&mut self, range: Range<u32>) {
+        let pinned = self.pinned.clone();
+        self.edit_all(&range, |key, chunk, mask| {
+            let stays = chunk.states.writing | chunk.states.dirty | chunk::mask(key, &pinned);
+            chunk.drop_pages(mask & !stays);
+        });
+    }
+
     /// Drops up to `want` clean pages that were not used since the hand last passed; looks at each
     /// page at most twice. Gives the number dropped.
     pub fn evict(&mut self, want: usize) -> usize {

@@ -86,6 +86,10 @@ pub struct Pages {
     uses_share: AtomicBool,
     /// On the budget's queue of inodes with pages.
     queued: AtomicBool,
+    /// Whether a client caches the content, so that pages are dropped when they are written.
+    cached_elsewhere: AtomicBool,
+    /// Whether the content was cut to nothing, and no last writer has closed the file since.
+    replaced: AtomicBool,
 }
 
 impl Make for RwLock<PageMap> {
@@ -134,6 +138,8 @@ impl Pages {
             writers: AtomicU32::new(0),
             settled: AtomicU32::new(0),
             uses_share: AtomicBool::new(false),
+            cached_elsewhere: AtomicBool::new(false),
+            replaced: AtomicBool::new(false),
             counts: OnceLock::new(),
         }
     }
@@ -168,7 +174,32 @@ impl Pages {
     pub fn close_writer(&self) -> bool {
         let left =
             self.writers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-        left.unwrap_or(0) <= 1
+        let last = left.unwrap_or(0) <= 1;
+        if last {
+            self.replaced.store(false, Ordering::Relaxed);
+        }
+        last
+    }
+
+    /// Returns whether a client caches the content: pages serve writeback only.
+    pub fn is_cached_elsewhere(&self) -> bool {
+        self.cached_elsewhere.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a client caches the content. Relaxed: a page that stays costs memory only.
+    pub fn set_cached_elsewhere(&self) {
+        self.cached_elsewhere.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the content was cut to nothing, and may be about to be replaced.
+    pub fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the content was cut to nothing. The caller holds `rw` for writing, as do those
+    /// that ask.
+    pub fn set_replaced(&self) {
+        self.replaced.store(true, Ordering::Relaxed);
     }
 
     /// The pages for looking.
@@ -198,9 +229,19 @@ impl Pages {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// Settles pages that were written and mapped. `map` is the locked map of pages.
+    /// Settles pages that were written and mapped. `map` is the locked map of pages. Drops them if
+    /// a client caches the content: each byte would be stored twice.
     pub fn settle(&self, map: &mut PageMap, lblks: impl IntoIterator<Item = u32>) {
-        map.written(lblks);
+        if self.is_cached_elsewhere() {
+            let (mut first, mut end) = (u32::MAX, 0);
+            map.written(lblks.into_iter().inspect(|lblk| {
+                first = first.min(*lblk);
+                end = end.max(lblk.saturating_add(1));
+            }));
+            map.drop_clean(first..end);
+        } else {
+            map.written(lblks);
+        }
         self.settled.fetch_add(1, Ordering::Release);
     }
 

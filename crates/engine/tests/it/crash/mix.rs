@@ -36,7 +36,7 @@ struct Known {
     /// Upper half of the file's bytes.
     owner: u8,
     writes: u8,
-    /// Whether writes use direct I/O.
+    /// Whether writes come from a client with a cache of its own.
     direct: bool,
 }
 
@@ -264,7 +264,11 @@ impl Mix<'_> {
         };
         let known = self.files.get_mut(&ino).expect("a file");
         let bytes = known.bytes(len);
-        if known.direct {
+        // A client with a cache of its own writes one file by direct I/O, and the next one not.
+        let keeps = known.owner & 1 << 4 != 0;
+        if known.direct && keeps {
+            self.stage.fs.write_kept(file.node(), at as u64, &bytes, false).expect(path)
+        } else if known.direct {
             self.stage.fs.write_direct(file.node(), at as u64, &bytes, false).expect(path)
         } else {
             file.write_at(at as u64, &bytes).expect(path)

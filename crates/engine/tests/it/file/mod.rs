@@ -1,6 +1,7 @@
 //! File content, held against a model, e2fsck and the kernel.
 
 mod alone;
+mod behind;
 mod cut;
 mod cuts;
 mod deferred;
