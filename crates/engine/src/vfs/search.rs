@@ -7,14 +7,15 @@
 //! the same lock, so the cached ACL is never older than the last change.
 //!
 //! # Directories that everyone may search
-//! Nearly all directories of a path have mode 0755 or the like. A walk notes with the name of such a
-//! directory the number of restrictions so far ([`Restrictions`]); the next walk finds that number
-//! with the name and need not look at the inode, as long as no directory was restricted since.
+//! Nearly all directories of a path have mode 0755 or the like. A walk notes with the name of such
+//! a directory the number of restrictions so far ([`Restrictions`]); the next walk finds that
+//! number with the name and need not look at the inode, as long as no directory was restricted
+//! since.
 //!
-//! For example, `/usr` is noted at 7 restrictions. `chmod 0700 /home/a` first publishes the mode and
-//! then counts restriction 8: walks that begin afterwards look at the inodes again, and note `/usr`
-//! at 8. A walk that read the number 7 before may have seen `/home/a` with its old mode, and then
-//! notes it at 7, which no later walk takes for valid.
+//! For example, `/usr` is noted at 7 restrictions. `chmod 0700 /home/a` first publishes the mode
+//! and then counts restriction 8: walks that begin afterwards look at the inodes again, and note
+//! `/usr` at 8. A walk that read the number 7 before may have seen `/home/a` with its old mode, and
+//! then notes it at 7, which no later walk takes for valid.
 
 use super::walk::Place;
 use super::{Caller, Vfs};
@@ -46,8 +47,8 @@ impl Default for Restrictions {
 }
 
 impl Restrictions {
-    /// The number stays there, and no note is valid any more: it must not come around to an old one.
-    /// Notes have 31 bits for it.
+    /// The number stays there, and no note is valid any more: it must not come around to an old
+    /// one. Notes have 31 bits for it.
     const FULL: u32 = u32::MAX >> 1;
 
     /// Returns the present number, not 0; `None` once it can no longer be counted.

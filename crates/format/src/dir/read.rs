@@ -118,8 +118,8 @@ impl Plain {
 }
 
 impl<'a> Entries<'a> {
-    /// Skips valid records whose name certainly differs. Returns `false` at the end of the area. The
-    /// record where it stops may be bad.
+    /// Skips valid records whose name certainly differs. Returns `false` at the end of the area.
+    /// The record where it stops may be bad.
     fn skip_others(&mut self, name: &Sought, met: &mut Met) -> bool {
         loop {
             let rest = self.area.get(self.next..).unwrap_or_default();
@@ -137,8 +137,8 @@ impl<'a> Entries<'a> {
     /// Skips valid records, up to one with the lengths that the sought one has without free bytes.
     /// Returns whether it is at such a record and has skipped others.
     ///
-    /// This and [`Sought::alike`] are the hot loops of a search. They are functions of their own, so
-    /// that their variables have registers.
+    /// This and [`Sought::alike`] are the hot loops of a search. They are functions of their own,
+    /// so that their variables have registers.
     #[inline(never)]
     fn skip_unlike(&mut self, name: &Sought, met: &mut Met) -> bool {
         let Some(mut rest) = self.area.get(self.next..) else { return false };
