@@ -101,8 +101,7 @@ lab: setup designs
 	$(TARGET)/release/extant-lab reproduce all --runs $(TARGET)/lab \
 		--designs $(DESIGNS) --page $(LAB_PAGE)
 
-# The lab with other designs under the engine, in a second build: former orphan records, and the
-# writeback of one file after the other.
+# The lab with other designs under the engine, in a second build: docs/lab.md names them.
 DESIGNS = target/designs/release/extant-lab
 designs:
 	$(CARGO) build --release -p extant-lab --features designs --target-dir target/designs
@@ -231,7 +230,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p extant-lab -p extant-sync --features extant-lab/contention --all-targets -- -D warnings
-	$(CARGO) clippy -p extant-lab -p extant-engine --features extant-lab/designs --all-targets -- -D warnings
+	$(CARGO) clippy -p extant-lab -p extant-engine -p extant-space -p extant-sync --features extant-lab/designs --all-targets -- -D warnings
 	$(CARGO) clippy -p extant --no-default-features -- -D warnings
 	$(CARGO) clippy -p extant -- -D warnings
 	$(CARGO) clippy -p extant --all-features -- -D warnings

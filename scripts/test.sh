@@ -46,7 +46,9 @@ engine() {
     grep /crates/engine/ "$work/all" | run_all
     cargo test --workspace --doc
     cargo test -p extant-sync --features contention
-    cargo test -p extant-lab --features designs --lib tables
+    cargo test -p extant-sync -p extant-space -p extant-engine --features extant-engine/designs \
+        --lib designs
+    cargo test -p extant-lab --features designs --lib --test it -- tables works_are
     scripts/loom.sh
     scripts/fuzz.sh short
 }

@@ -84,16 +84,16 @@ pub mod journal {
     pub use extant_journal::recovery::{Dropped, Outcome};
 }
 
-/// Parts of other designs, which exist to be measured.
+/// Other designs of some parts, which exist to be measured.
 #[cfg(feature = "designs")]
 #[doc(hidden)]
 pub mod design {
-    pub use crate::orphan::{OrphanBlocks, OrphanDesign, OrphanSlots, SlotAt};
-    pub use crate::store::PlugPolicy;
-    pub use extant_blocks::{Buffer, BufferRead, BufferWrite, Cache};
-    pub use extant_format::orphan;
-    pub use extant_format::types::InodeNr;
-    pub use extant_journal::{Freezer, Handle, Seal};
+    pub use crate::inode::designs::{FIND, FindWrites, InodeList, LIST, LOOKED_AT};
+    pub use crate::orphan::designs::{ORPHANS, OrphanRecords};
+    pub use crate::store::{PLUG, PlugPolicy};
+    pub use crate::vfs::designs::{InodeLookup, LOOKUP};
+    pub use extant_space::prealloc::designs::{RUNS, RunsDesign};
+    pub use extant_sync::lockref::{REFS, RefsDesign};
 }
 
 pub use alloc::{Fragmentation, PreallocStats, SpaceStats, Usage};

@@ -5,9 +5,9 @@
 //! - With a limit of memory it is still faster than buddies on the fragmented disk.
 
 use crate::allocators::{Buddy, Cost, Defects, Lists, Map, Policy, Posted, Reading, Shape, Want};
-use crate::grid::Values;
-use crate::interval::{Interval, Standing, Verdict, all_reached};
-use crate::measure::{Limit, run_threads, turn};
+use crate::grid::{Grid, Values};
+use crate::interval::{Standing, Verdict, all_reached};
+use crate::measure::{in_threads, median};
 use crate::options::Options;
 use crate::scratch;
 use crate::sheet::Sheet;
@@ -20,15 +20,14 @@ use extant_engine::mkfs::{self, Zeroing};
 use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub fn run(options: &Options) -> io::Result<bool> {
     scratch::catch_signals()?;
-    type Judge = fn(bool) -> io::Result<Verdict>;
+    type Judge = fn(&Options) -> io::Result<Verdict>;
     let claims: [(&str, Judge); 3] =
         [("memory", memory), ("limited", limited), ("parallel", parallel)];
     let wanted = claims.iter().filter(|(name, _)| options.wants(name));
-    let claims = wanted.map(|(_, claim)| claim(options.quick)).collect::<io::Result<Vec<_>>>()?;
+    let claims = wanted.map(|(_, claim)| claim(options)).collect::<io::Result<Vec<_>>>()?;
     claims.print(options.json)?;
     Ok(!options.strict || all_reached(&claims))
 }
@@ -57,7 +56,7 @@ const LITTLE: u64 = 10_000;
 const FILES: u32 = 64;
 const FILE_BYTES: usize = 1 << 20;
 
-fn memory(_quick: bool) -> io::Result<Verdict> {
+fn memory(_: &Options) -> io::Result<Verdict> {
     let device = SparseDevice::new(NEW_DISK);
     mkfs::make(&device, &mkfs::Options { zeroing: Zeroing::Known, ..Default::default() })
         .map_err(|e| io::Error::other(e.to_string()))?;
@@ -108,8 +107,8 @@ fn cost(mut policy: impl Policy, shape: Shape, prefetch: bool) -> Cost {
     policy.cost()
 }
 
-fn limited(quick: bool) -> io::Result<Verdict> {
-    let [engine, ahead, single] = space60t::limited(quick)?;
+fn limited(options: &Options) -> io::Result<Verdict> {
+    let [engine, ahead, single] = space60t::limited(options.quick)?;
     let found = format!("{engine:.1} s, buddies {single:.1} s, and {ahead:.1} s reading ahead");
     let what = "two writes on the fragmented disk with the least memory";
     Ok(Verdict::new(what, found, engine < ahead.min(single)))
@@ -119,24 +118,16 @@ fn limited(quick: bool) -> io::Result<Verdict> {
 const WRITERS: usize = 16;
 const WRITE: usize = 1 << 20;
 
-fn parallel(quick: bool) -> io::Result<Verdict> {
-    let (runs, writes) = if quick { (3_usize, 4) } else { (9, 16) };
-    let sides: Vec<Running> =
-        [Side::Engine, Side::Ext4].iter().map(|side| side.start()).collect::<io::Result<_>>()?;
-    let mut rates = [Vec::new(), Vec::new()];
-    for run in 0..runs {
-        for side in turn(run, sides.len()) {
-            rates[side].push(writers(&sides[side], writes)?);
-        }
-    }
-    sides.into_iter().try_for_each(|side| side.stop())?;
-    let ratio =
-        Interval::of_pairs(&rates[0], &rates[1]).ok_or_else(|| io::Error::other("no pairs"))?;
-    let mean = rates.map(|rates| rates.iter().sum::<f64>() / runs as f64 / 1e6);
-    let found = format!(
-        "{:.0} MB/s, the kernel's ext4 {:.0}, ratio {:.2} ({:.2} to {:.2})",
-        mean[0], mean[1], ratio.mean, ratio.low, ratio.high
-    );
+fn parallel(options: &Options) -> io::Result<Verdict> {
+    let writes = if options.quick { 4 } else { 16 };
+    let sides = [Side::Engine, Side::Ext4];
+    let running = sides.iter().map(|side| side.start()).collect::<io::Result<Vec<Running>>>()?;
+    let mut rates = Grid::new("rates", "MB/s", &sides.map(Side::name), 0);
+    options.fill(&mut rates, &[(String::new(), ())], |(), side| writers(&running[side], writes))?;
+    running.into_iter().try_for_each(|side| side.stop())?;
+    let ratio = rates.gain(0, 1).ok_or_else(|| io::Error::other("no pairs"))?;
+    let [ours, theirs] = [0, 1].map(|side| median(&rates.rows[0].1[side]).unwrap_or(0.0) / 1e6);
+    let found = format!("{ours:.0} MB/s, the kernel's ext4 {theirs:.0}, ratio {ratio}");
     let what = "16 threads that write to a new disk, to the end of fsync";
     Ok(Verdict::new(what, found, ratio.beside(EQUAL)))
 }
@@ -150,8 +141,7 @@ fn writers(side: &Running, writes: u64) -> io::Result<f64> {
     let target = side.target();
     let name = |thread: usize| format!("w{thread}").into_bytes();
     (0..WRITERS).try_for_each(|thread| target.create(&name(thread)))?;
-    let limit = Limit { ops: 1, time: Duration::MAX };
-    let done = run_threads(WRITERS, limit, |thread, _| {
+    let done = in_threads(WRITERS, |thread| {
         let file = target.open(&name(thread), How::Write)?;
         (0..writes).try_for_each(|write| file.write_at(write * WRITE as u64, &data))?;
         file.fsync()

@@ -2,9 +2,11 @@
 
 use crate::bench;
 use crate::options::Options;
+#[cfg(not(feature = "designs"))]
+use crate::tables::DESIGNS;
+use crate::tables::aim7;
 #[cfg(feature = "designs")]
-use crate::tables::orphan;
-use crate::tables::{aim7, dref, inodes, sync};
+use crate::tables::{dref, inodes, orphan, preallocs, sync};
 use crate::target::Directory;
 use crate::{
     age, claims, contention, fsmark, huge, instructions, pages, pairs, prealloc, reproduce, scale,
@@ -32,24 +34,38 @@ enum Command {
     /// Runs workloads on the engine and on the kernel's ext4 in pairs. Needs root for mounts and
     /// loop devices.
     Pairs(pairs::Args),
-    /// Runs the published tests of preallocation on the engine and on the kernel's ext4, and the
-    /// designs before it. Needs root.
+    /// Runs the published tests of preallocation on the engine and on the kernel's ext4. Needs
+    /// root.
     Prealloc(prealloc::Args),
-    /// Compares ways to count references to shared objects.
-    Dref(Options),
     /// Runs models of two workloads of AIM7 with up to 2000 users, on the kernel's ext4, a mount
     /// and the engine. Needs root.
     Aim7(Options),
-    /// Compares lists and tables of inodes.
+    /// Compares ways to count references to shared objects.
+    #[cfg(feature = "designs")]
+    Dref(Options),
+    /// Compares lists of inodes, and lookups by number. Needs mke2fs, as the next three do.
+    #[cfg(feature = "designs")]
     Inodes(Options),
-    /// Compares ways to keep orphan records, under the whole engine. Needs mke2fs.
+    /// Compares ways to keep orphan records.
+    #[cfg(feature = "designs")]
     Orphan(Options),
+    /// Compares structures of a file's preallocations.
+    #[cfg(feature = "designs")]
+    Preallocs(Options),
     /// Compares ways to find the writes for which a sync must wait, and measures the cost of a sync
     /// of the engine.
+    #[cfg(feature = "designs")]
     Sync(sync::Args),
     /// Makes a million files while 100 callers sync, and makes, looks at and removes 10 million
     /// empty ones, on the kernel's ext4, a mount and the engine. Needs root.
     Fsmark(fsmark::Args),
+    /// Commands of the program that has other designs under the engine.
+    #[cfg(not(feature = "designs"))]
+    #[command(hide = true, aliases = DESIGNS, disable_help_flag = true)]
+    Designs {
+        #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
+        _arguments: Vec<String>,
+    },
     /// Counts locks and writes of the engine's operations to memory that threads share.
     Contention(contention::Args),
     /// Simulates operations on more processors than there are, from measured service times and
@@ -102,16 +118,21 @@ pub fn main() -> ExitCode {
         Command::Pairs(args) => pairs::run(&args),
         Command::Prealloc(args) => prealloc::run(&args),
         Command::Aim7(options) => aim7::run(&options),
-        Command::Dref(args) => dref::run(&args),
-        Command::Inodes(args) => inodes::run(&args),
+        #[cfg(feature = "designs")]
+        Command::Dref(options) => dref::run(&options),
+        #[cfg(feature = "designs")]
+        Command::Inodes(options) => inodes::run(&options),
         #[cfg(feature = "designs")]
         Command::Orphan(options) => orphan::run(&options),
+        #[cfg(feature = "designs")]
+        Command::Preallocs(options) => preallocs::run(&options),
+        #[cfg(feature = "designs")]
+        Command::Sync(args) => sync::run(&args),
         #[cfg(not(feature = "designs"))]
-        Command::Orphan(_) => Err(io::Error::new(
+        Command::Designs { .. } => Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "this program has the engine's own design only; `make designs` builds one with others",
         )),
-        Command::Sync(args) => sync::run(&args),
         Command::Fsmark(args) => fsmark::run(&args),
         Command::FsmarkWorker { dir, share } => Directory::new(&dir)
             .and_then(|dir| share.work(&dir, io::stdin(), io::stdout()))

@@ -19,7 +19,6 @@ mod huge;
 mod instructions;
 mod interval;
 mod jobs;
-mod linked;
 mod measure;
 mod null;
 mod options;

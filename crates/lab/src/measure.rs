@@ -56,6 +56,14 @@ where
     together(threads, |thread| until_limit(limit, |n| op(thread, n)))
 }
 
+/// Runs `work` once in each of the threads.
+pub fn in_threads<F>(threads: usize, work: F) -> io::Result<Done>
+where
+    F: Fn(usize) -> io::Result<()> + Sync,
+{
+    together(threads, |thread| work(thread).map(|()| 1))
+}
+
 /// Runs `op` for each number below `count`, shared out among threads.
 pub fn share_out<F>(threads: usize, count: usize, op: F) -> io::Result<Done>
 where

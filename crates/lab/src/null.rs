@@ -39,22 +39,6 @@ impl NullServer {
             acl: options.acl,
         }
     }
-
-    fn new_node(
-        &self,
-        credentials: Credentials,
-        kind: FileType,
-        mode: CreateMode,
-        target: &[u8],
-    ) -> Arc<Node> {
-        let permissions = (mode.bits & 0o7777) as u16;
-        let owner = (credentials.uid, credentials.gid);
-        Node::new(self.tree.new_number(), kind, permissions, owner, target)
-    }
-
-    fn add(&self, at: (NodeId, &[u8]), node: Arc<Node>) -> Answer<Entry> {
-        self.tree.add(at.0.0, at.1, node).map(|node| entry(&node))
-    }
 }
 
 fn entry(node: &Node) -> Entry {
@@ -109,7 +93,7 @@ impl Handler for NullServer {
     }
 
     fn read_link(&self, ino: NodeId) -> Answer<Vec<u8>> {
-        self.tree.node(ino.0).map(|node| node.target().to_vec())
+        self.tree.node(ino.0).map(|node| node.target.to_vec())
     }
 
     fn make(
@@ -124,7 +108,10 @@ impl Handler for NullServer {
             NodeKind::Symlink(target) => (FileType::Symlink, target),
             _ => (FileType::Regular, b""),
         };
-        self.add(at, self.new_node(credentials, kind, mode, target))
+        let permissions = (mode.bits & 0o7777) as u16;
+        let owner = (credentials.uid, credentials.gid);
+        let node = Node::new(self.tree.new_number(), kind, permissions, owner, target);
+        self.tree.add(at.0.0, at.1, node).map(|node| entry(&node))
     }
 
     fn create(
@@ -134,7 +121,7 @@ impl Handler for NullServer {
         mode: CreateMode,
         _flags: i32,
     ) -> Answer<Entry> {
-        self.add(at, self.new_node(credentials, FileType::Regular, mode, b""))
+        self.make(credentials, at, mode, NodeKind::File)
     }
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
@@ -142,7 +129,7 @@ impl Handler for NullServer {
     }
 
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
-        self.tree.remove(parent.0, name)
+        self.unlink(parent, name)
     }
 
     fn rename(
@@ -186,9 +173,7 @@ impl Handler for NullServer {
     }
 
     fn list(&self, ino: NodeId, from: u64, each: &mut dyn FnMut(Listed<'_>) -> bool) -> Answer<()> {
-        self.tree.list(ino.0, from, |number, next, node, name| {
-            each(Listed { ino: NodeId(number), next, kind: node.attr().kind, name })
-        })
+        self.list_plus(ino, from, &mut |listed, _| each(listed))
     }
 
     fn list_plus(
@@ -260,6 +245,7 @@ pub struct Node {
     number: u64,
     attr: Mutex<FileAttr>,
     children: RwLock<Children>,
+    /// Where it leads, for a symlink.
     target: Box<[u8]>,
 }
 
@@ -305,11 +291,6 @@ impl Node {
         let mut attr = self.locked();
         change(&mut attr);
         *attr
-    }
-
-    /// Where it leads, for a symlink.
-    pub fn target(&self) -> &[u8] {
-        &self.target
     }
 }
 

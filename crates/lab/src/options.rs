@@ -37,12 +37,13 @@ impl Options {
     }
 
     /// Returns the numbers of threads.
+    #[cfg(feature = "designs")]
     pub fn threads<'a>(&'a self, usual: &'a [usize]) -> &'a [usize] {
         if self.threads.is_empty() { usual } else { &self.threads }
     }
 
     /// Returns one measurement of little.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "designs"))]
     pub fn least(threads: &[usize]) -> Options {
         let threads = threads.to_vec();
         Options { runs: Some(1), quick: true, threads, ..Options::default() }

@@ -46,11 +46,12 @@ impl Table {
     }
 }
 
-const TABLES: [Table; 18] = [
+const TABLES: [Table; 19] = [
     Table { page: "README.md", name: "pairs in short", run: "pairs", form: short },
     Table::all("pairs", pairs),
     Table::all("dref", whole::<Vec<Grid>>),
-    Table::all("prealloc", whole::<prealloc::Results>),
+    Table::all("prealloc", whole::<prealloc::Tests>),
+    Table::all("preallocs", whole::<Vec<Grid>>),
     Table::all("inodes", whole::<Vec<Grid>>),
     Table::all("sync", whole::<Vec<Grid>>),
     Table::all("fsmark", whole::<Vec<Grid>>),

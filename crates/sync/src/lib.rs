@@ -19,6 +19,8 @@ mod condvar;
 #[cfg(feature = "contention")]
 pub mod contention;
 mod counter;
+#[cfg(feature = "designs")]
+pub mod designs;
 pub mod epoch;
 #[cfg(not(loom))]
 mod frames;
@@ -28,6 +30,10 @@ mod level;
 pub mod levels;
 pub mod life;
 pub mod list_lru;
+#[cfg(not(feature = "designs"))]
+pub mod lockref;
+#[cfg(feature = "designs")]
+#[path = "lockref/designs.rs"]
 pub mod lockref;
 #[cfg(loom)]
 mod modelled;
@@ -35,6 +41,9 @@ mod modelled;
 mod models;
 #[cfg(not(loom))]
 mod mutex;
+#[cfg(feature = "designs")]
+#[path = "lockref.rs"]
+mod own_lockref;
 mod padded;
 pub mod parents;
 mod parking;

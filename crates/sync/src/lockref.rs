@@ -31,7 +31,7 @@ static FALLBACKS: crate::LazyLock<crate::ShardedCounter> =
     crate::LazyLock::new(|| crate::with_shards(0, crate::ShardedCounter::default));
 
 #[cold]
-fn note_fallback() {
+pub(crate) fn note_fallback() {
     #[cfg(not(loom))]
     FALLBACKS.add(1);
 }

@@ -131,31 +131,21 @@ pub(super) fn build(
         spread: !options.is_deterministic(),
     });
     let found = Found { file, live: !closed, head };
-    let orphans = open_orphans(found, options)?;
+    let orphans = Orphans::open(found)?;
     let pages = PageBudget::new(options.shared_memory() / PAGE_SHARE, vol.geo.block_size);
-    let maps = MapEnv { table: InodeTable::new(vol, groups), alloc, quota };
+    let maps = MapEnv { table: inode_table(vol, groups, &pages), alloc, quota };
     let names = AttrEnv { maps, attrs: AttrCache::default(), orphans };
-    Ok(Arc::new(Store { names, pages, dirty_files: dirty_files(options) }))
+    Ok(Arc::new(Store { names, pages, dirty_files: DirtyFiles::new() }))
 }
 
 #[cfg(not(feature = "designs"))]
-fn open_orphans(found: Found, _: &OpenOptions) -> Result<Orphans> {
-    Orphans::open(found)
+fn inode_table(vol: Arc<Volume>, groups: Arc<Groups>, _: &PageBudget) -> InodeTable {
+    InodeTable::new(vol, groups)
 }
 
 #[cfg(feature = "designs")]
-fn open_orphans(found: Found, options: &OpenOptions) -> Result<Orphans> {
-    Orphans::open_design(found, options.orphans.as_ref())
-}
-
-#[cfg(not(feature = "designs"))]
-fn dirty_files(_: &OpenOptions) -> DirtyFiles {
-    DirtyFiles::new()
-}
-
-#[cfg(feature = "designs")]
-fn dirty_files(options: &OpenOptions) -> DirtyFiles {
-    DirtyFiles::new().plugged_by(options.plug)
+fn inode_table(vol: Arc<Volume>, groups: Arc<Groups>, pages: &PageBudget) -> InodeTable {
+    InodeTable::new(vol, groups).listed_by(pages)
 }
 
 fn policy(options: &OpenOptions, sb: &Superblock) -> MountPolicy {

@@ -1,6 +1,8 @@
 //! Open, create, sync, freeze, unmount: owns and starts everything.
 
 mod assemble;
+#[cfg(all(test, feature = "designs"))]
+mod designs;
 mod fast_commit;
 mod features;
 mod freeze;

@@ -6,10 +6,6 @@ use super::runtime::task_owner;
 use super::shares::MemoryPool;
 use crate::alloc::MAX_AGGRESSION;
 use crate::error::{Error, Result};
-#[cfg(feature = "designs")]
-use crate::orphan::OrphanDesign;
-#[cfg(feature = "designs")]
-use crate::store::PlugPolicy;
 use crate::volume::{Clock, SystemClock};
 use extant_blocks::{BlockDevice, GuardedDevice, ImageSpec, Place, parse_image_spec};
 use extant_format::superblock::ErrorPolicy;
@@ -51,10 +47,6 @@ pub struct OpenOptions {
     pub(crate) discard: bool,
     pub(crate) zero_tables: bool,
     pub(crate) use_reserve: bool,
-    #[cfg(feature = "designs")]
-    pub(crate) orphans: Option<OrphanDesign>,
-    #[cfg(feature = "designs")]
-    pub(crate) plug: PlugPolicy,
     pub(crate) tunables: Vec<(&'static str, u64)>,
     pub(crate) runtime: Option<Runtime>,
     /// Set when a file system is opened.
@@ -94,10 +86,6 @@ impl Default for OpenOptions {
             zero_tables: false,
             use_reserve: false,
             claimed: false,
-            #[cfg(feature = "designs")]
-            orphans: None,
-            #[cfg(feature = "designs")]
-            plug: PlugPolicy::default(),
             tunables: Vec::new(),
             runtime: None,
             tasks: None,
@@ -298,25 +286,9 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the scope over which device writes of writeback are collected, for measurements.
-    #[cfg(feature = "designs")]
-    #[doc(hidden)]
-    pub fn plug(mut self, policy: PlugPolicy) -> Self {
-        self.plug = policy;
-        self
-    }
-
     /// Sets the last mount point in the superblock.
     pub fn mount_point(mut self, path: impl Into<String>) -> Self {
         self.mount_point = Some(path.into());
-        self
-    }
-
-    /// Another design of orphan records, to be measured.
-    #[cfg(feature = "designs")]
-    #[doc(hidden)]
-    pub fn orphan_design(mut self, design: OrphanDesign) -> Self {
-        self.orphans = Some(design);
         self
     }
 

@@ -73,7 +73,10 @@ impl Inode {
             ftype,
             rw: ArcRwLock::new(Self::level(ftype), ()),
             map: Lazy::new(),
+            #[cfg(not(feature = "designs"))]
             pages: Pages::new(size),
+            #[cfg(feature = "designs")]
+            pages: Pages::listed(size, &table.all),
             pointer_places: Lazy::new(),
             verity: Lazy::new(),
             dir: Lazy::new(),

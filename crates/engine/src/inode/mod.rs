@@ -10,6 +10,8 @@
 //! `rw` (level Directory or Inode) > handle > `map` (Map) > `body` (InodeBody, innermost of the
 //! three).
 
+#[cfg(feature = "designs")]
+pub mod designs;
 mod dir_state;
 mod dirty;
 mod hints;

@@ -17,12 +17,27 @@ pub struct InodeTable {
     pub groups: Arc<Groups>,
     /// Inodes with slots older than their state in memory.
     pub dirty: DirtyInodes,
+    /// All inodes in memory.
+    #[cfg(feature = "designs")]
+    pub all: Arc<super::designs::AllInodes>,
 }
 
 impl InodeTable {
     /// The table of a file system, before the first inode is loaded.
     pub fn new(vol: Arc<Volume>, groups: Arc<Groups>) -> InodeTable {
-        InodeTable { vol, groups, dirty: DirtyInodes::default() }
+        InodeTable {
+            vol,
+            groups,
+            dirty: DirtyInodes::default(),
+            #[cfg(feature = "designs")]
+            all: Arc::default(),
+        }
+    }
+
+    /// The same with the list of all inodes that a sync of these pages walks.
+    #[cfg(feature = "designs")]
+    pub fn listed_by(self, pages: &super::PageBudget) -> InodeTable {
+        InodeTable { all: pages.all_inodes().clone(), ..self }
     }
 
     /// Notes damage in the superblock, and obeys the error policy.

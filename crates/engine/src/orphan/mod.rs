@@ -12,12 +12,12 @@
 //! other thread may change the same inode's record meanwhile. Slots have no lock; the list has one
 //! for each of its parts.
 
+#[cfg(feature = "designs")]
+pub mod designs;
 mod file;
 mod list;
 mod slots;
 
-#[cfg(feature = "designs")]
-pub use slots::OrphanDesign;
 pub use slots::{OrphanBlocks, OrphanSlots, SlotAt};
 
 use crate::error::Result;
@@ -26,6 +26,7 @@ use crate::inode::{Inode, InodeTable, OrphanAt, Step};
 use extant_format::types::InodeNr;
 use extant_journal::Freezer;
 use extant_sync::ShardedCounter;
+#[cfg(not(feature = "designs"))]
 use file::OrphanFile;
 use list::OrphanList;
 use std::sync::Arc;
@@ -91,19 +92,10 @@ impl Orphans {
         Ok(Orphans { slots, list, counters: Counters::default() })
     }
 
-    /// Opens the records of another design, or of the engine's own without one.
+    /// Opens the records of the chosen design.
     #[cfg(feature = "designs")]
-    pub fn open_design(found: Found, design: Option<&OrphanDesign>) -> Result<Orphans> {
-        let own =
-            |place| -> Result<FileSlots> { Ok(Box::new(OrphanFile::open(place, found.live)?)) };
-        let slots = match design {
-            Some(design) => (design.slots)(found.file)?,
-            None => found.file.map(own).transpose()?,
-        };
-        let list = match design.and_then(|design| design.list_parts) {
-            Some(parts) => OrphanList::in_parts(found.head, parts),
-            None => OrphanList::new(found.head),
-        };
+    pub fn open(found: Found) -> Result<Orphans> {
+        let (slots, list) = designs::open(found)?;
         Ok(Orphans { slots, list, counters: Counters::default() })
     }
 

@@ -80,26 +80,3 @@ impl OrphanBlocks {
         }
     }
 }
-
-/// Makes the slots of a file system, with or without an orphan file.
-#[cfg(feature = "designs")]
-pub type MakeSlots =
-    dyn Fn(Option<OrphanBlocks>) -> Result<Option<Box<dyn OrphanSlots>>> + Send + Sync;
-
-/// Another design of orphan records than the engine's own.
-#[cfg(feature = "designs")]
-#[derive(Clone)]
-pub struct OrphanDesign {
-    /// Makes the slots; `None` leaves everything to the list.
-    pub slots: Arc<MakeSlots>,
-    /// Parts that the list is kept in, each with a lock; with one part that lock is held over each
-    /// change, as in the list's first design. `None` for the engine's own number.
-    pub list_parts: Option<usize>,
-}
-
-#[cfg(feature = "designs")]
-impl fmt::Debug for OrphanDesign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OrphanDesign").field("list_parts", &self.list_parts).finish_non_exhaustive()
-    }
-}

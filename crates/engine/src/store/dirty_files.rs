@@ -23,14 +23,18 @@ use std::sync::Arc;
 
 /// The scope over which the device writes of writeback are collected.
 #[cfg(feature = "designs")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlugPolicy {
     /// Many files: adjacent blocks of different files become one write.
-    #[default]
     Batch,
     /// One file after the other.
     PerInode,
 }
+
+/// The chosen scope.
+#[cfg(feature = "designs")]
+pub static PLUG: extant_sync::designs::Choice<PlugPolicy> =
+    extant_sync::designs::Choice::new(&[PlugPolicy::Batch, PlugPolicy::PerInode]);
 
 /// Files whose content is to be written back, and the state that writers share.
 #[derive(Debug)]
@@ -40,9 +44,6 @@ pub struct DirtyFiles {
     failed: Mutex<BTreeMap<(InodeNr, u32), Arc<Inode>>>,
     /// Whether `failed` may hold something; changes under its lock.
     any_failed: AtomicBool,
-    /// How device writes of writeback are collected.
-    #[cfg(feature = "designs")]
-    pub plug: PlugPolicy,
     /// Requests to the device that the plugs made of writes.
     pub plugs: PlugCounts,
     /// How many threads are submitting data.
@@ -60,19 +61,11 @@ impl DirtyFiles {
             files: ShardedList::new(Level::Lru),
             failed: Mutex::new(Level::Lru, BTreeMap::new()),
             any_failed: AtomicBool::new(false),
-            #[cfg(feature = "designs")]
-            plug: PlugPolicy::default(),
             plugs: PlugCounts::default(),
             submitting: AtomicUsize::new(0),
             set_aside: SetAside::new(),
             writeback_bell: Bell::default(),
         }
-    }
-
-    /// The same with another way to collect device writes.
-    #[cfg(feature = "designs")]
-    pub fn plugged_by(self, plug: PlugPolicy) -> DirtyFiles {
-        DirtyFiles { plug, ..self }
     }
 
     /// Adds an inode with waiting pages.

@@ -6,7 +6,7 @@ mod set_aside;
 
 pub use dirty_files::DirtyFiles;
 #[cfg(feature = "designs")]
-pub use dirty_files::PlugPolicy;
+pub use dirty_files::{PLUG, PlugPolicy};
 pub use set_aside::Alone;
 
 use crate::error::Result;

@@ -36,13 +36,17 @@
 use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use crate::store::Store;
+#[cfg(feature = "designs")]
+use crate::vfs::designs::Cache;
 use crate::vfs::evicted_holds::EvictedHolds;
 use crate::vfs::tmpfiles::TmpfileTable;
 use extant_format::error::Corrupt;
 use extant_format::inode::InodeFlags;
 use extant_format::types::{FileType, InodeNr};
 use extant_sync::atomic::{AtomicUsize, Ordering};
-use extant_sync::cache::{Cache, Evicted, Held, OnEvict, Verdict};
+#[cfg(not(feature = "designs"))]
+use extant_sync::cache::Cache;
+use extant_sync::cache::{Evicted, Held, OnEvict, Verdict};
 use extant_sync::epoch::Guard;
 use extant_sync::lockref::Lockref;
 use extant_sync::parents::ParentLink;

@@ -6,6 +6,8 @@
 
 mod caller;
 mod dentries;
+#[cfg(feature = "designs")]
+pub mod designs;
 mod evicted_holds;
 mod inode_cache;
 mod parents;

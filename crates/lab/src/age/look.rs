@@ -1,6 +1,6 @@
 //! Measures of fragmentation: pieces of files, runs of free space.
 
-use crate::target::io_error;
+use crate::target::{io_error, pieces};
 use extant_engine::{FileType, Follow, Fs, OpenFlags, OpenOptions};
 use extant_format::Geometry;
 use extant_format::group_desc::GroupDesc;
@@ -100,13 +100,7 @@ fn files(fs: &Fs, dir: &str, state: &mut State) -> extant_engine::Result<()> {
         let path = [dir.as_bytes(), b"/", &name].concat();
         let file = fs.open(&path, Follow::No, OpenFlags::default())?;
         let size = fs.stat(&path, Follow::No)?.size;
-        let (mut pieces, mut end) = (0, None);
-        file.extents(0, size, |extent| {
-            pieces += u64::from(end != Some(extent.physical));
-            end = Some(extent.physical + extent.len);
-            true
-        })?;
-        state.add_file(size.div_ceil(super::trace::BLOCK), pieces);
+        state.add_file(size.div_ceil(super::trace::BLOCK), pieces(&file, size)?);
     }
     Ok(())
 }

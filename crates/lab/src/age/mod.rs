@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     let (mib, churn) = if options.quick { (256, 1.0) } else { (1024, 3.0) };
     let (bytes, churn) = (args.size.unwrap_or(mib).max(64) << 20, args.churn.unwrap_or(churn));
     scratch::catch_signals()?;
-    let room = look::free(Image::make(bytes)?.path())?;
+    let room = look::free(&Image::make(bytes)?.path)?;
     let scale = Scale { room, fill: FILL, churn };
     let mut rows = Vec::new();
     for seed in 1..=options.runs(5, 1) as u64 {
@@ -102,10 +102,6 @@ impl Image {
         scratch::mke2fs(&path, &["-m", "0"])?;
         Ok(Image { path, scratch })
     }
-
-    fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 const ENGINE: &str = "Extant";
@@ -117,16 +113,16 @@ fn side(name: &'static str, bytes: u64, scale: Scale, seed: u64) -> io::Result<R
     let image = Image::make(bytes)?;
     let (start, trace) = (Instant::now(), Trace::new(scale, seed));
     match name {
-        ENGINE => engine(image.path(), trace)?,
+        ENGINE => engine(&image.path, trace)?,
         _ => {
             let mount = image.scratch.join("mnt");
-            mounted(image.path(), &mount, None, |dir| play(&Directory::new(dir)?, trace))?;
+            mounted(&image.path, &mount, None, |dir| play(&Directory::new(dir)?, trace))?;
         }
     }
     let seconds = Some(start.elapsed().as_secs_f64());
     // A corrupt image must not be compared.
-    scratch::run("e2fsck", &["-fn".as_ref(), image.path().as_os_str()])?;
-    let (state, map) = look::look(image.path())?;
+    scratch::run("e2fsck", &["-fn".as_ref(), image.path.as_os_str()])?;
+    let (state, map) = look::look(&image.path)?;
     Ok(Row { name: name.into(), seed, seconds, state, map })
 }
 
@@ -159,14 +155,11 @@ fn play(target: &dyn Target, trace: Trace) -> io::Result<()> {
 
 /// Returns how the engine stands to the kernel: it must not be worse.
 fn judge(rows: &[Row]) -> Vec<Verdict> {
+    let mut rows: Vec<&Row> = rows.iter().collect();
+    rows.sort_by_key(|row| row.seed);
     let of = |name: &str, value: fn(&State) -> f64| {
-        let mut values: Vec<_> = rows
-            .iter()
-            .filter(|row| row.name == name)
-            .map(|row| (row.seed, value(&row.state)))
-            .collect();
-        values.sort_unstable_by_key(|(seed, _)| *seed);
-        values.into_iter().map(|(_, value)| value).collect::<Vec<f64>>()
+        let of_side = rows.iter().filter(|row| row.name == name);
+        of_side.map(|row| value(&row.state)).collect::<Vec<f64>>()
     };
     let bar = |what: &str, value: fn(&State) -> f64| {
         let found = Interval::of_pairs(&of(ENGINE, value), &of(KERNEL, value))?;

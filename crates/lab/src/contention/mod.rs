@@ -7,7 +7,7 @@
 
 #[cfg(feature = "contention")]
 mod count;
-#[cfg(feature = "contention")]
+#[cfg(all(feature = "contention", feature = "designs"))]
 pub use count::Counter;
 
 use crate::jobs::KINDS;

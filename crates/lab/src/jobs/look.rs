@@ -19,32 +19,31 @@ const FILES: usize = 1000;
 /// Directories of the tree that is walked, and files in each.
 const TREE: (usize, usize) = (32, 32);
 
-fn deep(target: &dyn Target) -> io::Result<()> {
-    DIRS.into_iter().try_for_each(|dir| ensure_dir(target, dir))?;
-    ensure_file(target, PATH)
-}
-
-/// stat(2) of one path of six components, the same for all threads.
-pub fn stat_path<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    deep(target)?;
-    Ok(Job::new(Limit::time(size.window), move |_, _| target.stat(PATH).map(drop)))
-}
-
-/// stat(2) of a path that leaves the directories again by `..`, the same for all threads.
-pub fn stat_up<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    deep(target)?;
-    Ok(Job::new(Limit::time(size.window), move |_, _| target.stat(UP).map(drop)))
-}
-
-/// The same for a user that needs permission to search each directory. The kernel checks that for
-/// root, too.
-pub fn stat_path_as<'a>(
+/// The same operation of all threads, on the path of six components.
+fn one<'a>(
     target: &'a dyn Target,
-    _threads: usize,
     size: &Size,
+    look: fn(&dyn Target) -> io::Result<u64>,
 ) -> io::Result<Job<'a>> {
-    deep(target)?;
-    Ok(Job::new(Limit::time(size.window), move |_, _| target.stat_as_user(PATH).map(drop)))
+    DIRS.into_iter().try_for_each(|dir| ensure_dir(target, dir))?;
+    ensure_file(target, PATH)?;
+    Ok(Job::new(Limit::time(size.window), move |_, _| look(target).map(drop)))
+}
+
+/// stat(2) of that path.
+pub fn stat_path<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    one(target, size, |target| target.stat(PATH))
+}
+
+/// stat(2) of a path that leaves the directories again by `..`.
+pub fn stat_up<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
+    one(target, size, |target| target.stat(UP))
+}
+
+/// stat(2) for a user that needs permission to search each directory. The kernel checks that for
+/// root, too.
+pub fn stat_path_as<'a>(target: &'a dyn Target, _: usize, size: &Size) -> io::Result<Job<'a>> {
+    one(target, size, |target| target.stat_as_user(PATH))
 }
 
 fn names(target: &dyn Target, dir: &str, files: usize) -> io::Result<Vec<Vec<u8>>> {

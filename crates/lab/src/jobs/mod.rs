@@ -15,7 +15,9 @@ use crate::target::Target;
 use std::io;
 use std::time::Duration;
 
-pub use sync::{Crowd, SYNCERS, fill, keep_creating, sync_crowd};
+#[cfg(feature = "designs")]
+pub use sync::keep_creating;
+pub use sync::{Crowd, SYNCERS, fill, sync_crowd};
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]

@@ -39,12 +39,6 @@ impl Meter {
     }
 }
 
-impl Default for Meter {
-    fn default() -> Self {
-        Meter::new()
-    }
-}
-
 fn counter() -> io::Result<Counter> {
     let mut counter =
         Builder::new(Hardware::INSTRUCTIONS).inherit(true).include_kernel().build()?;

@@ -1,5 +1,4 @@
-//! `extant-lab prealloc`: preallocation against the designs before it, and against the kernel's
-//! ext4.
+//! `extant-lab prealloc`: the engine's preallocation beside that of the kernel's ext4.
 //!
 //! The four tests are those that the kernel's tree of preallocations was published with: sparse
 //! random writes of 1 KiB; filling a file by random writes of 1 KiB; the same with four sequential
@@ -8,17 +7,16 @@
 //! past its pages. Both sides are in one run over the same kind of image on tmpfs, and the pieces
 //! of the files are counted by the same program on both, `filefrag`.
 
-mod designs;
 mod sides;
 mod trials;
 
 use crate::grid::{Grid, Values};
-use crate::interval::Standing;
+use crate::interval::{Verdict, all_reached};
 use crate::options::Options;
 use crate::scratch;
-use crate::sheet::{Name, Sheet};
+use crate::sheet::Sheet;
 use crate::side::Side;
-use crate::stored::Results as _;
+use crate::stored::Results;
 use serde::{Deserialize, Serialize};
 use sides::{Disk, Mode};
 use std::io;
@@ -37,186 +35,116 @@ pub struct Args {
     mode: Option<Mode>,
 }
 
-/// Results of `extant-lab prealloc`.
+/// Results of `extant-lab prealloc`: rates, pieces, times of calls, bounds, and counters of the
+/// engine.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Results {
-    /// The designs alone.
-    designs: Option<Grid>,
-    /// The tests on file systems.
-    tests: Vec<Row>,
-}
+pub struct Tests(Vec<Grid>);
 
-/// A test in one mode.
-#[derive(Debug, Deserialize, Serialize)]
-struct Row {
-    test: Name,
-    mode: Mode,
-    engine: Outcome,
-    kernel: Option<Outcome>,
-    /// Rates in the unit of the test; none if the test gives no data to the device.
-    bounds: Option<Bounds>,
-}
-
-/// Rates that no file system exceeds.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-struct Bounds {
-    /// Writes the blocks alone.
-    plainly: f64,
-    /// Copies the bytes into new memory and writes them from there, by a thread for each processor.
-    copied: f64,
-}
+/// The sides, the engine last.
+const SIDES: [&str; 2] = ["ext4", "engine"];
+const KERNEL: usize = 0;
+const ENGINE: usize = 1;
 
 /// Runs it and prints tables; true if every bar is reached.
 pub fn run(args: &Args) -> io::Result<bool> {
     scratch::catch_signals()?;
-    let options = &args.options;
-    let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
-    let designs = options.wants("designs").then(|| designs::grid(options.quick));
-    let tests = tests(args, &scale)?;
-    let results = Results { designs, tests };
-    results.print(options.json)?;
-    Ok(!options.strict || results.tests.iter().all(|row| row.reached() != Some(false)))
+    let tests = tests(args, if args.options.quick { &Scale::QUICK } else { &Scale::FULL })?;
+    tests.print(args.options.json)?;
+    Ok(!args.options.strict || all_reached(&tests.verdicts()))
 }
 
-fn tests(args: &Args, scale: &Scale) -> io::Result<Vec<Row>> {
-    let wanted: Vec<&Test> = TESTS.iter().filter(|test| args.options.wants(test.name)).collect();
-    if wanted.is_empty() {
-        return Ok(Vec::new());
-    }
+fn tests(args: &Args, scale: &Scale) -> io::Result<Tests> {
+    let bounds = ["blocks alone", "copied and written"];
+    let counters =
+        ["made", "given back", "searches", "looked at", "claims that shared runs had", "claims"];
+    let mut tests = Tests(vec![
+        Grid::new("tests", "MB/s or k/s", &SIDES, ENGINE),
+        Grid::new("pieces of the files", "pieces", &SIDES, ENGINE).less(),
+        Grid::new("calls before the sync", "share of the time", &SIDES, ENGINE).plain(),
+        Grid::new("bounds of the rates", "MB/s or k/s", &bounds, 0).plain(),
+        Grid::new("preallocations of the engine", "each", &counters, 0).plain(),
+    ]);
+    let wanted = TESTS.iter().filter(|test| args.options.wants(test.name));
     let disk = Disk::new()?;
-    let mut rows = Vec::new();
     for test in wanted {
         for mode in [Mode::Delayed, Mode::Immediate] {
             if args.mode.is_none_or(|wanted| wanted == mode) {
                 eprintln!("{} {}, {} allocation", test.name, test.what, mode.name());
-                rows.push(row(&disk, (test, mode), scale, args.engine)?);
+                tests.measure(&disk, (test, mode), scale, args.engine)?;
             }
         }
     }
-    Ok(rows)
+    Ok(tests)
 }
 
-fn row(
-    disk: &Disk,
-    (test, mode): (&Test, Mode),
-    scale: &Scale,
-    engine_alone: bool,
-) -> io::Result<Row> {
-    let measure = |side| disk.measure(side, mode, |files| (test.run)(files, scale));
-    let kernel = if engine_alone { None } else { Some(measure(Side::Ext4)?) };
-    let engine = measure(Side::Engine)?;
-    let bounds = match engine.device_bytes {
-        0 => None,
-        bytes => {
-            let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-            let plainly = engine.done / disk.plainly(bytes)?;
-            Some(Bounds { plainly, copied: engine.done / disk.copied(bytes, threads)? })
+fn row_name(test: &Test, mode: Mode) -> String {
+    format!("{}, {}", test.name, mode.name())
+}
+
+impl Tests {
+    /// Measures a test on both sides, or on the engine alone.
+    fn measure(
+        &mut self,
+        disk: &Disk,
+        (test, mode): (&Test, Mode),
+        scale: &Scale,
+        engine_alone: bool,
+    ) -> io::Result<()> {
+        let row = row_name(test, mode);
+        let [rates, pieces, calls, bounds, counters] = &mut self.0[..] else { return Ok(()) };
+        let mut side = |column, side| {
+            let done = disk.measure(side, mode, |files| (test.run)(files, scale))?;
+            rates.add(&row, column, done.rate);
+            done.pieces.iter().for_each(|n| pieces.add(&row, column, *n as f64));
+            calls.add(&row, column, done.in_calls);
+            io::Result::Ok(done)
+        };
+        if !engine_alone {
+            side(KERNEL, Side::Ext4)?;
         }
-    };
-    Ok(Row { test: test.name.into(), mode, engine, kernel, bounds })
+        let Outcome { done, device_bytes, prealloc, .. } = side(ENGINE, Side::Engine)?;
+        if device_bytes > 0 {
+            let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+            bounds.add(&row, 0, done / disk.plainly(device_bytes)?);
+            bounds.add(&row, 1, done / disk.copied(device_bytes, threads)?);
+        }
+        let Some(stats) = prealloc else { return Ok(()) };
+        let claims = stats.small_hits + stats.small_misses;
+        let values = [stats.created, stats.discarded, stats.searches, stats.visited];
+        let values = values.into_iter().chain([stats.small_hits, claims]);
+        values.enumerate().for_each(|(column, value)| counters.add(&row, column, value as f64));
+        Ok(())
+    }
+
+    /// Returns how tests with delayed allocation stand to their bars, in rate and pieces.
+    fn verdicts(&self) -> Vec<Verdict> {
+        let verdict = |grid: usize, test: &Test, bar: f64, what: &str| {
+            let (grid, name) = (&self.0[grid], row_name(test, Mode::Delayed));
+            let row = grid.rows.iter().position(|(row, _)| *row == name)?;
+            let gain = grid.gain(row, KERNEL)?.mean;
+            let what = format!("{} {}: {bar} times {what}", test.name, test.what);
+            Some(Verdict::new(what, format!("{gain:.2}"), gain >= bar))
+        };
+        let of = |test: &Test| {
+            let pieces = test.pieces_bar.and_then(|bar| verdict(1, test, bar, "fewer pieces"));
+            [verdict(0, test, test.rate_bar, "the kernel's rate"), pieces]
+        };
+        TESTS.iter().flat_map(of).flatten().collect()
+    }
 }
 
-const HEAD: [&str; 12] = [
-    "",
-    "allocation",
-    "unit",
-    "engine",
-    "ext4",
-    "ratio",
-    "bar",
-    "pieces",
-    "ext4",
-    "in calls",
-    "blocks alone",
-    "copied and written",
-];
-
-impl crate::stored::Results for Results {
+impl Results for Tests {
     fn sheets(&self) -> Vec<Sheet> {
-        let mut sheets: Vec<Sheet> = self.designs.iter().map(designs::sheet).collect();
-        if !self.tests.is_empty() {
-            let mut sheet = Sheet::new("the engine beside the kernel's ext4", HEAD);
-            for (row, test) in self.tests.iter().filter_map(|row| Some((row, row.test()?))) {
-                sheet.row(row.cells(test));
-            }
-            sheet.notes = self.tests.iter().filter_map(Row::counters).collect();
-            sheets.push(sheet);
+        let mut sheets = self.0.sheets();
+        if let Some(last) = sheets.last_mut() {
+            last.notes = self.verdicts().iter().map(Verdict::line).collect();
         }
         sheets
     }
 }
 
-impl Values for Results {
+impl Values for Tests {
     fn grids(self) -> Vec<Grid> {
-        let mut tests = Grid::new("tests", "MB/s or k/s", &["ext4", "engine"], 1);
-        for row in self.tests {
-            let name = format!("{}, {}", row.test, row.mode.name());
-            row.kernel.iter().for_each(|kernel| tests.add(&name, 0, kernel.rate));
-            tests.add(&name, 1, row.engine.rate);
-        }
-        self.designs.into_iter().chain([tests]).collect()
-    }
-}
-
-impl Row {
-    fn test(&self) -> Option<&'static Test> {
-        TESTS.iter().find(|test| test.name == self.test)
-    }
-
-    fn ratio(&self) -> Option<f64> {
-        Some(self.engine.rate / self.kernel?.rate)
-    }
-
-    /// Returns whether the bars are reached, in rate and pieces; None without a bar, as immediate
-    /// allocation is.
-    pub fn reached(&self) -> Option<bool> {
-        let (test, ratio) = (self.test()?, self.ratio()?);
-        let theirs = self.kernel.and_then(|kernel| kernel.pieces);
-        let fewer = match (self.engine.pieces, theirs, test.pieces_bar) {
-            (Some(ours), Some(theirs), Some(bar)) => ours as f64 <= theirs as f64 / bar,
-            _ => true,
-        };
-        (self.mode == Mode::Delayed).then_some(ratio >= test.rate_bar && fewer)
-    }
-
-    fn cells(&self, test: &Test) -> [String; HEAD.len()] {
-        let rate = |rate: f64| format!("{rate:.1}");
-        let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".into());
-        let pieces = |outcome: &Outcome| or_none(outcome.pieces.map(|pieces| pieces.to_string()));
-        let kernel = self.kernel.as_ref();
-        let standing = self
-            .reached()
-            .map(|reached| format!("{}: {}", test.rate_bar, Standing::from(reached).word()));
-        [
-            format!("{} {}", test.name, test.what),
-            self.mode.name().into(),
-            test.unit.into(),
-            rate(self.engine.rate),
-            or_none(kernel.map(|kernel| rate(kernel.rate))),
-            or_none(self.ratio().map(|ratio| format!("{ratio:.2}"))),
-            or_none(standing),
-            pieces(&self.engine),
-            or_none(kernel.map(pieces)),
-            format!("{:.0}%", self.engine.in_calls * 100.0),
-            or_none(self.bounds.map(|bounds| rate(bounds.plainly))),
-            or_none(self.bounds.map(|bounds| rate(bounds.copied))),
-        ]
-    }
-
-    /// Returns a line about the engine's preallocations.
-    fn counters(&self) -> Option<String> {
-        let counters = self.engine.prealloc?;
-        let looked = counters.visited as f64 / counters.searches.max(1) as f64;
-        Some(format!(
-            "{}, {}: {} preallocations made, {} given back, {} searches, {looked:.2} looked at for \
-             each; shared runs had {} of {} claims",
-            self.test,
-            self.mode.name(),
-            counters.created,
-            counters.discarded,
-            counters.searches,
-            counters.small_hits,
-            counters.small_hits + counters.small_misses,
-        ))
+        self.0
     }
 }

@@ -2,7 +2,7 @@
 //! allocation.
 
 use super::trials::Outcome;
-use crate::measure::{Limit, run_threads};
+use crate::measure::in_threads;
 use crate::scratch::{self, Scratch};
 use crate::side::{Side, mounted};
 use crate::target::{Directory, Engine, Target, io_error};
@@ -10,7 +10,7 @@ use extant_engine::{Fs, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{fs, io};
 
 /// Bytes of the disk.
@@ -20,9 +20,7 @@ const IMAGE_BYTES: u64 = 4 << 30;
 const CACHE_BYTES: u64 = 3 << 30;
 
 /// When blocks are allocated.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Deserialize, serde::Serialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
     /// When pages are written back.
     Delayed,
@@ -94,8 +92,7 @@ impl Disk {
         let share = all / threads;
         let start = Instant::now();
         let kept = Mutex::new(Vec::new());
-        let once = Limit { ops: 1, time: Duration::MAX };
-        run_threads(threads as usize, once, |i, _| {
+        in_threads(threads as usize, |i| {
             let part = keep_and_write(&self.file, i as u64 * share, share as usize)?;
             kept.lock().map_err(|_| io::Error::other("poisoned"))?.push(part);
             Ok(())
@@ -138,7 +135,7 @@ fn engine(
     let fs = Fs::open(image, &OpenOptions::new()).map_err(io_error)?;
     let engine = if mode == Mode::Immediate { Engine::direct(fs) } else { Engine::new(fs) };
     let mut outcome = work(&engine)?;
-    outcome.prealloc = Some(engine.fs().stats().prealloc.into());
+    outcome.prealloc = Some(engine.fs().stats().prealloc);
     engine.unmount()?;
     Ok(outcome)
 }

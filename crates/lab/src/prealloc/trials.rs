@@ -1,13 +1,12 @@
 //! The four tests that the tree of preallocations was published with, and two of many files that
 //! grow at once.
 
-use crate::measure::{Limit, run_threads};
+use crate::measure::in_threads;
 use crate::target::{How, OpenFile, Put, Target};
 use extant_engine::PreallocStats;
 use extant_sync::SplitMix64;
-use serde::{Deserialize, Serialize};
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Prefix of the names of files whose pieces are counted.
 pub const FILE: &str = "pieces";
@@ -43,7 +42,7 @@ impl Scale {
 }
 
 /// Result of a test.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// MB/s or files/s.
     pub rate: f64,
@@ -56,34 +55,12 @@ pub struct Outcome {
     /// Pieces of the files [`FILE`].
     pub pieces: Option<u64>,
     /// The engine's counters.
-    pub prealloc: Option<Counters>,
-}
-
-/// The engine's counters of preallocations.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub struct Counters {
-    pub created: u64,
-    pub discarded: u64,
-    pub searches: u64,
-    /// Preallocations looked at by all searches.
-    pub visited: u64,
-    /// Claims of small files that got a part of a shared run, and those that got none.
-    pub small_hits: u64,
-    pub small_misses: u64,
-}
-
-impl From<PreallocStats> for Counters {
-    fn from(stats: PreallocStats) -> Counters {
-        let PreallocStats { created, discarded, searches, visited, .. } = stats;
-        let PreallocStats { small_hits, small_misses, .. } = stats;
-        Counters { created, discarded, searches, visited, small_hits, small_misses }
-    }
+    pub prealloc: Option<PreallocStats>,
 }
 
 pub struct Test {
     pub name: &'static str,
     pub what: &'static str,
-    pub unit: &'static str,
     /// How many times the kernel's rate it should reach with delayed allocation.
     pub rate_bar: f64,
     /// How many times fewer pieces.
@@ -93,22 +70,21 @@ pub struct Test {
 
 const fn test(
     (name, what): (&'static str, &'static str),
-    unit: &'static str,
     rate_bar: f64,
     pieces_bar: Option<f64>,
     run: fn(&dyn Target, &Scale) -> io::Result<Outcome>,
 ) -> Test {
-    Test { name, what, unit, rate_bar, pieces_bar, run }
+    Test { name, what, rate_bar, pieces_bar, run }
 }
 
 /// The tests in order.
 pub const TESTS: [Test; 6] = [
-    test(("T1", "sparse random 1 KiB"), "MB/s", 10.0, Some(20.0), sparse),
-    test(("T2", "random fill"), "MB/s", 3.0, None, |f, s| fill(f, s, 1)),
-    test(("T3", "random fill, 4 sequential"), "MB/s", 3.0, None, |f, s| fill(f, s, 4)),
-    test(("T4", "2 KiB files, 64 threads"), "k/s", 3.0, None, files),
-    test(("T5", "64 appenders"), "MB/s", 1.0, Some(1.0), append),
-    test(("T6", "64 fallocate containers"), "k/s", 1.0, Some(1.0), allocate),
+    test(("T1", "sparse random 1 KiB"), 10.0, Some(20.0), sparse),
+    test(("T2", "random fill"), 3.0, None, |f, s| fill(f, s, 1)),
+    test(("T3", "random fill, 4 sequential"), 3.0, None, |f, s| fill(f, s, 4)),
+    test(("T4", "2 KiB files, 64 threads"), 3.0, None, files),
+    test(("T5", "64 appenders"), 1.0, Some(1.0), append),
+    test(("T6", "64 fallocate containers"), 1.0, Some(1.0), allocate),
 ];
 
 const WRITE: u64 = 1024;
@@ -147,14 +123,6 @@ fn measured(
     Ok(Outcome { rate, done, device_bytes, in_calls, pieces: None, prealloc: None })
 }
 
-fn megabytes(bytes: u64) -> f64 {
-    bytes as f64 / 1e6
-}
-
-fn thousands(calls: u64) -> f64 {
-    calls as f64 / 1e3
-}
-
 /// Writes of 1 KiB anywhere in a large file, to the end of an fsync.
 fn sparse(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
     let file = open(files, FILE)?;
@@ -165,7 +133,7 @@ fn sparse(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
             file.write_at(at, &[1; WRITE as usize])
         })
     };
-    measured(megabytes(scale.sparse_writes * WRITE), scale.sparse_writes * BLOCK, calls, || {
+    measured((scale.sparse_writes * WRITE) as f64 / 1e6, scale.sparse_writes * BLOCK, calls, || {
         file.fsync()
     })
 }
@@ -181,7 +149,7 @@ fn fill(files: &dyn Target, scale: &Scale, together: u64) -> io::Result<Outcome>
                 .try_for_each(|write| file.write_at(write * WRITE, &[2; WRITE as usize]))
         })
     };
-    measured(megabytes(scale.fill_bytes), scale.fill_bytes, calls, || file.fsync())
+    measured(scale.fill_bytes as f64 / 1e6, scale.fill_bytes, calls, || file.fsync())
 }
 
 /// Files of 2 KiB, each thread in its own directory, to the end of a sync.
@@ -192,17 +160,11 @@ fn files(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
     let each = scale.files / THREADS;
     let all = each * THREADS;
     measured(
-        thousands(all),
+        all as f64 / 1e3,
         all * BLOCK,
-        || in_threads(|thread| make(files, thread, each)),
+        || in_threads(THREADS as usize, |thread| make(files, thread, each)).map(drop),
         || files.sync(),
     )
-}
-
-/// Runs `work` once in each of the threads.
-fn in_threads(work: impl Fn(usize) -> io::Result<()> + Sync) -> io::Result<()> {
-    let once = Limit { ops: 1, time: Duration::MAX };
-    run_threads(THREADS as usize, once, |thread, _| work(thread)).map(drop)
 }
 
 /// Makes a file and opens it for writing.
@@ -219,7 +181,12 @@ fn append(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
         (0..scale.grown_bytes / APPENDED)
             .try_for_each(|i| file.write_at(i * APPENDED, &[4; APPENDED as usize]))
     };
-    measured(megabytes(bytes), bytes, || in_threads(one), || files.sync())
+    measured(
+        bytes as f64 / 1e6,
+        bytes,
+        || in_threads(THREADS as usize, one).map(drop),
+        || files.sync(),
+    )
 }
 
 /// Each thread gives a file of its own space, 64 KiB at a time, and takes it away, but for the last
@@ -233,7 +200,12 @@ fn allocate(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
             (0..calls).try_for_each(|i| file.allocate(i * ALLOCATED, ALLOCATED))
         })
     };
-    measured(thousands(ROUNDS * calls * THREADS), 0, || in_threads(one), || files.sync())
+    measured(
+        (ROUNDS * calls * THREADS) as f64 / 1e3,
+        0,
+        || in_threads(THREADS as usize, one).map(drop),
+        || files.sync(),
+    )
 }
 
 fn make(files: &dyn Target, thread: usize, count: u64) -> io::Result<()> {

@@ -14,6 +14,7 @@ use crate::options::invalid;
 use crate::published::{Found, Here, Work, works};
 use crate::scale::Simulated;
 use crate::stored::{Results, Store};
+use crate::tables::DESIGNS;
 use crate::{age, prealloc, space60t};
 use std::collections::BTreeSet;
 use std::io;
@@ -47,7 +48,7 @@ pub struct Args {
     json: bool,
 }
 
-const QUICK: [(&str, &[&str]); 10] = [
+const QUICK: [(&str, &[&str]); 11] = [
     ("orphan", &["--quick"]),
     (
         "pairs",
@@ -61,6 +62,7 @@ const QUICK: [(&str, &[&str]); 10] = [
     ("inodes", &["--quick"]),
     ("fsmark", &["--quick"]),
     ("prealloc", &["--quick"]),
+    ("preallocs", &["--quick"]),
     ("space60t", &["--quick"]),
     ("space-claims", &["--quick"]),
     ("age", &["--quick"]),
@@ -110,22 +112,23 @@ fn filled(works: &[Work], store: &Store) -> io::Result<Vec<Work>> {
     Ok(works)
 }
 
-/// Commands that another build has.
-const DESIGNS: [&str; 2] = ["orphan", "sync"];
-
 /// Runs each experiment of the works once, quickly, and stores its results.
 fn measure(works: &[Work], store: &Store, designs: &Path) -> io::Result<()> {
     let named: BTreeSet<&str> = works.iter().flat_map(Work::here).map(|here| &*here.run).collect();
+    if named.iter().any(|name| DESIGNS.contains(name)) {
+        let missing = |e: io::Error| {
+            let why = format!("{}: {e} (`make designs` builds it)", designs.display());
+            io::Error::new(e.kind(), why)
+        };
+        designs.metadata().map_err(missing)?;
+    }
     for (name, arguments) in QUICK.iter().filter(|(name, _)| named.contains(name)) {
         eprintln!("extant-lab {name} {}", arguments.join(" "));
         let this = std::env::current_exe()?;
         let program = if DESIGNS.contains(name) { designs } else { &this };
         let mut command = Command::new(program);
         let command = command.arg(name).args(*arguments).arg("--json").stdin(Stdio::null());
-        let done = command.stderr(Stdio::inherit()).output().map_err(|e| {
-            let why = format!("{}: {e} (`make designs` builds it)", program.display());
-            io::Error::new(e.kind(), why)
-        })?;
+        let done = command.stderr(Stdio::inherit()).output()?;
         // A command may end with 1 for a bar that is not reached.
         if done.stdout.is_empty() {
             return Err(io::Error::other(format!(
@@ -149,7 +152,7 @@ impl Work {
                 continue;
             }
             here.found = Some(match &*here.run {
-                "prealloc" => here.find::<prealloc::Results>(store)?,
+                "prealloc" => here.find::<prealloc::Tests>(store)?,
                 "space60t" => here.find::<space60t::SpaceResults>(store)?,
                 "space-claims" => here.find::<Vec<Verdict>>(store)?,
                 "scale" => here.find::<Simulated>(store)?,

@@ -33,6 +33,7 @@ impl InProcess {
 }
 
 /// Makes a fresh image in memory.
+#[cfg(feature = "designs")]
 pub fn make_device(setup: &Setup) -> io::Result<SparseDevice> {
     let scratch = Scratch::new()?;
     copy(&make_with(&scratch, setup)?)

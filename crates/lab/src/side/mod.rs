@@ -19,6 +19,7 @@ use std::ffi::CStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "designs")]
 pub use engine::make_device;
 
 /// Implementation that serves a file system.

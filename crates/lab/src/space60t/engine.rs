@@ -2,8 +2,8 @@
 
 use super::disk::{Disk, Profile, waited};
 use super::{Row, Sizes, Write};
-use crate::target::{io_error, write_all};
-use extant_engine::{File, Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
+use crate::target::{io_error, pieces, write_all};
+use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -122,7 +122,7 @@ fn write(fs: &Fs, disk: &Disk, bytes: u64) -> io::Result<Write> {
     Ok(Write {
         seconds,
         waited,
-        pieces: pieces(&file, bytes)?,
+        pieces: pieces(&file, bytes).map_err(io_error)?,
         tree_bytes: space.frsp_tree_usage,
         index_bytes: space.index_bytes,
         trees: space.trees_active + space.trees_inactive,
@@ -130,15 +130,4 @@ fn write(fs: &Fs, disk: &Disk, bytes: u64) -> io::Result<Write> {
         looked: space.advice,
         bitmaps: disk.bitmaps_read.load(extant_sync::atomic::Ordering::Relaxed),
     })
-}
-
-fn pieces(file: &File, bytes: u64) -> io::Result<u64> {
-    let (mut pieces, mut end) = (0, None);
-    let each = |extent: &extant_engine::Extent| {
-        pieces += u64::from(end != Some(extent.physical));
-        end = Some(extent.physical + extent.len);
-        true
-    };
-    file.extents(0, bytes, each).map_err(io_error)?;
-    Ok(pieces)
 }

@@ -8,7 +8,7 @@
 
 use super::Grid;
 use crate::jobs::{ensure_dir, ensure_file};
-use crate::measure::{Limit, run_threads, turn};
+use crate::measure::{Limit, run_threads};
 use crate::options::Options;
 use crate::side::{Setup, Side};
 use crate::stored::Results;
@@ -78,23 +78,20 @@ fn grid(options: &Options) -> io::Result<Grid> {
     let sides = sides.into_iter().collect::<io::Result<Vec<_>>>()?;
     sides.iter().try_for_each(|side| prepare(side.target()))?;
     let window = Limit::time(options.window());
-    for run in 0..options.runs(9, 2) {
-        for (work, round) in WORKS.iter().filter(|(work, _)| options.wants(work)) {
-            for (range, users) in RANGES {
-                let users = if options.quick { &users[..1] } else { &users[..] };
-                for column in turn(run, sides.len()) {
-                    let target = sides[column].target();
-                    let of = |&users: &usize| {
-                        let done = run_threads(users, window, |user, _| round(target, user))?;
-                        Ok(done.rate())
-                    };
-                    let rates = users.iter().map(of).collect::<io::Result<Vec<f64>>>()?;
-                    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-                    grid.add(&format!("{work}, {range}"), column, mean);
-                }
-            }
-        }
-    }
+    let works = WORKS.iter().filter(|(work, _)| options.wants(work));
+    let row = |(work, round): &(&str, Round), (range, users): &(&str, [usize; 4])| {
+        let users = if options.quick { users[..1].to_vec() } else { users.to_vec() };
+        (format!("{work}, {range}"), (*round, users))
+    };
+    let rows: Vec<_> =
+        works.flat_map(|work| RANGES.iter().map(move |range| row(work, range))).collect();
+    options.fill(&mut grid, &rows, |(round, users), column| {
+        let target = sides[column].target();
+        let rate =
+            |&users: &usize| Ok(run_threads(users, window, |user, _| round(target, user))?.rate());
+        let rates = users.iter().map(rate).collect::<io::Result<Vec<f64>>>()?;
+        Ok(rates.iter().sum::<f64>() / rates.len() as f64)
+    })?;
     sides.into_iter().try_for_each(|side| side.stop())?;
     Ok(grid)
 }

@@ -1,6 +1,6 @@
 //! A mounted directory, driven by system calls relative to it.
 
-use super::{How, Kind, Name, OpenFile, Put, Target};
+use super::{How, Name, OpenFile, Put, Target};
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, RawDir, Timespec, Timestamps};
 use rustix::io as rio;
 use std::ffi::CStr;
@@ -50,14 +50,14 @@ fn path_or_dot(path: &[u8]) -> &[u8] {
 }
 
 /// Some file systems do not tell types with names; programs then ask.
-fn kind(dir: &OwnedFd, name: &CStr, told: FileType) -> io::Result<Kind> {
+fn is_dir(dir: &OwnedFd, name: &CStr, told: FileType) -> io::Result<bool> {
     let ftype = match told {
         FileType::Unknown => {
             FileType::from_raw_mode(sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)
         }
         told => told,
     };
-    Ok(if ftype == FileType::Directory { Kind::Directory } else { Kind::Other })
+    Ok(ftype == FileType::Directory)
 }
 
 impl Target for Directory {
@@ -130,8 +130,8 @@ impl Target for Directory {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
-                let kind = kind(&fd, entry.file_name(), entry.file_type())?;
-                names.push(Name { name: name.to_vec(), kind });
+                let is_dir = is_dir(&fd, entry.file_name(), entry.file_type())?;
+                names.push(Name { name: name.to_vec(), is_dir });
             }
         }
         Ok(names)

@@ -1,6 +1,6 @@
 //! The engine, called in process.
 
-use super::{How, Kind, Name, OpenFile, Put, Target};
+use super::{How, Name, OpenFile, Put, Target};
 use extant_engine::{
     Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, NodeKind, OpenFlags, SetAttr,
     TimeSet, Timestamp,
@@ -85,9 +85,8 @@ impl Engine {
         let mut names = Vec::new();
         self.fs.read_dir_from(&dir, 0, |e| {
             if e.name != b"." && e.name != b".." {
-                let kind =
-                    if e.ftype == FileType::Directory { Kind::Directory } else { Kind::Other };
-                names.push(Name { name: e.name.to_vec(), kind });
+                let is_dir = e.ftype == FileType::Directory;
+                names.push(Name { name: e.name.to_vec(), is_dir });
             }
             true
         })?;
@@ -106,6 +105,17 @@ pub fn io_error(e: Error) -> io::Error {
 fn mtime(seconds: i64) -> SetAttr {
     let at = Timestamp { sec: seconds, nsec: 0 };
     SetAttr { mtime: Some(TimeSet::At(at)), ..Default::default() }
+}
+
+/// Returns the number of physically discontiguous pieces of a file.
+pub fn pieces(file: &File, bytes: u64) -> extant_engine::Result<u64> {
+    let (mut pieces, mut end) = (0, None);
+    file.extents(0, bytes, |extent| {
+        pieces += u64::from(end != Some(extent.physical));
+        end = Some(extent.physical + extent.len);
+        true
+    })?;
+    Ok(pieces)
 }
 
 /// Writes all of `data`.

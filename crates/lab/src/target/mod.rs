@@ -6,25 +6,17 @@ mod directory;
 mod engine;
 
 pub use directory::Directory;
-pub use engine::{Engine, io_error, write_all};
+pub use engine::{Engine, io_error, pieces, write_all};
 
 use std::io;
 use std::path::PathBuf;
-
-/// Kind of a directory entry, as far as workloads need it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Directory,
-    /// Anything else.
-    Other,
-}
 
 /// A name in a directory.
 #[derive(Clone, Debug)]
 pub struct Name {
     pub name: Vec<u8>,
-    /// Kind of its inode.
-    pub kind: Kind,
+    /// Whether it is a directory's.
+    pub is_dir: bool,
 }
 
 /// How a file is opened.

@@ -34,11 +34,7 @@ fn write(stage: &mut Stage<'_>) -> io::Result<()> {
     target.sync()?;
     let start = Instant::now();
     let file = target.open(LARGE, How::Write)?;
-    let mut at = 0;
-    while at < stage.scale.large {
-        file.write_at(at, &data)?;
-        at += CHUNK as u64;
-    }
+    (0..stage.scale.large).step_by(CHUNK).try_for_each(|at| file.write_at(at, &data))?;
     file.fsync()?;
     drop(file);
     let time = start.elapsed();

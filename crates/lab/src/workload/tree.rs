@@ -2,7 +2,7 @@
 
 use super::{Stage, filler};
 use crate::measure::{Done, share_out};
-use crate::target::{Kind, Put, Target};
+use crate::target::{Put, Target};
 use extant_sync::SplitMix64;
 use std::io;
 use std::time::Instant;
@@ -85,7 +85,7 @@ fn walk(target: &dyn Target, top: &[u8]) -> io::Result<()> {
         for entry in target.list(&dir)? {
             let path = join(&dir, &entry.name);
             target.stat(&path)?;
-            if entry.kind == Kind::Directory {
+            if entry.is_dir {
                 dirs.push(path);
             }
         }
@@ -97,10 +97,7 @@ fn walk(target: &dyn Target, top: &[u8]) -> io::Result<()> {
 fn remove(target: &dyn Target, dir: &[u8]) -> io::Result<()> {
     for entry in target.list(dir)? {
         let path = join(dir, &entry.name);
-        match entry.kind {
-            Kind::Directory => remove(target, &path)?,
-            Kind::Other => target.unlink(&path)?,
-        }
+        if entry.is_dir { remove(target, &path)? } else { target.unlink(&path)? }
     }
     target.rmdir(dir)
 }

@@ -25,6 +25,8 @@ mod window;
 mod tests;
 
 pub use locality::{Chunk, Locality};
+#[cfg(feature = "designs")]
+pub use tree::designs;
 pub use tree::{Found, Key, Tree, Visits};
 pub use window::{Ask, place};
 

@@ -14,11 +14,21 @@
 //!   whose blocks are not mapped yet, but will be, is in no other window.
 //! - Taken units belong to the caller, whatever happens to the preallocation.
 
+#[cfg(feature = "designs")]
+pub mod designs;
+#[cfg(feature = "designs")]
+mod linked;
+
 use super::Piece;
 use super::groups::{Groups, Keys};
 use super::used::Used;
-use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// Preallocations by their keys.
+#[cfg(not(feature = "designs"))]
+type Pas = std::collections::BTreeMap<Key, Pa>;
+#[cfg(feature = "designs")]
+type Pas = designs::Runs<Pa>;
 
 /// The key of a preallocation in use: its first logical unit.
 pub type Key = u32;
@@ -102,7 +112,7 @@ pub enum Found {
 /// The preallocations of one file. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Tree {
-    pas: BTreeMap<Key, Pa>,
+    pas: Pas,
     /// Number of deleted preallocations.
     dead: usize,
     /// Unused units of all preallocations.
@@ -133,6 +143,7 @@ impl Tree {
     }
 
     /// Returns the last live preallocation that starts at or before `logical`.
+    #[cfg(not(feature = "designs"))]
     fn left(&self, logical: u32, visits: &mut Visits) -> Option<(Key, &Pa)> {
         let found =
             self.pas.range(..=logical).rev().inspect(|_| *visits += 1).find(|(_, pa)| pa.is_live());
@@ -140,9 +151,20 @@ impl Tree {
     }
 
     /// Returns the start of the first live preallocation that starts behind `logical`.
+    #[cfg(not(feature = "designs"))]
     fn right(&self, logical: u32, visits: &mut Visits) -> Option<Key> {
         let behind = self.pas.range(logical.checked_add(1)?..);
         behind.inspect(|_| *visits += 1).find(|(_, pa)| pa.is_live()).map(|(key, _)| *key)
+    }
+
+    #[cfg(feature = "designs")]
+    fn left(&self, logical: u32, visits: &mut Visits) -> Option<(Key, &Pa)> {
+        self.pas.left(logical, visits, (Pa::is_live, Pa::end))
+    }
+
+    #[cfg(feature = "designs")]
+    fn right(&self, logical: u32, visits: &mut Visits) -> Option<Key> {
+        self.pas.right(logical.checked_add(1)?, visits, Pa::is_live)
     }
 
     /// Takes up to `len` units (not 0) for the file's units from `logical` on, if they lie below

@@ -162,7 +162,15 @@ impl Prealloc {
         } else {
             self.registry.give_back([piece])
         }
+        #[cfg(feature = "designs")]
+        self.cut();
         added
+    }
+
+    /// Returns the space of the preallocations that a capped list has too many of.
+    #[cfg(feature = "designs")]
+    fn cut(&self) {
+        self.discard_by(|tree, runs, visits| *visits = tree.cut(|part| runs.push(part)));
     }
 
     /// A claim that was taken is mapped or given back.

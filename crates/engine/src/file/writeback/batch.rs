@@ -201,7 +201,7 @@ fn write_chunks<'a>(
 /// Returns the most blocks of a batch.
 fn max_blocks(st: &Store) -> usize {
     #[cfg(feature = "designs")]
-    if st.dirty_files.plug == crate::store::PlugPolicy::PerInode {
+    if crate::store::PLUG.get() == crate::store::PlugPolicy::PerInode {
         return 0;
     }
     (MAX_BYTES / st.block_size()).max(1)

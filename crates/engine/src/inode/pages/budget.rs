@@ -7,13 +7,11 @@
 //! The queues are of level Lru: they may be held while a page map is looked at, never the other way
 //! round. The list of inodes under writeback changes under a page map's lock, so it is a Leaf.
 
-use super::Pages;
 use super::map::Totals;
+use super::{Pages, WritebackLink, WritebackList};
 use crate::inode::Inode;
 use extant_sync::atomic::{AtomicU64, Ordering};
-use extant_sync::{
-    Level, Link, MemoryPressure, Mutex, Sharded, ShardedCounter, ShardedList, SlabPages,
-};
+use extant_sync::{Level, MemoryPressure, Mutex, Sharded, ShardedCounter, SlabPages};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -28,12 +26,12 @@ const MIN_BYTES: u64 = 1 << 20;
 pub(super) struct Counts {
     pages: ShardedCounter,
     dirty: ShardedCounter,
-    writeback: ShardedList<()>,
+    writeback: WritebackList,
 }
 
 impl Counts {
     fn new() -> Counts {
-        let writeback = ShardedList::new(Level::Leaf);
+        let writeback = WritebackList::new(Level::Leaf);
         Counts { pages: ShardedCounter::default(), dirty: ShardedCounter::default(), writeback }
     }
 
@@ -45,7 +43,7 @@ impl Counts {
 
     /// Keeps the list of those under writeback true. The caller has the page map locked for
     /// writing.
-    pub fn writeback(&self, link: &Link, before: Totals, after: Totals) {
+    pub fn writeback(&self, link: &WritebackLink, before: Totals, after: Totals) {
         match (before.writing, after.writing) {
             (0, 1..) => {
                 self.writeback.add(link, || ());
@@ -163,6 +161,12 @@ impl PageBudget {
     /// Whether nothing is being written.
     pub fn no_writeback(&self) -> bool {
         self.counts.writeback.is_empty()
+    }
+
+    /// The list of all inodes whose pages these are.
+    #[cfg(feature = "designs")]
+    pub fn all_inodes(&self) -> &Arc<crate::inode::designs::AllInodes> {
+        self.counts.writeback.all()
     }
 
     /// Drops clean pages until the bound holds, as far as that is possible.

@@ -41,6 +41,14 @@ use extant_sync::{Level, Link, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockW
 use std::ops::Range;
 use std::sync::Arc;
 
+/// The inodes under writeback, and the place of an inode there.
+#[cfg(not(feature = "designs"))]
+type WritebackList = extant_sync::ShardedList<()>;
+#[cfg(not(feature = "designs"))]
+type WritebackLink = Link;
+#[cfg(feature = "designs")]
+use super::designs::{WritebackLink, WritebackList};
+
 /// The file's preallocations, if it has, or may have, some.
 pub type Work = Option<Arc<Prealloc>>;
 
@@ -63,7 +71,7 @@ pub struct Pages {
     /// Place on the list of inodes with waiting pages.
     pub dirty_link: Link,
     /// Place on the budget's list of inodes under writeback.
-    writeback_link: Link,
+    writeback_link: WritebackLink,
     counts: OnceLock<Arc<Counts>>,
     map: Lazy<RwLock<PageMap>>,
     /// Serialises changes of the file's mappings: writeback, allocation, truncation.
@@ -134,7 +142,7 @@ impl Pages {
             written: AtomicU64::new(WriteStamp::NONE.0),
             queued: AtomicBool::new(false),
             dirty_link: Link::default(),
-            writeback_link: Link::default(),
+            writeback_link: WritebackLink::default(),
             writers: AtomicU32::new(0),
             settled: AtomicU32::new(0),
             uses_share: AtomicBool::new(false),
@@ -142,6 +150,14 @@ impl Pages {
             replaced: AtomicBool::new(false),
             counts: OnceLock::new(),
         }
+    }
+
+    /// The same on the list of all inodes.
+    #[cfg(feature = "designs")]
+    pub fn listed(size: u64, all: &Arc<super::designs::AllInodes>) -> Pages {
+        let pages = Pages::new(size);
+        pages.writeback_link.enter(all);
+        pages
     }
 
     /// The size that users see, in bytes.
@@ -269,6 +285,8 @@ impl Pages {
     /// Drops the pages and preallocations when the inode leaves memory, without any other user.
     /// Waits for no lock.
     pub fn discard(&self) {
+        #[cfg(feature = "designs")]
+        self.writeback_link.leave();
         let claims =
             self.work.get().and_then(|work| work.try_lock()).and_then(|mut work| work.take());
         drop(claims);

@@ -12,26 +12,14 @@ use std::io;
 /// Items of each thread.
 const ITEMS: usize = 64;
 
-/// A list that takes its lock before it looks.
-struct LocksFirst(Sharded<Mutex<ListLru<u32>>>);
-
-impl LocksFirst {
-    fn add(&self, link: &Link, key: u32) -> bool {
-        self.0.local().lock().add(link, key)
-    }
-
-    fn count(&self) -> usize {
-        self.0.iter().map(|list| list.lock().count()).sum()
-    }
-}
-
 /// Measures both.
 pub fn grid(options: &Options) -> io::Result<Grid> {
     let columns = ["lock first", "look first"];
     let mut grid = Grid::new("list of unused inodes: adding what is on it", "adds/s", &columns, 1);
     let rows = options.rows(&THREADS, &[("on it already", ())]);
     options.fill(&mut grid, &rows, |(threads, ()), column| {
-        let locked = LocksFirst(Sharded::new(|_| Mutex::new(Level::InodeBody, ListLru::new())));
+        // A list whose lock is taken before it looks.
+        let locked = Sharded::new(|_| Mutex::new(Level::InodeBody, ListLru::new()));
         let looking = ListLru::new();
         let links: Vec<CachePadded<Vec<Link>>> = (0..*threads)
             .map(|_| CachePadded::new((0..ITEMS).map(|_| Link::new()).collect()))
@@ -39,14 +27,15 @@ pub fn grid(options: &Options) -> io::Result<Grid> {
         let done = run_threads(*threads, Limit::time(options.window()), |thread, n| {
             let link = &links[thread][n as usize % ITEMS];
             if column == 0 {
-                locked.add(link, n as u32)
+                locked.local().lock().add(link, n as u32)
             } else {
                 looking.add(link, n as u32)
             };
             Ok(())
         })?;
         let linked = links.iter().all(|own| own[0].is_linked());
-        if !linked || locked.count() + looking.count() > ITEMS * threads {
+        let count: usize = locked.iter().map(|list| list.lock().count()).sum();
+        if !linked || count + looking.count() > ITEMS * threads {
             return Err(io::Error::other("an item is on it twice or not at all"));
         }
         Ok(done.rate())

@@ -4,34 +4,38 @@ use crate::jobs::{self, Crowd, SYNCERS, Watch};
 use crate::options::Options;
 use crate::pairs::{Meter, Metered};
 use crate::side::{Setup, make_device};
-use crate::tables::Grid;
-use crate::target::{Engine, Target, io_error};
-use extant_engine::{Fs, OpenOptions};
+use crate::tables::{Grid, open};
+use crate::target::{Engine, Target};
+use extant_engine::OpenOptions;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Threads that make files.
-const CREATORS: usize = 2;
+pub const CREATORS: usize = 2;
 
 /// An unrelated file that is looked at.
 const LOOKED_AT: &[u8] = b"looked-at";
 
 /// Returns all tables.
 pub fn grids(options: &Options, inodes: usize) -> io::Result<Vec<Grid>> {
-    let setup = Setup::for_inodes(inodes as u64);
-    let device = Arc::new(make_device(&setup)?);
-    let usual = OpenOptions::new();
-    let opening = setup.memory.map_or(usual.clone(), |bytes| usual.memory(bytes));
-    let engine = Engine::new(Fs::open_device(device, &opening).map_err(io_error)?);
-    jobs::fill(&engine, "clean", inodes, CREATORS)?;
-    engine.create(LOOKED_AT)?;
-    engine.sync()?;
+    let engine = clean(inodes)?;
     let mut grids = vec![times(options, &engine)?, others(options, &engine)?];
     grids.push(memory(&engine));
     engine.unmount()?;
     Ok(grids)
+}
+
+/// Returns an engine with so many clean inodes in memory.
+pub fn clean(inodes: usize) -> io::Result<Engine> {
+    let setup = Setup::for_inodes(inodes as u64);
+    let usual = OpenOptions::new();
+    let options = setup.memory.map_or(usual.clone(), |bytes| usual.memory(bytes));
+    let engine = open(&make_device(&setup)?, &options)?;
+    jobs::fill(&engine, "clean", inodes, CREATORS)?;
+    engine.create(LOOKED_AT)?;
+    engine.sync()?;
+    Ok(engine)
 }
 
 /// Wall and processor time of syncs.
@@ -66,7 +70,7 @@ fn others(options: &Options, engine: &Engine) -> io::Result<Grid> {
     let columns = ["none syncing", "100 syncing"];
     let mut grid = Grid::new("what others notice of syncs", "see rows", &columns, 1).plain();
     for _ in 0..options.runs(9, 2) {
-        for (column, syncing) in [(0, false), (1, true)] {
+        for (column, syncing) in [(0, 0), (1, SYNCERS)] {
             let idle = under_load(engine, options.window(), (0, syncing))?;
             grid.add("p99 of an unrelated stat, us", column, idle.p99);
             let busy = under_load(engine, options.window(), (CREATORS, syncing))?;
@@ -77,18 +81,19 @@ fn others(options: &Options, engine: &Engine) -> io::Result<Grid> {
     Ok(grid)
 }
 
-struct Noticed {
+pub struct Noticed {
     /// Microseconds.
-    p99: f64,
-    created: f64,
+    pub p99: f64,
+    /// In a second.
+    pub created: f64,
 }
 
-/// Looks at a file for some time while others make files, and all but one of many threads call sync
-/// again and again.
-fn under_load(
+/// Looks at a file for some time while some threads make files, and others call sync again and
+/// again.
+pub fn under_load(
     engine: &Engine,
     window: Duration,
-    (creators, syncing): (usize, bool),
+    (creators, syncing): (usize, usize),
 ) -> io::Result<Noticed> {
     let over = AtomicBool::new(false);
     let made = AtomicU64::new(0);
@@ -102,7 +107,7 @@ fn under_load(
                 }),
             );
         }
-        for _ in 0..if syncing { SYNCERS } else { 0 } {
+        for _ in 0..syncing {
             running.push(scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     engine.sync()?;
@@ -152,11 +157,8 @@ mod tests {
 
     #[test]
     fn files_are_made_beside_syncs() {
-        let device = Arc::new(make_device(&Setup::default()).expect("a file system"));
-        let fs = Fs::open_device(device, &OpenOptions::new()).expect("an engine");
-        let engine = Engine::new(fs);
-        engine.create(LOOKED_AT).expect("a file");
-        under_load(&engine, Duration::ZERO, (CREATORS, true)).expect("no error");
+        let engine = clean(10).expect("a file system");
+        under_load(&engine, Duration::ZERO, (CREATORS, SYNCERS)).expect("no error");
         // Each creator has a directory, and removes its files in the end.
         let left = |thread: usize| engine.list(format!("load{thread}").as_bytes());
         (0..CREATORS).for_each(|thread| assert!(left(thread).expect("a directory").is_empty()));

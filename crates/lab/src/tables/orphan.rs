@@ -1,21 +1,28 @@
 //! Orphan records: the list, the file with a lock, the file without, and none at all, each under
 //! the whole engine.
 
-mod designs;
-
-use super::{Grid, broken};
+use super::{Chosen, Grid, broken, open};
 use crate::jobs::{Kind, Size};
 use crate::options::Options;
 use crate::side::{Setup, make_device};
 use crate::stored::Results;
 use crate::target::{Engine, io_error};
-use designs::{CHOSEN, NAMES, OFF};
-use extant_blocks::SparseDevice;
-use extant_engine::{Fs, OpenOptions};
+use extant_engine::OpenOptions;
+use extant_engine::design::{ORPHANS, OrphanRecords};
 use std::io;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+const DESIGNS: [(&str, OrphanRecords); 4] = [
+    ("list", OrphanRecords::List),
+    ("locked file", OrphanRecords::LockedFile),
+    ("lockless file", OrphanRecords::File),
+    ("off", OrphanRecords::Off),
+];
+
+/// The engine's own, and none at all.
+const CHOSEN: usize = 2;
+const OFF: usize = 3;
 
 /// Threads of stress-orphan, as its author had them.
 const STRESS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
@@ -46,21 +53,22 @@ pub fn run(options: &Options) -> io::Result<bool> {
 
 /// Rates, then records added and removed for each operation.
 pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
-    let mut rates = Grid::new("orphan records", "operations/s", &NAMES, CHOSEN);
+    let names = DESIGNS.map(|(name, _)| name);
+    let mut rates = Grid::new("orphan records", "operations/s", &names, CHOSEN);
     rates.bar = Some((OFF, OF_OFF));
-    let mut added = Grid::new("records added by an operation", "records", &NAMES, CHOSEN).plain();
-    let mut removed =
-        Grid::new("records removed by an operation", "records", &NAMES, CHOSEN).plain();
+    let plain = |title: &'static str| Grid::new(title, "records", &names, CHOSEN).plain();
+    let mut added = plain("records added by an operation");
+    let mut removed = plain("records removed by an operation");
     let engines = start()?;
     for (word, threads) in WORKLOADS {
         let kind = Kind::named(word).ok_or_else(|| io::Error::other("no such workload"))?;
         let rows = options.rows(threads, &[(kind.name, ())]);
         options.fill(&mut rates, &rows, |(threads, ()), design| {
             let row = format!("{}, {threads} threads", kind.name);
-            let cell = play(kind, &engines[design], *threads, options.quick)?;
-            added.add(&row, design, cell.added);
-            removed.add(&row, design, cell.removed);
-            Ok(cell.rate)
+            let [rate, records, cleared] = play(kind, &engines[design], *threads, options.quick)?;
+            added.add(&row, design, records);
+            removed.add(&row, design, cleared);
+            Ok(rate)
         })?;
     }
     finish(engines)?;
@@ -68,25 +76,17 @@ pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
 }
 
 fn start() -> io::Result<Vec<Engine>> {
+    let _chosen = Chosen::hold();
     let base = make_device(&Setup::default())?;
-    (0..NAMES.len()).map(|column| open(Arc::new(base.fork()), column)).collect()
+    let opened = DESIGNS.iter().map(|(_, design)| {
+        ORPHANS.set(*design);
+        open(&base, &OpenOptions::new())
+    });
+    opened.collect()
 }
 
-fn open(device: Arc<SparseDevice>, column: usize) -> io::Result<Engine> {
-    let options = OpenOptions::new();
-    let options =
-        designs::design(column).map_or(options.clone(), |design| options.orphan_design(design));
-    Fs::open_device(device, &options).map(Engine::new).map_err(io_error)
-}
-
-/// Result of one measurement of a cell.
-struct Cell {
-    rate: f64,
-    added: f64,
-    removed: f64,
-}
-
-fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result<Cell> {
+/// Returns the rate, and the records added and removed by an operation.
+fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result<[f64; 3]> {
     let size = if quick {
         Size { cuts: 20, rounds: 20, ..Size::QUICK }
     } else {
@@ -96,16 +96,14 @@ fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result
     let done = kind.play(engine, (threads, u64::MAX), &size, &())?;
     let after = engine.fs().stats().orphans;
     let ops = done.ops.iter().sum::<u64>().max(1) as f64;
-    Ok(Cell {
-        rate: done.rate(),
-        added: (after.added - before.added) as f64 / ops,
-        removed: (after.removed - before.removed) as f64 / ops,
-    })
+    let records = [after.added - before.added, after.removed - before.removed];
+    let [added, removed] = records.map(|count| count as f64 / ops);
+    Ok([done.rate(), added, removed])
 }
 
 /// Closes the engines; checks that all records were removed.
 fn finish(engines: Vec<Engine>) -> io::Result<()> {
-    for (engine, name) in engines.into_iter().zip(NAMES) {
+    for (engine, (name, _)) in engines.into_iter().zip(DESIGNS) {
         engine.fs().sync().map_err(io_error)?;
         // Files that were closed last may still be with the reaper.
         let until = Instant::now() + REAPED;

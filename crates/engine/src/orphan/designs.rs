@@ -1,32 +1,50 @@
-//! Orphan records as they were before, and none at all.
+//! Former designs of orphan records, and none at all. [`ORPHANS`] chooses that of file systems that
+//! are opened from then on.
 
+use super::file::OrphanFile;
+use super::list::OrphanList;
+use super::slots::{OrphanBlocks, OrphanSlots, SlotAt};
+use super::{FileSlots, Found};
+use crate::error::{Error, Result};
 use extant_blocks::Buffer;
-use extant_engine::design::{
-    Freezer, Handle, InodeNr, OrphanBlocks, OrphanDesign, OrphanSlots, Seal, SlotAt, orphan,
-};
-use extant_engine::{Error, Result};
+use extant_format::orphan;
+use extant_format::types::InodeNr;
+use extant_journal::{Freezer, Handle, Seal};
+use extant_sync::designs::Choice;
 use extant_sync::{Level, Mutex};
 use std::sync::Arc;
 
-/// The designs, in the order of columns.
-pub const NAMES: [&str; 4] = ["list", "locked file", "lockless file", "off"];
+/// The way in which orphans are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrphanRecords {
+    /// Slots of the orphan file, without a lock: the engine's.
+    File,
+    /// The same with one lock over all counters and slots, as first proposed.
+    LockedFile,
+    /// The chain through the inodes alone, under one lock.
+    List,
+    /// None.
+    Off,
+}
 
-/// The engine's own.
-pub const CHOSEN: usize = 2;
+/// The chosen way.
+pub static ORPHANS: Choice<OrphanRecords> = {
+    use OrphanRecords::*;
+    Choice::new(&[File, LockedFile, List, Off])
+};
 
-/// None at all.
-pub const OFF: usize = 3;
-
-/// Returns the design of a column; None is the engine's own.
-pub fn design(column: usize) -> Option<OrphanDesign> {
-    match column {
-        0 => Some(OrphanDesign { slots: Arc::new(|_| Ok(None)), list_parts: Some(1) }),
-        1 => Some(OrphanDesign { slots: Arc::new(locked), list_parts: Some(1) }),
-        OFF => {
-            Some(OrphanDesign { slots: Arc::new(|_| Ok(Some(Box::new(Off)))), list_parts: None })
-        }
-        _ => None,
-    }
+/// Opens slots and list of the chosen design.
+pub(super) fn open(found: Found) -> Result<(Option<FileSlots>, OrphanList)> {
+    let Found { file, live, head } = found;
+    let own = |place| -> Result<FileSlots> { Ok(Box::new(OrphanFile::open(place, live)?)) };
+    // With one part its lock is held over each change, as in the list's first design.
+    let one_part = || OrphanList::in_parts(head, 1);
+    Ok(match ORPHANS.get() {
+        OrphanRecords::File => (file.map(own).transpose()?, OrphanList::new(head)),
+        OrphanRecords::LockedFile => (locked(file)?, one_part()),
+        OrphanRecords::List => (None, one_part()),
+        OrphanRecords::Off => (Some(Box::new(Off)), OrphanList::new(head)),
+    })
 }
 
 /// No records: a crash loses space and leaves inodes without names. Serves to measure the cost of
@@ -67,7 +85,7 @@ struct LockedFile {
     slots: usize,
 }
 
-fn locked(place: Option<OrphanBlocks>) -> Result<Option<Box<dyn OrphanSlots>>> {
+fn locked(place: Option<OrphanBlocks>) -> Result<Option<FileSlots>> {
     let Some(place) = place else { return Ok(None) };
     let read = |nr: &u64| place.cache.read::<Error>(*nr, |_| Ok(()));
     let buffers = place.blocks.iter().map(read).collect::<Result<Vec<_>>>()?;

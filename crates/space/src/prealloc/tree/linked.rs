@@ -1,5 +1,6 @@
 //! A doubly linked list whose items know their place, as lists of a kernel are.
 
+#[derive(Debug)]
 struct Entry<T> {
     item: Option<T>,
     before: usize,
@@ -7,6 +8,7 @@ struct Entry<T> {
 }
 
 /// Entries with neighbors, and those that are free.
+#[derive(Debug)]
 pub struct Linked<T> {
     entries: Vec<Entry<T>>,
     free: Vec<usize>,
@@ -65,13 +67,17 @@ impl<T> Linked<T> {
         self.link(at);
     }
 
-    /// Returns the place of the last item.
-    pub fn last(&self) -> usize {
-        self.entries[ENDS].before
+    pub fn get(&self, at: usize) -> Option<&T> {
+        self.entries.get(at)?.item.as_ref()
     }
 
     pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         self.entries.get_mut(at)?.item.as_mut()
+    }
+
+    /// Returns the items in no order.
+    pub fn items_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().filter_map(|entry| entry.item.as_mut())
     }
 
     /// Goes through the places and items from the first to the last.
