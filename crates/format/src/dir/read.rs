@@ -348,7 +348,8 @@ pub struct Search<'a> {
     pub room: Option<usize>,
 }
 
-/// Searches for a name, and on the way for a record with `wanted` free bytes at its end.
+/// Searches for a name, and on the way for a record with `wanted` free bytes at its end; `wanted`
+/// must not be 0.
 ///
 /// # Errors
 /// [`Corrupt`] for a bad record before the entry.

@@ -233,3 +233,96 @@ proptest! {
         prop_assert_eq!(read, model);
     }
 }
+
+/// A small generator, so that millions of areas cost seconds.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let mixed = (self.0 ^ self.0 >> 33).wrapping_mul(0xff51afd7ed558ccd);
+        mixed ^ mixed >> 29
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[(self.next() % choices.len() as u64) as usize]
+    }
+
+    fn once_in(&mut self, n: u64) -> bool {
+        self.next().is_multiple_of(n)
+    }
+}
+
+/// Fills an area with records of few different shapes, whose names have equal ends and whose
+/// lengths are wrong at times.
+fn fill_hostile(dice: &mut Dice, area: &mut [u8], base: usize) {
+    const LENGTHS: [usize; 9] = [0, 1, 2, 3, 4, 5, 8, 253, 255];
+    const RAW: [u16; 10] = [0, 1, 2, 4, 8, 11, 12, 65532, 65534, 65535];
+    let mut at = 0;
+    while at + HEADER_SIZE <= area.len() {
+        let len = if dice.once_in(3) { dice.of(&LENGTHS) } else { base };
+        let needed = entry_len(len);
+        let honest = needed + dice.of(&[0, 0, 0, 0, 4, 8, 12, 16, 300]);
+        let raw = match dice.next() % 40 {
+            0 => dice.of(&RAW),
+            1 => (needed as u16).wrapping_sub(dice.of(&[1, 2, 4, 8])),
+            2 => honest as u16 | dice.of(&[1, 2, 3]),
+            3 => (area.len() - at) as u16,
+            4 => (area.len() - at + dice.of(&[1, 4, 12])) as u16,
+            _ => honest as u16,
+        };
+        let ino = if dice.once_in(8) { 0 } else { dice.of(&[1u32, 2, 1 << 24, u32::MAX]) };
+        area[at..at + 4].copy_from_slice(&ino.to_le_bytes());
+        area[at + 4..at + 6].copy_from_slice(&raw.to_le_bytes());
+        area[at + 6] = len as u8;
+        area[at + 7] = dice.of(&[0, 1, 2, 255]);
+        let same = dice.once_in(12);
+        let end = area.len().min(at + HEADER_SIZE + len);
+        for (n, byte) in area[at + HEADER_SIZE..end].iter_mut().enumerate() {
+            // The last bytes are mostly equal, and the first one alone differs at times.
+            *byte = if same || n > 0 && n + 4 < len || dice.once_in(4) { b'a' } else { b'b' };
+        }
+        at += if raw.is_multiple_of(4) && raw >= 12 { usize::from(raw) } else { honest.max(12) };
+    }
+}
+
+fn agree(area: &[u8], format: &DirFormat, name: &[u8], wanted: usize) {
+    let found = search(area, format, name, wanted);
+    let expected = slowly(area, format, name, wanted);
+    assert_eq!(format!("{found:?}"), format!("{expected:?}"), "{name:?} {wanted} {area:?}");
+    let named = find(area, format, name).map_err(|e| e.to_string());
+    let expected = slowly(area, format, name, usize::MAX).map(|search| search.found);
+    assert_eq!(named, expected.map_err(|e| e.to_string()), "{name:?} {area:?}");
+    let roomy = |entry: &crate::error::Result<DirEntry<'_>>| {
+        entry.as_ref().map_or(true, |entry| entry.gap() >= wanted)
+    };
+    let room = find_room(area, format, wanted).map_err(|e| e.to_string());
+    let expected = entries(area, format).find(roomy).transpose().map_err(|e| e.to_string());
+    assert_eq!(room, expected, "{wanted} {area:?}");
+}
+
+/// Searches skip runs of records; a bad record, or one without a file, must end each run.
+#[test]
+fn searches_of_hostile_areas_find_what_one_record_at_a_time_shows() {
+    let rounds = std::env::var("ROUNDS").map_or(20_000, |n| n.parse().unwrap());
+    let seed = std::env::var("SEED").map_or(1, |n| n.parse().unwrap());
+    let (mut dice, mut buffer, mut hits) = (Dice(seed), vec![0; 65536], 0u64);
+    for _ in 0..rounds {
+        let large = dice.once_in(2);
+        let format = format(if large { 65536 } else { 1024 });
+        let base = dice.of(&[1, 2, 3, 4, 5, 8, 9, 12, 255]);
+        let len = if large && dice.once_in(500) { 65536 } else { dice.next() as usize % 600 };
+        let area = &mut buffer[..len];
+        fill_hostile(&mut dice, area, base);
+        let mut name =
+            vec![b'a'; if dice.once_in(6) { dice.of(&[0, 1, 3, 4, 256, 300]) } else { base }];
+        for byte in name.iter_mut().rev().take(5) {
+            *byte = dice.of(b"aaab");
+        }
+        let wanted = dice.of(&[1, 4, 8, 12, 16, 263, usize::MAX]);
+        agree(area, &format, &name, wanted);
+        hits += u64::from(find(area, &format, &name).is_ok_and(|found| found.is_some()));
+    }
+    println!("{hits} hits");
+    assert!(hits * 50 > rounds, "{hits} of {rounds} found");
+}
