@@ -19,7 +19,8 @@ impl Operations {
     }
 
     /// As [`Operations::stat`]. If the whole path and its ACLs are cached, this takes no lock and
-    /// writes no shared memory, either.
+    /// writes no shared memory, either; except that the first walk after any directory lost the
+    /// permission of everyone to search it notes the directories of its path anew.
     ///
     /// # Errors
     /// Also EACCES where the caller may not search a directory.

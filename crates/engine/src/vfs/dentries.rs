@@ -229,7 +229,10 @@ impl Entry {
     fn note(&self, number: u32) {
         // Other threads change `USED` only. It may get lost, which is a hint for eviction.
         let used = self.marks.load(Ordering::Relaxed) & USED;
-        self.marks.store(number << NOTED_SHIFT | used, Ordering::Relaxed);
+        // Release: pairs with the fence in `target`. Another thread may have set the target that
+        // the number belongs to; a reader that sees the number, but loaded the target before, then
+        // sees that thread's state, and not the two of them as one.
+        self.marks.store(number << NOTED_SHIFT | used, Ordering::Release);
     }
 
     fn bytes(&self) -> i64 {

@@ -227,3 +227,45 @@ impl Vfs {
         if may { Ok(()) } else { Err(Errno::Acces.into()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Caller, Follow, Fs, NodeKind, OpenOptions, SetAttr};
+    use extant_sync::levels::acquired;
+    use extant_testkit::{FeatureSet, Memory};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_user_walks_without_locks_once_directories_are_noted() {
+        let device = Arc::new(Memory::from_bytes(&FeatureSet::named("default").make().bytes()));
+        let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
+        let user = Caller { uid: 1000, gid: 1000, ..Caller::default() };
+        let root = fs.root().unwrap();
+        let mode = |mode| SetAttr { mode: Some(mode), ..Default::default() };
+        fs.set_attr(&root, &mode(0o755)).unwrap();
+        let [open, own] = [(b"a", 0o755), (b"b", 0o751)].map(|(name, mode)| {
+            let dir = fs.create(&root, name, mode, NodeKind::Dir).unwrap();
+            fs.create(&dir, b"c", mode & !0o010, NodeKind::Dir).unwrap();
+            fs.create(&fs.lookup(&dir, b"c").unwrap(), b"f", 0o644, NodeKind::File).unwrap();
+            dir
+        });
+        let locks = |path| {
+            let before = acquired();
+            fs.stat_as(&user, path, Follow::No).unwrap();
+            fs.resolve_as(&user, path, Follow::No).unwrap();
+            acquired() - before
+        };
+        let walks = || [(); 3].map(|()| ["/a/c/f", "/b/c/f", "/b/../a/./c/f"].map(&locks));
+        // The first walk of all may be the slow one. Only the first one after it notes, and locks
+        // the table for each name that it notes.
+        walks();
+        assert_eq!(walks(), [[0; 3]; 3]);
+        fs.set_attr(&own, &mode(0o700)).unwrap();
+        fs.set_attr(&own, &mode(0o751)).unwrap();
+        let [first, later @ ..] = walks();
+        assert!(first.iter().all(|locks| *locks <= 2), "{first:?}");
+        assert_eq!(later, [[0; 3]; 2]);
+        drop((root, open, own));
+        fs.unmount().unwrap();
+    }
+}

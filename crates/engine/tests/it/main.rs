@@ -36,6 +36,7 @@ mod prealloc;
 mod quota;
 mod races;
 mod reproducible;
+mod restricted;
 mod runtime;
 mod scarce;
 mod search;
