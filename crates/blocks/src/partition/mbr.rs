@@ -91,60 +91,52 @@ pub(super) fn find(
                 byte_range(device, sector, entry.first.get().into(), entry.count.get().into());
             Ok(range.filter(|_| usable))
         }
-        _ => match table.entries.iter().find(|entry| entry.is_used() && entry.is_extended()) {
-            Some(extended) => {
-                find_in_chain(device, extended.first.get().into(), number - PRIMARY, sector)
-            }
-            None => Ok(None),
-        },
+        _ => {
+            let nth = (number - PRIMARY) as usize;
+            let first = chain(device, table, sector).take(nth).collect::<io::Result<Vec<_>>>()?;
+            Ok(first.into_iter().nth(nth - 1).flatten())
+        }
     }
 }
 
-/// Finds all partitions.
+/// Finds all valid partitions. A chain that cannot be read to its end has those before that.
 pub(super) fn all(
     device: &dyn BlockDevice,
     table: &Table,
     sector: u64,
 ) -> io::Result<Vec<Range<u64>>> {
-    let mut ranges = Vec::new();
-    for number in 1..=PRIMARY + MAX_CHAIN {
-        match find(device, table, number, sector)? {
-            Some(range) => ranges.push(range),
-            None if number > PRIMARY => break,
-            None => {}
-        }
-    }
-    Ok(ranges)
+    let primary = (1..=PRIMARY).map(|number| find(device, table, number, sector));
+    let chained = chain(device, table, sector).filter(io::Result::is_ok);
+    primary.chain(chained).filter_map(io::Result::transpose).collect()
 }
 
-/// Follows the chain of tables to its `nth` partition, from 1. Each table has at most one
-/// partition, whose position is relative to that table, and a link to the next table, whose
-/// position is relative to the start of the chain.
-fn find_in_chain(
+/// Follows the chain of tables to its partitions; `None` stands for one that is not valid. Each
+/// table has at most one partition, whose position is relative to that table, and a link to the
+/// next table, whose position is relative to the start of the chain. Ends after an error.
+fn chain(
     device: &dyn BlockDevice,
-    start: u64,
-    nth: u32,
+    table: &Table,
     sector: u64,
-) -> io::Result<Option<Range<u64>>> {
-    let mut at = start;
-    let mut seen = 0;
-    for _ in 0..MAX_CHAIN {
-        let Some(table) = read(device, at.saturating_mul(sector))? else { return Ok(None) };
-        if let Some(entry) =
-            table.entries.iter().find(|entry| entry.is_used() && !entry.is_extended())
-        {
-            seen += 1;
-            if seen == nth {
-                let first = at.saturating_add(entry.first.get().into());
-                return Ok(byte_range(device, sector, first, entry.count.get().into()));
-            }
+) -> impl Iterator<Item = io::Result<Option<Range<u64>>>> {
+    let extended = |table: &Table| {
+        let entry = table.entries.iter().find(|entry| entry.is_used() && entry.is_extended());
+        entry.map(|entry| u64::from(entry.first.get()))
+    };
+    let start = extended(table);
+    let mut next = start;
+    // A hostile chain may lead back to one of its tables: `MAX_CHAIN` bounds the walk.
+    let tables = (0..MAX_CHAIN).map_while(move |_| {
+        let at = next.take()?;
+        let table = read(device, at.saturating_mul(sector)).transpose()?;
+        if let Ok(table) = &table {
+            next = start.zip(extended(table)).map(|(start, link)| start.saturating_add(link));
         }
-        let Some(next) = table.entries.iter().find(|entry| entry.is_used() && entry.is_extended())
-        else {
-            return Ok(None);
-        };
-        // A hostile chain may lead back to this table: `MAX_CHAIN` bounds the loop.
-        at = start.saturating_add(next.first.get().into());
-    }
-    Ok(None)
+        Some(table.map(|table| (at, table)))
+    });
+    let range = move |(at, table): (u64, Table)| {
+        let entry = table.entries.iter().find(|entry| entry.is_used() && !entry.is_extended())?;
+        let first = at.saturating_add(entry.first.get().into());
+        Some(byte_range(device, sector, first, entry.count.get().into()))
+    };
+    tables.filter_map(move |table| table.map(range).transpose())
 }

@@ -162,6 +162,10 @@ fn an_image_at_an_offset_ends_where_another_partition_may_begin() {
         device.write_all_at(&mbr(&[(0x83, 1024, 1024)]), 5120 * 512).unwrap();
     });
     assert_eq!(ranges(&[1, 3]), [1, 0], "MBR");
+    // The first partition of the chain ends behind the disk.
+    let beyond = mbr(&[(0x83, 1024, 1 << 20), (0x05, 1024, 512)]);
+    whole(&|device| device.write_all_at(&beyond, 4096 * 512).unwrap());
+    assert_eq!(ranges(&[2, 3]), [1, 0], "MBR with an invalid partition");
     // Another boot sector with the same signature is no table.
     whole(&|device| device.write_all_at(&[0x55; 480], 0).unwrap());
     assert_eq!(ranges(&[1, 3]), [3, 1], "a boot sector");
