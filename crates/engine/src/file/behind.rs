@@ -7,9 +7,9 @@
 //! - Space is reserved before the page is accepted, as for any cached write.
 //! - Pages are dropped when they are written ([`Pages::settle`](crate::inode::Pages::settle)): the
 //!   client has the bytes.
-//! - A name that had content before never shows less than the old or the new content after a crash:
-//!   a file that was cut to nothing is written past the pages until it is closed, and a rename over
-//!   a name writes the waiting pages first ([`write_waiting`]).
+//! - A name that had content leads to the old or the new content after a crash. So a rename over a
+//!   name writes the waiting pages first ([`write_waiting`]). A file that was cut to nothing is
+//!   written past the pages until it is closed; it is empty only if a commit came before the write.
 
 use super::writeback;
 use crate::error::Result;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 /// Largest size in bytes of a file whose content waits. A client sends a file of this size in one
 /// request, which a device takes about as long to transfer as to accept: merging requests of larger
-/// files would save little, and the copy into pages costs more. So does the bound keep the pages
-/// that wait between two commits few.
+/// files would save little, and the copy into pages costs more. The bound also limits the pages
+/// that wait between two commits.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Whether content of the file up to byte `end` may wait in pages. Certain only while `rw` is held

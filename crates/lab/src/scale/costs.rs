@@ -1,7 +1,7 @@
 //! The cost table of the simulation, and the machines that it simulates.
 //!
-//! The costs are published latencies, fixed before the first comparison with published curves;
-//! docs/lab.md has the sources.
+//! The costs are published latencies and two estimates (`local`, `spin`), fixed before the first
+//! comparison with published curves; docs/lab.md has the sources.
 
 use crate::options::invalid;
 use std::io;

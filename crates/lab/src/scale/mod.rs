@@ -2,8 +2,8 @@
 //!
 //! This program measures the service time of an operation, and the counting program (`make
 //! contention`) its visits to lines that other threads write, with as many threads and shards as
-//! there are simulated processors (`measure`). The simulation (`model`) puts both together with
-//! published latencies (`costs`).
+//! there are simulated processors (`measure`). The simulation (`model`) puts both together with a
+//! table of latencies (`costs`).
 
 mod costs;
 mod curves;
