@@ -199,7 +199,7 @@ impl Vfs {
             let moves = self.moves.now();
             // The epoch stays pinned until the reference is taken: entries and inodes may leave
             // their tables meanwhile, but are not reclaimed.
-            match self.known(&pinned, caller, (path, moves), follow) {
+            match self.known_to(&pinned, caller, (path, moves), follow) {
                 Known::At(place) => {
                     if let Some(inode) = self.inodes.peek_pinned(&pinned, place.ino)
                         && inode.generation == place.generation
@@ -225,7 +225,7 @@ impl Vfs {
         path: &[u8],
         follow: Follow,
     ) -> Option<&'g Arc<Inode>> {
-        let walked = self.known(pinned, caller, (path, self.moves.now()), follow);
+        let walked = self.known_to(pinned, caller, (path, self.moves.now()), follow);
         let Known::At(place) = walked else { return None };
         let inode = self.inodes.look(pinned, place.ino)?;
         (inode.generation == place.generation && !inode.freeing()).then_some(inode)
@@ -234,7 +234,23 @@ impl Vfs {
     /// Follows a path through the dentry table and the links to parents alone. `moves` is their
     /// state at the beginning.
     #[inline(always)]
-    fn known(
+    fn known_to(
+        &self,
+        pinned: &Guard,
+        caller: Option<&Caller<'_>>,
+        from: (&[u8], u64),
+        follow: Follow,
+    ) -> Known {
+        match caller {
+            None => self.known::<false>(pinned, caller, from, follow),
+            Some(_) => self.known::<true>(pinned, caller, from, follow),
+        }
+    }
+
+    /// As [`Self::known_to`]. `ASKS` tells whether there is a caller: a walk without one need not
+    /// remember its way.
+    #[inline(always)]
+    fn known<const ASKS: bool>(
         &self,
         pinned: &Guard,
         caller: Option<&Caller<'_>>,
@@ -254,7 +270,8 @@ impl Vfs {
         loop {
             let Some((name, behind)) = next_name(rest) else { return arrived(dir.at, went_up) };
             rest = behind;
-            match self.known_to_search(pinned, &dir, searched) {
+            let may = if ASKS { self.known_to_search(pinned, &dir, searched) } else { Some(true) };
+            match may {
                 Some(true) => {}
                 // A directory that moved away may not have been on the path.
                 Some(false) if went_up => return Known::Unknown,
