@@ -20,8 +20,8 @@
 //!    wakes all threads that wait for its transaction, and one of the others, which commits next.
 //! 5. The deadline of a transaction is deferred once at most, so its commit is late by
 //!    [`PREPARATION`] at most, whatever the client does.
-//! 6. While a deadline is set, the task's timer is armed for it or for an earlier time, or a commit
-//!    runs, and its end wakes the task.
+//! 6. While a deadline is set, the task's timer is armed for it or for an earlier time, or the task
+//!    was woken, or a commit runs, and its end wakes the task.
 
 use crate::tid::Tid;
 use extant_sync::atomic::{AtomicU64, Ordering::SeqCst};

@@ -20,6 +20,7 @@ mod condvar;
 pub mod contention;
 mod counter;
 #[cfg(feature = "designs")]
+#[doc(hidden)]
 pub mod designs;
 pub mod epoch;
 #[cfg(not(loom))]

@@ -26,6 +26,7 @@ mod tests;
 
 pub use locality::{Chunk, Locality};
 #[cfg(feature = "designs")]
+#[doc(hidden)]
 pub use tree::designs;
 pub use tree::{Found, Key, Tree, Visits};
 pub use window::{Ask, place};
