@@ -4,7 +4,7 @@ use crate::bars;
 use crate::grid::Grid;
 use crate::huge::{self, Huge};
 use crate::interval::{Verdict, all_reached, judged};
-use crate::measure::{Awake, turn};
+use crate::measure::Awake;
 use crate::options::{Options, invalid};
 use crate::scratch;
 use crate::sheet::Sheet;
@@ -67,24 +67,17 @@ pub fn run(args: &Args) -> io::Result<bool> {
 fn measured(options: &Options, scenarios: &[&Scenario], sides: &[Side]) -> io::Result<Grid> {
     let _awake = Awake::hold();
     let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
-    let runs = options.runs(5, 5);
     let names: Vec<_> = sides.iter().map(|side| side.name()).collect();
     let mut rates = Grid::new("rates", "operations/s or MB/s", &names, 0).plain();
-    for run in 0..runs {
-        for scenario in scenarios {
-            for column in turn(run, sides.len()) {
-                let what = format!("{} on {}", scenario.name, names[column]);
-                if !options.json || io::stderr().is_terminal() {
-                    eprintln!("run {} of {runs}: {what}", run + 1);
-                }
-                let mut running = sides[column].start()?;
-                let mut stage = Stage::new(&mut running, column, scale, &mut rates);
-                (scenario.run)(&mut stage)
-                    .map_err(|e| io::Error::new(e.kind(), format!("{what}: {e}")))?;
-                running.stop()?;
-            }
+    let rows: Vec<_> = scenarios.iter().map(|s| (s.name.to_owned(), s.run)).collect();
+    options.measure(options.runs(5, 5), &rows, &names, |name, run, column| {
+        if !options.json || io::stderr().is_terminal() {
+            eprintln!("{name} on {}", names[column]);
         }
-    }
+        let mut running = sides[column].start()?;
+        run(&mut Stage::new(&mut running, column, scale, &mut rates))?;
+        running.stop()
+    })?;
     Ok(rates)
 }
 

@@ -6,7 +6,6 @@
 //! when it has done 15% of its work, and at its end; the last is the processor time in nanoseconds.
 
 use crate::jobs::SYNCERS;
-use crate::measure::turn;
 use crate::options::{Options, invalid};
 use crate::scratch::{Server, catch_signals};
 use crate::side::{Running, Setup, Side};
@@ -59,21 +58,18 @@ pub fn run(Args { options, files, empty }: &Args) -> io::Result<bool> {
     let grid = |title: &'static str| Grid::new(title, "s", &columns, 4).less();
     let mut grids = vec![grid("files of 4 KiB"), grid("empty files")];
     let parts = [Stage::fsmark, Stage::look as fn(&mut Stage) -> io::Result<Times>];
-    for run in 0..options.runs(3, 1) {
-        for ((grid, count), part) in grids.iter_mut().zip(counts).zip(parts) {
-            for column in turn(run, COLUMNS.len()) {
-                let (name, side, processes) = COLUMNS[column];
-                eprintln!("run {}: {count} {} on {name}", run + 1, grid.title);
-                let setup = Setup { memory: None, ..Setup::for_inodes(count as u64) };
-                let running = side.start_with(&Setup { block_device: true, ..setup })?;
-                let mut stage = Stage { running, processes, files: count.div_ceil(WORKERS) };
-                for (row, time) in part(&mut stage)? {
-                    grid.add(&format!("{row}, {count} files"), column, time.as_secs_f64());
-                }
-                stage.running.stop()?;
-            }
+    let rows = [0, 1].map(|part| (format!("{} {}", counts[part], grids[part].title), part));
+    options.measure(options.runs(3, 1), &rows, &columns, |name, &part, column| {
+        let (side, processes, count) = (COLUMNS[column].1, COLUMNS[column].2, counts[part]);
+        eprintln!("{name} on {}", columns[column]);
+        let setup = Setup { memory: None, ..Setup::for_inodes(count as u64) };
+        let running = side.start_with(&Setup { block_device: true, ..setup })?;
+        let mut stage = Stage { running, processes, files: count.div_ceil(WORKERS) };
+        for (row, time) in parts[part](&mut stage)? {
+            grids[part].add(&format!("{row}, {count} files"), column, time.as_secs_f64());
         }
-    }
+        stage.running.stop()
+    })?;
     grids.print(options.json)?;
     Ok(true)
 }

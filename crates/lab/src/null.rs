@@ -4,7 +4,7 @@
 //! It is mounted as Extant is (the same flags, times to live and threads), so its rates are the
 //! limits of FUSE itself.
 
-use extant_engine::{FileType, NodeKind, SetAttr, TimeSet, Timestamp};
+use extant_engine::{Clock, FileType, NodeKind, SystemClock, TimeSet};
 use extant_fuse::MountOptions;
 use extant_fuse::bare::{
     Answer, Change, CreateMode, Credentials, Data, Entry, ErrorCode, FileAttr, Handler, Listed,
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// As long as the server of Extant lets the kernel keep things.
 const TIME_TO_LIVE: Duration = Duration::from_secs(86_400);
@@ -22,39 +22,69 @@ const TIME_TO_LIVE: Duration = Duration::from_secs(86_400);
 /// Content of each read.
 static ZEROES: [u8; 4 << 20] = [0; 4 << 20];
 
-/// The server. Clones share their tree, which thus outlives a mount.
+/// Shards of the table of inodes.
+const SHARDS: usize = 64;
+
+/// The root's number in the protocol.
+const ROOT: NodeId = NodeId(1);
+
+/// Cookies of the dots; those of names follow.
+const DOT: u64 = 1;
+const DOTDOT: u64 = 2;
+
+/// The server. Clones share their inodes, which thus outlive a mount.
 #[derive(Clone, Debug)]
 pub struct NullServer {
-    tree: Arc<Tree>,
+    nodes: Arc<[RwLock<Nodes>; SHARDS]>,
+    /// The last number that was given to an inode.
+    last: Arc<AtomicU64>,
     writeback: bool,
     acl: bool,
 }
 
+type Nodes = HashMap<NodeId, Arc<Node>>;
+
+/// An inode.
+#[derive(Debug)]
+struct Node {
+    attr: Mutex<FileAttr>,
+    children: RwLock<Children>,
+    /// Where it leads, for a symlink.
+    target: Box<[u8]>,
+}
+
+/// Content of a directory.
+#[derive(Debug, Default)]
+struct Children {
+    by_name: HashMap<Arc<[u8]>, (u64, Arc<Node>)>,
+    by_cookie: BTreeMap<u64, (Arc<[u8]>, Arc<Node>)>,
+    last: u64,
+}
+
 impl NullServer {
-    /// Makes an empty tree, to be mounted with these options.
+    /// Makes an empty root, to be mounted with these options.
     pub fn new(options: &MountOptions) -> NullServer {
-        NullServer {
-            tree: Arc::new(Tree::new()),
+        let server = NullServer {
+            nodes: Arc::new(std::array::from_fn(|_| RwLock::default())),
+            last: Arc::new(AtomicU64::new(ROOT.0)),
             writeback: options.writeback_cache,
             acl: options.acl,
-        }
+        };
+        server.keep(&Node::new(ROOT, FileType::Directory, 0o755, (0, 0), b""));
+        server
     }
-}
 
-fn entry(node: &Node) -> Entry {
-    Entry { attr: node.attr(), generation: 1 }
-}
+    fn shard(&self, ino: NodeId) -> &RwLock<Nodes> {
+        &self.nodes[ino.0 as usize % SHARDS]
+    }
 
-fn change(attr: &mut FileAttr, set: &SetAttr) {
-    attr.perm = set.mode.unwrap_or(attr.perm);
-    attr.uid = set.uid.unwrap_or(attr.uid);
-    attr.gid = set.gid.unwrap_or(attr.gid);
-    attr.size = set.size.unwrap_or(attr.size);
-    attr.ctime = set.ctime.unwrap_or(attr.ctime);
-    match set.mtime {
-        Some(TimeSet::At(t)) => attr.mtime = t,
-        Some(TimeSet::Now) => attr.mtime = now(),
-        None => {}
+    fn keep(&self, node: &Arc<Node>) {
+        let ino = node.attr().ino;
+        write(self.shard(ino)).insert(ino, node.clone());
+    }
+
+    fn node(&self, ino: NodeId) -> Answer<Arc<Node>> {
+        read(self.shard(ino)).get(&ino).cloned().ok_or(ErrorCode::ESTALE)
     }
 }
 
@@ -68,18 +98,20 @@ impl Handler for NullServer {
     }
 
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Answer<Option<Entry>> {
-        match self.tree.child(parent.0, name) {
-            Err(ErrorCode::ENOENT) => Ok(None),
-            found => found.map(|node| Some(entry(&node))),
+        let parent = self.node(parent)?;
+        let children = read(&parent.children);
+        Ok(children.by_name.get(name).map(|(_, node)| node.entry()))
+    }
+
+    /// The kernel remembers a node no more: if it has no name either, it goes.
+    fn forget(&self, ino: NodeId, _lookups: u64) {
+        if self.node(ino).is_ok_and(|node| node.attr().nlink == 0) {
+            write(self.shard(ino)).remove(&ino);
         }
     }
 
-    fn forget(&self, ino: NodeId, _lookups: u64) {
-        self.tree.forget(ino.0);
-    }
-
     fn attr(&self, ino: NodeId, _open: bool) -> Answer<FileAttr> {
-        self.tree.node(ino.0).map(|node| node.attr())
+        self.node(ino).map(|node| node.attr())
     }
 
     fn set_attr(
@@ -88,18 +120,29 @@ impl Handler for NullServer {
         ino: NodeId,
         Change { set, .. }: Change,
     ) -> Answer<(FileAttr, Duration)> {
-        let attr = self.tree.node(ino.0)?.change(|attr| change(attr, &set));
-        Ok((attr, self.time_to_live()))
+        let node = self.node(ino)?;
+        let mut attr = node.locked();
+        attr.perm = set.mode.unwrap_or(attr.perm);
+        attr.uid = set.uid.unwrap_or(attr.uid);
+        attr.gid = set.gid.unwrap_or(attr.gid);
+        attr.size = set.size.unwrap_or(attr.size);
+        attr.ctime = set.ctime.unwrap_or(attr.ctime);
+        match set.mtime {
+            Some(TimeSet::At(time)) => attr.mtime = time,
+            Some(TimeSet::Now) => attr.mtime = SystemClock.now(),
+            None => {}
+        }
+        Ok((*attr, TIME_TO_LIVE))
     }
 
     fn read_link(&self, ino: NodeId) -> Answer<Vec<u8>> {
-        self.tree.node(ino.0).map(|node| node.target.to_vec())
+        self.node(ino).map(|node| node.target.to_vec())
     }
 
     fn make(
         &self,
         credentials: Credentials,
-        at: (NodeId, &[u8]),
+        (parent, name): (NodeId, &[u8]),
         mode: CreateMode,
         what: NodeKind<'_>,
     ) -> Answer<Entry> {
@@ -108,10 +151,18 @@ impl Handler for NullServer {
             NodeKind::Symlink(target) => (FileType::Symlink, target),
             _ => (FileType::Regular, b""),
         };
+        let parent = self.node(parent)?;
+        let ino = NodeId(self.last.fetch_add(1, Ordering::Relaxed) + 1);
         let permissions = (mode.bits & 0o7777) as u16;
-        let owner = (credentials.uid, credentials.gid);
-        let node = Node::new(self.tree.new_number(), kind, permissions, owner, target);
-        self.tree.add(at.0.0, at.1, node).map(|node| entry(&node))
+        let node = Node::new(ino, kind, permissions, (credentials.uid, credentials.gid), target);
+        let mut children = write(&parent.children);
+        if children.by_name.contains_key(name) {
+            return Err(ErrorCode::EEXIST);
+        }
+        children.insert(name, node.clone());
+        drop(children);
+        self.keep(&node);
+        Ok(node.entry())
     }
 
     fn create(
@@ -125,7 +176,14 @@ impl Handler for NullServer {
     }
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
-        self.tree.remove(parent.0, name)
+        let parent = self.node(parent)?;
+        let mut children = write(&parent.children);
+        let (_, node) = children.by_name.get(name).ok_or(ErrorCode::ENOENT)?;
+        if !read(&node.children).by_name.is_empty() {
+            return Err(ErrorCode::ENOTEMPTY);
+        }
+        children.remove(name)?.locked().nlink = 0;
+        Ok(())
     }
 
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
@@ -135,11 +193,18 @@ impl Handler for NullServer {
     fn rename(
         &self,
         _who: Credentials,
-        from: (NodeId, &[u8]),
-        to: (NodeId, &[u8]),
+        (from, old): (NodeId, &[u8]),
+        (to, new): (NodeId, &[u8]),
         _flags: u32,
     ) -> Answer<()> {
-        self.tree.rename(from.0.0, from.1, to.0.0, to.1)
+        let (from, to) = (self.node(from)?, self.node(to)?);
+        let node = write(&from.children).remove(old)?;
+        let mut children = write(&to.children);
+        if let Ok(replaced) = children.remove(new) {
+            replaced.locked().nlink = 0;
+        }
+        children.insert(new, node);
+        Ok(())
     }
 
     fn open(&self, _ino: NodeId, _flags: i32) -> Answer<()> {
@@ -151,15 +216,16 @@ impl Handler for NullServer {
     }
 
     fn read(&self, ino: NodeId, offset: u64, buf: &mut [u8]) -> Answer<Data> {
-        let end = self.tree.node(ino.0).map_or(0, |node| node.attr().size);
+        let end = self.node(ino).map_or(0, |node| node.attr().size);
         let len = end.saturating_sub(offset).min(buf.len() as u64) as usize;
         Ok(Data::Elsewhere(&ZEROES[..len.min(ZEROES.len())]))
     }
 
     fn write(&self, _who: Credentials, ino: NodeId, write: WriteRequest<'_>) -> Answer<usize> {
         let len = write.data.len();
-        if let Ok(node) = self.tree.node(ino.0) {
-            node.change(|attr| attr.size = attr.size.max(write.offset + len as u64));
+        if let Ok(node) = self.node(ino) {
+            let mut attr = node.locked();
+            attr.size = attr.size.max(write.offset + len as u64);
         }
         Ok(len)
     }
@@ -182,10 +248,24 @@ impl Handler for NullServer {
         from: u64,
         each: &mut dyn FnMut(Listed<'_>, Option<&Entry>) -> bool,
     ) -> Answer<()> {
-        self.tree.list(ino.0, from, |number, next, node, name| {
-            let found = entry(node);
-            each(Listed { ino: NodeId(number), next, kind: found.attr.kind, name }, Some(&found))
-        })
+        let dir = self.node(ino)?;
+        let mut list = |next: u64, node: &Node, name: &[u8]| {
+            let entry = node.entry();
+            let FileAttr { ino, kind, .. } = entry.attr;
+            each(Listed { ino, next, kind, name }, Some(&entry))
+        };
+        for (dots, name) in [(DOT, b"." as &[u8]), (DOTDOT, b"..")] {
+            if from < dots && !list(dots, &dir, name) {
+                return Ok(());
+            }
+        }
+        let behind = (Bound::Excluded(from.max(DOTDOT)), Bound::Unbounded);
+        for (cookie, (name, child)) in read(&dir.children).by_cookie.range(behind) {
+            if !list(*cookie, child, name) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn xattr(&self, _ino: NodeId, _name: &[u8]) -> Answer<Vec<u8>> {
@@ -193,35 +273,12 @@ impl Handler for NullServer {
     }
 }
 
-const SHARDS: u64 = 64;
-
-/// The root's number in the protocol.
-const ROOT: u64 = 1;
-
-/// Cookies of the dots; those of names follow.
-const DOT: u64 = 1;
-const DOTDOT: u64 = 2;
-
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the current time.
-pub fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::new(since.as_secs() as i64, since.subsec_nanos())
-}
-
-/// Content of a directory.
-#[derive(Debug, Default)]
-struct Children {
-    by_name: HashMap<Arc<[u8]>, (u64, Arc<Node>)>,
-    by_cookie: BTreeMap<u64, (Arc<[u8]>, Arc<Node>)>,
-    last: u64,
 }
 
 impl Children {
@@ -232,35 +289,24 @@ impl Children {
         self.by_name.insert(name, (self.last, node));
     }
 
-    fn remove(&mut self, name: &[u8]) -> Option<Arc<Node>> {
-        let (cookie, node) = self.by_name.remove(name)?;
+    fn remove(&mut self, name: &[u8]) -> Answer<Arc<Node>> {
+        let (cookie, node) = self.by_name.remove(name).ok_or(ErrorCode::ENOENT)?;
         self.by_cookie.remove(&cookie);
-        Some(node)
+        Ok(node)
     }
 }
 
-/// An inode.
-#[derive(Debug)]
-pub struct Node {
-    number: u64,
-    attr: Mutex<FileAttr>,
-    children: RwLock<Children>,
-    /// Where it leads, for a symlink.
-    target: Box<[u8]>,
-}
-
 impl Node {
-    /// Makes a node of its own.
-    pub fn new(
-        number: u64,
+    fn new(
+        ino: NodeId,
         kind: FileType,
         perm: u16,
         (uid, gid): (u32, u32),
         target: &[u8],
     ) -> Arc<Node> {
-        let now = now();
+        let now = SystemClock.now();
         let attr = FileAttr {
-            ino: NodeId(number),
+            ino,
             size: target.len() as u64,
             blocks: 0,
             atime: now,
@@ -275,130 +321,19 @@ impl Node {
             blksize: 4096,
         };
         let (attr, children) = (Mutex::new(attr), RwLock::default());
-        Arc::new(Node { number, attr, children, target: target.into() })
+        Arc::new(Node { attr, children, target: target.into() })
     }
 
     fn locked(&self) -> MutexGuard<'_, FileAttr> {
         self.attr.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn attr(&self) -> FileAttr {
+    fn attr(&self) -> FileAttr {
         *self.locked()
     }
 
-    /// Changes the attributes, and returns them.
-    pub fn change(&self, change: impl FnOnce(&mut FileAttr)) -> FileAttr {
-        let mut attr = self.locked();
-        change(&mut attr);
-        *attr
-    }
-}
-
-/// All inodes.
-#[derive(Debug)]
-pub struct Tree {
-    shards: Vec<RwLock<HashMap<u64, Arc<Node>>>>,
-    last: AtomicU64,
-}
-
-impl Tree {
-    /// Makes an empty root.
-    pub fn new() -> Tree {
-        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        let tree = Tree { shards, last: AtomicU64::new(ROOT) };
-        tree.keep(Node::new(ROOT, FileType::Directory, 0o755, (0, 0), b""));
-        tree
-    }
-
-    fn shard(&self, number: u64) -> &RwLock<HashMap<u64, Arc<Node>>> {
-        &self.shards[(number % SHARDS) as usize]
-    }
-
-    fn keep(&self, node: Arc<Node>) {
-        write(self.shard(node.number)).insert(node.number, node);
-    }
-
-    /// Returns a number that was never used.
-    pub fn new_number(&self) -> u64 {
-        self.last.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub fn node(&self, number: u64) -> Result<Arc<Node>, ErrorCode> {
-        read(self.shard(number)).get(&number).cloned().ok_or(ErrorCode::ESTALE)
-    }
-
-    pub fn child(&self, parent: u64, name: &[u8]) -> Result<Arc<Node>, ErrorCode> {
-        let parent = self.node(parent)?;
-        let children = read(&parent.children);
-        children.by_name.get(name).map(|(_, node)| node.clone()).ok_or(ErrorCode::ENOENT)
-    }
-
-    /// Gives a new node its name.
-    pub fn add(&self, parent: u64, name: &[u8], node: Arc<Node>) -> Result<Arc<Node>, ErrorCode> {
-        let parent = self.node(parent)?;
-        let mut children = write(&parent.children);
-        if children.by_name.contains_key(name) {
-            return Err(ErrorCode::EEXIST);
-        }
-        children.insert(name, node.clone());
-        drop(children);
-        self.keep(node.clone());
-        Ok(node)
-    }
-
-    /// Removes a name and its inode; a directory must be empty.
-    pub fn remove(&self, parent: u64, name: &[u8]) -> Result<(), ErrorCode> {
-        let parent = self.node(parent)?;
-        let mut children = write(&parent.children);
-        let (_, node) = children.by_name.get(name).ok_or(ErrorCode::ENOENT)?;
-        if !read(&node.children).by_name.is_empty() {
-            return Err(ErrorCode::ENOTEMPTY);
-        }
-        let node = children.remove(name).ok_or(ErrorCode::ENOENT)?;
-        node.locked().nlink = 0;
-        Ok(())
-    }
-
-    /// The kernel remembers a node no more: if it has no name either, it goes.
-    pub fn forget(&self, number: u64) {
-        if self.node(number).is_ok_and(|node| node.locked().nlink == 0) {
-            write(self.shard(number)).remove(&number);
-        }
-    }
-
-    /// Moves a name.
-    pub fn rename(&self, from: u64, name: &[u8], to: u64, new: &[u8]) -> Result<(), ErrorCode> {
-        let (from, to) = (self.node(from)?, self.node(to)?);
-        let node = write(&from.children).remove(name).ok_or(ErrorCode::ENOENT)?;
-        let mut children = write(&to.children);
-        if let Some(old) = children.remove(new) {
-            old.locked().nlink = 0;
-        }
-        children.insert(new, node);
-        Ok(())
-    }
-
-    /// Hands out number, next cookie, node and name of each entry behind a cookie, until `each`
-    /// returns false.
-    pub fn list(
-        &self,
-        dir: u64,
-        cookie: u64,
-        mut each: impl FnMut(u64, u64, &Node, &[u8]) -> bool,
-    ) -> Result<(), ErrorCode> {
-        let node = self.node(dir)?;
-        for (dots, name) in [(DOT, b"." as &[u8]), (DOTDOT, b"..")] {
-            if cookie < dots && !each(dir, dots, &node, name) {
-                return Ok(());
-            }
-        }
-        let behind = (Bound::Excluded(cookie.max(DOTDOT)), Bound::Unbounded);
-        for (cookie, (name, child)) in read(&node.children).by_cookie.range(behind) {
-            if !each(child.number, *cookie, child, name) {
-                break;
-            }
-        }
-        Ok(())
+    fn entry(&self) -> Entry {
+        Entry { attr: self.attr(), generation: 1 }
     }
 }
 
@@ -406,18 +341,21 @@ impl Tree {
 mod tests {
     use super::*;
 
-    fn file(tree: &Tree) -> Arc<Node> {
-        Node::new(tree.new_number(), FileType::Regular, 0o644, (0, 0), b"")
+    const WHO: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
+
+    fn create(server: &NullServer, name: &[u8]) -> Answer<NodeId> {
+        let mode = CreateMode { bits: 0o644, umask: 0 };
+        server.create(WHO, (ROOT, name), mode, 0).map(|entry| entry.attr.ino)
     }
 
-    fn names(tree: &Tree, from: u64, most: usize) -> (Vec<Vec<u8>>, u64) {
+    fn names(server: &NullServer, from: u64, most: usize) -> (Vec<Vec<u8>>, u64) {
         let (mut names, mut last) = (Vec::new(), from);
-        let listed = tree.list(ROOT, from, |_, next, _, name| {
+        let listed = server.list(ROOT, from, &mut |listed| {
             if names.len() == most {
                 return false;
             }
-            names.push(name.to_vec());
-            last = next;
+            names.push(listed.name.to_vec());
+            last = listed.next;
             true
         });
         assert!(listed.is_ok());
@@ -426,29 +364,24 @@ mod tests {
 
     #[test]
     fn names_come_and_go() {
-        let tree = Tree::new();
-        assert!(tree.add(ROOT, b"a", file(&tree)).is_ok());
-        assert!(tree.add(ROOT, b"a", file(&tree)).is_err());
-        assert!(tree.rename(ROOT, b"a", ROOT, b"b").is_ok());
-        assert!(tree.child(ROOT, b"a").is_err());
-        let number = tree.child(ROOT, b"b").expect("it is there").number;
-        assert!(tree.remove(ROOT, b"b").is_ok());
-        assert!(tree.node(number).is_ok());
-        tree.forget(number);
-        assert!(tree.node(number).is_err());
+        let server = NullServer::new(&MountOptions::default());
+        let ino = create(&server, b"a").expect("a file");
+        assert!(create(&server, b"a").is_err());
+        assert!(server.rename(WHO, (ROOT, b"a"), (ROOT, b"b"), 0).is_ok());
+        let found = |name| server.lookup(ROOT, name).expect("the root").map(|e| e.attr.ino);
+        assert_eq!((found(b"a"), found(b"b")), (None, Some(ino)));
+        assert!(server.unlink(ROOT, b"b").is_ok());
+        assert!(server.attr(ino, true).is_ok());
+        server.forget(ino, 1);
+        assert!(server.attr(ino, true).is_err());
     }
 
     #[test]
     fn listing_goes_on_where_it_stopped() {
-        let tree = Tree::new();
-        for name in [b"a", b"b", b"c"] {
-            assert!(tree.add(ROOT, name, file(&tree)).is_ok());
-        }
-        let (first, cookie) = names(&tree, 0, 3);
-        let (rest, _) = names(&tree, cookie, 9);
-        assert_eq!(
-            [first, rest].concat(),
-            [b".".to_vec(), b"..".to_vec(), b"a".to_vec(), b"b".to_vec(), b"c".to_vec()]
-        );
+        let server = NullServer::new(&MountOptions::default());
+        [b"a", b"b", b"c"].iter().for_each(|name| assert!(create(&server, *name).is_ok()));
+        let (first, cookie) = names(&server, 0, 3);
+        let (rest, _) = names(&server, cookie, 9);
+        assert_eq!([first, rest].concat(), [&b"."[..], b"..", b"a", b"b", b"c"]);
     }
 }

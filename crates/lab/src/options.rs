@@ -1,6 +1,7 @@
 //! Options that commands have in common.
 
-use std::io;
+use crate::measure::turn;
+use std::io::{self, IsTerminal};
 
 /// Options of measurements.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -40,6 +41,30 @@ impl Options {
     #[cfg(feature = "designs")]
     pub fn threads<'a>(&'a self, usual: &'a [usize]) -> &'a [usize] {
         if self.threads.is_empty() { usual } else { &self.threads }
+    }
+
+    /// Measures every row on every side, run by run; the sides take turns.
+    pub fn measure<R>(
+        &self,
+        runs: usize,
+        rows: &[(String, R)],
+        sides: &[impl AsRef<str>],
+        mut job: impl FnMut(&str, &R, usize) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for run in 0..runs {
+            if !self.json || io::stderr().is_terminal() {
+                eprintln!("run {} of {runs}", run + 1);
+            }
+            for (name, row) in rows {
+                for side in turn(run, sides.len()) {
+                    job(name, row, side).map_err(|e| {
+                        let side = sides[side].as_ref();
+                        io::Error::new(e.kind(), format!("{name} on {side}: {e}"))
+                    })?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns one measurement of little.

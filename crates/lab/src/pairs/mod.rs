@@ -7,13 +7,12 @@ mod cost;
 use crate::grid::{Grid, Values, parts, row_name};
 use crate::interval::{Interval, Verdict, all_reached, judged};
 use crate::jobs::{self, Crowd, KINDS, Kind, SYNCERS, Size};
-use crate::measure::{median, turn};
+use crate::measure::median;
 use crate::options::{Options, invalid};
 use crate::scratch;
 use crate::sheet::Sheet;
 use crate::side::{Running, Setup, Side};
 use crate::stored::Results;
-use cost::Cost;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Duration;
@@ -48,16 +47,6 @@ pub struct Args {
     tiny: bool,
 }
 
-/// How much is done, and the results so far.
-struct Plan<'a> {
-    options: &'a Options,
-    runs: usize,
-    size: Size,
-    clean_inodes: usize,
-    meter: Meter,
-    grids: [Grid; 3],
-}
-
 /// Returns empty tables of rates, processor time and instructions.
 fn tables() -> [Grid; 3] {
     let sides = SIDES.map(Side::name);
@@ -68,110 +57,77 @@ fn tables() -> [Grid; 3] {
     ]
 }
 
-impl Plan<'_> {
-    fn new(args: &Args) -> Plan<'_> {
-        let options = &args.options;
-        let (size, clean_inodes) = match (args.tiny, options.quick) {
-            (true, _) => (Size::TINY, 500),
-            (_, true) => (Size::QUICK, 50_000),
-            _ => (Size::FULL, 1_000_000),
-        };
-        let runs = options.runs(15, 5);
-        Plan { options, runs, size, clean_inodes, meter: Meter::new(), grids: tables() }
-    }
-
-    fn tell(&self, what: std::fmt::Arguments<'_>) {
-        if !self.options.json {
-            eprintln!("{what}");
-        }
-    }
-
-    /// Adds the values of a job of `ops` operations.
-    fn add(&mut self, row: &str, side: usize, ops: u64, (elapsed, cost): (Duration, Cost)) {
-        let ops = ops.max(1) as f64;
-        let [rates, time, instructions] = &mut self.grids;
-        rates.add(row, side, ops / elapsed.as_secs_f64().max(1e-9));
-        time.add(row, side, cost.time.as_secs_f64() * 1e6 / ops);
-        cost.instructions.iter().for_each(|n| instructions.add(row, side, *n as f64 / ops));
-    }
-
-    /// Plays each row on both sides, run by run.
-    fn play<R>(
-        &mut self,
-        setup: &Setup,
-        rows: &[(String, R)],
-        prepare: impl Fn(&Running) -> io::Result<()>,
-        job: impl Fn(&R, &Running, &Plan<'_>) -> io::Result<(u64, (Duration, Cost))>,
-    ) -> io::Result<()> {
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let sides =
-            SIDES.iter().map(|side| side.start_with(setup)).collect::<io::Result<Vec<_>>>()?;
-        sides.iter().try_for_each(prepare)?;
-        for run in 0..self.runs {
-            self.tell(format_args!("pair {} of {}", run + 1, self.runs));
-            for (name, row) in rows {
-                for side in turn(run, SIDES.len()) {
-                    let done = job(row, &sides[side], self);
-                    let (ops, cost) = done.map_err(|e| within(name, &e))?;
-                    self.add(name, side, ops, cost);
-                }
-            }
-        }
-        sides.into_iter().try_for_each(|side| side.stop())
-    }
-}
-
-fn within(row: &str, e: &io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{row}: {e}"))
-}
-
 pub fn run(args: &Args) -> io::Result<bool> {
-    let mut plan = Plan::new(args);
+    let options = &args.options;
+    let (size, clean_inodes) = match (args.tiny, options.quick) {
+        (true, _) => (Size::TINY, 500),
+        (_, true) => (Size::QUICK, 50_000),
+        _ => (Size::FULL, 1_000_000),
+    };
     scratch::catch_signals()?;
-    operations(&mut plan)?;
-    syncs(&mut plan)?;
-    if plan.grids[0].rows.is_empty() {
+    let mut grids = tables();
+    operations(options, &size, &mut grids)?;
+    syncs(options, clean_inodes, &mut grids)?;
+    if grids[0].rows.is_empty() {
         return Err(invalid("`--only` names no row"));
     }
-    let results = Pairs(plan.grids.into());
-    results.print(args.options.json)?;
-    Ok(!args.options.strict || all_reached(&judge(results.rates())))
+    let results = Pairs(grids.into());
+    results.print(options.json)?;
+    Ok(!options.strict || all_reached(&judge(results.rates())))
 }
 
-fn operations(plan: &mut Plan<'_>) -> io::Result<()> {
-    let kinds = KINDS.iter().filter(|kind| plan.options.wants(kind.name));
+fn operations(options: &Options, size: &Size, grids: &mut [Grid; 3]) -> io::Result<()> {
+    let kinds = KINDS.iter().filter(|kind| options.wants(kind.name));
     let of = |kind: &'static Kind| {
         THREADS.map(|threads| (row_name(kind.name, threads), (kind, threads)))
     };
     let rows: Vec<_> = kinds.flat_map(of).collect();
-    plan.play(
-        &Setup::default(),
-        &rows,
-        |_| Ok(()),
-        |(kind, threads), side, plan| {
-            let metered = Metered::new(&plan.meter);
-            let done = kind.play(side.target(), (*threads, u64::MAX), &plan.size, &metered)?;
-            Ok((done.ops.iter().sum(), (done.elapsed, metered.cost())))
-        },
-    )
+    let nothing = |_: &Running| Ok(());
+    play(options, (&Setup::default(), nothing), &rows, grids, |(kind, threads), side, watch| {
+        let done = kind.play(side.target(), (*threads, u64::MAX), size, watch)?;
+        Ok((done.ops.iter().sum(), done.elapsed))
+    })
 }
 
 /// Callers of sync at once, with many clean inodes in memory.
-fn syncs(plan: &mut Plan<'_>) -> io::Result<()> {
-    let wanted = SYNCS.iter().filter(|(name, ..)| plan.options.wants(name));
-    let rows: Vec<_> = wanted.map(|(name, crowd, _)| (row_name(name, SYNCERS), crowd)).collect();
-    let inodes = plan.clean_inodes;
+fn syncs(options: &Options, inodes: usize, grids: &mut [Grid; 3]) -> io::Result<()> {
+    let wanted = SYNCS.iter().filter(|(name, ..)| options.wants(name));
+    let rows: Vec<_> = wanted.map(|(name, crowd, _)| (row_name(name, SYNCERS), *crowd)).collect();
     let fill = |side: &Running| {
         eprintln!("making {inodes} files");
         jobs::fill(side.target(), "clean", inodes, 2)
     };
-    plan.play(&Setup::for_inodes(inodes as u64), &rows, fill, |crowd, side, plan| {
-        let metered = Metered::new(&plan.meter);
-        let (elapsed, _) = jobs::sync_crowd(side.target(), "crowd", **crowd, &metered)?;
-        Ok((crowd.syncs(), (elapsed, metered.cost())))
+    let setup = Setup::for_inodes(inodes as u64);
+    play(options, (&setup, fill), &rows, grids, |crowd, side, watch| {
+        let (elapsed, _) = jobs::sync_crowd(side.target(), "crowd", *crowd, watch)?;
+        Ok((crowd.syncs(), elapsed))
     })
+}
+
+/// Plays each row on both sides, run by run. A job returns its operations and their time.
+fn play<R>(
+    options: &Options,
+    (setup, prepare): (&Setup, impl Fn(&Running) -> io::Result<()>),
+    rows: &[(String, R)],
+    [rates, times, instructions]: &mut [Grid; 3],
+    job: impl Fn(&R, &Running, &Metered<'_>) -> io::Result<(u64, Duration)>,
+) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let meter = Meter::new();
+    let sides = SIDES.iter().map(|side| side.start_with(setup)).collect::<io::Result<Vec<_>>>()?;
+    sides.iter().try_for_each(prepare)?;
+    options.measure(options.runs(15, 5), rows, &SIDES.map(Side::name), |name, row, side| {
+        let metered = Metered::new(&meter);
+        let (ops, elapsed) = job(row, &sides[side], &metered)?;
+        let (ops, cost) = (ops.max(1) as f64, metered.cost());
+        rates.add(name, side, ops / elapsed.as_secs_f64().max(1e-9));
+        times.add(name, side, cost.time.as_secs_f64() * 1e6 / ops);
+        cost.instructions.iter().for_each(|n| instructions.add(name, side, *n as f64 / ops));
+        Ok(())
+    })?;
+    sides.into_iter().try_for_each(|side| side.stop())
 }
 
 /// Results of `extant-lab pairs`: rates, then costs.

@@ -5,6 +5,7 @@ use super::costs::{COSTS, Topology};
 use super::model::{Operation, Visits, rate};
 use crate::interval::Verdict;
 use crate::jobs::{Kind, Size};
+use crate::measure::Done;
 use crate::pairs::{Meter, Metered};
 use crate::side::{Setup, Side};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Counts of a workload, by the counting program.
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -105,16 +107,10 @@ impl<'a> Work<'a> {
         if let Some(known) = self.services.get(&(shards, orphan_list)) {
             return Ok(*known);
         }
-        let meter = Meter::new();
-        let side =
-            Side::EngineMemory.start_with(&Setup { shards, orphan_list, ..Setup::default() })?;
-        let mut least = f64::INFINITY;
-        for _ in 0..self.runs() {
-            let metered = Metered::new(&meter);
-            let done = self.kind.play(side.target(), (1, u64::MAX), &self.size(), &metered)?;
-            least = least.min(metered.cost().time.as_nanos() as f64 / done.ops[0].max(1) as f64);
-        }
-        side.stop()?;
+        let setup = Setup { shards, orphan_list, ..Setup::default() };
+        let times =
+            self.play(1, &setup, |done, time| time.as_nanos() as f64 / done.ops[0].max(1) as f64)?;
+        let least = times.into_iter().fold(f64::INFINITY, f64::min);
         self.services.insert((shards, orphan_list), least);
         Ok(least)
     }
@@ -134,14 +130,6 @@ impl<'a> Work<'a> {
         };
         let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
         serde_json::from_slice(&output.map_err(|e| failed(&e))?.stdout).map_err(|e| failed(&e))
-    }
-
-    fn runs(&self) -> usize {
-        self.args.runs.unwrap_or(if self.args.quick { 3 } else { 9 }).max(1)
-    }
-
-    fn size(&self) -> Size {
-        if self.args.quick { Size::QUICK } else { Size::FULL }
     }
 
     /// Compares simulated rates with measured ones on as many processors as there are, at most two.
@@ -172,15 +160,32 @@ impl<'a> Work<'a> {
     /// Returns the greatest rate of as many threads, as if no other program used processors: their
     /// own time, or that of all threads of the process if it is longer, divided by the processors.
     fn measured(&self, cpus: usize) -> io::Result<f64> {
-        let side = Side::EngineMemory.start_with(&Setup { shards: cpus, ..Setup::default() })?;
-        let (meter, mut most) = (Meter::new(), 0.0f64);
-        for _ in 0..self.runs() {
+        let rates =
+            self.play(cpus, &Setup { shards: cpus, ..Setup::default() }, |done, time| {
+                let time = time.max(done.own.iter().sum()) / cpus as u32;
+                done.ops.iter().sum::<u64>() as f64 / time.as_secs_f64().max(1e-9)
+            })?;
+        Ok(rates.into_iter().fold(0.0, f64::max))
+    }
+
+    /// Plays the workload as often as asked for. Returns a value of each run, from its operations
+    /// and the processor time of the process.
+    fn play(
+        &self,
+        threads: usize,
+        setup: &Setup,
+        value: impl Fn(&Done, Duration) -> f64,
+    ) -> io::Result<Vec<f64>> {
+        let (options, meter) = (&self.args.options, Meter::new());
+        let size = if options.quick { Size::QUICK } else { Size::FULL };
+        let side = Side::EngineMemory.start_with(setup)?;
+        let values = (0..options.runs(9, 3)).map(|_| {
             let metered = Metered::new(&meter);
-            let done = self.kind.play(side.target(), (cpus, u64::MAX), &self.size(), &metered)?;
-            let time = metered.cost().time.max(done.own.iter().sum()) / cpus as u32;
-            most = most.max(done.ops.iter().sum::<u64>() as f64 / time.as_secs_f64().max(1e-9));
-        }
+            let done = self.kind.play(side.target(), (threads, u64::MAX), &size, &metered)?;
+            Ok(value(&done, metered.cost().time))
+        });
+        let values = values.collect::<io::Result<_>>()?;
         side.stop()?;
-        Ok(most)
+        Ok(values)
     }
 }

@@ -13,7 +13,7 @@ mod model;
 use crate::grid::{Grid, Values};
 use crate::interval::{Verdict, all_reached};
 use crate::jobs::Kind;
-use crate::options::invalid;
+use crate::options::{Options, invalid};
 use crate::sheet::Sheet;
 use crate::stored::Results;
 use costs::{COSTS, Topology, numbers};
@@ -29,6 +29,8 @@ pub use measure::{Counts, Shared};
 /// Arguments of `extant-lab scale`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    #[command(flatten)]
+    options: Options,
     /// Workloads that `extant-lab contention` names; some of them if there are none.
     workloads: Vec<String>,
     /// Processors to simulate, in sockets of ten: numbers, and ranges with the powers of two.
@@ -40,18 +42,6 @@ pub struct Args {
     /// The program that counts: `make contention`.
     #[arg(long, default_value = "target/contention/release/extant-lab")]
     counted: PathBuf,
-    /// Measurements of each value.
-    #[arg(long)]
-    runs: Option<usize>,
-    /// Less work and fewer measurements, for a look.
-    #[arg(long)]
-    quick: bool,
-    /// One JSON document in place of tables.
-    #[arg(long)]
-    json: bool,
-    /// End with 1 if a simulated rate differs by more than 20% from a measured one.
-    #[arg(long)]
-    strict: bool,
 }
 
 /// Simulated rates of each workload and their input, and simulated rates beside measured ones.
@@ -120,6 +110,6 @@ pub fn run(args: &Args) -> io::Result<bool> {
         all.rates.push(rates);
         all.inputs.push(inputs);
     }
-    all.print(args.json)?;
-    Ok(!args.strict || all_reached(&all.checks))
+    all.print(args.options.json)?;
+    Ok(!args.options.strict || all_reached(&all.checks))
 }

@@ -7,6 +7,7 @@
 //! times a second at most. The order of events follows from their times and a fixed seed.
 
 use super::costs::{Costs, Topology};
+use extant_sync::SplitMix64;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Add;
@@ -83,7 +84,7 @@ struct Simulation<'a> {
     /// Time in picoseconds, the number of the event (for a fixed order), thread, event.
     events: BinaryHeap<Reverse<(u64, u64, usize, Event)>>,
     number: u64,
-    random: u64,
+    random: SplitMix64,
 }
 
 /// Returns the operations per second of one thread on each processor.
@@ -102,9 +103,27 @@ pub fn rate(operation: &Operation, topology: Topology, costs: &Costs) -> f64 {
         lines: visits.iter().map(|v| vec![Line::default(); v.lines.max(1)]).collect(),
         events: BinaryHeap::new(),
         number: 0,
-        random: 1,
+        random: SplitMix64::new(1),
     };
-    simulation.run()
+    (0..topology.cpus).for_each(|thread| simulation.begin(0, thread));
+    let total = OPERATIONS.max(EACH * topology.cpus);
+    // The first fifth is not measured: all threads begin at once.
+    let (mut done, mut since) = (0, 0);
+    while let Some(Reverse((now, _, thread, event))) = simulation.events.pop() {
+        match event {
+            Event::Arrive => simulation.arrive(now, thread),
+            Event::Release => simulation.release(now, thread),
+            Event::End if done + 1 == total => {
+                return (total - total / 5) as f64 / (now - since).max(1) as f64 * 1e12;
+            }
+            Event::End => {
+                done += 1;
+                since = if done == total / 5 { now } else { since };
+                simulation.begin(now, thread);
+            }
+        }
+    }
+    0.0
 }
 
 /// Returns nanoseconds in picoseconds.
@@ -113,29 +132,6 @@ fn picos(nanos: f64) -> u64 {
 }
 
 impl Simulation<'_> {
-    fn run(&mut self) -> f64 {
-        (0..self.threads.len()).for_each(|thread| self.begin(0, thread));
-        let total = OPERATIONS.max(EACH * self.threads.len());
-        // The first fifth is not measured: all threads begin at once.
-        let (mut done, mut since) = (0, 0);
-        while let Some(Reverse((now, _, thread, event))) = self.events.pop() {
-            match event {
-                Event::Arrive => self.arrive(now, thread),
-                Event::Release => self.release(now, thread),
-                Event::End => {
-                    done += 1;
-                    if done == total / 5 {
-                        since = now;
-                    } else if done == total {
-                        return (total - total / 5) as f64 / (now - since).max(1) as f64 * 1e12;
-                    }
-                    self.begin(now, thread);
-                }
-            }
-        }
-        0.0
-    }
-
     /// Plans an operation: its visits in random order.
     fn begin(&mut self, now: u64, thread: usize) {
         let mut plan = Vec::new();
@@ -144,8 +140,8 @@ impl Simulation<'_> {
             let due = self.threads[thread].due[group] + visits.each;
             self.threads[thread].due[group] = due.fract();
             for _ in 0..due as usize {
-                let line = self.random() as usize % self.lines[group].len();
-                plan.insert(self.random() as usize % (plan.len() + 1), (group, line));
+                let line = self.below(self.lines[group].len());
+                plan.insert(self.below(plan.len() + 1), (group, line));
                 held += visits.hold;
             }
         }
@@ -157,7 +153,7 @@ impl Simulation<'_> {
 
     /// Does the private work until the next visit, half to one and a half of its mean.
     fn go_on(&mut self, now: u64, thread: usize) {
-        let some = 0.5 + (self.random() >> 11) as f64 / (1u64 << 53) as f64;
+        let some = 0.5 + self.below(1 << 32) as f64 / (1u64 << 32) as f64;
         let Thread { plan, piece, .. } = &self.threads[thread];
         let event = if plan.is_empty() { Event::End } else { Event::Arrive };
         self.push(now + picos(piece * some), thread, event);
@@ -211,12 +207,8 @@ impl Simulation<'_> {
         self.events.push(Reverse((time, self.number, thread, event)));
     }
 
-    /// Returns the next number of xorshift64*.
-    fn random(&mut self) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    fn below(&mut self, bound: usize) -> usize {
+        self.random.below(bound as u64) as usize
     }
 }
 

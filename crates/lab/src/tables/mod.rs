@@ -17,7 +17,6 @@ pub mod sync;
 
 pub use crate::grid::Grid;
 
-use crate::measure::turn;
 use crate::options::Options;
 use std::io;
 use std::time::Duration;
@@ -38,22 +37,12 @@ impl Options {
         rows: &[(String, R)],
         mut cell: impl FnMut(&R, usize) -> io::Result<f64>,
     ) -> io::Result<()> {
-        for run in 0..self.runs(9, 2) {
-            for (name, row) in rows {
-                for design in turn(run, grid.columns.len()) {
-                    let value = cell(row, design);
-                    let value = value.map_err(|e| broken(&grid.columns[design], &e.to_string()))?;
-                    grid.add(name, design, value);
-                }
-            }
-        }
-        Ok(())
+        let designs = grid.columns.clone();
+        self.measure(self.runs(9, 2), rows, &designs, |name, row, design| {
+            grid.add(name, design, cell(row, design)?);
+            Ok(())
+        })
     }
-}
-
-/// Returns the error for a violated invariant of a design.
-pub fn broken(design: &str, what: &str) -> io::Error {
-    io::Error::other(format!("{design}: {what}"))
 }
 
 #[cfg(feature = "designs")]

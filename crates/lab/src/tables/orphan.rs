@@ -1,7 +1,7 @@
 //! Orphan records: the list, the file with a lock, the file without, and none at all, each under
 //! the whole engine.
 
-use super::{Chosen, Grid, broken, open};
+use super::{Chosen, Grid, open};
 use crate::jobs::{Kind, Size};
 use crate::options::Options;
 use crate::side::{Setup, make_device};
@@ -117,7 +117,7 @@ fn finish(engines: Vec<Engine>) -> io::Result<()> {
         let left = left();
         engine.unmount()?;
         if left {
-            return Err(broken(name, "records were left"));
+            return Err(io::Error::other(format!("{name}: records were left")));
         }
     }
     Ok(())
