@@ -138,6 +138,20 @@ impl Published {
         Some(if less { before / after } else { after / before })
     }
 
+    /// Returns the rows, if columns are compared, or else the columns for which there is an effect,
+    /// with its value.
+    pub fn effects<'a>(&'a self, effect: &'a Effect) -> impl Iterator<Item = (&'a str, f64)> {
+        let by_columns = self.columns.contains(&effect.before);
+        let wanted =
+            |column: &&String| effect.columns.is_empty() || effect.columns.contains(*column);
+        let keys: Vec<&String> = if by_columns {
+            self.rows.iter().map(|row| &row[0]).collect()
+        } else {
+            self.columns.iter().filter(wanted).collect()
+        };
+        keys.into_iter().filter_map(|key| Some((key.as_str(), self.effect(effect, key)?)))
+    }
+
     /// Returns the published effect of the design `after` in a row or column.
     pub fn effect_of(&self, after: &str, key: &str) -> Option<f64> {
         let mut effects = self.effects.iter().filter(|effect| effect.after == after);
@@ -217,19 +231,11 @@ impl Published {
             sheet.row(cells.iter().cloned().chain(effects));
         }
         for effect in self.effects.iter().filter(|e| !self.columns.contains(&e.before)) {
-            let wanted =
-                |column: &&String| effect.columns.is_empty() || effect.columns.contains(*column);
-            let in_column = |column: &String| {
-                Some(format!("{column} {}", ratio(Some(self.effect(effect, column)?))))
-            };
-            let list: Vec<String> =
-                self.columns.iter().filter(wanted).filter_map(in_column).collect();
-            sheet.notes.push(format!(
-                "effect: {} to {}: {}",
-                effect.before,
-                effect.after,
-                list.join(", ")
-            ));
+            let values = self.effects(effect);
+            let list: Vec<_> =
+                values.map(|(column, value)| format!("{column} {}", ratio(Some(value)))).collect();
+            let Effect { before, after, .. } = effect;
+            sheet.notes.push(format!("effect: {before} to {after}: {}", list.join(", ")));
         }
         sheet
     }

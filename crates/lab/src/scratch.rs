@@ -167,21 +167,27 @@ impl MountGuard {
 
     /// Unmounts; waits a little for users that are about to leave.
     pub fn unmount(&self) -> io::Result<()> {
-        let give_up = Instant::now() + Duration::from_secs(5);
-        loop {
-            match unmount(&self.dir, UnmountFlags::empty()) {
-                Ok(()) => return Ok(()),
-                Err(Errno::BUSY) if Instant::now() < give_up => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                Err(e) => {
-                    return Err(io::Error::other(format!(
-                        "unmounting {}: {e}",
-                        self.dir.display()
-                    )));
-                }
-            }
+        poll(Duration::from_secs(5), || match unmount(&self.dir, UnmountFlags::empty()) {
+            Err(Errno::BUSY) => Ok(None),
+            other => Ok(Some(other?)),
+        })
+        .and_then(|gone| gone.ok_or_else(|| Errno::BUSY.into()))
+        .map_err(|e| io::Error::other(format!("unmounting {}: {e}", self.dir.display())))
+    }
+}
+
+/// Asks again and again until there is an answer; `None` after so long without one.
+pub fn poll<T>(
+    patience: Duration,
+    mut ask: impl FnMut() -> io::Result<Option<T>>,
+) -> io::Result<Option<T>> {
+    let give_up = Instant::now() + patience;
+    loop {
+        let answer = ask()?;
+        if answer.is_some() || Instant::now() > give_up {
+            return Ok(answer);
         }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -215,20 +221,14 @@ impl Server {
 
     /// Waits for its end.
     pub fn wait(&mut self) -> io::Result<()> {
-        let give_up = Instant::now() + Duration::from_secs(60);
-        while Instant::now() < give_up {
-            let Some(status) = self.child.try_wait()? else {
-                std::thread::sleep(Duration::from_millis(5));
-                continue;
-            };
-            self.ended.store(true, Ordering::Release);
-            return if status.success() {
-                Ok(())
-            } else {
-                Err(io::Error::other(format!("a process ended with {status}")))
-            };
+        let ended = poll(Duration::from_secs(60), || self.child.try_wait())?;
+        let status = ended.ok_or_else(|| io::Error::other("a process does not end"))?;
+        self.ended.store(true, Ordering::Release);
+        if status.success() {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("a process ended with {status}")))
         }
-        Err(io::Error::other("a process does not end"))
     }
 }
 

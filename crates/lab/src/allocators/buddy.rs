@@ -52,6 +52,12 @@ enum Criterion {
     Any,
 }
 
+/// In their order.
+const CRITERIA: [Criterion; 5] = {
+    use Criterion::{Any, Average, Free, PowerOfTwo, Shrunk};
+    [PowerOfTwo, Average, Shrunk, Free, Any]
+};
+
 /// Where a group is linked: its turn (0 in arrays) and its orders.
 #[derive(Clone, Copy, Debug)]
 struct Link {
@@ -77,6 +83,9 @@ pub struct Buddy<'a> {
 #[derive(Debug)]
 struct Search<'w> {
     want: &'w Want,
+    criterion: Criterion,
+    /// The group that is looked at first.
+    start: u32,
     /// Blocks that are looked for now.
     goal: u32,
     found: u32,
@@ -176,46 +185,30 @@ impl<'a> Buddy<'a> {
         taken
     }
 
-    fn pass(
-        &mut self,
-        criterion: Criterion,
-        start: u32,
-        search: &mut Search<'_>,
-    ) -> ControlFlow<()> {
+    fn pass(&mut self, search: &mut Search<'_>) -> ControlFlow<()> {
         let listed = self.lists != Lists::None;
         let power = search.want.len.is_power_of_two() && search.want.len >= SMALLEST;
         let order = search.want.len.ilog2() as usize;
-        match criterion {
+        match search.criterion {
             Criterion::PowerOfTwo if !power => ControlFlow::Continue(()),
-            Criterion::PowerOfTwo | Criterion::Average if listed => {
-                self.listed(criterion, order, start, search)
-            }
-            Criterion::Shrunk => self.shrunk(start, search),
-            _ => self.linear(criterion, start, search),
+            Criterion::PowerOfTwo | Criterion::Average if listed => self.listed(order, search),
+            Criterion::Shrunk if listed => self.shrunk(search),
+            Criterion::Shrunk => ControlFlow::Continue(()),
+            _ => self.linear(search),
         }
     }
 
-    fn linear(
-        &mut self,
-        criterion: Criterion,
-        start: u32,
-        search: &mut Search<'_>,
-    ) -> ControlFlow<()> {
+    fn linear(&mut self, search: &mut Search<'_>) -> ControlFlow<()> {
         let groups = self.space.map.shape.groups;
-        for g in (start..groups).chain(0..start) {
-            self.visit(criterion, g, search)?;
+        for g in (search.start..groups).chain(0..search.start) {
+            self.visit(g, search)?;
         }
         ControlFlow::Continue(())
     }
 
     /// Through the lists from an order on.
-    fn listed(
-        &mut self,
-        criterion: Criterion,
-        order: usize,
-        start: u32,
-        search: &mut Search<'_>,
-    ) -> ControlFlow<()> {
+    fn listed(&mut self, order: usize, search: &mut Search<'_>) -> ControlFlow<()> {
+        let start = search.start;
         let parts: &[RangeInclusive<(u64, u32)>] = match self.lists {
             Lists::Arrays if start > 0 => &[(0, start)..=(0, u32::MAX), (0, 0)..=(0, start - 1)],
             _ => &[(0, 0)..=(u64::MAX, u32::MAX)],
@@ -223,10 +216,11 @@ impl<'a> Buddy<'a> {
         for part in parts {
             for index in order.min(ORDERS - 1)..ORDERS {
                 let mut from = *part.start();
-                while let Some(next) = self.next_listed(criterion, index, from..=*part.end()) {
-                    self.visit(criterion, next.1, search)?;
+                let end = *part.end();
+                while let Some(next) = self.next_listed(search.criterion, index, from..=end) {
+                    self.visit(next.1, search)?;
                     from = if next.1 == u32::MAX { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
-                    if from > *part.end() {
+                    if from > end {
                         break;
                     }
                 }
@@ -247,7 +241,7 @@ impl<'a> Buddy<'a> {
     }
 
     /// Searches for decreasing lengths while the request allows it.
-    fn shrunk(&mut self, start: u32, search: &mut Search<'_>) -> ControlFlow<()> {
+    fn shrunk(&mut self, search: &mut Search<'_>) -> ControlFlow<()> {
         let whole = search.want.len.ilog2();
         for order in (whole.saturating_sub(SHRINK)..=whole).rev() {
             let goal = 1 << order;
@@ -255,21 +249,21 @@ impl<'a> Buddy<'a> {
                 continue;
             }
             search.goal = goal;
-            self.listed(Criterion::Average, order as usize, start, search)?;
+            self.listed(order as usize, search)?;
         }
         search.goal = search.want.len;
         ControlFlow::Continue(())
     }
 
-    fn visit(&mut self, criterion: Criterion, g: u32, search: &mut Search<'_>) -> ControlFlow<()> {
+    fn visit(&mut self, g: u32, search: &mut Search<'_>) -> ControlFlow<()> {
         self.space.cost.looked += 1;
         self.look(g);
         let is_first = self.space.map.shape.is_first(g);
         let group = self.space.group(g);
-        if !is_good(criterion, group, search.goal, is_first) {
+        if !is_good(search.criterion, group, search.goal, is_first) {
             return ControlFlow::Continue(());
         }
-        scan(criterion, g, group, search)
+        scan(g, group, search)
     }
 }
 
@@ -287,8 +281,8 @@ fn is_good(criterion: Criterion, group: &Group, goal: u32, is_first: bool) -> bo
 }
 
 /// Looks through a group.
-fn scan(criterion: Criterion, g: u32, group: &Group, search: &mut Search<'_>) -> ControlFlow<()> {
-    if criterion == Criterion::PowerOfTwo {
+fn scan(g: u32, group: &Group, search: &mut Search<'_>) -> ControlFlow<()> {
+    if search.criterion == Criterion::PowerOfTwo {
         let found = group.runs.by_length().find_map(|run| buddy_in(run, search.goal.ilog2()));
         return found.map_or(ControlFlow::Continue(()), |start| {
             search.best = Some((g, Run { start, len: search.goal }));
@@ -296,7 +290,7 @@ fn scan(criterion: Criterion, g: u32, group: &Group, search: &mut Search<'_>) ->
         });
     }
     for run in group.runs.within(0..u32::MAX) {
-        if criterion != Criterion::Average || run.len >= search.goal {
+        if matches!(search.criterion, Criterion::Free | Criterion::Any) || run.len >= search.goal {
             search.measure(g, run)?;
         }
     }
@@ -312,19 +306,11 @@ impl Policy for Buddy<'_> {
         let near = self.space.map.shape.place(want.goal).0.min(self.space.map.shape.groups - 1);
         let large = want.len > STREAM;
         let start = if large { *self.stream(want.file) } else { near };
-        let criteria = [
-            Criterion::PowerOfTwo,
-            Criterion::Average,
-            Criterion::Shrunk,
-            Criterion::Free,
-            Criterion::Any,
-        ];
-        let mut search = Search { want, goal: want.len, found: 0, best: None };
-        let linear = self.lists == Lists::None;
-        for criterion in
-            criteria.iter().filter(|criterion| !linear || **criterion != Criterion::Shrunk)
-        {
-            if self.pass(*criterion, start, &mut search).is_break() {
+        let criterion = Criterion::PowerOfTwo;
+        let mut search = Search { want, criterion, start, goal: want.len, found: 0, best: None };
+        for criterion in CRITERIA {
+            search.criterion = criterion;
+            if self.pass(&mut search).is_break() {
                 break;
             }
         }

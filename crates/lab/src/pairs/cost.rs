@@ -5,16 +5,18 @@ use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Counts of the whole process since it asked for them. Make it before any thread whose
-/// instructions are to count.
+/// Measures the cost of one job after the other for the whole process. Make it before any thread
+/// whose instructions are to count.
 pub struct Meter {
     counter: Option<Mutex<Counter>>,
+    /// The last reading while a job runs, and then the job's cost.
+    cost: Mutex<Cost>,
 }
 
-/// A reading.
+/// Cost of a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     /// Processor time, including the kernel's in system calls of this process, excluding the
@@ -27,16 +29,24 @@ pub struct Cost {
 impl Meter {
     /// Asks the machine for a counter; many virtual machines have none.
     pub fn new() -> Meter {
-        Meter { counter: counter().ok().map(Mutex::new) }
+        Meter { counter: counter().ok().map(Mutex::new), cost: Mutex::default() }
+    }
+
+    /// Returns the cost of the last job.
+    pub fn cost(&self) -> Cost {
+        *locked(&self.cost)
     }
 
     /// Returns the cost so far.
-    pub fn read(&self) -> Cost {
+    fn read(&self) -> Cost {
         let time = clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default();
-        let counter =
-            self.counter.as_ref().map(|c| c.lock().unwrap_or_else(PoisonError::into_inner));
-        Cost { time, instructions: counter.and_then(|mut counter| counter.read().ok()) }
+        let instructions = self.counter.as_ref().and_then(|counter| locked(counter).read().ok());
+        Cost { time, instructions }
     }
+}
+
+fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn counter() -> io::Result<Counter> {
@@ -46,41 +56,15 @@ fn counter() -> io::Result<Counter> {
     Ok(counter)
 }
 
-/// Measures the cost of a job.
-pub struct Metered<'a> {
-    meter: &'a Meter,
-    cost: Mutex<Cost>,
-}
-
-impl<'a> Metered<'a> {
-    /// Nothing yet.
-    pub fn new(meter: &'a Meter) -> Self {
-        Metered { meter, cost: Mutex::default() }
-    }
-
-    /// Returns the measured cost.
-    pub fn cost(&self) -> Cost {
-        *self.cost.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, change: impl FnOnce(Cost, Cost) -> Cost) {
-        let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);
-        *cost = change(*cost, self.meter.read());
-    }
-}
-
-impl Watch for Metered<'_> {
+impl Watch for Meter {
     fn start(&self) {
-        self.set(|_, now| now);
+        *locked(&self.cost) = self.read();
     }
 
     fn stop(&self) {
-        self.set(|before, now| Cost {
-            time: now.time.saturating_sub(before.time),
-            instructions: now
-                .instructions
-                .zip(before.instructions)
-                .map(|(now, before)| now.saturating_sub(before)),
-        });
+        let (now, mut cost) = (self.read(), locked(&self.cost));
+        let both = now.instructions.zip(cost.instructions);
+        cost.instructions = both.map(|(now, before)| now.saturating_sub(before));
+        cost.time = now.time.saturating_sub(cost.time);
     }
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Duration;
 
-pub use cost::{Meter, Metered};
+pub use cost::Meter;
 
 /// Numbers of threads.
 pub const THREADS: [usize; 4] = [1, 2, 4, 16];
@@ -110,7 +110,7 @@ fn play<R>(
     (setup, prepare): (&Setup, impl Fn(&Running) -> io::Result<()>),
     rows: &[(String, R)],
     [rates, times, instructions]: &mut [Grid; 3],
-    job: impl Fn(&R, &Running, &Metered<'_>) -> io::Result<(u64, Duration)>,
+    job: impl Fn(&R, &Running, &Meter) -> io::Result<(u64, Duration)>,
 ) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
@@ -119,9 +119,8 @@ fn play<R>(
     let sides = SIDES.iter().map(|side| side.start_with(setup)).collect::<io::Result<Vec<_>>>()?;
     sides.iter().try_for_each(prepare)?;
     options.measure(options.runs(15, 5), rows, &SIDES.map(Side::name), |name, row, side| {
-        let metered = Metered::new(&meter);
-        let (ops, elapsed) = job(row, &sides[side], &metered)?;
-        let (ops, cost) = (ops.max(1) as f64, metered.cost());
+        let (ops, elapsed) = job(row, &sides[side], &meter)?;
+        let (ops, cost) = (ops.max(1) as f64, meter.cost());
         rates.add(name, side, ops / elapsed.as_secs_f64().max(1e-9));
         times.add(name, side, cost.time.as_secs_f64() * 1e6 / ops);
         cost.instructions.iter().for_each(|n| instructions.add(name, side, *n as f64 / ops));

@@ -67,22 +67,11 @@ fn published(table: &Published) -> io::Result<String> {
             .collect();
         figure(&plot::lines("published values", &table.key, &series)?, "published")
     } else {
-        let mut rows: Vec<Effects> = Vec::new();
-        for effect in &table.effects {
-            let keys: Vec<&String> = if table.columns.contains(&effect.before) {
-                table.rows.iter().map(|row| &row[0]).collect()
-            } else {
-                table
-                    .columns
-                    .iter()
-                    .filter(|c| effect.columns.is_empty() || effect.columns.contains(c))
-                    .collect()
-            };
-            let line = |key: &&String| {
-                Some((format!("{key}: {}", effect.after), Some(table.effect(effect, key)?), None))
-            };
-            rows.extend(keys.iter().filter_map(line));
-        }
+        let effects = table.effects.iter().flat_map(|effect| {
+            let line = |(key, value)| (format!("{key}: {}", effect.after), Some(value), None);
+            table.effects(effect).map(line)
+        });
+        let rows: Vec<Effects> = effects.collect();
         if rows.is_empty() {
             String::new()
         } else {

@@ -6,7 +6,7 @@ use super::model::{Operation, Visits, rate};
 use crate::interval::Verdict;
 use crate::jobs::{Kind, Size};
 use crate::measure::Done;
-use crate::pairs::{Meter, Metered};
+use crate::pairs::Meter;
 use crate::side::{Setup, Side};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
@@ -180,9 +180,8 @@ impl<'a> Work<'a> {
         let size = if options.quick { Size::QUICK } else { Size::FULL };
         let side = Side::EngineMemory.start_with(setup)?;
         let values = (0..options.runs(9, 3)).map(|_| {
-            let metered = Metered::new(&meter);
-            let done = self.kind.play(side.target(), (threads, u64::MAX), &size, &metered)?;
-            Ok(value(&done, metered.cost().time))
+            let done = self.kind.play(side.target(), (threads, u64::MAX), &size, &meter)?;
+            Ok(value(&done, meter.cost().time))
         });
         let values = values.collect::<io::Result<_>>()?;
         side.stop()?;

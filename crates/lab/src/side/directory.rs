@@ -21,13 +21,6 @@ impl Mounted {
     pub fn new(dir: &Path, guard: MountGuard) -> io::Result<Mounted> {
         Ok(Mounted { target: Directory::new(dir)?, guard })
     }
-
-    /// Writes everything and unmounts.
-    pub fn unmount(self) -> io::Result<()> {
-        self.target.sync()?;
-        drop(self.target);
-        self.guard.unmount()
-    }
 }
 
 impl Open for Mounted {
@@ -36,7 +29,9 @@ impl Open for Mounted {
     }
 
     fn close(self: Box<Self>) -> io::Result<()> {
-        self.unmount()
+        self.target.sync()?;
+        drop(self.target);
+        self.guard.unmount()
     }
 }
 

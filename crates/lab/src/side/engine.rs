@@ -1,12 +1,12 @@
 //! The engine in process.
 
-use super::{Medium, Open, Setup, Source, make_with};
+use super::{Open, Setup, Source, make_with};
 use crate::scratch::Scratch;
 use crate::target::{Engine, Target, io_error};
 use extant_blocks::{BlockDevice, SparseDevice};
 use extant_engine::{Fs, OpenOptions};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 enum Image {
@@ -21,26 +21,20 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    pub fn new(medium: Medium, setup: &Setup) -> io::Result<InProcess> {
+    pub fn over_file(setup: &Setup) -> io::Result<InProcess> {
         let scratch = Scratch::new()?;
-        let path = make_with(&scratch, setup)?;
-        let image = match medium {
-            Medium::File => Image::File(path, scratch),
-            Medium::Memory => Image::Memory(Arc::new(copy(&path)?)),
-        };
-        Ok(InProcess { image, setup: *setup })
+        Ok(InProcess { image: Image::File(make_with(&scratch, setup)?, scratch), setup: *setup })
+    }
+
+    pub fn over_memory(setup: &Setup) -> io::Result<InProcess> {
+        Ok(InProcess { image: Image::Memory(Arc::new(make_device(setup)?)), setup: *setup })
     }
 }
 
 /// Makes a fresh image in memory.
-#[cfg(feature = "designs")]
 pub fn make_device(setup: &Setup) -> io::Result<SparseDevice> {
     let scratch = Scratch::new()?;
-    copy(&make_with(&scratch, setup)?)
-}
-
-fn copy(path: &Path) -> io::Result<SparseDevice> {
-    let spec = extant_blocks::parse_image_spec(&path.to_string_lossy());
+    let spec = extant_blocks::parse_image_spec(&make_with(&scratch, setup)?.to_string_lossy());
     SparseDevice::copy_of(&extant_blocks::OpenOptions::from_spec(&spec).open()?)
 }
 

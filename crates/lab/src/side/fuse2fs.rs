@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An image that fuse2fs mounts.
 pub struct Fuse2fs {
@@ -36,26 +36,25 @@ impl Source for Fuse2fs {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let mut server = Server::new(command.spawn()?);
         wait_for_mount(dir, before, &mut server)?;
-        Ok(Box::new(Serving { mounted: Mounted::new(dir, guard)?, server }))
+        Ok(Box::new(Serving { mounted: Box::new(Mounted::new(dir, guard)?), server }))
     }
 }
 
 fn wait_for_mount(dir: &Path, before: u64, server: &mut Server) -> io::Result<()> {
-    let give_up = Instant::now() + Duration::from_secs(20);
-    while std::fs::metadata(dir)?.dev() == before {
-        if let Some(status) = server.child().try_wait()? {
-            return Err(io::Error::other(format!("fuse2fs ended with {status}")));
+    let mounted = scratch::poll(Duration::from_secs(20), || {
+        if std::fs::metadata(dir)?.dev() != before {
+            return Ok(Some(()));
         }
-        if Instant::now() > give_up {
-            return Err(io::Error::other("fuse2fs does not mount"));
+        match server.child().try_wait()? {
+            Some(status) => Err(io::Error::other(format!("fuse2fs ended with {status}"))),
+            None => Ok(None),
         }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    })?;
+    mounted.ok_or_else(|| io::Error::other("fuse2fs does not mount"))
 }
 
 struct Serving {
-    mounted: Mounted,
+    mounted: Box<Mounted>,
     server: Server,
 }
 
@@ -65,7 +64,7 @@ impl Open for Serving {
     }
 
     fn close(mut self: Box<Self>) -> io::Result<()> {
-        self.mounted.unmount()?;
+        self.mounted.close()?;
         self.server.wait()
     }
 }

@@ -71,8 +71,8 @@ impl Side {
     /// kernel's. A server has the usual memory.
     pub fn start_with(self, setup: &Setup) -> io::Result<Running> {
         let mut source: Box<dyn Source> = match self {
-            Side::Engine => Box::new(InProcess::new(Medium::File, setup)?),
-            Side::EngineMemory => Box::new(InProcess::new(Medium::Memory, setup)?),
+            Side::Engine => Box::new(InProcess::over_file(setup)?),
+            Side::EngineMemory => Box::new(InProcess::over_memory(setup)?),
             Side::Ext4 => Box::new(Kernel::new(setup)?),
             Side::ExtantFuse => Box::new(Served::new(Some(setup), Transport::Device)?),
             Side::ExtantRings => Box::new(Served::new(Some(setup), Transport::IoUring)?),
@@ -149,15 +149,6 @@ impl Running {
 /// Least bytes of an image, which is sparse, and bytes for each inode and a block of content.
 pub const IMAGE_BYTES: u64 = 6 << 30;
 const BYTES_PER_INODE: u64 = 5600;
-
-/// Where an engine's image lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Medium {
-    /// A file on tmpfs.
-    File,
-    /// Memory of the process.
-    Memory,
-}
 
 /// Differences from the usual file system.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,6 +2,7 @@
 
 use super::disk::{Disk, Profile, waited};
 use super::{Row, Sizes, Write};
+use crate::scratch::poll;
 use crate::target::{io_error, pieces, write_all};
 use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
 use std::io;
@@ -95,12 +96,9 @@ fn row(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Resul
 
 fn all_known(fs: &Fs) -> io::Result<f64> {
     let start = Instant::now();
-    while FsStats::of(fs).space.trees_unknown > 0 {
-        if start.elapsed() > PATIENCE {
-            return Err(io::Error::other("the background does not get to know all groups"));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let known = || (FsStats::of(fs).space.trees_unknown == 0).then_some(());
+    let late = || io::Error::other("the background does not get to know all groups");
+    poll(PATIENCE, || Ok(known()))?.ok_or_else(late)?;
     Ok(start.elapsed().as_secs_f64())
 }
 

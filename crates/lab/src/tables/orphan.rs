@@ -4,14 +4,14 @@
 use super::{Chosen, Grid, open};
 use crate::jobs::{Kind, Size};
 use crate::options::Options;
+use crate::scratch::poll;
 use crate::side::{Setup, make_device};
 use crate::stored::Results;
 use crate::target::{Engine, io_error};
 use extant_engine::OpenOptions;
 use extant_engine::design::{ORPHANS, OrphanRecords};
 use std::io;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const DESIGNS: [(&str, OrphanRecords); 4] = [
     ("list", OrphanRecords::List),
@@ -106,19 +106,12 @@ fn finish(engines: Vec<Engine>) -> io::Result<()> {
     for (engine, (name, _)) in engines.into_iter().zip(DESIGNS) {
         engine.fs().sync().map_err(io_error)?;
         // Files that were closed last may still be with the reaper.
-        let until = Instant::now() + REAPED;
-        let left = || {
+        let reaped = poll(REAPED, || {
             let stats = engine.fs().stats().orphans;
-            stats.added != stats.removed
-        };
-        while left() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(1));
-        }
-        let left = left();
+            Ok((stats.added == stats.removed).then_some(()))
+        })?;
         engine.unmount()?;
-        if left {
-            return Err(io::Error::other(format!("{name}: records were left")));
-        }
+        reaped.ok_or_else(|| io::Error::other(format!("{name}: records were left")))?;
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use super::{How, Name, OpenFile, Put, Target};
 use extant_engine::{
-    Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, NodeKind, OpenFlags, SetAttr,
-    TimeSet, Timestamp,
+    Caller, Errno, Error, Falloc, File, FileType, Follow, Fs, Node, NodeKind, OpenFlags,
+    RenameFlags, SetAttr, TimeSet, Timestamp,
 };
 use std::io;
 
@@ -43,14 +43,19 @@ impl Engine {
         self.fs.unmount().map_err(io_error)
     }
 
-    fn make(
-        &self,
-        path: &[u8],
-        mode: u16,
-        what: NodeKind<'_>,
-    ) -> extant_engine::Result<extant_engine::Node> {
+    fn make(&self, path: &[u8], mode: u16, what: NodeKind<'_>) -> extant_engine::Result<Node> {
         let (dir, name) = self.fs.resolve_parent(path)?;
         self.fs.create(&dir, name, mode, what)
+    }
+
+    /// Runs `work` on the directory and the name of a path.
+    fn at(
+        &self,
+        path: &[u8],
+        work: impl FnOnce(&Node, &[u8]) -> extant_engine::Result<()>,
+    ) -> io::Result<()> {
+        let found = self.fs.resolve_parent(path);
+        found.and_then(|(dir, name)| work(&dir, name)).map_err(io_error)
     }
 
     /// As a program that opens with `O_CREAT` and `O_TRUNC`: it looks first, since mostly the file
@@ -164,28 +169,18 @@ impl Target for Engine {
     }
 
     fn unlink(&self, path: &[u8]) -> io::Result<()> {
-        let unlink = || {
-            let (dir, name) = self.fs.resolve_parent(path)?;
-            self.fs.unlink(&dir, name)
-        };
-        unlink().map_err(io_error)
+        self.at(path, |dir, name| self.fs.unlink(dir, name))
     }
 
     fn rmdir(&self, path: &[u8]) -> io::Result<()> {
-        let rmdir = || {
-            let (dir, name) = self.fs.resolve_parent(path)?;
-            self.fs.rmdir(&dir, name)
-        };
-        rmdir().map_err(io_error)
+        self.at(path, |dir, name| self.fs.rmdir(dir, name))
     }
 
     fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
-        let rename = || {
-            let (from, old) = self.fs.resolve_parent(from)?;
+        self.at(from, |from, old| {
             let (to, new) = self.fs.resolve_parent(to)?;
-            self.fs.rename((&from, old), (&to, new), extant_engine::RenameFlags::empty())
-        };
-        rename().map_err(io_error)
+            self.fs.rename((from, old), (&to, new), RenameFlags::empty())
+        })
     }
 
     fn list(&self, path: &[u8]) -> io::Result<Vec<Name>> {

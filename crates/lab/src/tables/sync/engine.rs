@@ -2,7 +2,7 @@
 
 use crate::jobs::{self, Crowd, SYNCERS, Watch};
 use crate::options::Options;
-use crate::pairs::{Meter, Metered};
+use crate::pairs::Meter;
 use crate::side::{Setup, make_device};
 use crate::tables::{Grid, open};
 use crate::target::{Engine, Target};
@@ -47,19 +47,18 @@ fn times(options: &Options, engine: &Engine) -> io::Result<Grid> {
     for _ in 0..options.runs(9, 2) {
         for (what, callers) in [("one sync", 1), ("100 syncs at once", SYNCERS)] {
             engine.sync()?;
-            let metered = Metered::new(&meter);
             let wall = if callers == 1 {
-                metered.start();
+                meter.start();
                 let start = Instant::now();
                 engine.sync()?;
                 let wall = start.elapsed();
-                metered.stop();
+                meter.stop();
                 wall
             } else {
-                jobs::sync_crowd(engine, "crowd", Crowd { calls: 1, creators: 0 }, &metered)?.0
+                jobs::sync_crowd(engine, "crowd", Crowd { calls: 1, creators: 0 }, &meter)?.0
             };
             grid.add(&row(what), 0, wall.as_secs_f64());
-            grid.add(&row(what), 1, metered.cost().time.as_secs_f64());
+            grid.add(&row(what), 1, meter.cost().time.as_secs_f64());
         }
     }
     Ok(grid)
