@@ -3,7 +3,7 @@
 use crate::bars;
 use crate::grid::Grid;
 use crate::huge::{self, Huge};
-use crate::interval::{Verdict, all_reached, judged};
+use crate::interval::{Verdict, judged};
 use crate::measure::Awake;
 use crate::options::{Options, invalid};
 use crate::scratch;
@@ -59,9 +59,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     scratch::catch_signals()?;
     let rates = measured(options, &scenarios, &sides)?;
     let huge = if large { Some(huge::run(options.runs(5, 5))?) } else { None };
-    let results = Bench { rates, huge };
-    results.print(options.json)?;
-    Ok(!options.strict || all_reached(&results.verdicts()))
+    Bench { rates, huge }.report(options)
 }
 
 fn measured(options: &Options, scenarios: &[&Scenario], sides: &[Side]) -> io::Result<Grid> {
@@ -90,13 +88,6 @@ pub struct Bench {
     huge: Option<Huge>,
 }
 
-impl Bench {
-    /// Returns the bars for which there are figures.
-    fn verdicts(&self) -> Vec<Verdict> {
-        bars::judge(&self.rates, self.huge.as_ref())
-    }
-}
-
 impl Results for Bench {
     fn sheets(&self) -> Vec<Sheet> {
         let column = |side: &Side| self.rates.column(side.name());
@@ -109,5 +100,9 @@ impl Results for Bench {
         sheets.retain(|sheet| !sheet.rows.is_empty());
         sheets.push(judged(&self.verdicts()));
         sheets
+    }
+
+    fn verdicts(&self) -> Vec<Verdict> {
+        bars::judge(&self.rates, self.huge.as_ref())
     }
 }

@@ -5,8 +5,8 @@
 //! - With a limit of memory it is still faster than buddies on the fragmented disk.
 
 use crate::allocators::{Buddy, Cost, Defects, Lists, Map, Policy, Posted, Reading, Shape, Want};
-use crate::grid::{Grid, Values};
-use crate::interval::{Standing, Verdict, all_reached};
+use crate::grid::Grid;
+use crate::interval::{Standing, Verdict};
 use crate::measure::{in_threads, median};
 use crate::options::Options;
 use crate::scratch;
@@ -28,8 +28,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
         [("memory", memory), ("limited", limited), ("parallel", parallel)];
     let wanted = claims.iter().filter(|(name, _)| options.wants(name));
     let claims = wanted.map(|(_, claim)| claim(options)).collect::<io::Result<Vec<_>>>()?;
-    claims.print(options.json)?;
-    Ok(!options.strict || all_reached(&claims))
+    claims.report(options)
 }
 
 impl Results for Vec<Verdict> {
@@ -45,9 +44,11 @@ impl Results for Vec<Verdict> {
         }
         vec![sheet]
     }
-}
 
-impl Values for Vec<Verdict> {}
+    fn verdicts(&self) -> Vec<Verdict> {
+        self.clone()
+    }
+}
 
 /// Disk of the first claim in bytes, and the memory that the postings name for it.
 const NEW_DISK: u64 = 100_000_000_000;

@@ -70,8 +70,7 @@ pub fn run(Args { options, files, empty }: &Args) -> io::Result<bool> {
         }
         stage.running.stop()
     })?;
-    grids.print(options.json)?;
-    Ok(true)
+    grids.report(options)
 }
 
 /// Returns an error if memory lacks space for an image with so many files: content, names, inodes

@@ -4,7 +4,6 @@ use crate::interval::{Interval, Verdict};
 use crate::measure::median;
 use crate::sheet::figure;
 use crate::sheet::{Name, Sheet};
-use crate::stored::Results;
 use serde::{Deserialize, Serialize};
 
 /// A table: rows are workloads, columns designs, each cell has a value of each run.
@@ -33,18 +32,13 @@ impl Grid {
     pub fn new(
         title: impl Into<Name>,
         unit: &'static str,
-        columns: &[&'static str],
+        columns: &[impl Clone + Into<Name>],
         chosen: usize,
     ) -> Grid {
-        let columns = columns.iter().map(|name| (*name).into()).collect();
-        Grid::of(title, unit.into(), columns, chosen)
-    }
-
-    /// The same with names that are read from results.
-    pub fn of(title: impl Into<Name>, unit: Name, columns: Vec<Name>, chosen: usize) -> Grid {
+        let columns = columns.iter().cloned().map(Into::into).collect();
         Grid {
             title: title.into(),
-            unit,
+            unit: unit.into(),
             less: false,
             columns,
             chosen,
@@ -103,17 +97,18 @@ impl Grid {
         let gains = self.compared.then(|| self.gains(self.chosen, others));
         let mut sheets: Vec<Sheet> = [medians].into_iter().chain(gains).collect();
         if let Some(last) = sheets.last_mut() {
-            last.notes = self.verdicts();
+            last.notes = self.verdicts().iter().map(Verdict::line).collect();
         }
         sheets
     }
 
-    fn verdicts(&self) -> Vec<String> {
+    /// Returns how each row stands to the bar, if there is one.
+    pub fn verdicts(&self) -> Vec<Verdict> {
         let Some((over, bar)) = self.bar else { return Vec::new() };
         let rows = self.rows.iter().enumerate();
         rows.filter_map(|(row, (name, _))| {
             let what = format!("{name}: at least {bar} of {}", self.columns[over]);
-            Some(Verdict::of(what, self.gain(row, over)?, bar).line())
+            Some(Verdict::of(what, self.gain(row, over)?, bar))
         })
         .collect()
     }
@@ -150,31 +145,6 @@ pub fn row_name(work: &str, threads: usize) -> String {
 pub fn parts(name: &str) -> Option<(&str, usize)> {
     let (work, threads) = name.strip_suffix(" threads")?.rsplit_once(", ")?;
     Some((work, threads.parse().ok()?))
-}
-
-impl Results for Vec<Grid> {
-    fn sheets(&self) -> Vec<Sheet> {
-        self.iter().flat_map(Grid::sheets).collect()
-    }
-}
-
-/// Results whose values, or some of them, are by workload and design.
-pub trait Values: Results {
-    /// Returns maps of free space, with their names.
-    fn maps(&self) -> Vec<(String, String)> {
-        Vec::new()
-    }
-
-    /// Returns these values.
-    fn grids(self) -> Vec<Grid> {
-        Vec::new()
-    }
-}
-
-impl Values for Vec<Grid> {
-    fn grids(self) -> Vec<Grid> {
-        self
-    }
 }
 
 /// Four digits or so, of small values too.

@@ -242,19 +242,15 @@ pub fn need(tool: &str) -> io::Result<PathBuf> {
         .chain(SYSTEM_DIRS.iter().map(PathBuf::from))
         .map(|dir| dir.join(tool))
         .find(|candidate| candidate.is_file())
-        .ok_or_else(|| missing(tool))
-}
-
-fn missing(tool: &str) -> io::Error {
-    let package = match tool {
-        "mke2fs" => "e2fsprogs",
-        "losetup" => "mount",
-        other => other,
-    };
-    io::Error::new(
-        io::ErrorKind::NotFound,
-        format!("`{tool}` is not installed: apt-get install {package}"),
-    )
+        .ok_or_else(|| {
+            let package = match tool {
+                "mke2fs" => "e2fsprogs",
+                "losetup" => "mount",
+                other => other,
+            };
+            let why = format!("`{tool}` is not installed: apt-get install {package}");
+            io::Error::new(io::ErrorKind::NotFound, why)
+        })
 }
 
 /// Makes an ext4 file system in an image, with further arguments. Tables and journal are zeroed at
@@ -269,12 +265,9 @@ pub(crate) fn mke2fs(image: &Path, more: &[&str]) -> io::Result<()> {
 pub fn run<A: AsRef<OsStr>>(tool: &str, args: &[A]) -> io::Result<String> {
     let out =
         Command::new(need(tool)?).args(args).env("LC_ALL", "C").stdin(Stdio::null()).output()?;
-    if out.status.success() {
-        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
-    } else {
-        Err(io::Error::other(format!(
-            "`{tool}` failed: {}",
-            String::from_utf8_lossy(&out.stderr).trim()
-        )))
+    if !out.status.success() {
+        let why = String::from_utf8_lossy(&out.stderr);
+        return Err(io::Error::other(format!("`{tool}` failed: {}", why.trim())));
     }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }

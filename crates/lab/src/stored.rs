@@ -1,5 +1,8 @@
 //! Results as they are printed and stored.
 
+use crate::grid::Grid;
+use crate::interval::{Verdict, all_reached};
+use crate::options::Options;
 use crate::sheet::{Sheet, say};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -23,6 +26,27 @@ pub trait Results: DeserializeOwned + Serialize {
     /// Returns the tables that people read.
     fn sheets(&self) -> Vec<Sheet>;
 
+    /// Returns how they stand to their bars.
+    fn verdicts(&self) -> Vec<Verdict> {
+        Vec::new()
+    }
+
+    /// Returns the values that are by workload and design.
+    fn grids(self) -> Vec<Grid> {
+        Vec::new()
+    }
+
+    /// Returns maps of free space, with their names.
+    fn maps(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// Prints them. True unless `--strict` is given and a bar is not reached.
+    fn report(&self, options: &Options) -> io::Result<bool> {
+        self.print(options.json)?;
+        Ok(!options.strict || all_reached(&self.verdicts()))
+    }
+
     /// Prints one JSON document, or the tables.
     fn print(&self, json: bool) -> io::Result<()> {
         if json {
@@ -32,6 +56,20 @@ pub trait Results: DeserializeOwned + Serialize {
         }
         let texts: Vec<String> = self.sheets().iter().map(Sheet::text).collect();
         say(&texts.join("\n"))
+    }
+}
+
+impl Results for Vec<Grid> {
+    fn sheets(&self) -> Vec<Sheet> {
+        self.iter().flat_map(Grid::sheets).collect()
+    }
+
+    fn verdicts(&self) -> Vec<Verdict> {
+        self.iter().flat_map(Grid::verdicts).collect()
+    }
+
+    fn grids(self) -> Vec<Grid> {
+        self
     }
 }
 

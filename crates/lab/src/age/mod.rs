@@ -9,8 +9,8 @@ mod designs;
 mod look;
 mod trace;
 
-use crate::grid::{Grid, Values};
-use crate::interval::{Interval, Verdict, all_reached};
+use crate::grid::Grid;
+use crate::interval::{Interval, Verdict};
 use crate::options::Options;
 use crate::scratch::{self, Scratch};
 use crate::sheet::{Name, Sheet};
@@ -84,8 +84,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
             map: String::new(),
         }));
     }
-    rows.print(options.json)?;
-    Ok(!options.strict || all_reached(&judge(&rows)))
+    rows.report(options)
 }
 
 /// A fresh image, the same for all sides.
@@ -189,9 +188,11 @@ impl Results for Vec<Row> {
         sheet.notes = judge(self).iter().map(Verdict::line).collect();
         vec![sheet]
     }
-}
 
-impl Values for Vec<Row> {
+    fn verdicts(&self) -> Vec<Verdict> {
+        judge(self)
+    }
+
     fn maps(&self) -> Vec<(String, String)> {
         let drawn = self.iter().filter(|row| !row.map.is_empty());
         drawn.map(|row| (format!("{}, trace {}", row.name, row.seed), row.map.clone())).collect()
@@ -201,7 +202,7 @@ impl Values for Vec<Row> {
         let mut columns: Vec<Name> = self.iter().map(|row| row.name.clone()).collect();
         columns.sort_unstable();
         columns.dedup();
-        let mut grid = Grid::of("pieces of a file", "".into(), columns, 0).less();
+        let mut grid = Grid::new("pieces of a file", "", &columns, 0).less();
         for Row { name, seed, state, .. } in self {
             let pieces = state.pieces_per_file();
             grid.column(&name)

@@ -70,20 +70,16 @@ impl<'a> Space<'a> {
 
     /// Reads a group's bitmap, unless that was done. True if it was read now.
     pub fn look(&mut self, g: u32) -> bool {
+        let new = !self.is_read(g);
         match self.reading {
+            _ if !new => {}
             Reading::Single => {
-                let new = self.note(g);
-                self.wait(if new { SINGLE } else { 0 });
-                new
+                self.note(g);
+                self.wait(SINGLE);
             }
-            Reading::Together | Reading::Ahead => {
-                let new = !self.is_read(g);
-                if new {
-                    self.look_all(g >> self.map.shape.flex_bits);
-                }
-                new
-            }
+            Reading::Together | Reading::Ahead => self.look_all(g >> self.map.shape.flex_bits),
         }
+        new
     }
 
     /// Reads the bitmaps of a flexible group.

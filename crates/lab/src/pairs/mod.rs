@@ -4,8 +4,8 @@
 
 mod cost;
 
-use crate::grid::{Grid, Values, parts, row_name};
-use crate::interval::{Interval, Verdict, all_reached, judged};
+use crate::grid::{Grid, parts, row_name};
+use crate::interval::{Interval, Verdict, judged};
 use crate::jobs::{self, Crowd, KINDS, Kind, SYNCERS, Size};
 use crate::measure::median;
 use crate::options::{Options, invalid};
@@ -71,9 +71,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if grids[0].rows.is_empty() {
         return Err(invalid("`--only` names no row"));
     }
-    let results = Pairs(grids.into());
-    results.print(options.json)?;
-    Ok(!options.strict || all_reached(&judge(results.rates())))
+    Pairs(grids.into()).report(options)
 }
 
 fn operations(options: &Options, size: &Size, grids: &mut [Grid; 3]) -> io::Result<()> {
@@ -143,11 +141,13 @@ impl Pairs {
 impl Results for Pairs {
     fn sheets(&self) -> Vec<Sheet> {
         let tables = self.0.sheets().into_iter().filter(|sheet| !sheet.rows.is_empty());
-        tables.chain([judged(&judge(self.rates()))]).collect()
+        tables.chain([judged(&self.verdicts())]).collect()
     }
-}
 
-impl Values for Pairs {
+    fn verdicts(&self) -> Vec<Verdict> {
+        judge(self.rates())
+    }
+
     fn grids(self) -> Vec<Grid> {
         self.0
     }

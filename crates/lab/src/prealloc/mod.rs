@@ -10,8 +10,8 @@
 mod sides;
 mod trials;
 
-use crate::grid::{Grid, Values};
-use crate::interval::{Verdict, all_reached};
+use crate::grid::Grid;
+use crate::interval::Verdict;
 use crate::options::Options;
 use crate::scratch;
 use crate::sheet::Sheet;
@@ -48,9 +48,8 @@ const ENGINE: usize = 1;
 /// Runs it and prints tables; true if every bar is reached.
 pub fn run(args: &Args) -> io::Result<bool> {
     scratch::catch_signals()?;
-    let tests = tests(args, if args.options.quick { &Scale::QUICK } else { &Scale::FULL })?;
-    tests.print(args.options.json)?;
-    Ok(!args.options.strict || all_reached(&tests.verdicts()))
+    let scale = if args.options.quick { &Scale::QUICK } else { &Scale::FULL };
+    tests(args, scale)?.report(&args.options)
 }
 
 fn tests(args: &Args, scale: &Scale) -> io::Result<Tests> {
@@ -115,6 +114,16 @@ impl Tests {
         values.enumerate().for_each(|(column, value)| counters.add(&row, column, value as f64));
         Ok(())
     }
+}
+
+impl Results for Tests {
+    fn sheets(&self) -> Vec<Sheet> {
+        let mut sheets = self.0.sheets();
+        if let Some(last) = sheets.last_mut() {
+            last.notes = self.verdicts().iter().map(Verdict::line).collect();
+        }
+        sheets
+    }
 
     /// Returns how tests with delayed allocation stand to their bars, in rate and pieces.
     fn verdicts(&self) -> Vec<Verdict> {
@@ -131,19 +140,7 @@ impl Tests {
         };
         TESTS.iter().flat_map(of).flatten().collect()
     }
-}
 
-impl Results for Tests {
-    fn sheets(&self) -> Vec<Sheet> {
-        let mut sheets = self.0.sheets();
-        if let Some(last) = sheets.last_mut() {
-            last.notes = self.verdicts().iter().map(Verdict::line).collect();
-        }
-        sheets
-    }
-}
-
-impl Values for Tests {
     fn grids(self) -> Vec<Grid> {
         self.0
     }

@@ -8,7 +8,7 @@
 mod page;
 mod plot;
 
-use crate::grid::{Grid, Values};
+use crate::grid::Grid;
 use crate::interval::Verdict;
 use crate::options::invalid;
 use crate::published::{Found, Here, Work, works};
@@ -48,25 +48,23 @@ pub struct Args {
     json: bool,
 }
 
-const QUICK: [(&str, &[&str]); 11] = [
-    ("orphan", &["--quick"]),
-    (
-        "pairs",
-        &[
-            "--quick", "--only", "orphan", "--only", "creat", "--only", "unlink", "--only",
-            "stat one", "--only", "open", "--only", "walk", "--only", "syncs",
-        ],
-    ),
-    ("dref", &["--quick"]),
-    ("sync", &["--quick"]),
-    ("inodes", &["--quick"]),
-    ("fsmark", &["--quick"]),
-    ("prealloc", &["--quick"]),
-    ("preallocs", &["--quick"]),
-    ("space60t", &["--quick"]),
-    ("space-claims", &["--quick"]),
-    ("age", &["--quick"]),
+/// The experiments in their order.
+const RUNS: [&str; 11] = [
+    "orphan",
+    "pairs",
+    "dref",
+    "sync",
+    "inodes",
+    "fsmark",
+    "prealloc",
+    "preallocs",
+    "space60t",
+    "space-claims",
+    "age",
 ];
+
+/// Rows of `pairs` that stand beside a published table.
+const PAIRS: [&str; 7] = ["orphan", "creat", "unlink", "stat one", "open", "walk", "syncs"];
 
 pub fn run(args: &Args) -> io::Result<bool> {
     let mut works = works()?;
@@ -122,13 +120,16 @@ fn measure(works: &[Work], store: &Store, designs: &Path) -> io::Result<()> {
         };
         designs.metadata().map_err(missing)?;
     }
-    for (name, arguments) in QUICK.iter().filter(|(name, _)| named.contains(name)) {
-        eprintln!("extant-lab {name} {}", arguments.join(" "));
+    for name in RUNS.iter().filter(|name| named.contains(*name)) {
+        eprintln!("extant-lab {name} --quick");
         let this = std::env::current_exe()?;
         let program = if DESIGNS.contains(name) { designs } else { &this };
         let mut command = Command::new(program);
-        let command = command.arg(name).args(*arguments).arg("--json").stdin(Stdio::null());
-        let done = command.stderr(Stdio::inherit()).output()?;
+        command.args([name, "--quick", "--json"]);
+        if *name == "pairs" {
+            command.args(PAIRS.iter().flat_map(|row| ["--only", row]));
+        }
+        let done = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
         // A command may end with 1 for a bar that is not reached.
         if done.stdout.is_empty() {
             return Err(io::Error::other(format!(
@@ -165,12 +166,12 @@ impl Work {
 }
 
 impl Here {
-    fn find<T: Values>(&self, store: &Store) -> io::Result<Found> {
+    fn find<T: Results>(&self, store: &Store) -> io::Result<Found> {
         let run = store.read::<T>(&self.run)?;
         let mut found = Found {
             machine: run.machine,
             command: run.command,
-            grid: Grid::new("", "", &[], 0),
+            grid: Grid::new("", "", &[""; 0], 0),
             keys: Vec::new(),
             notes: Vec::new(),
             maps: run.results.maps(),

@@ -10,8 +10,8 @@ mod curves;
 mod measure;
 mod model;
 
-use crate::grid::{Grid, Values};
-use crate::interval::{Verdict, all_reached};
+use crate::grid::Grid;
+use crate::interval::Verdict;
 use crate::jobs::Kind;
 use crate::options::{Options, invalid};
 use crate::sheet::Sheet;
@@ -62,9 +62,11 @@ impl Results for Simulated {
         sheets.push(checks);
         sheets
     }
-}
 
-impl Values for Simulated {
+    fn verdicts(&self) -> Vec<Verdict> {
+        self.checks.clone()
+    }
+
     fn grids(self) -> Vec<Grid> {
         self.rates
     }
@@ -110,6 +112,5 @@ pub fn run(args: &Args) -> io::Result<bool> {
         all.rates.push(rates);
         all.inputs.push(inputs);
     }
-    all.print(args.options.json)?;
-    Ok(!args.options.strict || all_reached(&all.checks))
+    all.report(&args.options)
 }

@@ -9,7 +9,7 @@ mod designs;
 mod disk;
 mod engine;
 
-use crate::grid::{Grid, Values};
+use crate::grid::Grid;
 use crate::options::{Options, invalid};
 use crate::sheet::{Name, Sheet};
 use crate::stored::Results;
@@ -109,8 +109,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if rows.is_empty() {
         return Err(invalid("there are the profiles harsh and posted"));
     }
-    SpaceResults { sizes, rows }.print(args.options.json)?;
-    Ok(true)
+    SpaceResults { sizes, rows }.report(&args.options)
 }
 
 /// Returns the seconds of both writes on a slow fragmented disk: of the engine with the least
@@ -164,19 +163,17 @@ impl Results for SpaceResults {
         }
         sheets
     }
-}
 
-impl Values for SpaceResults {
     /// Seconds, trees or groups that ever were in memory, and bitmaps read.
     fn grids(self) -> Vec<Grid> {
         let mut grids = Vec::new();
         for rows in self.rows.chunk_by(|a, b| a.profile == b.profile) {
             for (at, write) in ["first write", "second write"].into_iter().enumerate() {
                 let name = |what| format!("{}, {write}: {what}", rows[0].profile);
-                let columns = || rows.iter().map(|row| row.name.clone()).collect();
-                let mut seconds = Grid::of(name("seconds"), "s".into(), columns(), 0).less();
+                let columns: Vec<Name> = rows.iter().map(|row| row.name.clone()).collect();
+                let mut seconds = Grid::new(name("seconds"), "s", &columns, 0).less();
                 let [mut loaded, mut bitmaps] = ["trees or groups loaded", "bitmaps read"]
-                    .map(|what| Grid::of(name(what), "".into(), columns(), 0).less());
+                    .map(|what| Grid::new(name(what), "", &columns, 0).less());
                 for (column, row) in rows.iter().enumerate() {
                     seconds.add(write, column, row.writes[at].seconds);
                     loaded.add(write, column, row.writes[at].trees as f64);
@@ -192,13 +189,10 @@ impl Values for SpaceResults {
 impl SpaceResults {
     /// Returns the table of the write with this index on the profile of `rows`.
     fn sheet(&self, rows: &[Row], write: usize) -> Sheet {
-        let bytes = self.sizes[write];
-        let profile = rows.first().map_or("", |row| &*row.profile);
-        let order = if write == 0 { "first" } else { "next" };
-        let mut sheet = Sheet::new(format!("{profile}: {order} {} MB", bytes >> 20), HEAD);
-        for row in rows {
-            sheet.row(fields(row, &row.writes[write], bytes));
-        }
+        let (bytes, order) = (self.sizes[write], ["first", "next"][write]);
+        let title = format!("{}: {order} {} MB", rows[0].profile, bytes >> 20);
+        let mut sheet = Sheet::new(title, HEAD);
+        rows.iter().for_each(|row| sheet.row(fields(row, &row.writes[write], bytes)));
         sheet
     }
 }

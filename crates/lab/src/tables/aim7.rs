@@ -66,8 +66,7 @@ fn prepare(target: &dyn Target) -> io::Result<()> {
 /// Runs the command.
 pub fn run(options: &Options) -> io::Result<bool> {
     crate::scratch::catch_signals()?;
-    vec![grid(options)?].print(options.json)?;
-    Ok(true)
+    vec![grid(options)?].report(options)
 }
 
 /// Measures every workload, range and side: the mean rate of the numbers of users.

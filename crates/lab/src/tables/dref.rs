@@ -51,8 +51,7 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let grids = vec![counted::grid(options)?];
     #[cfg(not(feature = "contention"))]
     let grids = vec![alone(options)?, whole(options)?];
-    grids.print(options.json)?;
-    Ok(true)
+    grids.report(options)
 }
 
 /// A count of references.

@@ -47,8 +47,7 @@ const REAPED: Duration = Duration::from_secs(30);
 const OF_OFF: f64 = 0.97;
 
 pub fn run(options: &Options) -> io::Result<bool> {
-    grids(options)?.print(options.json)?;
-    Ok(true)
+    grids(options)?.report(options)
 }
 
 /// Rates, then records added and removed for each operation.

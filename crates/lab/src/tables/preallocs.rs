@@ -39,8 +39,7 @@ const ROWS: [&str; 5] = [
 ];
 
 pub fn run(options: &Options) -> io::Result<bool> {
-    grids(options)?.print(options.json)?;
-    Ok(true)
+    grids(options)?.report(options)
 }
 
 pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {

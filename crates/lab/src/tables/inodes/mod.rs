@@ -43,8 +43,7 @@ const LOOKUPS: [(&str, InodeLookup); 3] = [
 ];
 
 pub fn run(options: &Options) -> io::Result<bool> {
-    grids(options, if options.quick { FILES / 2 } else { FILES })?.print(options.json)?;
-    Ok(true)
+    grids(options, if options.quick { FILES / 2 } else { FILES })?.report(options)
 }
 
 /// Measures every design.

@@ -32,8 +32,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if options.wants("plug") {
         grids.extend(plug::grids(options)?);
     }
-    grids.print(options.json)?;
-    Ok(true)
+    grids.report(options)
 }
 
 #[cfg(test)]
