@@ -3,7 +3,7 @@
 use crate::null::NullServer;
 use crate::target::io_error;
 use extant_engine::{Fs, OpenOptions};
-use extant_fuse::{Claim, MountOptions, Unmounter};
+use extant_fuse::{Claim, MountOptions, Mounted, Unmounter};
 use std::io::{self, BufRead, Write};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -18,10 +18,17 @@ pub fn serve(image: Option<&Path>, dir: &Path, options: &MountOptions) -> io::Re
     let current = Current::default();
     let lines = read_input(current.clone());
     let null = NullServer::new(options);
+    let anonymous =
+        MountOptions { subtype: "null".into(), source: "null".into(), ..options.clone() };
     loop {
-        match image {
-            Some(image) => serve_extant(image, dir, options, &current)?,
-            None => serve_null(null.clone(), dir, options, &current)?,
+        if let Some(image) = image {
+            let mounted = mount(image, dir, options)?;
+            ready(&current, mounted.unmounter())?;
+            mounted.wait()?;
+        } else {
+            let served = extant_fuse::bare::mount(null.clone(), dir, &anonymous, false)?;
+            ready(&current, Unmounter::of(dir))?;
+            served.join().map_err(|_| io::Error::other("the serving thread panicked"))??;
         }
         if lines.recv().is_err() {
             return Ok(());
@@ -53,32 +60,14 @@ fn ready(current: &Current, unmounter: Unmounter) -> io::Result<()> {
     io::stdout().flush()
 }
 
-fn serve_extant(
-    image: &Path,
-    dir: &Path,
-    options: &MountOptions,
-    current: &Current,
-) -> io::Result<()> {
+fn mount(image: &Path, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
     let claim = Claim::of(image, options, false)?;
     let usual = OpenOptions::new().claimed(claim.is_some());
     let opening = usual.remember_names(false).look_ahead(true);
     let fs = Fs::open(image, &opening).map_err(io_error)?;
     let mounted = extant_fuse::mount_claimed(fs, dir, options, claim)?;
-    if let Some(why) = mounted.instead() {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    match mounted.instead() {
+        Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
+        None => Ok(mounted),
     }
-    ready(current, mounted.unmounter())?;
-    mounted.wait()
-}
-
-fn serve_null(
-    server: NullServer,
-    dir: &Path,
-    options: &MountOptions,
-    current: &Current,
-) -> io::Result<()> {
-    let options = MountOptions { subtype: "null".into(), source: "null".into(), ..options.clone() };
-    let served = extant_fuse::bare::mount(server, dir, &options, false)?;
-    ready(current, Unmounter::of(dir))?;
-    served.join().map_err(|_| io::Error::other("the serving thread panicked"))?
 }

@@ -38,20 +38,18 @@ pub fn rows(scale: Scale, seed: u64) -> Vec<(&'static str, State)> {
     DESIGNS.iter().filter_map(aged).collect()
 }
 
+/// Runs of each file, and bytes.
 #[derive(Default)]
-struct Files {
-    /// Runs of each file, and bytes.
-    files: HashMap<u32, (Vec<Taken>, u64)>,
-}
+struct Files(HashMap<u32, (Vec<Taken>, u64)>);
 
 impl Files {
     fn give_back(&mut self, id: u32, policy: &mut dyn Policy) {
-        let (runs, _) = self.files.remove(&id).unwrap_or_default();
+        let (runs, _) = self.0.remove(&id).unwrap_or_default();
         runs.into_iter().for_each(|run| policy.free(run));
     }
 
     fn append(&mut self, id: u32, bytes: u64, policy: &mut dyn Policy, start: u64) {
-        let (runs, had) = self.files.entry(id).or_default();
+        let (runs, had) = self.0.entry(id).or_default();
         let mut left = ((*had + bytes).div_ceil(BLOCK) - had.div_ceil(BLOCK)) as u32;
         *had += bytes;
         while left > 0 {
@@ -84,7 +82,7 @@ fn age(policy: &mut dyn Policy, trace: Trace, map: &Map) -> State {
     }
     let mut state = State::default();
     let mut used: Vec<Taken> = Vec::new();
-    for (runs, bytes) in files.files.into_values() {
+    for (runs, bytes) in files.0.into_values() {
         state.add_file(bytes.div_ceil(BLOCK), runs.len() as u64);
         used.extend(runs);
     }

@@ -7,6 +7,7 @@
 
 use extant_sync::SplitMix64;
 use std::collections::VecDeque;
+use std::f64::consts::TAU;
 
 const MU: f64 = 9.48;
 const SIGMA: f64 = 2.46;
@@ -48,29 +49,20 @@ pub struct Scale {
     pub churn: f64,
 }
 
-struct Random(SplitMix64);
+/// Returns a number between 0 and 1, neither of them.
+fn unit(random: &mut SplitMix64) -> f64 {
+    ((random.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+}
 
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0.below(n as u64) as usize
-    }
-
-    /// Between 0 and 1, neither of them.
-    fn unit(&mut self) -> f64 {
-        ((self.0.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    }
-
-    fn size(&mut self, most: u64) -> u64 {
-        let (radius, angle) =
-            ((-2.0 * self.unit().ln()).sqrt(), std::f64::consts::TAU * self.unit());
-        ((MU + SIGMA * radius * angle.cos()).exp() as u64).clamp(1, most)
-    }
+fn size(random: &mut SplitMix64, most: u64) -> u64 {
+    let (radius, angle) = ((-2.0 * unit(random).ln()).sqrt(), TAU * unit(random));
+    ((MU + SIGMA * radius * angle.cos()).exp() as u64).clamp(1, most)
 }
 
 /// The events, made as they are needed. See the module's description.
 pub struct Trace {
     scale: Scale,
-    random: Random,
+    random: SplitMix64,
     /// Files and their bytes.
     live: Vec<(u32, u64)>,
     next: u32,
@@ -92,7 +84,7 @@ impl Trace {
     pub fn new(scale: Scale, seed: u64) -> Trace {
         Trace {
             scale,
-            random: Random(SplitMix64::new(seed)),
+            random: SplitMix64::new(seed),
             live: Vec::new(),
             next: 0,
             used: 0,
@@ -111,9 +103,9 @@ impl Trace {
     /// A file begins, or one that is there grows or is written anew.
     fn begin(&mut self) {
         let most = self.scale.room / LARGEST;
-        let bytes = self.random.size(most);
+        let bytes = size(&mut self.random, most);
         let kind = self.random.below(20);
-        let old = self.random.below(self.live.len());
+        let old = self.random.below(self.live.len() as u64) as usize;
         let known = self.filled && !self.live.is_empty();
         let id = match kind {
             0 if known => {
@@ -141,7 +133,7 @@ impl Trace {
     /// Files go until there is room.
     fn make_room(&mut self) {
         while self.used > self.full() && !self.live.is_empty() {
-            let at = self.random.below(self.live.len());
+            let at = self.random.below(self.live.len() as u64) as usize;
             let (id, bytes) = self.live.swap_remove(at);
             self.used -= blocks(bytes);
             self.open.retain(|(open, _)| *open != id);

@@ -159,11 +159,11 @@ impl<'a> Buddy<'a> {
     fn look(&mut self, g: u32) {
         if self.space.look(g) {
             let together = self.space.map.shape.groups_of(g >> self.space.map.shape.flex_bits);
-            together
-                .filter(|g| !self.links.contains_key(g))
-                .collect::<Vec<_>>()
-                .into_iter()
-                .for_each(|g| self.link(g));
+            for g in together {
+                if !self.links.contains_key(&g) {
+                    self.link(g);
+                }
+            }
         }
     }
 
@@ -186,6 +186,7 @@ impl<'a> Buddy<'a> {
     }
 
     fn pass(&mut self, search: &mut Search<'_>) -> ControlFlow<()> {
+        let (start, groups) = (search.start, self.space.map.shape.groups);
         let listed = self.lists != Lists::None;
         let power = search.want.len.is_power_of_two() && search.want.len >= SMALLEST;
         let order = search.want.len.ilog2() as usize;
@@ -194,16 +195,8 @@ impl<'a> Buddy<'a> {
             Criterion::PowerOfTwo | Criterion::Average if listed => self.listed(order, search),
             Criterion::Shrunk if listed => self.shrunk(search),
             Criterion::Shrunk => ControlFlow::Continue(()),
-            _ => self.linear(search),
+            _ => (start..groups).chain(0..start).try_for_each(|g| self.visit(g, search)),
         }
-    }
-
-    fn linear(&mut self, search: &mut Search<'_>) -> ControlFlow<()> {
-        let groups = self.space.map.shape.groups;
-        for g in (search.start..groups).chain(0..search.start) {
-            self.visit(g, search)?;
-        }
-        ControlFlow::Continue(())
     }
 
     /// Through the lists from an order on.

@@ -1,9 +1,9 @@
 //! Files that come and go.
 
 use super::{Job, Size};
-use super::{ensure_file, many, own};
+use super::{ensure_file, filled, many, own};
 use crate::measure::Limit;
-use crate::target::{How, OpenFile, Put, Target};
+use crate::target::{Put, Target};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -71,13 +71,7 @@ pub fn unlink<'a>(
 
 /// Overwrites the same block of an open file of its own: in memory, on both sides.
 pub fn write<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    let paths = own(target, "write", threads)?;
-    let open = |path: &Vec<u8>| {
-        ensure_file(target, path)?;
-        target.open(path, How::Write)
-    };
-    let files: Vec<Box<dyn OpenFile>> = paths.iter().map(open).collect::<io::Result<_>>()?;
-    files.iter().try_for_each(|file| file.write_at(0, &BLOCK))?;
+    let files = filled(target, "write", threads, |file| file.write_at(0, &BLOCK))?;
     Ok(Job::new(Limit::time(size.window), move |t, _| files[t].write_at(0, &BLOCK)))
 }
 

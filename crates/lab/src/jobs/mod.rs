@@ -11,12 +11,12 @@ mod orphans;
 mod sync;
 
 use crate::measure::{Done, Limit, run_threads};
-use crate::target::Target;
+use crate::target::{How, OpenFile, Target};
 use std::io;
 use std::time::Duration;
 
 #[cfg(feature = "designs")]
-pub use sync::keep_creating;
+pub use sync::beside_creators;
 pub use sync::{Crowd, SYNCERS, fill, sync_crowd};
 
 /// How much is done.
@@ -216,6 +216,23 @@ pub fn own(target: &dyn Target, what: &str, threads: usize) -> io::Result<Vec<Ve
             Ok(format!("{dir}/file").into_bytes())
         })
         .collect()
+}
+
+/// Opens a file for each thread, in a directory of its own, and fills it.
+pub fn filled(
+    target: &dyn Target,
+    what: &str,
+    threads: usize,
+    fill: impl Fn(&dyn OpenFile) -> io::Result<()>,
+) -> io::Result<Vec<Box<dyn OpenFile>>> {
+    let open = |path: &Vec<u8>| {
+        ensure_file(target, path)?;
+        let file = target.open(path, How::Write)?;
+        fill(&*file)?;
+        file.fsync()?;
+        Ok(file)
+    };
+    own(target, what, threads)?.iter().map(open).collect()
 }
 
 /// Paths for each thread, together `count`, in directories of the thread's own.

@@ -2,8 +2,8 @@
 
 use super::make::times;
 use super::{Job, Size};
-use super::{ensure_file, own};
-use crate::target::{How, OpenFile, Target};
+use super::{filled, own};
+use crate::target::{How, Target};
 use std::io;
 
 pub const BLOCK: u64 = 4096;
@@ -16,15 +16,9 @@ const PIECES: u64 = 6;
 pub fn by_pieces<'a>(target: &'a dyn Target, threads: usize, size: &Size) -> io::Result<Job<'a>> {
     const STEP: u64 = 2 * PIECES * BLOCK;
     let cuts = size.cuts.min(256);
-    let make = |path: &Vec<u8>| {
-        ensure_file(target, path)?;
-        let file = target.open(path, How::Write)?;
-        (0..cuts * PIECES).try_for_each(|n| file.write_at(2 * n * BLOCK, &[7; BLOCK as usize]))?;
-        file.fsync()?;
-        Ok(file)
-    };
-    let files: Vec<Box<dyn OpenFile>> =
-        own(target, "pieces", threads)?.iter().map(make).collect::<io::Result<_>>()?;
+    let files = filled(target, "pieces", threads, |file| {
+        (0..cuts * PIECES).try_for_each(|n| file.write_at(2 * n * BLOCK, &[7; BLOCK as usize]))
+    })?;
     Ok(Job::new(times(cuts), move |t, n| files[t].set_len((cuts - 1 - n) * STEP)))
 }
 
@@ -35,19 +29,9 @@ pub fn cut<'a>(
     cuts: u64,
     step: u64,
 ) -> io::Result<Job<'a>> {
-    let files: Vec<Box<dyn OpenFile>> = own(target, what, threads)?
-        .iter()
-        .map(|path| filled(target, path, cuts * step))
-        .collect::<io::Result<_>>()?;
+    let content = vec![7; (cuts * step) as usize];
+    let files = filled(target, what, threads, |file| file.write_at(0, &content))?;
     Ok(Job::new(times(cuts), move |t, n| files[t].set_len((cuts - 1 - n) * step)))
-}
-
-fn filled(target: &dyn Target, path: &[u8], len: u64) -> io::Result<Box<dyn OpenFile>> {
-    ensure_file(target, path)?;
-    let file = target.open(path, How::Write)?;
-    file.write_at(0, &vec![7; len as usize])?;
-    file.fsync()?;
-    Ok(file)
 }
 
 /// Clients as reaim has them: each makes and closes one path of its own so many times, all but the

@@ -52,30 +52,34 @@ pub fn sync_crowd(
     crowd: Crowd,
     watch: &dyn Watch,
 ) -> io::Result<(Duration, u64)> {
-    let creators = crowd.creators;
+    beside_creators(target, top, crowd.creators, || all_at_once(target, crowd.calls, watch))
+}
+
+/// Runs `work` while other threads make files of their own below `top`. Returns its result, and the
+/// number of files that were made meanwhile.
+pub fn beside_creators<T>(
+    target: &dyn Target,
+    top: &str,
+    creators: usize,
+    work: impl FnOnce() -> io::Result<T>,
+) -> io::Result<(T, u64)> {
     ensure_dir(target, top.as_bytes())?;
-    let over = AtomicBool::new(creators == 0);
-    let made = AtomicU64::new(0);
-    let (over, count) = (&over, &made);
+    let (over, made) = (&AtomicBool::new(creators == 0), &AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let creating: Vec<_> = (0..creators)
-            .map(|t| {
-                scope.spawn(move || keep_creating(target, &format!("{top}/c{t}"), over, count))
-            })
-            .collect();
+        let create = |t| move || keep_creating(target, &format!("{top}/c{t}"), over, made);
+        let creating: Vec<_> = (0..creators).map(|t| scope.spawn(create(t))).collect();
         // All are at work before the first sync.
-        while !over.load(Ordering::Relaxed) && count.load(Ordering::Relaxed) < 16 * creators as u64
-        {
+        while !over.load(Ordering::Relaxed) && made.load(Ordering::Relaxed) < 16 * creators as u64 {
             std::thread::yield_now();
         }
-        let before = count.load(Ordering::Relaxed);
-        let synced = all_at_once(target, crowd.calls, watch);
-        let after = count.load(Ordering::Relaxed);
+        let before = made.load(Ordering::Relaxed);
+        let result = work();
+        let after = made.load(Ordering::Relaxed);
         over.store(true, Ordering::Relaxed);
-        let created: io::Result<()> =
-            creating.into_iter().try_for_each(|t| t.join().unwrap_or(Ok(())));
-        let time = synced?;
-        created.map(|()| (time, after - before))
+        let mut created = creating.into_iter().map(|thread| thread.join().unwrap_or(Ok(())));
+        let created: io::Result<()> = created.try_for_each(|outcome| outcome);
+        let result = result?;
+        created.map(|()| (result, after - before))
     })
 }
 
@@ -112,7 +116,7 @@ fn all_at_once(target: &dyn Target, calls: usize, watch: &dyn Watch) -> io::Resu
 
 /// Makes files in a directory, and deletes each some time later, until `over` or until a call
 /// fails; a failure sets `over` for all threads. Counts the files in `made`.
-pub fn keep_creating(
+fn keep_creating(
     target: &dyn Target,
     dir: &str,
     over: &AtomicBool,

@@ -1,7 +1,7 @@
 //! The engine and the kernel over the same kind of image, with delayed and with immediate
 //! allocation.
 
-use super::trials::Outcome;
+use super::trials::{FILE, Outcome};
 use crate::measure::in_threads;
 use crate::scratch::{self, Scratch};
 use crate::side::{Side, mounted};
@@ -142,18 +142,15 @@ fn engine(
 
 /// Returns the number of physically discontiguous pieces of the files, as `filefrag` counts them.
 fn pieces(root: &Path) -> io::Result<Option<u64>> {
-    let mut sum = None;
-    for entry in fs::read_dir(root)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(super::trials::FILE) {
-            sum = Some(sum.unwrap_or(0) + pieces_of(&entry.path())?);
-        }
+    let entries = fs::read_dir(root)?.collect::<io::Result<Vec<_>>>()?;
+    let counted = |entry: &&fs::DirEntry| entry.file_name().to_string_lossy().starts_with(FILE);
+    let files: Vec<PathBuf> = entries.iter().filter(counted).map(fs::DirEntry::path).collect();
+    if files.is_empty() {
+        return Ok(None);
     }
-    Ok(sum)
-}
-
-fn pieces_of(file: &Path) -> io::Result<u64> {
-    let printed = scratch::run("filefrag", &[file.as_os_str()])?;
-    let count = printed.rsplit(": ").next().and_then(|rest| rest.split(' ').next()?.parse().ok());
-    count.ok_or_else(|| io::Error::other(format!("filefrag said `{}`", printed.trim())))
+    let printed = scratch::run("filefrag", &files)?;
+    let count = |line: &str| line.rsplit(": ").next()?.split(' ').next()?.parse::<u64>().ok();
+    let wrong = |line: &str| io::Error::other(format!("filefrag said `{line}`"));
+    let counts = printed.lines().map(|line| count(line).ok_or_else(|| wrong(line)));
+    counts.sum::<io::Result<u64>>().map(Some)
 }

@@ -123,6 +123,17 @@ fn measured(
     Ok(Outcome { rate, done, device_bytes, in_calls, pieces: None, prealloc: None })
 }
 
+/// Runs the calls of each thread, and then a sync.
+fn by_threads(
+    files: &dyn Target,
+    done: f64,
+    device_bytes: u64,
+    calls: impl Fn(usize) -> io::Result<()> + Sync,
+) -> io::Result<Outcome> {
+    let all = || in_threads(THREADS as usize, calls).map(drop);
+    measured(done, device_bytes, all, || files.sync())
+}
+
 /// Writes of 1 KiB anywhere in a large file, to the end of an fsync.
 fn sparse(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
     let file = open(files, FILE)?;
@@ -159,12 +170,10 @@ fn files(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
     }
     let each = scale.files / THREADS;
     let all = each * THREADS;
-    measured(
-        all as f64 / 1e3,
-        all * BLOCK,
-        || in_threads(THREADS as usize, |thread| make(files, thread, each)).map(drop),
-        || files.sync(),
-    )
+    let file = Put { data: &[3; 2048], mode: 0o644, mtime: None };
+    by_threads(files, all as f64 / 1e3, all * BLOCK, |thread| {
+        (0..each).try_for_each(|i| files.put(format!("d{thread}/f{i}").as_bytes(), file))
+    })
 }
 
 /// Makes a file and opens it for writing.
@@ -176,41 +185,24 @@ fn open(files: &dyn Target, name: &str) -> io::Result<Box<dyn OpenFile>> {
 /// Each thread appends 4 KiB at a time to a file of its own, to the end of a sync.
 fn append(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
     let bytes = scale.grown_bytes * THREADS;
-    let one = |thread| {
+    by_threads(files, bytes as f64 / 1e6, bytes, |thread| {
         let file = open(files, &format!("{FILE}{thread}"))?;
         (0..scale.grown_bytes / APPENDED)
             .try_for_each(|i| file.write_at(i * APPENDED, &[4; APPENDED as usize]))
-    };
-    measured(
-        bytes as f64 / 1e6,
-        bytes,
-        || in_threads(THREADS as usize, one).map(drop),
-        || files.sync(),
-    )
+    })
 }
 
 /// Each thread gives a file of its own space, 64 KiB at a time, and takes it away, but for the last
 /// time; to the end of a sync.
 fn allocate(files: &dyn Target, scale: &Scale) -> io::Result<Outcome> {
     let calls = scale.grown_bytes / ALLOCATED;
-    let one = |thread| {
+    by_threads(files, (ROUNDS * calls * THREADS) as f64 / 1e3, 0, |thread| {
         let file = open(files, &format!("{FILE}{thread}"))?;
         (0..ROUNDS).try_for_each(|_| {
             file.set_len(0)?;
             (0..calls).try_for_each(|i| file.allocate(i * ALLOCATED, ALLOCATED))
         })
-    };
-    measured(
-        (ROUNDS * calls * THREADS) as f64 / 1e3,
-        0,
-        || in_threads(THREADS as usize, one).map(drop),
-        || files.sync(),
-    )
-}
-
-fn make(files: &dyn Target, thread: usize, count: u64) -> io::Result<()> {
-    let file = Put { data: &[3; 2048], mode: 0o644, mtime: None };
-    (0..count).try_for_each(|i| files.put(format!("d{thread}/f{i}").as_bytes(), file))
+    })
 }
 
 #[cfg(test)]

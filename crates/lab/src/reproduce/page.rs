@@ -1,6 +1,7 @@
 //! One page with plots and tables of all works, complete in itself.
 
 use super::plot::{self, Effects, Series};
+use crate::grid::parts;
 use crate::measure::Spread;
 use crate::published::{Found, Here, Published, Work, number};
 use crate::sheet::escaped;
@@ -87,14 +88,10 @@ fn measured(table: &Published, (here, found): (&Here, &Found), label: &str) -> i
     let origin = format!("{label}: {}; {}", found.command, found.machine);
     let mut out = String::new();
     let designs = || [&here.before].into_iter().chain(here.after.iter().map(|(name, _)| name));
-    let mut groups: Vec<(&str, Vec<(f64, usize)>)> = Vec::new();
+    let mut groups: Vec<(&str, Vec<(usize, usize)>)> = Vec::new();
     let mut effects: Vec<Effects> = Vec::new();
     for (at, (name, _)) in grid.rows.iter().enumerate() {
-        let threads = name.strip_suffix(" threads").or(name.strip_suffix(" threads, 2 fs"));
-        match threads
-            .and_then(|rest| rest.rsplit_once(", "))
-            .and_then(|(group, n)| Some((group, n.parse().ok()?)))
-        {
+        match parts(name.strip_suffix(", 2 fs").unwrap_or(name)) {
             Some((group, threads))
                 if groups.last().is_some_and(|(last, _)| *last == group) || grid.rows.len() > 3 =>
             {
@@ -116,9 +113,9 @@ fn measured(table: &Published, (here, found): (&Here, &Found), label: &str) -> i
     for (group, rows) in groups {
         let series = designs().filter_map(|name| {
             let at = grid.column(name)?;
-            let point = |(threads, row): &(f64, usize)| {
+            let point = |(threads, row): &(usize, usize)| {
                 let Spread { median, min, max } = Spread::of(&grid.rows[*row].1[at])?;
-                Some((*threads, [min, median, max]))
+                Some((*threads as f64, [min, median, max]))
             };
             Some((name.clone(), rows.iter().filter_map(point).collect()))
         });

@@ -1,6 +1,7 @@
 //! Plots as SVG: values by threads, and effects beside published ones.
 
 use crate::interval::Interval;
+use crate::sheet::figure;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::fmt::Display;
@@ -176,10 +177,7 @@ fn whole(value: f64) -> String {
 /// Two digits or so, for axes.
 fn short(value: f64) -> String {
     match value {
-        v if v >= 1e6 => format!("{:.1}M", v / 1e6),
-        v if v >= 1e4 => format!("{:.0}k", v / 1e3),
-        v if v >= 1e3 => format!("{:.1}k", v / 1e3),
-        v if v >= 10.0 => format!("{v:.0}"),
+        v if v >= 10.0 => figure(v),
         v if v >= 1.0 => format!("{v:.1}"),
         v => format!("{v:.3}"),
     }

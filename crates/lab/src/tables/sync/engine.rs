@@ -8,7 +8,7 @@ use crate::tables::{Grid, open};
 use crate::target::{Engine, Target};
 use extant_engine::OpenOptions;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Threads that make files.
@@ -94,35 +94,26 @@ pub fn under_load(
     window: Duration,
     (creators, syncing): (usize, usize),
 ) -> io::Result<Noticed> {
-    let over = AtomicBool::new(false);
-    let made = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        let mut running = Vec::new();
-        let (over, made) = (&over, &made);
-        for thread in 0..creators {
-            running.push(
-                scope.spawn(move || {
-                    jobs::keep_creating(engine, &format!("load{thread}"), over, made)
-                }),
-            );
+    let over = &AtomicBool::new(false);
+    let keep_syncing = move || -> io::Result<()> {
+        while !over.load(Ordering::Relaxed) {
+            engine.sync()?;
         }
-        for _ in 0..syncing {
-            running.push(scope.spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    engine.sync()?;
-                }
-                Ok(())
-            }));
-        }
+        Ok(())
+    };
+    let work = || {
         let start = Instant::now();
-        let before = made.load(Ordering::Relaxed);
-        let looked = look(engine, window);
-        let created = (made.load(Ordering::Relaxed) - before) as f64
-            / start.elapsed().as_secs_f64().max(1e-9);
-        over.store(true, Ordering::Relaxed);
-        running.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))?;
-        Ok(Noticed { p99: looked?, created })
-    })
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (0..syncing).map(|_| scope.spawn(keep_syncing)).collect();
+            let p99 = look(engine, window);
+            over.store(true, Ordering::Relaxed);
+            let mut ends = running.into_iter().map(|thread| thread.join().unwrap_or(Ok(())));
+            ends.try_for_each(|end| end)?;
+            Ok((p99?, start.elapsed().as_secs_f64()))
+        })
+    };
+    let ((p99, seconds), made) = jobs::beside_creators(engine, "load", creators, work)?;
+    Ok(Noticed { p99, created: made as f64 / seconds.max(1e-9) })
 }
 
 /// Returns the 99th percentile of the time of a stat, in microseconds; one stat every 50
@@ -159,7 +150,7 @@ mod tests {
         let engine = clean(10).expect("a file system");
         under_load(&engine, Duration::ZERO, (CREATORS, SYNCERS)).expect("no error");
         // Each creator has a directory, and removes its files in the end.
-        let left = |thread: usize| engine.list(format!("load{thread}").as_bytes());
+        let left = |thread: usize| engine.list(format!("load/c{thread}").as_bytes());
         (0..CREATORS).for_each(|thread| assert!(left(thread).expect("a directory").is_empty()));
         engine.unmount().expect("a clean end");
     }
