@@ -35,7 +35,8 @@ const GROUP: u8 = b'E';
 /// value in effect.
 pub(crate) const SET: Opcode = opcode::read_write::<[u8; SETTING]>(GROUP, 2);
 
-/// Name of the tunable that switches a mount between read-only (1) and writable (0).
+/// Name of the tunable that tells the server that a mount has become read-only (1) or is to become
+/// writable (0). Everything is durable when 1 is set.
 pub const READ_ONLY: &str = "read_only";
 
 /// Bytes of a setting, and of the value before its name.

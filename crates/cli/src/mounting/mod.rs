@@ -86,9 +86,9 @@ pub enum Remounted {
     OpenedForReading,
 }
 
-/// Changes the options of an existing mount. The server needs no message: the kernel refuses
-/// forbidden requests itself, and before a mount becomes read-only everything is made durable. An
-/// image that was opened for reading stays so.
+/// Changes the options of an existing mount. The kernel refuses forbidden requests itself. The
+/// server is told when the mount has become read-only, and makes everything durable. An image that
+/// was opened for reading stays so.
 ///
 /// # Errors
 /// Fails if `dir` is not a mount of this program by the user of this process. Otherwise a user
@@ -112,8 +112,10 @@ pub fn remount(plan: &Plan) -> Result<Remounted> {
     rustix::mount::mount_remount(held.path(), plan.options.mount_flags(), "")
         .at_path(plan.dir.as_os_str().as_bytes())?;
     if plan.options.read_only {
-        let root = std::fs::File::open(held.path()).at_path(plan.dir.as_os_str().as_bytes())?;
-        root.sync_all().at_path(plan.dir.as_os_str().as_bytes())?;
+        // After the kernel has written its cache. An fsync of the root directory would not do: it
+        // commits names, and leaves content of small files waiting.
+        extant_fuse::control::set(&held.path(), READ_ONLY, 1)
+            .at_path(plan.dir.as_os_str().as_bytes())?;
     }
     Ok(Remounted::Done)
 }

@@ -250,6 +250,29 @@ fn a_mount_becomes_read_only_and_writable_again() {
     image.assert_clean();
 }
 
+/// The kernel's cache, and content that waits in the server, are on the device when a mount has
+/// become read-only.
+#[test]
+fn content_is_durable_when_a_mount_has_become_read_only() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    names
+        .call("mount.fuse.extant", &args![image.path(), &dir, "-o", "delalloc,commit=3600"])
+        .must_succeed();
+    let written = std::fs::write(dir.join("f"), "content");
+    let remounted = names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "ro,remount"]);
+    let copy = names.0.join("copy");
+    let copied = std::fs::copy(image.path(), &copy);
+    names.call("umount.fuse.extant", &args![&dir]).must_succeed();
+    written.unwrap();
+    copied.unwrap();
+    remounted.must_succeed();
+    let found = run(EXTANT, &args!["cat", &copy, "/f"]);
+    assert_eq!(found.must_succeed().text(), "content");
+    image.assert_clean();
+}
+
 #[test]
 fn an_image_shows_at_two_places() {
     let names = Names::new();

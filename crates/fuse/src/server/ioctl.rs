@@ -113,7 +113,12 @@ impl Server {
         let holds = match name {
             // An image that was opened for reading only cannot become writable.
             control::READ_ONLY if self.read_only && value == 0 => return Err(Errno::RoFs.into()),
-            control::READ_ONLY => value,
+            control::READ_ONLY => {
+                if value == 1 {
+                    self.ops.sync()?;
+                }
+                value
+            }
             _ => self.ops.set_tunable(name, value)?,
         };
         Ok(control::encode_setting(name, holds).ok_or(Errno::Inval)?.to_vec())
