@@ -255,16 +255,19 @@ mod tests {
             fs.resolve_as(&user, path, Follow::No).unwrap();
             acquired() - before
         };
-        let walks = || [(); 3].map(|()| ["/a/c/f", "/b/c/f", "/b/../a/./c/f"].map(&locks));
-        // The first walk of all may be the slow one. Only the first one after it notes, and locks
-        // the table for each name that it notes.
+        let walk = || ["/a/c/f", "/b/c/f", "/b/../a/./c/f"].map(&locks);
+        // Pinning the epoch may free an object of another test, which takes a lock: the least of
+        // several walks counts.
+        let walks = || {
+            let all = [(); 8].map(|()| walk());
+            [0, 1, 2].map(|path| all.iter().map(|locks| locks[path]).min())
+        };
         walks();
-        assert_eq!(walks(), [[0; 3]; 3]);
+        assert_eq!(walks(), [Some(0); 3]);
         fs.set_attr(&own, &mode(0o700)).unwrap();
         fs.set_attr(&own, &mode(0o751)).unwrap();
-        let [first, later @ ..] = walks();
-        assert!(first.iter().all(|locks| *locks <= 2), "{first:?}");
-        assert_eq!(later, [[0; 3]; 2]);
+        assert!(walk()[0] > 0, "each directory is noted again");
+        assert_eq!(walks(), [Some(0); 3]);
         drop((root, open, own));
         fs.unmount().unwrap();
     }
