@@ -46,7 +46,7 @@ impl Table {
     }
 }
 
-const TABLES: [Table; 19] = [
+const TABLES: [Table; 20] = [
     Table { page: "README.md", name: "pairs in short", run: "pairs", form: short },
     Table::all("pairs", pairs),
     Table::all("dref", whole::<Vec<Grid>>),
@@ -55,6 +55,7 @@ const TABLES: [Table; 19] = [
     Table::all("inodes", whole::<Vec<Grid>>),
     Table::all("sync", whole::<Vec<Grid>>),
     Table::all("fsmark", whole::<Vec<Grid>>),
+    Table::all("aim7", whole::<Vec<Grid>>),
     Table::all("orphan", whole::<Vec<Grid>>),
     Table::all("space60t", whole::<SpaceResults>),
     Table::all("space-claims", whole::<Vec<Verdict>>),
