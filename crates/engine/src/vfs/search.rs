@@ -87,13 +87,11 @@ impl Drop for Restricting<'_> {
 #[inline]
 fn everyone_may(dir: &Inode) -> bool {
     let owned = dir.ownership();
-    let has_acl = || {
-        !matches!(
-            dir.dir.get().map(|caches| caches.acl.load().get().map(Option::is_none)),
-            Some(Some(true))
-        )
+    let without_acl = || {
+        let caches = dir.dir.get();
+        caches.is_some_and(|caches| caches.acl.load().get().is_some_and(Option::is_none))
     };
-    owned.mode & EVERYONE == EVERYONE && !(owned.has_attributes && has_acl())
+    owned.mode & EVERYONE == EVERYONE && (!owned.has_attributes || without_acl())
 }
 
 /// A directory on the way of a walk.
