@@ -43,6 +43,9 @@ pub struct Published {
     pub less: Vec<String>,
     /// Cells as published, each row below its name.
     pub rows: Vec<Vec<String>>,
+    /// Cells are changes by the work in percent.
+    #[serde(default)]
+    pub changes: bool,
     /// The compared columns, or rows.
     pub effects: Vec<Effect>,
     /// The same in this lab.
@@ -127,7 +130,8 @@ impl Published {
     pub fn effect(&self, effect: &Effect, key: &str) -> Option<f64> {
         let by_columns = self.columns.contains(&effect.before);
         let cell = |which: &String| {
-            if by_columns { self.cell(key, which) } else { self.cell(which, key) }
+            let cell = if by_columns { self.cell(key, which) } else { self.cell(which, key) };
+            cell.map(|value| if self.changes { 1.0 + value / 100.0 } else { value })
         };
         let (before, after) = (cell(&effect.before)?, cell(&effect.after)?);
         let less = if by_columns {

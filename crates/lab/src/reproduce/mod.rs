@@ -48,23 +48,11 @@ pub struct Args {
     json: bool,
 }
 
-/// The experiments in their order.
-const RUNS: [&str; 11] = [
-    "orphan",
-    "pairs",
-    "dref",
-    "sync",
-    "inodes",
-    "fsmark",
-    "prealloc",
-    "preallocs",
-    "space60t",
-    "space-claims",
-    "age",
-];
-
 /// Rows of `pairs` that stand beside a published table.
 const PAIRS: [&str; 7] = ["orphan", "creat", "unlink", "stat one", "open", "walk", "syncs"];
+
+/// The command that simulates.
+const SCALE: &str = "scale";
 
 pub fn run(args: &Args) -> io::Result<bool> {
     let mut works = works()?;
@@ -112,7 +100,10 @@ fn filled(works: &[Work], store: &Store) -> io::Result<Vec<Work>> {
 
 /// Runs each experiment of the works once, quickly, and stores its results.
 fn measure(works: &[Work], store: &Store, designs: &Path) -> io::Result<()> {
-    let named: BTreeSet<&str> = works.iter().flat_map(Work::here).map(|here| &*here.run).collect();
+    let mut named: BTreeSet<&str> =
+        works.iter().flat_map(Work::here).map(|here| &*here.run).collect();
+    // It needs the counting program.
+    named.remove(SCALE);
     if named.iter().any(|name| DESIGNS.contains(name)) {
         let missing = |e: io::Error| {
             let why = format!("{}: {e} (`make designs` builds it)", designs.display());
@@ -120,7 +111,7 @@ fn measure(works: &[Work], store: &Store, designs: &Path) -> io::Result<()> {
         };
         designs.metadata().map_err(missing)?;
     }
-    for name in RUNS.iter().filter(|name| named.contains(*name)) {
+    for name in &named {
         eprintln!("extant-lab {name} --quick");
         let this = std::env::current_exe()?;
         let program = if DESIGNS.contains(name) { designs } else { &this };
@@ -148,15 +139,15 @@ impl Work {
 
     fn fill(&mut self, store: &Store) -> io::Result<()> {
         for here in self.tables.iter_mut().flat_map(|table| &mut table.here) {
-            // Quick runs leave it out: it needs the counting program.
-            if here.run == "scale" && !store.has("scale") {
+            // Quick runs leave it out.
+            if here.run == SCALE && !store.has(SCALE) {
                 continue;
             }
             here.found = Some(match &*here.run {
                 "prealloc" => here.find::<prealloc::Tests>(store)?,
                 "space60t" => here.find::<space60t::SpaceResults>(store)?,
                 "space-claims" => here.find::<Vec<Verdict>>(store)?,
-                "scale" => here.find::<Simulated>(store)?,
+                SCALE => here.find::<Simulated>(store)?,
                 "age" => here.find::<Vec<age::Row>>(store)?,
                 _ => here.find::<Vec<Grid>>(store)?,
             });
