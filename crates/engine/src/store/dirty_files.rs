@@ -19,6 +19,7 @@ use extant_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use extant_sync::scheduler::Bell;
 use extant_sync::{Level, Mutex, ShardedList, Walk};
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 /// The scope over which the device writes of writeback are collected.
@@ -36,13 +37,25 @@ pub enum PlugPolicy {
 pub static PLUG: extant_sync::designs::Choice<PlugPolicy> =
     extant_sync::designs::Choice::new(&[PlugPolicy::Batch, PlugPolicy::PerInode]);
 
+/// Most inodes that stay in memory until their loss of data is asked for. A client that never syncs
+/// the file system may lose data of any number of files on a dying device.
+const MOST_LOSSES: usize = 1024;
+
+/// Losses of data since they were last asked for.
+#[derive(Debug, Default)]
+struct Losses {
+    /// Inodes by number and generation.
+    inodes: BTreeMap<(InodeNr, u32), Arc<Inode>>,
+    /// The first error of further inodes.
+    further: Option<i32>,
+}
+
 /// Files whose content is to be written back, and the state that writers share.
 #[derive(Debug)]
 pub struct DirtyFiles {
     files: ShardedList<Arc<Inode>>,
-    /// Inodes by number and generation that lost data since that was last asked for.
-    failed: Mutex<BTreeMap<(InodeNr, u32), Arc<Inode>>>,
-    /// Whether `failed` may hold something; changes under its lock.
+    losses: Mutex<Losses>,
+    /// Whether `losses` may hold something; changes under its lock.
     any_failed: AtomicBool,
     /// Requests to the device that the plugs made of writes.
     pub plugs: PlugCounts,
@@ -59,7 +72,7 @@ impl DirtyFiles {
     pub fn new() -> DirtyFiles {
         DirtyFiles {
             files: ShardedList::new(Level::Lru),
-            failed: Mutex::new(Level::Lru, BTreeMap::new()),
+            losses: Mutex::new(Level::Lru, Losses::default()),
             any_failed: AtomicBool::new(false),
             plugs: PlugCounts::default(),
             submitting: AtomicUsize::new(0),
@@ -105,21 +118,30 @@ impl DirtyFiles {
     /// close of the file system.
     pub fn note_failed(&self, inode: &Arc<Inode>, errno: i32) {
         inode.pages.note_error(errno);
-        let mut failed = self.failed.lock();
+        let mut losses = self.losses.lock();
         self.any_failed.store(true, Ordering::Release);
-        failed.entry((inode.ino, inode.generation)).or_insert_with(|| inode.clone());
+        let key = (inode.ino, inode.generation);
+        if losses.inodes.len() < MOST_LOSSES {
+            losses.inodes.entry(key).or_insert_with(|| inode.clone());
+        } else if !losses.inodes.contains_key(&key) {
+            losses.further.get_or_insert(errno);
+        }
     }
 
     /// Returns the first unreported loss of data. All losses count as reported then.
     pub fn untold_loss(&self) -> Result<()> {
-        let failed = {
-            let mut failed = self.failed.lock();
+        let losses = {
+            let mut losses = self.losses.lock();
             self.any_failed.store(false, Ordering::Release);
-            std::mem::take(&mut *failed)
+            std::mem::take(&mut *losses)
         };
-        failed
+        let further =
+            losses.further.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno).into()));
+        losses
+            .inodes
             .into_values()
             .map(|inode| inode.pages.check_error(&mut inode.pages.error_seq()))
             .fold(Ok(()), Result::and)
+            .and(further)
     }
 }

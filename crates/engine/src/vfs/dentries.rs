@@ -353,7 +353,8 @@ impl Dentries {
     }
 
     /// Stores, with a name that leads to `target`, the number of restrictions at which everyone was
-    /// seen to have the permission to search it.
+    /// seen to have the permission to search it. Does nothing while another thread has the lock: a
+    /// later walk notes it.
     pub fn set_searchable(
         &self,
         (dir, generation, name): (InodeNr, u32, &[u8]),
@@ -362,7 +363,7 @@ impl Dentries {
     ) {
         let key = self.key(dir, generation, name);
         // The lock excludes changes of the target, which clear the number.
-        let shard = self.table.lock(key.hash);
+        let Some(shard) = self.table.try_lock(key.hash) else { return };
         if let Some(entry) = shard.find(key.hash, |e| e.is(&key))
             && let Some((Some(leads), _)) = entry.target()
             && (leads.ino, leads.generation) == target

@@ -366,13 +366,20 @@ impl Vfs {
         if name.is_empty() {
             return Err(Errno::Exist.into());
         }
-        let dir = self.resolve(caller, head, Follow::Yes)?;
-        match caller {
-            Some(caller) => self.check_search_of(&dir, caller)?,
-            None if !dir.is_dir() => return Err(Errno::NotDir.into()),
-            None => {}
+        for _ in 0..MAX_TRIES {
+            let dir = self.resolve(caller, head, Follow::Yes)?;
+            let checked = match caller {
+                Some(caller) => self.check_search_of(&dir, caller),
+                None if !dir.is_dir() => Err(Errno::NotDir.into()),
+                None => Ok(()),
+            };
+            match checked {
+                // Another thread removed the directory after the walk, before its ACL was read.
+                Err(e) if e.is(Errno::Stale) => std::thread::yield_now(),
+                checked => return checked.map(|()| (dir, name)),
+            }
         }
-        Ok((dir, name))
+        Err(Errno::Stale.into())
     }
 
     fn walk(&self, walk: &mut Walk<'_>, from: Place, path: &[u8], follow: Follow) -> Result<Place> {

@@ -63,6 +63,11 @@ impl<T: Hashed + Send + Sync + 'static> Table<T> {
         TableShard { locked: self.raw.lock(hash) }
     }
 
+    /// Locks the shard of this hash unless another thread has it.
+    pub fn try_lock(&self, hash: u32) -> Option<TableShard<'_, T>> {
+        self.raw.try_lock(hash).map(|locked| TableShard { locked })
+    }
+
     /// Returns the number of shards.
     pub fn shard_count(&self) -> usize {
         self.raw.shard_count()

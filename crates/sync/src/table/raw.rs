@@ -216,6 +216,11 @@ impl<T: Hashed + Send + Sync + 'static, S: Default> RawTable<T, S> {
         Locked { shard, totals: shard.changed.totals.lock() }
     }
 
+    pub(crate) fn try_lock(&self, hash: u32) -> Option<Locked<'_, T, S>> {
+        let shard = self.shard(hash);
+        shard.changed.totals.try_lock().map(|totals| Locked { shard, totals })
+    }
+
     pub(crate) fn lock_shard(&self, index: usize) -> Locked<'_, T, S> {
         let shard = &self.shards[index & (self.shards.len() - 1)];
         Locked { shard, totals: shard.changed.totals.lock() }

@@ -293,3 +293,41 @@ fn a_failed_writeback_is_told_to_each_cursor_once() {
     assert_eq!(read(&fs, "/f").unwrap(), [1; 4096], "a page that cannot be written is dropped");
     let _ = fs.unmount();
 }
+
+/// A client that never syncs the file system, on a dying device: files whose content was lost do
+/// not fill memory, and the next sync tells the loss.
+#[test]
+fn files_that_lost_content_leave_memory() {
+    use extant_blocks::{Fault, FaultDevice, Op};
+    const FILES: usize = 1500;
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
+    let fs = Fs::open_device(device.clone(), &quiet()).unwrap();
+    let nodes: Vec<Node> = (0..FILES).map(|i| create(&fs, &format!("f{i}"))).collect();
+    nodes.iter().for_each(|node| write(&fs, node, &[1; 4096]));
+    fs.sync().unwrap();
+    let place = |node| fs.place_of(node, 0, 4096).unwrap().unwrap();
+    let (first, last) = nodes
+        .iter()
+        .map(place)
+        .fold((u64::MAX, 0), |(first, last), at| (first.min(at), last.max(at)));
+    device.inject(Fault::new(Op::Write, 0).from_then_on().within(first..last + 4096));
+    for node in &nodes {
+        write(&fs, node, &[2; 4096]);
+        assert_eq!(fs.place_of(node, 0, 4096).unwrap_err().errno(), 5);
+    }
+    device.heal();
+    let last = create(&fs, "last");
+    fs.sync_node(&last, false).unwrap();
+    drop(nodes);
+    let in_memory = || {
+        while fs.shrink(10_000) > 0 {}
+        FsStats::of(&fs).inodes_cached
+    };
+    let held = in_memory();
+    assert!(held < FILES, "{held} inodes");
+    assert_eq!(fs.sync().unwrap_err().errno(), 5);
+    fs.sync().unwrap();
+    assert!(in_memory() < 100);
+    fs.unmount().unwrap();
+}
