@@ -11,12 +11,10 @@ use crate::measure::{in_threads, median};
 use crate::options::Options;
 use crate::scratch;
 use crate::sheet::Sheet;
-use crate::side::{Running, Side};
+use crate::side::{Running, Side, make_sparse};
 use crate::space60t;
 use crate::stored::Results;
 use crate::target::{How, io_error, write_all};
-use extant_blocks::{BlockDevice, SparseDevice};
-use extant_engine::mkfs::{self, Zeroing};
 use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
 use std::io;
 use std::sync::Arc;
@@ -58,10 +56,7 @@ const FILES: u32 = 64;
 const FILE_BYTES: usize = 1 << 20;
 
 fn memory(_: &Options) -> io::Result<Verdict> {
-    let device = SparseDevice::new(NEW_DISK);
-    mkfs::make(&device, &mkfs::Options { zeroing: Zeroing::Known, ..Default::default() })
-        .map_err(|e| io::Error::other(e.to_string()))?;
-    let device: Arc<dyn BlockDevice> = Arc::new(device);
+    let device = Arc::new(make_sparse(NEW_DISK, true)?);
     let fs = Fs::open_device(device, &OpenOptions::new()).map_err(io_error)?;
     write_files(&fs).map_err(io_error)?;
     let space = FsStats::of(&fs).space;

@@ -6,6 +6,7 @@
 //! when it has done 15% of its work, and at its end; the last is the processor time in nanoseconds.
 
 use crate::jobs::SYNCERS;
+use crate::measure::joined;
 use crate::options::{Options, invalid};
 use crate::scratch::{Server, catch_signals};
 use crate::side::{Running, Setup, Side};
@@ -109,8 +110,7 @@ impl Stage {
             let start = makers.begin()?;
             let makers = scope.spawn(move || makers.end().map(|_| start.elapsed()));
             let (synced, used) = syncers.timed()?;
-            let panicked = |_| Err(io::Error::other("a thread panicked"));
-            let made = makers.join().unwrap_or_else(panicked)?;
+            let made = joined(makers)?;
             Ok(vec![("fsmark", made), ("100 syncs", synced), ("processor time of 100 syncs", used)])
         })
     }

@@ -4,9 +4,8 @@
 //! that memory of other measurements does not count.
 
 use crate::measure::Spread;
+use crate::side::make_sparse;
 use crate::target::io_error;
-use extant_blocks::{BlockDevice, SparseDevice};
-use extant_engine::mkfs::{self, Zeroing};
 use extant_engine::{Fs, OpenOptions};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -45,11 +44,7 @@ fn open_apart() -> io::Result<(f64, u64)> {
 
 /// Makes one and opens it in this process. Returns seconds and bytes.
 pub fn open() -> io::Result<(f64, u64)> {
-    let device = SparseDevice::new(BYTES);
-    let options =
-        mkfs::Options { zeroing: Zeroing::Known, write_backups: false, ..Default::default() };
-    mkfs::make(&device, &options).map_err(|e| io::Error::other(e.to_string()))?;
-    let device: Arc<dyn BlockDevice> = Arc::new(device);
+    let device = Arc::new(make_sparse(BYTES, false)?);
     let before = resident()?;
     let start = Instant::now();
     let fs = Fs::open_device(device, &OpenOptions::new()).map_err(io_error)?;

@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io;
 use std::io::Write;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// Operations between two looks at the clock.
@@ -103,10 +104,7 @@ where
     };
     let ended = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err(panicked()))
-        };
-        running.into_iter().map(join).collect::<io::Result<Vec<_>>>()
+        running.into_iter().map(joined).collect::<io::Result<Vec<_>>>()
     })?;
     let start = ended.iter().map(|(_, start, ..)| *start).min();
     let end = ended.iter().map(|(_, _, end, _)| *end).max();
@@ -123,8 +121,31 @@ fn processor_waits() -> Duration {
     Duration::from_nanos(nanos.unwrap_or(0))
 }
 
-fn panicked() -> io::Error {
-    io::Error::other("a thread panicked")
+/// Waits for the end of a thread, and returns its outcome.
+pub fn joined<T>(thread: ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+}
+
+/// Runs `work` while as many threads run `other` with their numbers, until the flag is set. It is
+/// set when the work is done or a thread fails.
+pub fn beside<T>(
+    threads: usize,
+    other: impl Fn(usize, &AtomicBool) -> io::Result<()> + Sync,
+    work: impl FnOnce(&AtomicBool) -> io::Result<T>,
+) -> io::Result<T> {
+    let (other, over) = (&other, &AtomicBool::new(false));
+    let one = move |thread| {
+        let outcome = other(thread, over);
+        over.store(true, Ordering::Relaxed);
+        outcome
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
+        let result = work(over);
+        over.store(true, Ordering::Relaxed);
+        let ended = running.into_iter().try_for_each(joined);
+        result.and_then(|result| ended.map(|()| result))
+    })
 }
 
 /// Not inlined: `instructions` has callgrind count inside it.

@@ -10,10 +10,11 @@ use extant_fuse::bare::{
     Answer, Change, CreateMode, Credentials, Data, Entry, ErrorCode, FileAttr, Handler, Listed,
     NodeId, Wants, WriteRequest,
 };
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// As long as the server of Extant lets the kernel keep things.
@@ -49,8 +50,6 @@ type Nodes = HashMap<NodeId, Arc<Node>>;
 struct Node {
     attr: Mutex<FileAttr>,
     children: RwLock<Children>,
-    /// Where it leads, for a symlink.
-    target: Box<[u8]>,
 }
 
 /// Content of a directory.
@@ -70,7 +69,7 @@ impl NullServer {
             writeback: options.writeback_cache,
             acl: options.acl,
         };
-        server.keep(&Node::new(ROOT, FileType::Directory, 0o755, (0, 0), b""));
+        server.keep(&Node::new(ROOT, FileType::Directory, 0o755, (0, 0)));
         server
     }
 
@@ -79,12 +78,12 @@ impl NullServer {
     }
 
     fn keep(&self, node: &Arc<Node>) {
-        let ino = node.attr().ino;
-        write(self.shard(ino)).insert(ino, node.clone());
+        let ino = node.attr.lock().ino;
+        self.shard(ino).write().insert(ino, node.clone());
     }
 
     fn node(&self, ino: NodeId) -> Answer<Arc<Node>> {
-        read(self.shard(ino)).get(&ino).cloned().ok_or(ErrorCode::ESTALE)
+        self.shard(ino).read().get(&ino).cloned().ok_or(ErrorCode::ESTALE)
     }
 }
 
@@ -99,19 +98,18 @@ impl Handler for NullServer {
 
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Answer<Option<Entry>> {
         let parent = self.node(parent)?;
-        let children = read(&parent.children);
-        Ok(children.by_name.get(name).map(|(_, node)| node.entry()))
+        Ok(parent.children.read().by_name.get(name).map(|(_, node)| node.entry()))
     }
 
     /// The kernel remembers a node no more: if it has no name either, it goes.
     fn forget(&self, ino: NodeId, _lookups: u64) {
-        if self.node(ino).is_ok_and(|node| node.attr().nlink == 0) {
-            write(self.shard(ino)).remove(&ino);
+        if self.node(ino).is_ok_and(|node| node.attr.lock().nlink == 0) {
+            self.shard(ino).write().remove(&ino);
         }
     }
 
     fn attr(&self, ino: NodeId, _open: bool) -> Answer<FileAttr> {
-        self.node(ino).map(|node| node.attr())
+        self.node(ino).map(|node| *node.attr.lock())
     }
 
     fn set_attr(
@@ -121,7 +119,7 @@ impl Handler for NullServer {
         Change { set, .. }: Change,
     ) -> Answer<(FileAttr, Duration)> {
         let node = self.node(ino)?;
-        let mut attr = node.locked();
+        let mut attr = node.attr.lock();
         attr.perm = set.mode.unwrap_or(attr.perm);
         attr.uid = set.uid.unwrap_or(attr.uid);
         attr.gid = set.gid.unwrap_or(attr.gid);
@@ -135,8 +133,9 @@ impl Handler for NullServer {
         Ok((*attr, TIME_TO_LIVE))
     }
 
-    fn read_link(&self, ino: NodeId) -> Answer<Vec<u8>> {
-        self.node(ino).map(|node| node.target.to_vec())
+    /// No workload follows a symlink.
+    fn read_link(&self, _ino: NodeId) -> Answer<Vec<u8>> {
+        Err(ErrorCode::ENOSYS)
     }
 
     fn make(
@@ -146,16 +145,16 @@ impl Handler for NullServer {
         mode: CreateMode,
         what: NodeKind<'_>,
     ) -> Answer<Entry> {
-        let (kind, target): (_, &[u8]) = match what {
-            NodeKind::Dir => (FileType::Directory, b""),
-            NodeKind::Symlink(target) => (FileType::Symlink, target),
-            _ => (FileType::Regular, b""),
+        let kind = match what {
+            NodeKind::Dir => FileType::Directory,
+            NodeKind::Symlink(_) => FileType::Symlink,
+            _ => FileType::Regular,
         };
         let parent = self.node(parent)?;
         let ino = NodeId(self.last.fetch_add(1, Ordering::Relaxed) + 1);
         let permissions = (mode.bits & 0o7777) as u16;
-        let node = Node::new(ino, kind, permissions, (credentials.uid, credentials.gid), target);
-        let mut children = write(&parent.children);
+        let node = Node::new(ino, kind, permissions, (credentials.uid, credentials.gid));
+        let mut children = parent.children.write();
         if children.by_name.contains_key(name) {
             return Err(ErrorCode::EEXIST);
         }
@@ -177,12 +176,12 @@ impl Handler for NullServer {
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Answer<()> {
         let parent = self.node(parent)?;
-        let mut children = write(&parent.children);
+        let mut children = parent.children.write();
         let (_, node) = children.by_name.get(name).ok_or(ErrorCode::ENOENT)?;
-        if !read(&node.children).by_name.is_empty() {
+        if !node.children.read().by_name.is_empty() {
             return Err(ErrorCode::ENOTEMPTY);
         }
-        children.remove(name)?.locked().nlink = 0;
+        children.remove(name)?.attr.lock().nlink = 0;
         Ok(())
     }
 
@@ -198,10 +197,10 @@ impl Handler for NullServer {
         _flags: u32,
     ) -> Answer<()> {
         let (from, to) = (self.node(from)?, self.node(to)?);
-        let node = write(&from.children).remove(old)?;
-        let mut children = write(&to.children);
+        let node = from.children.write().remove(old)?;
+        let mut children = to.children.write();
         if let Ok(replaced) = children.remove(new) {
-            replaced.locked().nlink = 0;
+            replaced.attr.lock().nlink = 0;
         }
         children.insert(new, node);
         Ok(())
@@ -216,7 +215,7 @@ impl Handler for NullServer {
     }
 
     fn read(&self, ino: NodeId, offset: u64, buf: &mut [u8]) -> Answer<Data> {
-        let end = self.node(ino).map_or(0, |node| node.attr().size);
+        let end = self.node(ino).map_or(0, |node| node.attr.lock().size);
         let len = end.saturating_sub(offset).min(buf.len() as u64) as usize;
         Ok(Data::Elsewhere(&ZEROES[..len.min(ZEROES.len())]))
     }
@@ -224,7 +223,7 @@ impl Handler for NullServer {
     fn write(&self, _who: Credentials, ino: NodeId, write: WriteRequest<'_>) -> Answer<usize> {
         let len = write.data.len();
         if let Ok(node) = self.node(ino) {
-            let mut attr = node.locked();
+            let mut attr = node.attr.lock();
             attr.size = attr.size.max(write.offset + len as u64);
         }
         Ok(len)
@@ -260,7 +259,7 @@ impl Handler for NullServer {
             }
         }
         let behind = (Bound::Excluded(from.max(DOTDOT)), Bound::Unbounded);
-        for (cookie, (name, child)) in read(&dir.children).by_cookie.range(behind) {
+        for (cookie, (name, child)) in dir.children.read().by_cookie.range(behind) {
             if !list(*cookie, child, name) {
                 break;
             }
@@ -271,14 +270,6 @@ impl Handler for NullServer {
     fn xattr(&self, _ino: NodeId, _name: &[u8]) -> Answer<Vec<u8>> {
         Err(ErrorCode::ENODATA)
     }
-}
-
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Children {
@@ -297,17 +288,11 @@ impl Children {
 }
 
 impl Node {
-    fn new(
-        ino: NodeId,
-        kind: FileType,
-        perm: u16,
-        (uid, gid): (u32, u32),
-        target: &[u8],
-    ) -> Arc<Node> {
+    fn new(ino: NodeId, kind: FileType, perm: u16, (uid, gid): (u32, u32)) -> Arc<Node> {
         let now = SystemClock.now();
         let attr = FileAttr {
             ino,
-            size: target.len() as u64,
+            size: 0,
             blocks: 0,
             atime: now,
             mtime: now,
@@ -320,20 +305,11 @@ impl Node {
             rdev: 0,
             blksize: 4096,
         };
-        let (attr, children) = (Mutex::new(attr), RwLock::default());
-        Arc::new(Node { attr, children, target: target.into() })
-    }
-
-    fn locked(&self) -> MutexGuard<'_, FileAttr> {
-        self.attr.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn attr(&self) -> FileAttr {
-        *self.locked()
+        Arc::new(Node { attr: Mutex::new(attr), children: RwLock::default() })
     }
 
     fn entry(&self) -> Entry {
-        Entry { attr: self.attr(), generation: 1 }
+        Entry { attr: *self.attr.lock(), generation: 1 }
     }
 }
 

@@ -4,6 +4,7 @@
 //! # Invariants
 //! Each undo runs exactly once: the thread that takes it out of the register runs it.
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,8 +16,8 @@ use std::ffi::{CStr, OsStr};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 type Act = Box<dyn FnOnce() + Send>;
@@ -28,10 +29,6 @@ struct Register {
 
 static REGISTER: Mutex<Register> = Mutex::new(Register { next: 0, acts: BTreeMap::new() });
 
-fn register() -> MutexGuard<'static, Register> {
-    REGISTER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Something to take back. Runs when dropped.
 #[derive(Debug)]
 pub struct Undo(u64);
@@ -39,7 +36,7 @@ pub struct Undo(u64);
 impl Undo {
     /// Registers `act`.
     pub fn new(act: impl FnOnce() + Send + 'static) -> Undo {
-        let mut register = register();
+        let mut register = REGISTER.lock();
         let id = register.next;
         register.next += 1;
         register.acts.insert(id, Box::new(act));
@@ -49,7 +46,7 @@ impl Undo {
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        let act = register().acts.remove(&self.0);
+        let act = REGISTER.lock().acts.remove(&self.0);
         if let Some(act) = act {
             act();
         }
@@ -59,7 +56,7 @@ impl Drop for Undo {
 /// Takes everything back, the latest first.
 fn undo_all() {
     loop {
-        let last = register().acts.pop_last();
+        let last = REGISTER.lock().acts.pop_last();
         match last {
             Some((_, act)) => act(),
             None => return,

@@ -4,10 +4,11 @@ use crate::null::NullServer;
 use crate::target::io_error;
 use extant_engine::{Fs, OpenOptions};
 use extant_fuse::{Claim, MountOptions, Mounted, Unmounter};
+use parking_lot::Mutex;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Unmounts the current mount when the parent dies.
 type Current = Arc<Mutex<Option<Unmounter>>>;
@@ -45,7 +46,7 @@ fn read_input(current: Current) -> Receiver<String> {
                 return;
             }
         }
-        let last = current.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let last = current.lock().take();
         if let Some(unmounter) = last {
             // An error says that it is unmounted already.
             drop(unmounter.detach());
@@ -55,7 +56,7 @@ fn read_input(current: Current) -> Receiver<String> {
 }
 
 fn ready(current: &Current, unmounter: Unmounter) -> io::Result<()> {
-    *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(unmounter);
+    *current.lock() = Some(unmounter);
     println!("ready");
     io::stdout().flush()
 }

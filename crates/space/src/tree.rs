@@ -32,7 +32,7 @@ const AVOID_STEPS: usize = 64;
 const SPARSE: usize = 4;
 
 /// The free space of neighboring groups. See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct FreeTree {
     /// Units of a full group.
     group_len: u32,

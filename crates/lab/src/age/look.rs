@@ -107,11 +107,10 @@ fn files(fs: &Fs, dir: &str, state: &mut State) -> extant_engine::Result<()> {
 
 /// Calls `each` with the first block and the length of each free run, as the bitmaps say.
 fn free_space(image: &Path, mut each: impl FnMut(u64, u32)) -> io::Result<()> {
-    let invalid = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
     let file = File::open(image)?;
     let mut sb = [0; SUPERBLOCK_SIZE];
     file.read_exact_at(&mut sb, SUPERBLOCK_OFFSET)?;
-    let geo = Superblock::parse(&sb).and_then(|sb| Geometry::new(&sb)).map_err(|e| invalid(&e))?;
+    let geo = Superblock::parse(&sb).and_then(|sb| Geometry::new(&sb)).map_err(io::Error::other)?;
     let mut bits = vec![0; geo.block_size as usize];
     let mut slots = bits.clone();
     for block in 0..geo.desc_blocks {
@@ -119,7 +118,7 @@ fn free_space(image: &Path, mut each: impl FnMut(u64, u32)) -> io::Result<()> {
         let first = block * geo.descs_per_block();
         let groups = (first..first + geo.descs_in_block(block)).map(GroupNr);
         for (g, slot) in groups.zip(slots.chunks_exact(usize::from(geo.desc_size))) {
-            let desc = GroupDesc::decode(slot, &geo, g).map_err(|e| invalid(&e))?;
+            let desc = GroupDesc::decode(slot, &geo, g).map_err(io::Error::other)?;
             if desc.has_flag(&geo, extant_format::group_desc::GroupFlags::BLOCK_UNINIT) {
                 // Free from behind its metadata to its end.
                 let end = geo.first_block_of_group(g).0 + u64::from(geo.clusters_in_group(g));

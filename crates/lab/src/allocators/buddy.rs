@@ -13,11 +13,12 @@
 //!
 //! A search through all groups reads the unread bitmaps; lists contain only groups that were read.
 
-use super::map::{Group, ORDERS, buddy_in};
+use super::map::{ORDERS, average, buddies, largest};
 use super::{Cost, Map, Policy, Reading, Space, Taken, Want};
-use extant_space::Run;
+use extant_space::{FreeTree, Run};
 use std::collections::{BTreeSet, HashMap};
-use std::ops::{ControlFlow, RangeInclusive};
+use std::ops::Bound::{Excluded, Included};
+use std::ops::ControlFlow;
 
 /// Runs that a search measures at most, and that it measures at least unless one is exactly right.
 const MOST: u32 = 200;
@@ -141,15 +142,12 @@ impl<'a> Buddy<'a> {
             self.by_largest[old.largest].remove(&(old.turn, g));
             self.by_average[old.average].remove(&(old.turn, g));
         }
-        let orders = &self.space.group(g).orders;
-        let (Some(largest), Some(average)) = (orders.largest(), orders.average().checked_ilog2())
-        else {
-            return;
-        };
+        let group = self.space.group(g);
+        let Some(largest) = largest(group) else { return };
+        let average = average(group).ilog2().min(ORDERS as u32 - 1);
         self.turn += 1;
         let turn = if self.lists == Lists::Queues { self.turn } else { 0 };
-        let link =
-            Link { turn, largest: largest as usize, average: (average as usize).min(ORDERS - 1) };
+        let link = Link { turn, largest: largest as usize, average: average as usize };
         self.by_largest[link.largest].insert((turn, g));
         self.by_average[link.average].insert((turn, g));
         self.links.insert(g, link);
@@ -158,8 +156,8 @@ impl<'a> Buddy<'a> {
     /// Reads a group's bitmap, and those that are read with it.
     fn look(&mut self, g: u32) {
         if self.space.look(g) {
-            let together = self.space.map.shape.groups_of(g >> self.space.map.shape.flex_bits);
-            for g in together {
+            let shape = self.space.shape();
+            for g in shape.groups_of(g >> shape.flex_bits) {
                 if !self.links.contains_key(&g) {
                     self.link(g);
                 }
@@ -169,12 +167,13 @@ impl<'a> Buddy<'a> {
 
     /// Exactly at the goal, if the whole length is free there.
     fn at_goal(&mut self, want: &Want) -> Option<Taken> {
-        let (g, bit) = self.space.map.shape.place(want.goal);
-        if bit == 0 || g >= self.space.map.shape.groups {
+        let shape = self.space.shape();
+        let (g, bit) = shape.place(want.goal);
+        if bit == 0 || g >= shape.groups {
             return None;
         }
         self.look(g);
-        let run = self.space.group(g).runs.at(bit)?;
+        let run = self.space.group(g).at(bit)?;
         (run.end() - bit >= want.len).then_some(())?;
         self.take(g, Run { start: bit, len: want.len })
     }
@@ -186,7 +185,7 @@ impl<'a> Buddy<'a> {
     }
 
     fn pass(&mut self, search: &mut Search<'_>) -> ControlFlow<()> {
-        let (start, groups) = (search.start, self.space.map.shape.groups);
+        let (start, groups) = (search.start, self.space.shape().groups);
         let listed = self.lists != Lists::None;
         let power = search.want.len.is_power_of_two() && search.want.len >= SMALLEST;
         let order = search.want.len.ilog2() as usize;
@@ -202,35 +201,27 @@ impl<'a> Buddy<'a> {
     /// Through the lists from an order on.
     fn listed(&mut self, order: usize, search: &mut Search<'_>) -> ControlFlow<()> {
         let start = search.start;
-        let parts: &[RangeInclusive<(u64, u32)>] = match self.lists {
-            Lists::Arrays if start > 0 => &[(0, start)..=(0, u32::MAX), (0, 0)..=(0, start - 1)],
-            _ => &[(0, 0)..=(u64::MAX, u32::MAX)],
+        let parts = match self.lists {
+            Lists::Arrays if start > 0 => {
+                &[((0, start), (0, u32::MAX)), ((0, 0), (0, start - 1))][..]
+            }
+            _ => &[((0, 0), (u64::MAX, u32::MAX))],
         };
-        for part in parts {
+        for (first, last) in parts {
             for index in order.min(ORDERS - 1)..ORDERS {
-                let mut from = *part.start();
-                let end = *part.end();
-                while let Some(next) = self.next_listed(search.criterion, index, from..=end) {
+                let mut from = Included(*first);
+                // A visit may link groups anew.
+                while let Some(next) = {
+                    let by_largest = search.criterion == Criterion::PowerOfTwo;
+                    let lists = if by_largest { &self.by_largest } else { &self.by_average };
+                    lists[index].range((from, Included(*last))).next().copied()
+                } {
                     self.visit(next.1, search)?;
-                    from = if next.1 == u32::MAX { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
-                    if from > end {
-                        break;
-                    }
+                    from = Excluded(next);
                 }
             }
         }
         ControlFlow::Continue(())
-    }
-
-    fn next_listed(
-        &self,
-        criterion: Criterion,
-        index: usize,
-        within: RangeInclusive<(u64, u32)>,
-    ) -> Option<(u64, u32)> {
-        let lists =
-            if criterion == Criterion::PowerOfTwo { &self.by_largest } else { &self.by_average };
-        lists[index].range(within).next().copied()
     }
 
     /// Searches for decreasing lengths while the request allows it.
@@ -251,7 +242,7 @@ impl<'a> Buddy<'a> {
     fn visit(&mut self, g: u32, search: &mut Search<'_>) -> ControlFlow<()> {
         self.space.cost.looked += 1;
         self.look(g);
-        let is_first = self.space.map.shape.is_first(g);
+        let is_first = self.space.shape().is_first(g);
         let group = self.space.group(g);
         if !is_good(search.criterion, group, search.goal, is_first) {
             return ControlFlow::Continue(());
@@ -260,29 +251,28 @@ impl<'a> Buddy<'a> {
     }
 }
 
-fn is_good(criterion: Criterion, group: &Group, goal: u32, is_first: bool) -> bool {
-    let orders = &group.orders;
+fn is_good(criterion: Criterion, group: &FreeTree, goal: u32, is_first: bool) -> bool {
     match criterion {
         // Data leave the first group of a flexible group alone.
-        Criterion::PowerOfTwo => {
-            !is_first && orders.largest().is_some_and(|largest| 1 << largest >= goal)
-        }
-        Criterion::Average | Criterion::Shrunk => orders.average() >= goal,
-        Criterion::Free => orders.free >= goal,
-        Criterion::Any => orders.free > 0,
+        Criterion::PowerOfTwo => !is_first && group.longest().is_some_and(|run| run.len >= goal),
+        Criterion::Average | Criterion::Shrunk => average(group) >= goal,
+        Criterion::Free => group.free() >= goal,
+        Criterion::Any => group.free() > 0,
     }
 }
 
 /// Looks through a group.
-fn scan(g: u32, group: &Group, search: &mut Search<'_>) -> ControlFlow<()> {
+fn scan(g: u32, group: &FreeTree, search: &mut Search<'_>) -> ControlFlow<()> {
     if search.criterion == Criterion::PowerOfTwo {
-        let found = group.runs.by_length().find_map(|run| buddy_in(run, search.goal.ilog2()));
-        return found.map_or(ControlFlow::Continue(()), |start| {
+        let whole = |(_, order): &(u32, u32)| 1 << order >= search.goal;
+        let runs = group.by_length().take_while(|run| run.len >= search.goal);
+        let found = runs.flat_map(buddies).find(whole);
+        return found.map_or(ControlFlow::Continue(()), |(start, _)| {
             search.best = Some((g, Run { start, len: search.goal }));
             ControlFlow::Break(())
         });
     }
-    for run in group.runs.within(0..u32::MAX) {
+    for run in group.within(0..u32::MAX) {
         if matches!(search.criterion, Criterion::Free | Criterion::Any) || run.len >= search.goal {
             search.measure(g, run)?;
         }
@@ -296,7 +286,7 @@ impl Policy for Buddy<'_> {
         if let Some(taken) = self.at_goal(want) {
             return Some(taken);
         }
-        let near = self.space.map.shape.place(want.goal).0.min(self.space.map.shape.groups - 1);
+        let near = self.space.shape().place(want.goal).0.min(self.space.shape().groups - 1);
         let large = want.len > STREAM;
         let start = if large { *self.stream(want.file) } else { near };
         let criterion = Criterion::PowerOfTwo;
@@ -321,15 +311,15 @@ impl Policy for Buddy<'_> {
 
     /// Two pages a group: its bitmap and its buddies.
     fn cost(&self) -> Cost {
-        let group = u64::from(self.space.map.shape.group_len) / 8 * 2;
+        let group = u64::from(self.space.shape().group_len) / 8 * 2;
         let bytes = self.space.cost.bitmaps * group;
         Cost { bytes, cached: self.space.cost.bitmaps, ..self.space.cost }
     }
 
     fn prefetch(&mut self) {
-        for tree in 0..self.space.map.shape.trees() {
+        for tree in 0..self.space.shape().trees() {
             self.space.look_all(tree);
-            self.space.map.shape.groups_of(tree).for_each(|g| self.link(g));
+            self.space.shape().groups_of(tree).for_each(|g| self.link(g));
         }
     }
 }

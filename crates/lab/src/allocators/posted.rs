@@ -66,8 +66,8 @@ pub struct Posted<'a> {
     /// The longest run of trees in the order.
     longest: Vec<Option<u32>>,
     order: BTreeSet<(Reverse<u32>, u32)>,
-    /// The first one is last.
-    uncached: Vec<u32>,
+    /// Trees that never were.
+    uncached: BTreeSet<u32>,
     lru: Lru,
 }
 
@@ -95,17 +95,17 @@ impl<'a> Posted<'a> {
             cached: HashSet::new(),
             longest: vec![None; trees as usize],
             order: BTreeSet::new(),
-            uncached: (0..trees).rev().collect(),
+            uncached: (0..trees).collect(),
             lru: Lru::default(),
         }
     }
 
     fn trees(&self) -> u32 {
-        self.space.map.shape.trees()
+        self.space.shape().trees()
     }
 
     fn nodes_of(&self, t: u32) -> u64 {
-        self.space.map.shape.groups_of(t).map(|g| self.space.group(g).runs.runs() as u64).sum()
+        self.space.shape().groups_of(t).map(|g| self.space.group(g).runs() as u64).sum()
     }
 
     fn load(&mut self, t: u32) {
@@ -116,9 +116,7 @@ impl<'a> Posted<'a> {
         self.loaded.insert(t);
         self.nodes += self.nodes_of(t);
         let again = !self.cached.insert(t);
-        if !again {
-            self.forget_uncached(t);
-        }
+        self.uncached.remove(&t);
         if !self.defects.unlinked {
             self.renew(t);
         }
@@ -126,14 +124,6 @@ impl<'a> Posted<'a> {
             self.lru.loaded(t);
         }
         self.evict_one(t);
-    }
-
-    fn forget_uncached(&mut self, t: u32) {
-        if self.uncached.last() == Some(&t) {
-            self.uncached.truncate(self.uncached.len() - 1)
-        } else {
-            self.uncached.retain(|other| *other != t)
-        }
     }
 
     fn evict_one(&mut self, keep: u32) {
@@ -148,8 +138,9 @@ impl<'a> Posted<'a> {
 
     /// Puts a tree where it belongs in the order.
     fn renew(&mut self, t: u32) {
-        let groups = self.space.map.shape.groups_of(t);
-        let longest = groups.map(|g| self.space.group(g).longest()).max().unwrap_or(0);
+        let groups = self.space.shape().groups_of(t);
+        let longest = groups.filter_map(|g| self.space.group(g).longest()).map(|run| run.len);
+        let longest = longest.max().unwrap_or(0);
         match self.longest[t as usize] {
             Some(old) if old == longest => return,
             Some(old) => _ = self.order.remove(&(Reverse(old), t)),
@@ -163,13 +154,24 @@ impl<'a> Posted<'a> {
         self.order.insert((Reverse(longest), t));
     }
 
+    /// Changes a group, whose tree is loaded for it.
+    fn change<R>(&mut self, g: u32, change: impl FnOnce(&mut Space<'a>) -> R) -> R {
+        let t = g >> self.space.shape().flex_bits;
+        self.load(t);
+        self.nodes -= self.space.group(g).runs() as u64;
+        let result = change(&mut self.space);
+        self.nodes += self.space.group(g).runs() as u64;
+        self.renew(t);
+        result
+    }
+
     /// Looks through a tree, the longest runs first; of equals those that were added last, which
     /// are not the first group's.
     fn scan(&mut self, t: u32, request: &mut Request) {
         self.space.cost.looked += 1;
-        let shape = self.space.map.shape;
+        let shape = self.space.shape();
         let mut lists: Vec<_> =
-            shape.groups_of(t).map(|g| (g, self.space.group(g).runs.by_length())).collect();
+            shape.groups_of(t).map(|g| (g, self.space.group(g).by_length())).collect();
         let mut next = BinaryHeap::new();
         let push = |next: &mut BinaryHeap<_>, index: usize, run: Option<Run>| {
             next.extend(run.map(|run| (run.len, index, Reverse(run.start))));
@@ -204,7 +206,7 @@ impl<'a> Posted<'a> {
         let measured = request.best.is_some();
         let cache = self.should_cache(request);
         match remembered {
-            None if !measured && cache => self.uncached.last().copied(),
+            None if !measured && cache => self.uncached.first().copied(),
             None if !measured && request.criterion < 2 => {
                 (request.criterion, request.scanned) = (request.criterion + 1, 0);
                 Some(0)
@@ -213,7 +215,7 @@ impl<'a> Posted<'a> {
                 request.greedy = true;
                 None
             }
-            _ if !exact && cache => self.uncached.last().copied(),
+            _ if !exact && cache => self.uncached.first().copied(),
             Some((_, tree)) => Some(tree),
             None => {
                 request.unadvised = true;
@@ -269,23 +271,13 @@ impl Policy for Posted<'_> {
                 (request.criterion + 1, 0, false);
         }
         let Best { group, run } = request.best?;
-        let t = group >> self.space.map.shape.flex_bits;
-        self.load(t);
-        let before = self.space.group(group).runs.runs() as u64;
-        let taken = self.space.take(group, Run { start: run.start, len: run.len.min(want.len) });
-        self.nodes = self.nodes + self.space.group(group).runs.runs() as u64 - before;
-        self.renew(t);
-        taken
+        let run = Run { start: run.start, len: run.len.min(want.len) };
+        self.change(group, |space| space.take(group, run))
     }
 
     fn free(&mut self, taken: Taken) {
-        let (g, _) = self.space.map.shape.place(taken.start);
-        let t = g >> self.space.map.shape.flex_bits;
-        self.load(t);
-        let before = self.space.group(g).runs.runs() as u64;
-        self.space.give(taken);
-        self.nodes = self.nodes + self.space.group(g).runs.runs() as u64 - before;
-        self.renew(t);
+        let (g, _) = self.space.shape().place(taken.start);
+        self.change(g, |space| space.give(taken));
     }
 
     fn cost(&self) -> Cost {

@@ -1,8 +1,8 @@
 //! Free space under the changes of a design, and the cost of reading it.
 
-use super::map::{Group, Map};
+use super::map::{Map, Shape};
 use super::{Cost, Taken};
-use extant_space::Run;
+use extant_space::{FreeTree, Run};
 use std::collections::HashMap;
 
 /// How bitmaps are read.
@@ -26,8 +26,8 @@ const AT_ONCE: u64 = 3;
 
 #[derive(Debug)]
 pub struct Space<'a> {
-    pub(super) map: &'a Map,
-    own: HashMap<u32, Group>,
+    map: &'a Map,
+    own: HashMap<u32, FreeTree>,
     /// A bit for each group whose bitmap was read.
     read: Vec<u64>,
     reading: Reading,
@@ -49,8 +49,12 @@ impl<'a> Space<'a> {
         }
     }
 
+    pub fn shape(&self) -> Shape {
+        self.map.shape
+    }
+
     /// Returns a group as it is now.
-    pub fn group(&self, g: u32) -> &Group {
+    pub fn group(&self, g: u32) -> &FreeTree {
         self.own.get(&g).unwrap_or_else(|| self.map.group(g))
     }
 
@@ -101,21 +105,21 @@ impl<'a> Space<'a> {
         }
     }
 
-    fn change<R>(&mut self, g: u32, change: impl FnOnce(&mut Group) -> R) -> R {
-        let map = self.map;
-        change(self.own.entry(g).or_insert_with(|| map.group(g).copy(map.shape.group_len)))
+    /// Returns a group to be changed.
+    fn own(&mut self, g: u32) -> &mut FreeTree {
+        self.own.entry(g).or_insert_with(|| self.map.group(g).clone())
     }
 
     /// Takes a run of a group out. `None` if it is not free.
     pub fn take(&mut self, g: u32, run: Run) -> Option<Taken> {
-        let start = self.map.shape.block(g, run.start);
-        self.change(g, |group| group.take(run)).then_some(Taken { start, len: run.len })
+        let start = self.shape().block(g, run.start);
+        self.own(g).take(run).then_some(Taken { start, len: run.len })
     }
 
     /// Gives blocks back, which lie in one group; which that is.
     pub fn give(&mut self, taken: Taken) -> u32 {
-        let (g, start) = self.map.shape.place(taken.start);
-        let free = self.change(g, |group| group.give(Run { start, len: taken.len }));
+        let (g, start) = self.shape().place(taken.start);
+        let free = self.own(g).add(Run { start, len: taken.len });
         debug_assert!(free, "{taken:?} was free already");
         g
     }

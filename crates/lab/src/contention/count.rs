@@ -8,9 +8,9 @@ use crate::scale::{Counts, Shared};
 use crate::sheet::Sheet;
 use crate::side::{Setup, Side};
 use extant_sync::contention::{self, LevelReport, Line, Report};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Mutex;
 use std::time::Duration;
 
 /// Below so many for each operation something counts as done once in a while, not by each
@@ -55,7 +55,7 @@ pub struct Counter {
 impl Counter {
     /// Returns the report of the counting types.
     pub fn into_report(self) -> Report {
-        self.report.into_inner().unwrap_or_default()
+        self.report.into_inner()
     }
 }
 
@@ -69,7 +69,7 @@ impl Watch for Counter {
     }
 
     fn stop(&self) {
-        *self.report.lock().expect("no thread panics with it") = contention::stop();
+        *self.report.lock() = contention::stop();
     }
 
     fn by_turns(&self) -> bool {

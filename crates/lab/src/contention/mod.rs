@@ -50,14 +50,13 @@ pub fn run(args: &Args) -> io::Result<bool> {
 #[cfg(feature = "contention")]
 fn counted(args: &Args) -> io::Result<bool> {
     let all = args.workloads.iter().any(|word| word == "all");
-    let named = |word: &String| {
-        let unknown = || crate::options::invalid(format!("there is no workload `{word}`"));
-        crate::jobs::Kind::named(word).ok_or_else(unknown)
-    };
     let kinds: Vec<_> = if all {
         KINDS.iter().collect()
     } else {
-        args.workloads.iter().map(named).collect::<io::Result<_>>()?
+        args.workloads
+            .iter()
+            .map(|word| crate::jobs::Kind::named(word))
+            .collect::<io::Result<_>>()?
     };
     let mut passed = true;
     for counted in count::count(&kinds, args)? {

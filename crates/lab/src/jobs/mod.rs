@@ -11,6 +11,7 @@ mod orphans;
 mod sync;
 
 use crate::measure::{Done, Limit, run_threads};
+use crate::options::invalid;
 use crate::target::{How, OpenFile, Target};
 use std::io;
 use std::time::Duration;
@@ -135,8 +136,10 @@ impl Kind {
         job.run(threads, most, watch)
     }
 
-    pub fn named(word: &str) -> Option<&'static Kind> {
-        KINDS.iter().find(|kind| kind.word == word)
+    /// Returns the kind with this name on command lines.
+    pub fn named(word: &str) -> io::Result<&'static Kind> {
+        let unknown = || invalid(format!("there is no workload `{word}`"));
+        KINDS.iter().find(|kind| kind.word == word).ok_or_else(unknown)
     }
 }
 
@@ -306,7 +309,7 @@ mod tests {
     #[test]
     fn words_are_unique() {
         for kind in &KINDS {
-            assert_eq!(Kind::named(kind.word).map(|k| k.name), Some(kind.name));
+            assert_eq!(Kind::named(kind.word).expect("a kind").name, kind.name);
         }
     }
 }

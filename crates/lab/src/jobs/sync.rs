@@ -2,7 +2,7 @@
 
 use super::Watch;
 use super::ensure_dir;
-use crate::measure::share_out;
+use crate::measure::{beside, joined, share_out};
 use crate::target::Target;
 use std::io;
 use std::sync::Barrier;
@@ -64,22 +64,17 @@ pub fn beside_creators<T>(
     work: impl FnOnce() -> io::Result<T>,
 ) -> io::Result<(T, u64)> {
     ensure_dir(target, top.as_bytes())?;
-    let (over, made) = (&AtomicBool::new(creators == 0), &AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let create = |t| move || keep_creating(target, &format!("{top}/c{t}"), over, made);
-        let creating: Vec<_> = (0..creators).map(|t| scope.spawn(create(t))).collect();
+    let made = AtomicU64::new(0);
+    let create = |thread: usize, over: &AtomicBool| {
+        keep_creating(target, &format!("{top}/c{thread}"), over, &made)
+    };
+    beside(creators, create, |over| {
         // All are at work before the first sync.
         while !over.load(Ordering::Relaxed) && made.load(Ordering::Relaxed) < 16 * creators as u64 {
             std::thread::yield_now();
         }
         let before = made.load(Ordering::Relaxed);
-        let result = work();
-        let after = made.load(Ordering::Relaxed);
-        over.store(true, Ordering::Relaxed);
-        let mut created = creating.into_iter().map(|thread| thread.join().unwrap_or(Ok(())));
-        let created: io::Result<()> = created.try_for_each(|outcome| outcome);
-        let result = result?;
-        created.map(|()| (result, after - before))
+        work().map(|result| (result, made.load(Ordering::Relaxed) - before))
     })
 }
 
@@ -106,16 +101,12 @@ fn all_at_once(target: &dyn Target, calls: usize, watch: &dyn Watch) -> io::Resu
         end.wait();
         let time = start.elapsed();
         watch.stop();
-        let mut synced = syncing.into_iter();
-        synced.try_for_each(|thread| {
-            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
-        })?;
-        Ok(time)
+        syncing.into_iter().try_for_each(joined).map(|()| time)
     })
 }
 
-/// Makes files in a directory, and deletes each some time later, until `over` or until a call
-/// fails; a failure sets `over` for all threads. Counts the files in `made`.
+/// Makes files in a directory, and deletes each some time later, until `over`. Counts the files in
+/// `made`.
 fn keep_creating(
     target: &dyn Target,
     dir: &str,
@@ -126,18 +117,13 @@ fn keep_creating(
     ensure_dir(target, dir.as_bytes())?;
     let name = |n: u64| format!("{dir}/f{n}").into_bytes();
     let mut n = 0;
-    let mut outcome = Ok(());
-    while !over.load(Ordering::Relaxed) && outcome.is_ok() {
-        outcome = target.create(&name(n));
-        if outcome.is_ok() && n >= KEPT {
-            outcome = target.unlink(&name(n - KEPT));
+    while !over.load(Ordering::Relaxed) {
+        target.create(&name(n))?;
+        if n >= KEPT {
+            target.unlink(&name(n - KEPT))?;
         }
         n += 1;
         made.fetch_add(1, Ordering::Relaxed);
-    }
-    if outcome.is_err() {
-        over.store(true, Ordering::Relaxed);
-        return outcome;
     }
     (n.saturating_sub(KEPT)..n).try_for_each(|n| target.unlink(&name(n)))
 }

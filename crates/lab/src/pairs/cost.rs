@@ -1,11 +1,11 @@
 //! Cost of a job for this process: processor time, and instructions where the machine counts them.
 
 use crate::jobs::Watch;
+use parking_lot::Mutex;
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Measures the cost of one job after the other for the whole process. Make it before any thread
@@ -34,19 +34,15 @@ impl Meter {
 
     /// Returns the cost of the last job.
     pub fn cost(&self) -> Cost {
-        *locked(&self.cost)
+        *self.cost.lock()
     }
 
     /// Returns the cost so far.
     fn read(&self) -> Cost {
         let time = clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default();
-        let instructions = self.counter.as_ref().and_then(|counter| locked(counter).read().ok());
+        let instructions = self.counter.as_ref().and_then(|counter| counter.lock().read().ok());
         Cost { time, instructions }
     }
-}
-
-fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn counter() -> io::Result<Counter> {
@@ -58,11 +54,11 @@ fn counter() -> io::Result<Counter> {
 
 impl Watch for Meter {
     fn start(&self) {
-        *locked(&self.cost) = self.read();
+        *self.cost.lock() = self.read();
     }
 
     fn stop(&self) {
-        let (now, mut cost) = (self.read(), locked(&self.cost));
+        let (now, mut cost) = (self.read(), self.cost.lock());
         let both = now.instructions.zip(cost.instructions);
         cost.instructions = both.map(|(now, before)| now.saturating_sub(before));
         cost.time = now.time.saturating_sub(cost.time);

@@ -7,9 +7,9 @@ use crate::scratch::{self, Scratch};
 use crate::side::{Side, mounted};
 use crate::target::{Directory, Engine, Target, io_error};
 use extant_engine::{Fs, OpenOptions};
+use parking_lot::Mutex;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Instant;
 use std::{fs, io};
 
@@ -94,7 +94,7 @@ impl Disk {
         let kept = Mutex::new(Vec::new());
         in_threads(threads as usize, |i| {
             let part = keep_and_write(&self.file, i as u64 * share, share as usize)?;
-            kept.lock().map_err(|_| io::Error::other("poisoned"))?.push(part);
+            kept.lock().push(part);
             Ok(())
         })?;
         let seconds = start.elapsed().as_secs_f64();

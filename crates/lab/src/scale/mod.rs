@@ -13,7 +13,7 @@ mod model;
 use crate::grid::Grid;
 use crate::interval::Verdict;
 use crate::jobs::Kind;
-use crate::options::{Options, invalid};
+use crate::options::Options;
 use crate::sheet::Sheet;
 use crate::stored::Results;
 use costs::{COSTS, Topology, numbers};
@@ -94,8 +94,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     let words: Vec<&str> = args.workloads.iter().map(String::as_str).collect();
     let mut all = Simulated::default();
     for word in if words.is_empty() { &USUAL[..] } else { &words } {
-        let unknown = || invalid(format!("there is no workload `{word}`"));
-        let mut work = Work::new(Kind::named(word).ok_or_else(unknown)?, args)?;
+        let mut work = Work::new(Kind::named(word)?, args)?;
         let name = work.kind.name;
         all.checks.extend(work.checks()?);
         let mut rates = Grid::new(format!("simulated: {name}"), "ops/s, simulated", &RATES, 1);

@@ -4,6 +4,7 @@ use super::{Open, Setup, Source, make_with};
 use crate::scratch::Scratch;
 use crate::target::{Engine, Target, io_error};
 use extant_blocks::{BlockDevice, SparseDevice};
+use extant_engine::mkfs::{self, Zeroing};
 use extant_engine::{Fs, OpenOptions};
 use std::io;
 use std::path::PathBuf;
@@ -29,6 +30,14 @@ impl InProcess {
     pub fn over_memory(setup: &Setup) -> io::Result<InProcess> {
         Ok(InProcess { image: Image::Memory(Arc::new(make_device(setup)?)), setup: *setup })
     }
+}
+
+/// Makes a file system of so many bytes with this project's mkfs, on a device that keeps no zeroes.
+pub fn make_sparse(bytes: u64, write_backups: bool) -> io::Result<SparseDevice> {
+    let device = SparseDevice::new(bytes);
+    let options = mkfs::Options { zeroing: Zeroing::Known, write_backups, ..Default::default() };
+    mkfs::make(&device, &options).map_err(io::Error::other)?;
+    Ok(device)
 }
 
 /// Makes a fresh image in memory.

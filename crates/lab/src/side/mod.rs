@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 #[cfg(feature = "designs")]
 pub use engine::make_device;
+pub use engine::make_sparse;
 
 /// Implementation that serves a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -6,8 +6,8 @@
 //! writes the block.
 
 use crate::allocators::{Map, Shape};
+use crate::side::make_sparse;
 use extant_blocks::{BlockDevice, SparseDevice};
-use extant_engine::mkfs::{self, Zeroing};
 use extant_format::Geometry;
 use extant_format::bitmap;
 use extant_format::group_desc::{GroupDesc, GroupFlags, init_block_bitmap};
@@ -114,13 +114,11 @@ pub struct Disk {
 impl Disk {
     /// Makes a file system of so many bytes.
     pub fn new(profile: &Profile, bytes: u64) -> io::Result<Disk> {
-        let inner = SparseDevice::new(bytes);
-        let options =
-            mkfs::Options { zeroing: Zeroing::Known, write_backups: false, ..Default::default() };
-        mkfs::make(&inner, &options).map_err(|e| io::Error::other(e.to_string()))?;
+        let inner = make_sparse(bytes, false)?;
         let mut sb = [0; SUPERBLOCK_SIZE];
         inner.read_exact_at(&mut sb, SUPERBLOCK_OFFSET)?;
-        let geo = Superblock::parse(&sb).and_then(|sb| Geometry::new(&sb)).map_err(invalid)?;
+        let geo =
+            Superblock::parse(&sb).and_then(|sb| Geometry::new(&sb)).map_err(io::Error::other)?;
         let flexes = (geo.groups_count >> geo.flex_bits) + 1;
         let mut disk = Disk {
             inner,
@@ -150,7 +148,7 @@ impl Disk {
             let slots = bytes.chunks_exact_mut(usize::from(self.geo.desc_size));
             for (g, slot) in (first..first + self.geo.descs_in_block(block)).map(GroupNr).zip(slots)
             {
-                let mut desc = GroupDesc::decode(slot, &self.geo, g).map_err(invalid)?;
+                let mut desc = GroupDesc::decode(slot, &self.geo, g).map_err(io::Error::other)?;
                 let pattern = profile.pattern_of(g.0);
                 let key = (self.metadata_key(g, &desc), pattern);
                 let index = match made.get(&key) {
@@ -277,10 +275,6 @@ fn is_zero(data: &[u8]) -> bool {
 }
 
 static ZEROES: [u8; 4096] = [0; 4096];
-
-fn invalid(error: impl std::fmt::Display) -> io::Error {
-    io::Error::other(error.to_string())
-}
 
 impl BlockDevice for Disk {
     fn len(&self) -> u64 {

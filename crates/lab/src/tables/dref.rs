@@ -6,7 +6,7 @@
 
 use super::{Chosen, Grid, open};
 use crate::jobs::{Kind, Size, Watch};
-use crate::measure::{Done, Limit, run_threads};
+use crate::measure::{Done, Limit, beside, run_threads};
 use crate::options::Options;
 use crate::side::{Setup, make_device};
 use crate::stored::Results;
@@ -156,8 +156,8 @@ fn whole(options: &Options) -> io::Result<Grid> {
     }
     let names = &DESIGNS[..REFERENCES.len()];
     let mut grid = Grid::new("references: the whole engine", "operations/s", names, CHOSEN);
-    let kinds = WORKLOADS.iter().filter_map(|word| Kind::named(word));
-    let works: Vec<(&str, &Kind)> = kinds.map(|kind| (kind.name, kind)).collect();
+    let named = |word: &&str| Kind::named(word).map(|kind| (kind.name, kind));
+    let works = WORKLOADS.iter().map(named).collect::<io::Result<Vec<_>>>()?;
     let size = Size { window: options.window(), ..Size::QUICK };
     options.fill(&mut grid, &options.rows(&THREADS, &works), |(threads, kind), design| {
         // For inodes that are made now.
@@ -191,7 +191,11 @@ fn measure(
         },
     };
     let rate = if let Use::Held(rate) = how { rate } else { 0 };
-    let done = with_holder(&objects[..shared], rate, || {
+    let holder = |_, over: &AtomicBool| {
+        hold(&objects[..shared], rate, over);
+        Ok(())
+    };
+    let done = beside(usize::from(rate > 0), holder, |_| {
         watch.start();
         let done = run_threads(threads, Limit::time(window), |thread, n| {
             if n == 0 {
@@ -210,31 +214,18 @@ fn measure(
     }
 }
 
-/// Runs `work` while a thread takes the objects' locks `rate` times a second each, and holds them
-/// for a while.
-fn with_holder<R: Send>(
-    objects: &[CachePadded<Count>],
-    rate: u64,
-    work: impl FnOnce() -> R + Send,
-) -> R {
-    let over = AtomicBool::new(rate == 0);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let start = Instant::now();
-            let mut taken = 0;
-            while !over.load(Ordering::Relaxed) {
-                if start.elapsed().as_secs_f64() * rate as f64 >= f64::from(taken) {
-                    objects.iter().for_each(|object| object.hold());
-                    taken += 1;
-                } else {
-                    std::thread::sleep(Duration::from_micros(50));
-                }
-            }
-        });
-        let outcome = work();
-        over.store(true, Ordering::Relaxed);
-        outcome
-    })
+/// Takes the objects' locks `rate` times a second each, and holds them for a while, until `over`.
+fn hold(objects: &[CachePadded<Count>], rate: u64, over: &AtomicBool) {
+    let start = Instant::now();
+    let mut taken = 0;
+    while !over.load(Ordering::Relaxed) {
+        if start.elapsed().as_secs_f64() * rate as f64 >= f64::from(taken) {
+            objects.iter().for_each(|object| object.hold());
+            taken += 1;
+        } else {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
 }
 
 /// Writes and locks of a get and a put on memory that threads share.

@@ -59,8 +59,9 @@ mod chosen {
         PlugPolicy, REFS, RUNS, RefsDesign, RunsDesign,
     };
     use extant_engine::{Fs, OpenOptions};
+    use parking_lot::{Mutex, MutexGuard};
     use std::io;
-    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+    use std::sync::Arc;
 
     /// The right to choose the designs of the process. Dropped, the engine's own are chosen.
     pub struct Chosen(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
@@ -69,7 +70,7 @@ mod chosen {
         /// Waits for other experiments of this process.
         pub fn hold() -> Chosen {
             static ONE: Mutex<()> = Mutex::new(());
-            Chosen(ONE.lock().unwrap_or_else(PoisonError::into_inner))
+            Chosen(ONE.lock())
         }
     }
 

@@ -60,7 +60,7 @@ pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
     let mut removed = plain("records removed by an operation");
     let engines = start()?;
     for (word, threads) in WORKLOADS {
-        let kind = Kind::named(word).ok_or_else(|| io::Error::other("no such workload"))?;
+        let kind = Kind::named(word)?;
         let rows = options.rows(threads, &[(kind.name, ())]);
         options.fill(&mut rates, &rows, |(threads, ()), design| {
             let row = format!("{}, {threads} threads", kind.name);

@@ -5,11 +5,11 @@
 
 use super::{Chosen, Grid};
 use crate::options::Options;
+use crate::side::make_sparse;
 use crate::stored::Results;
 use crate::target::{Engine, How, Target, io_error};
 use extant_blocks::SparseDevice;
 use extant_engine::design::{RUNS, RunsDesign};
-use extant_engine::mkfs::{self, Zeroing};
 use extant_engine::{Fs, OpenOptions};
 use extant_sync::SplitMix64;
 use std::io;
@@ -47,9 +47,7 @@ pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
     let writes = if options.quick { 4_000 } else { 30_000 };
     let names = DESIGNS.map(|(name, _)| name);
     let mut all = Grid::new("preallocations of sparse writes", "see rows", &names, 0).less();
-    let base = SparseDevice::new(DEVICE);
-    mkfs::make(&base, &mkfs::Options { zeroing: Zeroing::Known, ..Default::default() })
-        .map_err(|e| io::Error::other(e.to_string()))?;
+    let base = make_sparse(DEVICE, true)?;
     let [time, rest @ ..] = ROWS;
     let mut grid = all.clone();
     options.fill(&mut grid, &[(time.to_owned(), ())], |(), design| {

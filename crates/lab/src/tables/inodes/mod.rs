@@ -5,7 +5,7 @@ mod lru;
 
 use super::{Chosen, Grid, open};
 use crate::jobs;
-use crate::measure::{Limit, run_threads, share_out};
+use crate::measure::{Limit, beside, run_threads, share_out};
 use crate::options::Options;
 use crate::side::{Setup, make_device};
 use crate::stored::Results;
@@ -120,21 +120,20 @@ fn lists(options: &Options, trees: &[Tree; 2]) -> io::Result<Grid> {
             (0..3).for_each(|_| _ = tree.engine.fs().shrink(usize::MAX));
             (0..tree.cached() * 2).try_for_each(|n| tree.bulkstat(n))?;
         }
-        let over = &AtomicBool::new(!walks);
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                // A sync looks at all inodes for those under writeback.
-                while !over.load(Ordering::Relaxed) {
-                    trees.iter().for_each(|tree| _ = tree.engine.sync());
-                    thread::yield_now();
-                }
-            });
+        let walk = |_, over: &AtomicBool| {
+            // A sync looks at all inodes for those under writeback.
+            while !over.load(Ordering::Relaxed) {
+                trees.iter().try_for_each(|tree| tree.engine.sync())?;
+                thread::yield_now();
+            }
+            Ok(())
+        };
+        beside(usize::from(walks), walk, |_| {
             let done = run_threads(threads, Limit::time(options.window()), |thread, n| {
                 let tree = &trees[thread % trees.len()];
                 tree.bulkstat(tree.numbers.len() / threads * thread + n as usize)
-            });
-            over.store(true, Ordering::Relaxed);
-            done.map(|done| done.rate())
+            })?;
+            Ok(done.rate())
         })
     })?;
     LIST.set(InodeList::Table);

@@ -1,6 +1,7 @@
 //! Cost of a sync of the engine while many inodes are in memory.
 
 use crate::jobs::{self, Crowd, SYNCERS, Watch};
+use crate::measure::beside;
 use crate::options::Options;
 use crate::pairs::Meter;
 use crate::side::{Setup, make_device};
@@ -94,8 +95,7 @@ pub fn under_load(
     window: Duration,
     (creators, syncing): (usize, usize),
 ) -> io::Result<Noticed> {
-    let over = &AtomicBool::new(false);
-    let keep_syncing = move || -> io::Result<()> {
+    let keep_syncing = |_, over: &AtomicBool| {
         while !over.load(Ordering::Relaxed) {
             engine.sync()?;
         }
@@ -103,14 +103,8 @@ pub fn under_load(
     };
     let work = || {
         let start = Instant::now();
-        std::thread::scope(|scope| {
-            let running: Vec<_> = (0..syncing).map(|_| scope.spawn(keep_syncing)).collect();
-            let p99 = look(engine, window);
-            over.store(true, Ordering::Relaxed);
-            let mut ends = running.into_iter().map(|thread| thread.join().unwrap_or(Ok(())));
-            ends.try_for_each(|end| end)?;
-            Ok((p99?, start.elapsed().as_secs_f64()))
-        })
+        let p99 = beside(syncing, keep_syncing, |_| look(engine, window))?;
+        Ok((p99, start.elapsed().as_secs_f64()))
     };
     let ((p99, seconds), made) = jobs::beside_creators(engine, "load", creators, work)?;
     Ok(Noticed { p99, created: made as f64 / seconds.max(1e-9) })
