@@ -1,5 +1,5 @@
 //! The program under other names: the helpers that mount(8), umount(8) and mkfs(8) run for a type
-//! of file system, and tune2fs(8), resize2fs(8) and e2label(8).
+//! of file system, tune2fs(8), resize2fs(8), e2label(8), fuse2fs(1) and fuse4fs(1).
 //!
 //! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`.
 //!   Silent on success; 32 if it could not be mounted, 1 for wrong usage. It waits for an image
@@ -12,6 +12,8 @@
 //! - `tune2fs`: as `extant tune`, for the options that it has. `e2label IMAGE [LABEL]`: prints or
 //!   sets the label.
 //! - `resize2fs`: as `extant resize`, with a size in blocks where it has no unit.
+//! - `fuse2fs`, `fuse4fs`: `[-fds] [-o OPTIONS] IMAGE DIR`, as `extant mount`, with `offset=BYTES`
+//!   and other options of theirs.
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
@@ -50,6 +52,8 @@ pub enum Helper {
     Resize,
     /// Prints or sets the label.
     Label,
+    /// Mounts, with the options of another server.
+    Fuse2fs,
 }
 
 /// Returns the helper that a call is for: by the program's own name, or by the form in which
@@ -74,6 +78,7 @@ fn named(program: Option<&OsString>) -> Option<Helper> {
         "tune2fs" => return Some(Helper::Tune),
         "resize2fs" => return Some(Helper::Resize),
         "e2label" => return Some(Helper::Label),
+        "fuse2fs" | "fuse4fs" => return Some(Helper::Fuse2fs),
         _ => {}
     }
     let (what, of) = name.split_once('.')?;
@@ -101,6 +106,10 @@ impl Helper {
             Helper::Tune => as_command(&["tune"], args),
             Helper::Resize => as_command(&["resize", "--size-in-blocks"], args),
             Helper::Label => run_label(&args),
+            Helper::Fuse2fs => match fuse2fs(&args) {
+                Ok(command) => crate::cli::run(command),
+                Err(usage) => exit(Err(usage)),
+            },
         }
     }
 }
@@ -126,6 +135,36 @@ fn run_label(args: &[OsString]) -> ExitCode {
     crate::cli::run(own.into_iter().chain([option, "--".into(), image.clone()]).collect())
 }
 
+/// Options of fuse2fs that have no meaning here.
+const FUSE2FS_WITHOUT_EFFECT: [&str; 4] =
+    ["fuse2fs_debug", "no_default_opts", "lockfile", "cache_size"];
+
+/// Returns the call of `extant mount` for a call of fuse2fs.
+fn fuse2fs(args: &[OsString]) -> Result<Vec<OsString>, String> {
+    let call = Call::parse(args)?;
+    let [image, dir] = call.places.as_slice() else {
+        return Err("fuse2fs takes an image and a directory".into());
+    };
+    let (mut image, mut words) = (image.clone().into_os_string(), Vec::new());
+    for word in call.options.iter().flat_map(|list| list.split(',')) {
+        match word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value))) {
+            ("offset", Some(offset)) => {
+                image.push("@");
+                image.push(offset);
+            }
+            // It has the kernel check permissions for all users.
+            ("kernel", None) => words.push("allow_other"),
+            ("directio", None) => words.push("io=direct"),
+            (name, _) if FUSE2FS_WITHOUT_EFFECT.contains(&name) => {}
+            _ => words.push(word),
+        }
+    }
+    let mut command: Vec<OsString> = ["extant", "mount"].map(OsString::from).into();
+    command.extend(call.foreground.then(|| "--foreground".into()));
+    command.extend(["-o".into(), words.join(",").into(), "--".into(), image, dir.into()]);
+    Ok(command)
+}
+
 fn exit(done: Result<Result, String>) -> ExitCode {
     match done {
         Ok(Ok(())) => ExitCode::SUCCESS,
@@ -148,6 +187,8 @@ struct Call {
     /// Flags to pass on to umount(8).
     flags: Vec<OsString>,
     fake: bool,
+    /// The meaning of `-f` and `-d` for servers.
+    foreground: bool,
     lazy: bool,
     verbose: bool,
 }
@@ -188,7 +229,8 @@ impl Call {
     fn letters(&mut self, letters: &[u8]) -> Result<(), String> {
         for letter in letters {
             match letter {
-                b'f' => self.fake = true,
+                b'f' => (self.fake, self.foreground) = (true, true),
+                b'd' => self.foreground = true,
                 b'l' => self.lazy = true,
                 b'v' => self.verbose = true,
                 b'n' | b'r' | b's' => {}
@@ -352,6 +394,24 @@ mod tests {
         ] {
             assert!(!is_mount(other), "{other:?}");
         }
+    }
+
+    #[test]
+    fn calls_of_fuse2fs_are_mounts() {
+        let of = |args: &[&str]| {
+            fuse2fs(&args.iter().map(OsString::from).collect::<Vec<_>>())
+                .map(|command| command.join(OsStr::new(" ")).into_string().unwrap())
+        };
+        assert_eq!(named(Some(&"/usr/bin/fuse2fs".into())), Some(Helper::Fuse2fs));
+        assert_eq!(
+            of(&["fuse2fs", "-f", "-o", "offset=4096,ro,uid=7", "a.img", "/mnt"]).unwrap(),
+            "extant mount --foreground -o ro,uid=7 -- a.img@4096 /mnt"
+        );
+        assert_eq!(
+            of(&["fuse4fs", "a.img", "/mnt", "-s", "-okernel,directio,cache_size=32m"]).unwrap(),
+            "extant mount -o allow_other,io=direct -- a.img /mnt"
+        );
+        assert!(of(&["fuse2fs", "a.img"]).is_err());
     }
 
     #[test]

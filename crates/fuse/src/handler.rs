@@ -161,6 +161,11 @@ pub trait Handler: Send + Sync + 'static {
     /// Returns the features to request from the kernel.
     fn wants(&self) -> Wants;
 
+    /// Returns whether every request counts as one of root.
+    fn acts_as_root(&self) -> bool {
+        false
+    }
+
     /// Returns the time for which the kernel may cache names and attributes.
     fn time_to_live(&self) -> Duration;
 

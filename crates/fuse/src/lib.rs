@@ -26,7 +26,7 @@ mod types;
 
 pub use inherited::keep_descriptors_from_children;
 pub use mount::{Claim, Mounted, Unmounter, mount, mount_claimed};
-pub use options::{MountOptions, Transport};
+pub use options::{MountOptions, Transport, View};
 
 /// The examples of the README are tests, too.
 #[cfg(doctest)]

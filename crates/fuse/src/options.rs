@@ -42,6 +42,21 @@ impl FromStr for Transport {
     }
 }
 
+/// Owners and modes that a mount shows in place of those of the image, which stay as they are. POSIX
+/// ACLs are off if this is not the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Owner of every file.
+    pub uid: Option<u32>,
+    /// Group of every file.
+    pub gid: Option<u32>,
+    /// Permissions that no file shows.
+    pub umask: u16,
+    /// All users of the mount act as root: no permission is checked, and new files belong
+    /// to root in the image.
+    pub as_root: bool,
+}
+
 /// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -73,6 +88,8 @@ pub struct MountOptions {
     pub subtype: String,
     /// Transport of requests.
     pub transport: Transport,
+    /// Owners and modes as users see them.
+    pub view: View,
     /// Options as the user gave them, for display with the counters.
     pub shown_options: String,
 }
@@ -92,12 +109,18 @@ impl Default for MountOptions {
             directory_access_times: true,
             subtype: "extant".into(),
             transport: Transport::default(),
+            view: View::default(),
             shown_options: String::new(),
         }
     }
 }
 
 impl MountOptions {
+    /// Returns the name of the mount option by which the kernel checks permissions, if it does.
+    pub(crate) fn permissions(&self) -> Option<&'static str> {
+        (!self.view.as_root).then_some("default_permissions")
+    }
+
     pub(crate) fn thread_count(&self) -> usize {
         match self.threads {
             0 => 2 * std::thread::available_parallelism().map_or(2, usize::from),

@@ -3,7 +3,7 @@
 use crate::image::{MAX_MEMORY, MEMORY, parse_memory};
 use extant_engine::AccessTimes;
 use extant_engine::format::ErrorPolicy;
-use extant_fuse::Transport;
+use extant_fuse::{Transport, View};
 use rustix::mount::MountFlags;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -57,6 +57,10 @@ pub struct Options {
     pub aggression: Option<u8>,
     /// Block bitmaps are scanned in the background.
     pub prefetch: bool,
+    /// Owners and modes as users of the mount see them.
+    pub view: View,
+    /// Place of the copy of the superblock to take, in KiB.
+    pub superblock: Option<u64>,
     /// Flags that the kernel keeps for the mount.
     pub flags: MountFlags,
 }
@@ -86,6 +90,8 @@ impl Default for Options {
             tree_memory: None,
             aggression: None,
             prefetch: true,
+            view: View::default(),
+            superblock: None,
             flags: MountFlags::empty(),
         }
     }
@@ -145,11 +151,18 @@ Options of -o:
   remount                       change the options of a mount that is there
   acl, noacl                    POSIX ACLs are honored (the default), or not
   allow_other                   other users may use the mount; the default for root
+  fakeroot                      users of the mount act as root: no permission is checked, new files
+                                belong to root; nosuid and nodev, for the mounter alone by default
+  uid=N, gid=N, umask=OCTAL     owner and group of every file, and permissions that none has, as
+                                shown by the mount; the image keeps its own. These and fakeroot turn
+                                ACLs off
   allow_idmap                   the kernel may show the mount elsewhere with ids mapped
   commit=SECONDS                how long a change may stay in memory, up to 86400; 0: the default, 5
   errors=continue|remount-ro|panic
                                 after an error in the file system's own structures; the superblock
                                 says it by default, and panic is as remount-ro
+  sb=N                          take the superblock from its copy at N KiB (mke2fs -n lists copies by
+                                blocks); for reading only
   data=ordered|writeback|journal
                                 whether file data goes through the journal, too; writeback is as
                                 ordered
@@ -191,6 +204,16 @@ impl Options {
         if options.no_recovery && !options.remount {
             options.read_only = true;
         }
+        if options.view.as_root {
+            options.flags |= MountFlags::NOSUID | MountFlags::NODEV;
+        }
+        if options.superblock.is_some() && !options.read_only {
+            return Err(
+                "mount option sb is for reading only (-o ro): `extant repair` restores the \
+                        superblock from a copy"
+                    .into(),
+            );
+        }
         Ok(options)
     }
 
@@ -211,6 +234,7 @@ impl Options {
             "remount" => self.remount = true,
             "acl" => self.acl = true,
             "noacl" => self.acl = false,
+            "fakeroot" => self.view.as_root = true,
             "allow_idmap" => self.id_maps = true,
             "allow_other" => self.allow_other = Some(true),
             "dirsync" => self.flags |= MountFlags::DIRSYNC,
@@ -280,6 +304,17 @@ impl Options {
             }
             ("transport", name) => {
                 self.transport = name.parse().map_err(|()| wrong("dev, uring or auto"))?
+            }
+            ("uid", id) => self.view.uid = Some(id.parse().map_err(|_| wrong("a number"))?),
+            ("gid", id) => self.view.gid = Some(id.parse().map_err(|_| wrong("a number"))?),
+            ("umask", mode) => {
+                let mode = within(u16::from_str_radix(mode, 8).ok(), 0..=0o777);
+                self.view.umask = mode.ok_or_else(|| wrong("octal, 0 to 777"))?;
+            }
+            ("sb", place) => {
+                let place: u64 = place.parse().map_err(|_| wrong("a number of KiB"))?;
+                // As with the kernel, 1 is the place of the primary superblock.
+                self.superblock = (place != 1).then_some(place);
             }
             ("journal_path", path) if !path.is_empty() => self.journal = Some(path.into()),
             ("errors", "continue") => self.errors = Some(ErrorPolicy::Continue),
@@ -431,6 +466,10 @@ mod tests {
             ("memory=17T", "64M to 16T"),
             ("memory=99999999999999999999", "64M to 16T"),
             ("commit=86401", "0 to 86400 seconds"),
+            ("umask=0888", "octal, 0 to 777"),
+            ("umask=1777", "octal, 0 to 777"),
+            ("uid=root", "a number"),
+            ("sb=first", "a number of KiB"),
             ("commit=99999999999999999999", "0 to 86400 seconds"),
             ("mb_frsp_max_mem=17T", "up to 16T"),
             ("frsp_cache_aggression=4", "0 to 3"),
@@ -446,6 +485,17 @@ mod tests {
         let most = Options::parse(["threads=1024,shards=128,memory=16T,commit=86400"]).unwrap();
         assert_eq!((most.threads, most.shards, most.memory), (1024, 128, Some(16 << 40)));
         assert_eq!(Options::parse(["commit=0"]).unwrap().commit, None);
+    }
+
+    #[test]
+    fn views_take_permissions_of_programs_away() {
+        let options = Options::parse(["suid,dev,fakeroot,uid=1000,gid=7,umask=022"]).unwrap();
+        let view = View { uid: Some(1000), gid: Some(7), umask: 0o022, as_root: true };
+        assert_eq!(options.view, view);
+        assert!(options.flags.contains(MountFlags::NOSUID | MountFlags::NODEV));
+        assert!(Options::parse(["sb=131072"]).unwrap_err().contains("repair"));
+        assert_eq!(Options::parse(["sb=131072,ro"]).unwrap().superblock, Some(131_072));
+        assert_eq!(Options::parse(["sb=1"]).unwrap().superblock, None);
     }
 
     #[test]

@@ -241,6 +241,9 @@ fn claim_and_open(plan: &Plan, options: &OpenOptions) -> Result<(Fs, Option<Clai
         None
     };
     let options = options.clone().claimed(claim.is_some());
+    if let Some(place) = plan.options.superblock {
+        return Ok((by_copy_at(place, plan, &options)?, claim));
+    }
     let fs = match Fs::open_image(&spec, &options) {
         Err(error) if may_use_copies(plan, &options) && is_damage(&error) => {
             by_copies(plan, error, &options)?
@@ -264,6 +267,27 @@ fn by_copies(plan: &Plan, error: Error, options: &OpenOptions) -> Result<Fs, Err
     let name = shown(plan.image.as_os_str().as_bytes());
     tracing::warn!("{}", substituted(&name, &found, Some(&error)));
     Ok(fs)
+}
+
+/// Opens an image for reading by the copy of the superblock at a place in KiB.
+fn by_copy_at(place: u64, plan: &Plan, options: &OpenOptions) -> Result<Fs, Error> {
+    let (image, journal) =
+        (image_spec(&plan.image), plan.options.journal.as_deref().map(image_spec));
+    let blocks =
+        (0..=6).filter(|log| place.is_multiple_of(1 << log)).map(|log| (place >> log, 1024 << log));
+    let mut refused = Error::Invalid(format!("there is no copy of a superblock at {place} KiB"));
+    for (block, size) in blocks {
+        match substitutes::open_at(block, &image, journal.as_ref(), options) {
+            Ok((fs, found)) if fs.superblock().block_size() == size => {
+                let name = shown(plan.image.as_os_str().as_bytes());
+                tracing::warn!("{}", substituted(&name, &found, None));
+                return Ok(fs);
+            }
+            Err(error) if !matches!(error, Error::Invalid(_)) => refused = error,
+            _ => {}
+        }
+    }
+    Err(refused)
 }
 
 /// Refuses to mount(8) a write-protected disk whose log needs a replay, as the kernel does.
@@ -347,13 +371,14 @@ fn fuse_options(plan: &Plan) -> MountOptions {
         transport: own.transport,
         acl: own.acl,
         id_maps: own.id_maps,
+        view: own.view,
         access_times: own.access_times(),
         directory_access_times: !own.flags.contains(MountFlags::NODIRATIME),
         subtype: plan.subtype.clone(),
         shown_options: plan.lists.join(","),
         ..MountOptions::default()
     };
-    options.allow_other = own.allow_other.unwrap_or(options.allow_other);
+    options.allow_other = own.allow_other.unwrap_or(options.allow_other && !own.view.as_root);
     options
 }
 

@@ -9,6 +9,7 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -19,9 +20,14 @@ struct Names(Scratch);
 impl Names {
     fn new() -> Names {
         let scratch = Scratch::new();
-        for name in
-            ["mount.fuse.extant", "mount.ext4", "umount.fuse.extant", "umount.fuse", "mkfs.extant"]
-        {
+        for name in [
+            "mount.fuse.extant",
+            "mount.ext4",
+            "umount.fuse.extant",
+            "umount.fuse",
+            "mkfs.extant",
+            "fuse2fs",
+        ] {
             std::os::unix::fs::symlink(EXTANT, scratch.join(name)).unwrap();
         }
         Names(scratch)
@@ -39,6 +45,28 @@ fn options_of(dir: &Path, column: &str) -> String {
         .text()
         .trim()
         .into()
+}
+
+/// The calls of programs that know fuse2fs: an image within a file, owned by others.
+#[test]
+fn fuse2fs_takes_an_offset_and_a_view() {
+    const OFFSET: u64 = 1 << 20;
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let whole = names.0.join("whole.img");
+    std::fs::write(&whole, [vec![0; OFFSET as usize], image.bytes()].concat()).unwrap();
+    let dir = names.0.dir("mnt");
+    let options = format!("offset={OFFSET},fakeroot,uid=1000,gid=1000,no_default_opts");
+    names.call("fuse2fs", &args!["-o", options, &whole, &dir]).must_succeed();
+    assert!(options_of(&dir, "VFS-OPTIONS").contains("nosuid,nodev"));
+    let fs_options = options_of(&dir, "FS-OPTIONS");
+    assert!(!fs_options.contains("default_permissions") && !fs_options.contains("allow_other"));
+    assert_eq!(std::fs::metadata(&dir).unwrap().uid(), 1000);
+    std::fs::write(dir.join("file"), "content").unwrap();
+    run("umount", &[&dir]).must_succeed();
+    let part = names.0.join("whole.img@1048576");
+    let stat = json(&args!["stat", &part, "/file", "--json"]);
+    assert_eq!(stat[0]["uid"], 0, "{stat}");
 }
 
 #[test]

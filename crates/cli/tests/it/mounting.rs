@@ -92,6 +92,26 @@ fn a_damaged_image_is_mounted_for_reading_only() {
     assert!(image.bytes() == bytes, "the image has changed");
 }
 
+/// `sb=` counts KiB, as for the kernel's ext4.
+#[test]
+fn a_copy_of_the_superblock_is_named_by_its_place() {
+    for (set, place) in [("default", 32 << 12), ("1k", 8193)] {
+        let image = FeatureSet::named(set).make_sized(256 << 20);
+        let bytes = image.bytes();
+        let scratch = Scratch::new();
+        let dir = scratch.dir("mnt");
+        let option = |place: u64| format!("ro,sb={place}");
+        refused(&args!["mount", image.path(), &dir, "-o", "sb=8193"], 2, "for reading only");
+        refused(&args!["mount", image.path(), &dir, "-o", option(77)], 1, "77 KiB");
+        let _mounted = Mounted(&dir);
+        let printed = done(&args!["mount", image.path(), &dir, "-o", option(place)]);
+        assert!(printed.errors().contains("the superblock is replaced by a copy"), "{printed}");
+        assert!(dir.join("lost+found").exists());
+        run("umount", &[&dir]).must_succeed();
+        assert!(image.bytes() == bytes, "the image has changed");
+    }
+}
+
 #[test]
 fn an_image_in_use_is_refused() {
     let image = FeatureSet::named("default").make_sized(16 << 20);

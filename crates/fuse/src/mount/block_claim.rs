@@ -78,7 +78,7 @@ impl Claim {
             .map(String::as_str)
             .filter(|name| matches!(*name, "sync" | "dirsync"));
         for flag in
-            ["default_permissions"].into_iter().chain(other).chain(protected).chain(synchronous)
+            options.permissions().into_iter().chain(other).chain(protected).chain(synchronous)
         {
             fsconfig_set_flag(fs, flag)?;
         }

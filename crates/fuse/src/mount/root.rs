@@ -15,12 +15,12 @@ pub fn mount(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<
         .write(true)
         .open("/dev/fuse")
         .map_err(|e| within("/dev/fuse", &e))?;
-    let mut data = format!(
-        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions",
-        device.as_raw_fd()
-    );
-    if options.allow_other {
-        data.push_str(",allow_other");
+    let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+    for word in
+        options.permissions().into_iter().chain(options.allow_other.then_some("allow_other"))
+    {
+        data.push(',');
+        data.push_str(word);
     }
     let kind = format!("fuse.{}", options.subtype);
     let flags = flags(&options.kernel, read_only)?;

@@ -40,7 +40,13 @@ impl Server {
                 self.notices.attributes(ino);
             }
         }
-        file_attr(a, self.block_size)
+        let own = file_attr(a, self.block_size);
+        FileAttr {
+            uid: self.view.uid.unwrap_or(own.uid),
+            gid: self.view.gid.unwrap_or(own.gid),
+            perm: own.perm & !self.view.umask,
+            ..own
+        }
     }
 
     pub(super) fn change(

@@ -25,7 +25,7 @@ use crate::handler::{
 use crate::interrupts::Interrupts;
 use crate::kernel_cache::notices::Notices;
 use crate::kernel_cache::writers::Writers;
-use crate::options::MountOptions;
+use crate::options::{MountOptions, View};
 use crate::types::{ErrorCode, FileAttr, NodeId, WriteFlags};
 use attr::{SET_GROUP, keeps_group};
 use convert::{disk_ino, errno, file_attr, protocol_ino};
@@ -63,6 +63,7 @@ pub struct Server {
     writeback: bool,
     acl: bool,
     id_maps: bool,
+    view: View,
     access_times: Option<AccessTimes>,
     directory_access_times: bool,
     done: Sender<Result<(), Error>>,
@@ -95,8 +96,9 @@ impl Server {
             writers: Writers::default(),
             descriptors: Descriptors::default(),
             notices: Notices::start()?,
-            acl: options.acl,
+            acl: options.acl && options.view == View::default(),
             id_maps: options.id_maps,
+            view: options.view,
             access_times: options.access_times,
             directory_access_times: options.directory_access_times,
             done,
@@ -129,6 +131,10 @@ fn writes(flags: i32) -> bool {
 impl Handler for Server {
     fn wants(&self) -> Wants {
         Wants { writeback: self.writeback, acl: self.acl, id_maps: self.id_maps }
+    }
+
+    fn acts_as_root(&self) -> bool {
+        self.view.as_root
     }
 
     fn time_to_live(&self) -> Duration {

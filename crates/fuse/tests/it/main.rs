@@ -28,4 +28,5 @@ mod served;
 mod small;
 mod times;
 mod verity;
+mod views;
 mod watchdog;
