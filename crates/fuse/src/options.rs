@@ -42,8 +42,8 @@ impl FromStr for Transport {
     }
 }
 
-/// Owners and modes that a mount shows in place of those of the image, which stay as they are. POSIX
-/// ACLs are off if this is not the default.
+/// Owners and modes that a mount shows in place of those of the image, which stay as they are.
+/// POSIX ACLs are off if this is not the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Owner of every file.

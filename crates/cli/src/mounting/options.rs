@@ -161,7 +161,7 @@ Options of -o:
   errors=continue|remount-ro|panic
                                 after an error in the file system's own structures; the superblock
                                 says it by default, and panic is as remount-ro
-  sb=N                          take the superblock from its copy at N KiB (mke2fs -n lists copies by
+  sb=N                          take the superblock from its copy at N KiB (mke2fs -n lists their
                                 blocks); for reading only
   data=ordered|writeback|journal
                                 whether file data goes through the journal, too; writeback is as
