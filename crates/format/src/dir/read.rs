@@ -95,9 +95,6 @@ struct Plain {
 
 const _: () = assert!(entry_len(5) == (5 + 11) & !3 && entry_len(255) == (255 + 11) & !3);
 
-/// The bits of a header, shifted by 32, that hold the lengths of the record and of the name.
-const SHAPE: u64 = 0xff_ffff;
-
 impl Plain {
     /// Interprets a header. The record may end beyond the area.
     #[inline(always)]
@@ -120,53 +117,28 @@ impl Plain {
 impl<'a> Entries<'a> {
     /// Skips valid records whose name certainly differs. Returns `false` at the end of the area.
     /// The record where it stops may be bad.
-    fn skip_others(&mut self, name: &Sought, met: &mut Met) -> bool {
-        loop {
-            let rest = self.area.get(self.next..).unwrap_or_default();
-            let passed = name.alike(rest);
-            if passed > 0 {
-                self.next = self.next.saturating_add(passed);
-                met.before = Some(self.next.saturating_sub(name.needed));
-            }
-            if !self.skip_unlike(name, met) {
-                return self.next < self.area.len();
-            }
-        }
-    }
-
-    /// Skips valid records, up to one with the lengths that the sought one has without free bytes.
-    /// Returns whether it is at such a record and has skipped others.
     ///
-    /// This and [`Sought::alike`] are the hot loops of a search. They are functions of their own,
-    /// so that their variables have registers.
-    #[inline(never)]
-    fn skip_unlike(&mut self, name: &Sought, met: &mut Met) -> bool {
+    /// This is the hot loop of a search.
+    fn skip_others(&mut self, name: &Sought, met: &mut Met) -> bool {
         let Some(mut rest) = self.area.get(self.next..) else { return false };
-        let (mut before, mut room, mut alike) = (None, None, false);
-        while let Some(header) = rest.first_chunk::<HEADER_SIZE>() {
-            let header = u64::from_le_bytes(*header);
-            if header >> 32 & SHAPE == name.shape {
-                alike = true;
+        let offset = |rest: &[u8]| self.area.len().saturating_sub(rest.len());
+        loop {
+            let behind = name.skip_alike(rest);
+            if behind.len() < rest.len() {
+                met.before = Some(offset(behind).saturating_sub(name.needed));
+                rest = behind;
+            }
+            let Some(header) = rest.first_chunk::<HEADER_SIZE>() else { break };
+            let Some(plain) = Plain::new(u64::from_le_bytes(*header)) else { break };
+            let Some(next) = rest.get(plain.rec_len..) else { break };
+            if plain.len == name.len && name.may_end(rest) {
                 break;
             }
-            let Some(plain) = Plain::new(header) else { break };
-            let Some(next) = rest.get(plain.rec_len..) else { break };
-            if plain.gap > 0 {
-                if plain.len == name.len && name.may_end(rest) {
-                    break;
-                }
-                if plain.gap >= met.wanted && room.is_none() {
-                    room = Some(rest.len());
-                }
-            }
-            before = Some(rest.len());
+            met.pass(offset(rest), plain.gap);
             rest = next;
         }
-        let offset = |left: usize| self.area.len().saturating_sub(left);
-        met.before = before.map(offset).or(met.before);
-        met.room = met.room.or(room.map(offset));
-        self.next = offset(rest.len());
-        alike && before.is_some()
+        self.next = offset(rest);
+        self.next < self.area.len()
     }
 
     /// Returns the record length, the name length and whether the record is used, for the next
@@ -271,8 +243,9 @@ struct Sought {
     /// Bytes of a record up to the end of the name, and without free bytes.
     end: usize,
     needed: usize,
-    /// That length and the name's as in a header; see [`SHAPE`].
-    shape: u64,
+    /// The lengths of such a record as [`Sought::is_as_long`] compares them; for the longest names
+    /// a value that no record has.
+    lengths: u32,
     tail: u32,
     /// Mask of the bytes of `tail` that belong to the name; partial for names shorter than four
     /// bytes.
@@ -286,33 +259,44 @@ impl Sought {
         tail.iter_mut().rev().zip(name.iter().rev()).for_each(|(to, from)| *to = *from);
         let mask = u32::MAX.checked_shl((missing as u32).saturating_mul(8)).unwrap_or(0);
         let (len, needed) = (name.len(), entry_len(name.len()));
-        let shape = needed as u64 | (len as u64) << 16;
+        // Modulo 256, an invalid name of no bytes is as long as one of 253 and more.
+        let lengths =
+            if len < 253 { (needed as u32) << 24 | (needed as u32) << 8 } else { u32::MAX };
         Sought {
             len,
             end: len.saturating_add(HEADER_SIZE),
             needed,
-            shape,
+            lengths,
             tail: u32::from_le_bytes(tail),
             mask,
         }
     }
 
-    /// Returns the bytes of the records at the start of `rest` that have a name of the same length,
-    /// certainly another one, and no free bytes. Names that a program generates are such a run.
-    #[inline(never)]
-    fn alike(&self, rest: &[u8]) -> usize {
-        let differs = |record: &&[u8]| {
-            record.first_chunk::<HEADER_SIZE>().is_some_and(|header| {
-                let header = u64::from_le_bytes(*header);
-                header >> 32 & SHAPE == self.shape && header as u32 != 0
-            }) && !self.may_end(record)
-        };
-        let records = rest.chunks_exact(self.needed).take_while(differs).count();
-        records.saturating_mul(self.needed)
+    /// Returns whether a record is used, valid, without free bytes, and as long as one with the
+    /// sought name.
+    #[inline(always)]
+    fn is_as_long(&self, header: &[u8; HEADER_SIZE]) -> bool {
+        // The shift drops the type. The length of the name, now the high byte, is rounded as in
+        // `entry_len`, modulo 256.
+        let lengths = (le32(header, 4) << 8).wrapping_add(11 << 24) & !(3 << 24);
+        lengths == self.lengths && le32(header, 0) != 0
     }
 
-    /// Returns whether the record at the start of `rest`, whose name has the same length, may have
-    /// this name.
+    /// Skips records at the start of `rest` that are as long as one with this name, and certainly
+    /// have another one. Names that a program generates are such a run.
+    #[inline(always)]
+    fn skip_alike<'a>(&self, mut rest: &'a [u8]) -> &'a [u8] {
+        while let Some((record, behind)) = rest.split_at_checked(self.needed)
+            && let Some(header) = record.first_chunk::<HEADER_SIZE>()
+            && self.is_as_long(header)
+            && !self.may_end(record)
+        {
+            rest = behind;
+        }
+        rest
+    }
+
+    /// Returns whether the record at the start of `rest`, which is long enough, may have this name.
     #[inline(always)]
     fn may_end(&self, rest: &[u8]) -> bool {
         let end = rest.get(..self.end).and_then(|end| end.last_chunk::<4>());
@@ -329,8 +313,8 @@ struct Met {
 
 impl Met {
     #[inline]
-    fn pass(&mut self, offset: usize, rec_len: usize, needed: usize) {
-        if rec_len.saturating_sub(needed) >= self.wanted && self.room.is_none() {
+    fn pass(&mut self, offset: usize, gap: usize) {
+        if gap >= self.wanted && self.room.is_none() {
             self.room = Some(offset);
         }
         self.before = Some(offset);
@@ -368,7 +352,7 @@ pub fn search<'a>(
                 found = Some(entry);
                 break;
             }
-            Some(entry) => met.pass(entry.offset, entry.rec_len, entry.needed()),
+            Some(entry) => met.pass(entry.offset, entry.gap()),
             None => break,
         }
     }
