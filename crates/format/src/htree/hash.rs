@@ -107,49 +107,30 @@ fn half_md4(name: &[u8], unsigned: bool, seed: [u32; 4]) -> (u32, u32) {
     (state[1], state[2])
 }
 
-/// One round: its function of three words, its constant, the order of the input, the rotations.
-struct Round {
-    mix: fn(u32, u32, u32) -> u32,
-    add: u32,
-    order: [usize; 8],
+/// One round: takes the words of the input in order, and turns the results by the numbers of bits.
+#[inline(always)]
+fn round(
+    state: [u32; 4],
+    input: [u32; 8],
     turns: [u32; 4],
+    mix: impl Fn(u32, u32, u32) -> u32,
+) -> [u32; 4] {
+    input.into_iter().zip(turns.into_iter().cycle()).fold(state, |[a, b, c, d], (word, turn)| {
+        let sum = a.wrapping_add(mix(b, c, d)).wrapping_add(word);
+        [d, sum.rotate_left(turn), b, c]
+    })
 }
 
-const ROUNDS: [Round; 3] = [
-    Round {
-        mix: |x, y, z| z ^ (x & (y ^ z)),
-        add: 0,
-        order: [0, 1, 2, 3, 4, 5, 6, 7],
-        turns: [3, 7, 11, 19],
-    },
-    Round {
-        mix: |x, y, z| (x & y).wrapping_add((x ^ y) & z),
-        add: 0x5A82_7999,
-        order: [1, 3, 5, 7, 0, 2, 4, 6],
-        turns: [3, 5, 9, 13],
-    },
-    Round {
-        mix: |x, y, z| x ^ y ^ z,
-        add: 0x6ED9_EBA1,
-        order: [3, 7, 2, 6, 1, 5, 0, 4],
-        turns: [3, 9, 11, 15],
-    },
-];
-
-#[expect(clippy::indexing_slicing, reason = "the orders are of 8 numbers, the turns are 4")]
 fn mix_half_md4(state: &mut [u32; 4], input: &[u32; 8]) {
-    let [mut a, mut b, mut c, mut d] = *state;
-    for round in &ROUNDS {
-        for (step, source) in round.order.into_iter().enumerate() {
-            let sum = a
-                .wrapping_add((round.mix)(b, c, d))
-                .wrapping_add(input[source])
-                .wrapping_add(round.add);
-            let turned = sum.rotate_left(round.turns[step % 4]);
-            (a, b, c, d) = (d, turned, b, c);
-        }
-    }
-    for (word, value) in state.iter_mut().zip([a, b, c, d]) {
+    let [s, t, u, v, w, x, y, z] = *input;
+    let first = |x: u32, y: u32, z: u32| z ^ (x & (y ^ z));
+    let second =
+        |x: u32, y: u32, z: u32| (x & y).wrapping_add((x ^ y) & z).wrapping_add(0x5A82_7999);
+    let third = |x: u32, y: u32, z: u32| (x ^ y ^ z).wrapping_add(0x6ED9_EBA1);
+    let mixed = round(*state, *input, [3, 7, 11, 19], first);
+    let mixed = round(mixed, [t, v, x, z, s, u, w, y], [3, 5, 9, 13], second);
+    let mixed = round(mixed, [v, z, u, y, t, x, s, w], [3, 9, 11, 15], third);
+    for (word, value) in state.iter_mut().zip(mixed) {
         *word = word.wrapping_add(value);
     }
 }

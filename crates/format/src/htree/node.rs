@@ -53,15 +53,15 @@ impl RootInfo {
 
 fn parse_counts(block: &[u8], kind: Kind, format: &DirFormat) -> Result<u16> {
     let (limit, count) = (le16(block, kind.entries()), le16(block, kind.count()));
-    let error = Corrupt::new(STRUCTURE);
+    let error = |field| Corrupt::new(STRUCTURE).field(field);
     if block.len() != format.block_size as usize || limit != kind.limit(format) {
-        return Err(error.field("limit").found(limit).expected(kind.limit(format)));
+        return Err(error("limit").found(limit).expected(kind.limit(format)));
     }
     if count == 0 || count > limit {
-        return Err(error.field("count").found(count).expected(limit));
+        return Err(error("count").found(count).expected(limit));
     }
     if kind == Kind::Interior && !is_interior(block, format) {
-        return Err(error.field("first record").found(le16(block, 4)));
+        return Err(error("first record").found(le16(block, 4)));
     }
     Ok(count)
 }
