@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::inode::{Body, Inode, Step};
 use crate::quota::Outcome;
 use extant_format::error::Corrupt;
-use extant_format::extent::{Node, NodeMut};
+use extant_format::extent::{Header, NodeMut};
 use extant_format::features::{Incompat, RoCompat};
 use extant_format::indirect;
 use extant_format::inode::{self as disk, InodeFlags};
@@ -155,7 +155,7 @@ pub fn owns_nothing(inode: &Inode) -> bool {
     let body = inode.body();
     let empty = || {
         if body.flags.contains(InodeFlags::EXTENTS) {
-            Node::parse(&body.i_block, Some(0)).is_ok_and(|root| root.leaves().len() == 0)
+            Header::parse(&body.i_block).is_ok_and(|root| root.depth == 0 && root.entries == 0)
         } else {
             body.i_block.iter().all(|byte| *byte == 0)
         }

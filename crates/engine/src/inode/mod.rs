@@ -69,7 +69,8 @@ impl Body {
     /// Whether it may have extended attributes: a block of them, or an area in use, which starts
     /// with a magic number.
     pub fn has_attributes(&self) -> bool {
-        self.disk.file_acl != 0 || self.tail.iter().take(4).any(|&byte| byte != 0)
+        self.disk.file_acl != 0
+            || self.tail.first_chunk::<4>().is_some_and(|magic| *magic != [0; 4])
     }
 }
 

@@ -24,6 +24,7 @@ pub use walk::{Follow, check_name};
 
 use crate::store::Store;
 use dentries::Dentries;
+use extant_sync::atomic::AtomicU32;
 use extant_sync::parents::Moves;
 use extant_sync::{Level, Mutex, OnceLock};
 use inode_cache::InodeCache;
@@ -56,6 +57,8 @@ pub struct Vfs {
     /// Inodes that are loaded before callers ask for them.
     pub prefetch: Arc<Prefetch>,
     root: OnceLock<Place>,
+    /// The number that is stored with the root: see [`search`].
+    root_noted: AtomicU32,
 }
 
 impl Vfs {
@@ -73,6 +76,7 @@ impl Vfs {
             restrictions: Restrictions::default(),
             prefetch: Arc::new(Prefetch::new(prefetch)),
             root: OnceLock::new(),
+            root_noted: AtomicU32::new(0),
         }
     }
 

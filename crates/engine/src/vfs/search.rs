@@ -8,9 +8,9 @@
 //!
 //! # Directories that everyone may search
 //! Nearly all directories of a path have mode 0755 or the like. A walk notes with the name of such
-//! a directory the number of restrictions so far ([`Restrictions`]); the next walk finds that
-//! number with the name and need not look at the inode, as long as no directory was restricted
-//! since.
+//! a directory, or with the root, the number of restrictions so far ([`Restrictions`]); the next
+//! walk finds that number there and need not look at the inode, as long as no directory was
+//! restricted since.
 //!
 //! For example, `/usr` is noted at 7 restrictions. `chmod 0700 /home/a` first publishes the mode
 //! and then counts restriction 8: walks that begin afterwards look at the inodes again, and note
@@ -51,12 +51,12 @@ impl Restrictions {
     /// one. Notes have 31 bits for it.
     const FULL: u32 = u32::MAX >> 1;
 
-    /// Returns the present number, not 0; `None` once it can no longer be counted.
+    /// Returns the present number, not 0; [`Self::FULL`], which no note has, once it can no longer
+    /// be counted.
     #[inline]
-    fn now(&self) -> Option<u32> {
+    pub fn now(&self) -> u32 {
         // Acquire pairs with `count`: modes read afterwards are those of this number or later ones.
-        let number = self.0.load(Ordering::Acquire);
-        (number != Self::FULL).then_some(number)
+        self.0.load(Ordering::Acquire)
     }
 
     fn count(&self) {
@@ -165,20 +165,21 @@ impl Vfs {
         &self,
         pinned: &Guard,
         dir: &Passed<'_>,
-        (caller, number): (Option<&Caller<'_>>, Option<u32>),
+        (caller, number): (Option<&Caller<'_>>, u32),
     ) -> Option<bool> {
-        let Some(caller) = caller else { return Some(true) };
-        if number == Some(dir.noted) {
-            return Some(true);
+        match caller {
+            Some(caller) if number != dir.noted => {
+                self.look_to_search(pinned, dir, (caller, number))
+            }
+            _ => Some(true),
         }
-        self.look_to_search(pinned, dir, (caller, number))
     }
 
     fn look_to_search(
         &self,
         pinned: &Guard,
         dir: &Passed<'_>,
-        (caller, number): (&Caller<'_>, Option<u32>),
+        (caller, number): (&Caller<'_>, u32),
     ) -> Option<bool> {
         let at = dir.at;
         let inode = self.inodes.look(pinned, at.ino)?;
@@ -186,19 +187,26 @@ impl Vfs {
             return None;
         }
         let Verdict::Known(may) = judge(inode, caller) else { return None };
-        if let (Some((parent, name)), Some(number)) = (dir.came, number)
-            && everyone_may(inode)
-        {
-            let key = (parent.ino, parent.generation, name);
-            self.dentries.set_searchable(key, (at.ino, at.generation), number);
+        if number != Restrictions::FULL && everyone_may(inode) {
+            match dir.came {
+                Some((parent, name)) => {
+                    let key = (parent.ino, parent.generation, name);
+                    self.dentries.set_searchable(key, (at.ino, at.generation), number);
+                }
+                // Relaxed: as with a name, the number is valid as long as it is the present one.
+                None if self.root.get() == Some(&at) => {
+                    self.root_noted.store(number, Ordering::Relaxed);
+                }
+                None => {}
+            }
         }
         Some(may)
     }
 
-    /// Returns the number of restrictions, for a walk that asks for permissions.
+    /// Returns the number that a walk noted with the root, to which no name leads; 0 for none.
     #[inline]
-    pub(super) fn restrictions_of(&self, caller: Option<&Caller<'_>>) -> Option<u32> {
-        caller.and_then(|_| self.restrictions.now())
+    pub(super) fn noted_of_root(&self) -> u32 {
+        self.root_noted.load(Ordering::Relaxed)
     }
 
     /// Verifies that the caller may search the directory at a place. Returns EACCES if not, and
@@ -228,7 +236,7 @@ impl Vfs {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Caller, Follow, Fs, NodeKind, OpenOptions, SetAttr};
+    use crate::{Caller, Errno, Follow, Fs, NodeKind, OpenOptions, SetAttr};
     use extant_sync::levels::acquired;
     use extant_testkit::{FeatureSet, Memory};
     use std::sync::Arc;
@@ -267,6 +275,27 @@ mod tests {
         assert!(walk()[0] > 0, "each directory is noted again");
         assert_eq!(walks(), [Some(0); 3]);
         drop((root, open, own));
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_note_of_the_root_ends_with_its_permission() {
+        let device = Arc::new(Memory::from_bytes(&FeatureSet::named("default").make().bytes()));
+        let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
+        let user = Caller { uid: 1000, gid: 1000, ..Caller::default() };
+        let root = fs.root().unwrap();
+        fs.create(&root, b"f", 0o644, NodeKind::File).unwrap();
+        for mode in [0o755, 0o700, 0o755, 0o751, 0o710, 0o711] {
+            fs.set_attr(&root, &SetAttr { mode: Some(mode), ..Default::default() }).unwrap();
+            for path in ["/f", "/f", "/../f"] {
+                match fs.stat_as(&user, path, Follow::No) {
+                    Ok(_) => assert_eq!(mode & 1, 1, "{mode:o}"),
+                    Err(e) => assert!(e.is(Errno::Acces) && mode & 1 == 0, "{mode:o} {e}"),
+                }
+            }
+        }
+        assert_ne!(fs.operations().vfs.noted_of_root(), 0);
+        drop(root);
         fs.unmount().unwrap();
     }
 }

@@ -115,15 +115,15 @@ impl Vfs {
         }
     }
 
-    /// Returns the place for a new entry `name` in `dir`, EEXIST if the name exists. The caller
-    /// must hold the directory's lock. The absence is not stored, since the caller creates the
-    /// name.
+    /// Returns the place for a new entry `name`, which [`check_name`] must have accepted, in `dir`;
+    /// EEXIST if the name exists. The caller must hold the directory's lock. The absence is not
+    /// stored, since the caller creates the name.
     pub fn slot_locked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<dir::InsertSlot> {
         dir.check_not_freed()?;
         match self.dentries.get(dir.ino, dir.generation, name) {
             Some(None) => return Ok(dir::InsertSlot::default()),
             Some(Some(_)) => return Err(Errno::Exist.into()),
-            None => check_name(name)?,
+            None => {}
         }
         match dir::lookup_slot(&self.st, dir, name)? {
             Err(slot) => Ok(slot),
@@ -149,6 +149,18 @@ impl Vfs {
         if !self.dentries.remembers() {
             let _lock = dir.read_lock()?;
             return self.child_read(dir, name);
+        }
+        {
+            let pinned = pin();
+            match self.dentries.get_pinned(&pinned, dir.ino, dir.generation, name) {
+                Some((None, _)) => return Ok(None),
+                Some((Some(target), _)) => {
+                    if let Some(inode) = self.known_at(&pinned, target.into()) {
+                        return Ok(Some(inode));
+                    }
+                }
+                None => {}
+            }
         }
         for _ in 0..MAX_TRIES {
             let Some(target) = self.child(dir, name)? else { return Ok(None) };
@@ -201,10 +213,7 @@ impl Vfs {
             // their tables meanwhile, but are not reclaimed.
             match self.known_to(&pinned, caller, (path, moves), follow) {
                 Known::At(place) => {
-                    if let Some(inode) = self.inodes.peek_pinned(&pinned, place.ino)
-                        && inode.generation == place.generation
-                        && !inode.freeing()
-                    {
+                    if let Some(inode) = self.known_at(&pinned, place) {
                         return Ok(inode);
                     }
                 }
@@ -214,6 +223,14 @@ impl Vfs {
             }
         }
         self.resolve_slowly(caller, path, follow)
+    }
+
+    /// Returns the inode at a place that was found while the epoch was pinned, if memory has it and
+    /// it is not being freed.
+    #[inline]
+    fn known_at(&self, pinned: &Guard, place: Place) -> Option<InodeRef> {
+        let inode = self.inodes.peek_pinned(pinned, place.ino)?;
+        (inode.generation == place.generation && !inode.freeing()).then_some(inode)
     }
 
     /// Returns the inode at a path, without a reference, if the caches know all of the path.
@@ -261,9 +278,10 @@ impl Vfs {
         if path.len() > MAX_PATH {
             return Known::Unknown;
         }
-        let searched = (caller, self.restrictions_of(caller));
+        let searched = (caller, if ASKS { self.restrictions.now() } else { 0 });
+        let noted = if ASKS { self.noted_of_root() } else { 0 };
         let (mut rest, mut went_up) = (path, false);
-        let mut dir = Passed { at: root, came: None, noted: 0 };
+        let mut dir = Passed { at: root, came: None, noted };
         let arrived = |at, went_up: bool| {
             if went_up && !self.moves.still(moves) { Known::Unknown } else { Known::At(at) }
         };

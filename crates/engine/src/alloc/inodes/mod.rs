@@ -446,7 +446,8 @@ impl Inodes {
     ) -> Result<()> {
         let (block, _) = self.vol.geo.inode_slot(first);
         let buffer = self.vol.cache.fresh(self.groups.inode_table(g) + u64::from(block));
-        h.write(&buffer, Seal::NONE)?.fill(0);
+        // A fresh block has zeroes.
+        drop(h.write(&buffer, Seal::NONE)?);
         group.opened = first.saturating_add(self.vol.geo.inodes_per_block());
         Ok(())
     }
