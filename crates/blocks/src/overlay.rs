@@ -8,13 +8,15 @@
 //! otherwise those of the base.
 //!
 //! # Locking
-//! One lock (`Device`) covers the map of written blocks. Neither the base nor the source is called
-//! under it.
+//! One lock (`Device`) covers the map of written blocks. No other device, nor the source, is called
+//! under it. A block beyond the bound on memory is in memory while the thread that wrote it first
+//! stores it elsewhere; writes of other threads change it in memory meanwhile, and it is stored
+//! again.
 
 use crate::error::check_range;
 use crate::{BlockDevice, DeviceError, Op};
 use extant_sync::{Arc, Level, RwLock};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
@@ -39,10 +41,23 @@ pub struct OverlayDevice {
     block_size: usize,
     source: Option<Arc<dyn ReplaySource>>,
     max_blocks: usize,
+    /// Takes the blocks beyond `max_blocks`, each at its own offset.
+    spill: Option<Arc<dyn BlockDevice>>,
     written: RwLock<Written>,
 }
 
-type Written = FxHashMap<u64, Box<[u8]>>;
+/// The written blocks. Each is in one place.
+#[derive(Debug, Default)]
+struct Written {
+    held: FxHashMap<u64, Box<[u8]>>,
+    spilled: FxHashSet<u64>,
+}
+
+impl Written {
+    fn contains(&self, nr: u64) -> bool {
+        self.held.contains_key(&nr) || self.spilled.contains(&nr)
+    }
+}
 
 /// The part of a transfer within one block.
 struct Part {
@@ -62,8 +77,18 @@ impl OverlayDevice {
             block_size,
             source: None,
             max_blocks: max_bytes / block_size,
+            spill: None,
             written,
         }
+    }
+
+    /// Sets a device for the blocks beyond the bound on memory. Each is stored there at its own
+    /// offset, so the device must be as long as the base, and a block longer. Its content does not
+    /// count.
+    #[must_use]
+    pub fn with_spill(mut self, spill: Arc<dyn BlockDevice>) -> Self {
+        self.spill = Some(spill);
+        self
     }
 
     /// Inserts a source of blocks between the writes and the base.
@@ -73,17 +98,25 @@ impl OverlayDevice {
         self
     }
 
-    /// Returns the bytes of writes held.
+    /// Returns the bytes of writes held in memory.
     pub fn bytes_held(&self) -> usize {
-        self.written.read().len() * self.block_size
+        self.written.read().held.len() * self.block_size
     }
 
-    /// Returns the written blocks in order.
+    /// Returns the blocks held in memory, in order.
     pub fn written(&self) -> Vec<(u64, Arc<[u8]>)> {
         let written = self.written.read();
         let mut blocks: Vec<_> =
-            written.iter().map(|(nr, bytes)| (*nr, Arc::from(&bytes[..]))).collect();
+            written.held.iter().map(|(nr, bytes)| (*nr, Arc::from(&bytes[..]))).collect();
         blocks.sort_unstable_by_key(|(nr, _)| *nr);
+        blocks
+    }
+
+    /// Returns the numbers of all written blocks, in order.
+    pub fn written_blocks(&self) -> Vec<u64> {
+        let written = self.written.read();
+        let mut blocks: Vec<u64> = written.held.keys().chain(&written.spilled).copied().collect();
+        blocks.sort_unstable();
         blocks
     }
 
@@ -111,10 +144,17 @@ impl OverlayDevice {
     /// Fills `buf` if the part's block was written here or is in the source. Returns false if the
     /// block must be read from the base.
     fn read_above_base(&self, part: &Part, buf: &mut [u8]) -> io::Result<bool> {
-        if let Some(block) = self.written.read().get(&part.nr) {
+        let written = self.written.read();
+        if let Some(block) = written.held.get(&part.nr) {
             buf.copy_from_slice(&block[part.within.clone()]);
             return Ok(true);
         }
+        if let Some(spill) = self.spill.as_ref().filter(|_| written.spilled.contains(&part.nr)) {
+            drop(written);
+            spill.read_exact_at(buf, self.offset(part))?;
+            return Ok(true);
+        }
+        drop(written);
         match &self.source {
             Some(source) if source.covers(part.nr) => {
                 let mut block = vec![0; self.block_size];
@@ -139,18 +179,46 @@ impl OverlayDevice {
         Ok(block.into())
     }
 
+    /// Returns the offset of the part on the device.
+    fn offset(&self, part: &Part) -> u64 {
+        part.nr * self.block_size as u64 + part.within.start as u64
+    }
+
     fn write_part(&self, part: &Part, data: &[u8]) -> io::Result<()> {
-        let known = self.written.read().contains_key(&part.nr);
+        let known = self.written.read().contains(part.nr);
         let whole = data.len() == self.block_size;
         let old = if known || whole { None } else { Some(self.old_block(part.nr)?) };
         let mut written = self.written.write();
-        if !written.contains_key(&part.nr) && written.len() >= self.max_blocks {
+        if let Some(spill) = self.spill.as_ref().filter(|_| written.spilled.contains(&part.nr)) {
+            drop(written);
+            return spill.write_all_at(data, self.offset(part));
+        }
+        let exceeds = !written.contains(part.nr) && written.held.len() >= self.max_blocks;
+        if exceeds && self.spill.is_none() {
             return Err(self.full(part));
         }
         let zeroes = || vec![0; self.block_size].into();
-        let block = written.entry(part.nr).or_insert_with(|| old.unwrap_or_else(zeroes));
+        let block = written.held.entry(part.nr).or_insert_with(|| old.unwrap_or_else(zeroes));
         block[part.within.clone()].copy_from_slice(data);
-        Ok(())
+        drop(written);
+        match &self.spill {
+            Some(spill) if exceeds => self.spill_block(part.nr, &**spill),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves a block that this thread has added from memory to the spill device.
+    fn spill_block(&self, nr: u64, spill: &dyn BlockDevice) -> io::Result<()> {
+        loop {
+            let Some(block) = self.written.read().held.get(&nr).cloned() else { return Ok(()) };
+            spill.write_all_at(&block, nr * self.block_size as u64)?;
+            let mut written = self.written.write();
+            if written.held.get(&nr) == Some(&block) {
+                written.held.remove(&nr);
+                written.spilled.insert(nr);
+                return Ok(());
+            }
+        }
     }
 
     fn full(&self, part: &Part) -> io::Error {
@@ -254,6 +322,24 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         overlay.write_all_at(&[8; 4], 0).unwrap();
         assert!(overlay.write_all_at(&[9; 4], 17).is_err());
+    }
+
+    #[test]
+    fn blocks_beyond_the_bound_go_to_the_spill_device() {
+        let base = Arc::new(MemDevice::from_bytes(&[1; 18]));
+        let spill = Arc::new(MemDevice::from_bytes(&[5; 20]));
+        let overlay = OverlayDevice::new(base.clone(), 4, 4).with_spill(spill.clone());
+        // Block 0 is held; block 1 is spilled by a part, then changed as a whole and in part.
+        overlay.write_all_at(&[9; 4], 0).unwrap();
+        overlay.write_all_at(&[8; 2], 5).unwrap();
+        assert_eq!(bytes(&overlay)[..9], [9, 9, 9, 9, 1, 8, 8, 1, 1]);
+        overlay.write_all_at(&[7; 5], 4).unwrap();
+        overlay.write_all_at(&[6; 2], 16).unwrap();
+        overlay.write_all_at(&[2], 1).unwrap();
+        let expected = [9, 2, 9, 9, 7, 7, 7, 7, 7, 1, 1, 1, 1, 1, 1, 1, 6, 6];
+        assert_eq!(bytes(&overlay), expected);
+        assert_eq!((overlay.written_blocks(), overlay.bytes_held()), (vec![0, 1, 2, 4], 4));
+        assert_eq!(base.to_vec(), [1; 18]);
     }
 
     #[test]
