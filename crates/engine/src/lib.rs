@@ -110,6 +110,7 @@ pub use file::{Extent, ExtentFlags, Falloc};
 pub use fs::{
     Frozen, Fs, FsStats, Health, OpenOptions, Recovery, Runtime, RuntimeBuilder, RuntimeStats,
 };
+pub use mmp::HostClaim;
 pub use ops::{
     AccessTimes, Attr, DirEntry, File, Node, NodeKind, OpenFlags, Operations, OrphanReport,
     RenameFlags, SetAttr, TimeSet,

@@ -42,6 +42,34 @@ pub struct Mmp {
     task: Task,
 }
 
+/// The claim of an unmounted file system, against other hosts; see
+/// [`Fs::take_host_claim`](crate::Fs::take_host_claim). It is renewed, and ends when it is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct HostClaim(Option<Mmp>);
+
+impl HostClaim {
+    pub(crate) fn new(mmp: Mmp) -> HostClaim {
+        HostClaim(Some(mmp))
+    }
+
+    /// Checks that the file system is still this host's.
+    ///
+    /// # Errors
+    /// EBUSY if another host has taken it; those of the device.
+    pub fn check(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), Mmp::check)
+    }
+}
+
+impl Drop for HostClaim {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.0.take().map(Mmp::release) {
+            tracing::error!("the MMP block could not be released: {error}");
+        }
+    }
+}
+
 impl std::fmt::Debug for Mmp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mmp").field("block", &self.block).finish_non_exhaustive()
@@ -194,6 +222,11 @@ impl Mmp {
     pub fn when_lost(&self, act: impl Fn() + Send + Sync + 'static) {
         let first = self.when_lost.set(Box::new(act)).is_ok();
         debug_assert!(first, "there is one thing to be done");
+    }
+
+    /// Whether the block is written through the device of this mount.
+    pub fn is_on(&self, mount: u32) -> bool {
+        self.block.lock().dev.id() == mount
     }
 
     /// Whether the file system is still this host's. EBUSY if another one has taken it.

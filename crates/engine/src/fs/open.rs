@@ -50,7 +50,9 @@ fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<F
     }
     // An owner of its own: the renewal must not wait for other jobs of the file system.
     let renewal = options.tasks().scheduler().owner();
-    let mmp = Mmp::claim(mounted.clone(), &sb, &geo, options.interrupt.as_deref(), &renewal)?;
+    let device = options.mmp.clone().map(MountedDevice::unclaimed);
+    let device = device.unwrap_or_else(|| mounted.clone());
+    let mmp = Mmp::claim(device, &sb, &geo, options.interrupt.as_deref(), &renewal)?;
     match opening.open(&sb, &geo) {
         Ok(mut fs) => {
             let store = Arc::downgrade(&fs.ops.vfs.st);

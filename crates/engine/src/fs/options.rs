@@ -52,6 +52,7 @@ pub struct OpenOptions {
     /// Set when a file system is opened.
     pub(super) tasks: Option<TaskOwner>,
     journal: Option<Journal>,
+    pub(super) mmp: Option<Arc<dyn BlockDevice>>,
 }
 
 /// Where an external journal is.
@@ -90,6 +91,7 @@ impl Default for OpenOptions {
             runtime: None,
             tasks: None,
             journal: None,
+            mmp: None,
         }
     }
 }
@@ -313,6 +315,13 @@ impl OpenOptions {
     /// The device of an external journal.
     pub fn journal_on(mut self, device: Arc<dyn BlockDevice>) -> Self {
         self.journal = Some(Journal::Device(Arc::new(GuardedDevice::new(device))));
+        self
+    }
+
+    /// Has multiple mount protection use the block on this device, for a file system over an
+    /// overlay of it: other hosts must see the claim.
+    pub fn mmp_on(mut self, device: Arc<dyn BlockDevice>) -> Self {
+        self.mmp = Some(Arc::new(GuardedDevice::new(device)));
         self
     }
 
