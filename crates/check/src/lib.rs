@@ -1,7 +1,7 @@
 //! Checks of an ext4 file system that never write: each defect is a [`Finding`]. [`repair`] removes
-//! them, [`tune`] changes the superblock's values, and [`resize`] the size. [`Trim`] finds the
-//! blocks of an undamaged file system that hold nothing. [`Substitutes`] lets readers open an image
-//! whose superblock or descriptors are damaged.
+//! them, [`tune`] changes the superblock's values, and [`resize`] the size. [`edit`] writes changes
+//! that the engine made in memory. [`Trim`] finds the blocks of an undamaged file system that hold
+//! nothing. [`Substitutes`] lets readers open an image whose superblock or descriptors are damaged.
 //!
 //! The crate reads the device itself, below the engine, since the engine stops at the first
 //! corruption. A pass reports a defect and goes on with the structures that do not depend on it.
@@ -22,6 +22,8 @@
 mod claims;
 mod codes;
 mod descriptors;
+mod difference;
+pub mod edit;
 mod facts;
 mod finding;
 mod identity;

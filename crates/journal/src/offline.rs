@@ -39,7 +39,7 @@ use crate::log::record::{Record, blocks_needed};
 use crate::log::{Log, LogFeatures, LogPlace};
 use extant_blocks::{BlockDevice, Plug};
 use extant_format::features::Incompat;
-use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
+use extant_format::jbd2::{JournalFormat, JournalIncompat, JournalSuperblock};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 use extant_format::types::Timestamp;
 use extant_sync::Arc;
@@ -94,9 +94,7 @@ struct Pending<'p> {
 impl OfflineChanges<'_> {
     /// Returns whether the log can take these changes.
     pub fn fit(&self, log: &Log) -> bool {
-        // A block after the commit record stays zero.
-        let needed = blocks_needed(&log.superblock().format(), self.blocks.len(), 0);
-        needed < log.capacity()
+        check_fit(log, self.blocks.len()).is_ok()
     }
 
     /// Checks, without a write, that the log can take these changes.
@@ -168,10 +166,7 @@ impl OfflineChanges<'_> {
         }
         let wide = self.blocks.last().is_some_and(|(nr, _)| *nr > u64::from(u32::MAX));
         let mut with = log.prepare(LogFeatures { checksums: None, bit64: wide })?;
-        if !self.fit(log) {
-            let needed = blocks_needed(&with.format(), self.blocks.len(), 0).saturating_add(1);
-            return Err(Error::NoCredits { wanted: needed, available: log.capacity() });
-        }
+        check_format(log, &with.format(), self.blocks.len())?;
         let own = log.own_blocks();
         let is_own = |nr: u64| own.iter().any(|(start, end)| (*start..*end).contains(&nr));
         if self.blocks.iter().any(|(nr, _)| is_own(*nr)) {
@@ -274,19 +269,17 @@ impl OfflineChanges<'_> {
         Ok(self.device.flush()?)
     }
 
-    /// Makes the changes without a log: first the blocks for which `is_new` is true, to which
-    /// nothing on the device refers, then the others, the superblock's block last. A power cut
-    /// leaves a part of the changes, in a file system that is marked as not cleanly unmounted.
+    /// Makes the changes without a log, the superblock's block last. A power cut leaves a part of
+    /// the changes, in a file system that is marked as not cleanly unmounted.
     ///
     /// # Errors
     /// I/O errors; a part of the changes may be made then.
-    pub fn write_in_place(&self, block_size: u32, is_new: &dyn Fn(u64) -> bool) -> Result<()> {
+    pub fn write_in_place(&self, block_size: u32) -> Result<()> {
         let holder = SUPERBLOCK_OFFSET / u64::from(block_size.max(1));
-        let turn = |nr: u64| if is_new(nr) { 0 } else { 1 + u8::from(nr == holder) };
         let unmarked = self.mark_unclean()?;
-        for now in 0..3 {
+        for is_last in [false, true] {
             let mut plug = Plug::new(self.device);
-            for (nr, bytes) in self.blocks.iter().filter(|(nr, _)| turn(*nr) == now) {
+            for (nr, bytes) in self.blocks.iter().filter(|(nr, _)| (*nr == holder) == is_last) {
                 plug.add(nr.saturating_mul(u64::from(block_size)), &bytes[..]);
             }
             plug.finish()?;
@@ -346,6 +339,21 @@ impl Pending<'_> {
     fn flush(&self) -> Result<()> {
         Ok(self.log.device().flush()?)
     }
+}
+
+/// Checks that the log can take a transaction of so many blocks, its end included.
+///
+/// # Errors
+/// [`Error::NoCredits`].
+pub fn check_fit(log: &Log, blocks: usize) -> Result<()> {
+    check_format(log, &log.superblock().format(), blocks)
+}
+
+fn check_format(log: &Log, format: &JournalFormat, blocks: usize) -> Result<()> {
+    // A block after the commit record stays zero.
+    let wanted = blocks_needed(format, blocks, 0).saturating_add(1);
+    let available = log.capacity();
+    if wanted > available { Err(Error::NoCredits { wanted, available }) } else { Ok(()) }
 }
 
 /// Sets or removes the mark in a superblock, and seals it. The bytes stay as they are if the mark

@@ -3,19 +3,15 @@
 use super::open::Opened;
 use super::{RepairError, undo};
 use crate::claims::ClaimMap;
+use crate::difference::{Difference, FreeBlocks};
 use crate::passes::superblocks::Primary;
-use crate::reader::Reader;
 use crate::view::Source;
-use extant_blocks::{BlockDevice, Plug};
-use extant_format::group_desc::GroupFlags;
+use extant_blocks::BlockDevice;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
-use extant_format::types::Timestamp;
-use extant_format::{BlockNr, Compat, Geometry, GroupDesc, Incompat, Superblock, bitmap};
-use extant_journal::offline::{ChangedBlock, OfflineChanges};
+use extant_format::{Compat, Geometry, Incompat, Superblock};
 use extant_journal::{Log, recovery};
 use std::io::Write;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A repair whose result was surveyed without a finding. Dropping it changes nothing.
 pub struct RepairPlan {
@@ -55,17 +51,19 @@ impl RepairPlan {
         Ok((superblock, geometry))
     }
 
-    /// Returns the blocks that differ from those on the device, with their new content.
-    fn changes(&self, size: u32) -> Result<Vec<ChangedBlock>, RepairError> {
-        let mut old = vec![0; size as usize];
-        let mut changes = Vec::new();
-        for (nr, bytes) in self.opened.draft.device.written() {
-            self.opened.device.read_exact_at(&mut old, nr.saturating_mul(size.into()))?;
-            if bytes[..] != old {
-                changes.push((nr, bytes));
-            }
-        }
-        Ok(changes)
+    /// Returns the blocks that differ from those on the device. Those that nothing used before the
+    /// repair are new: neither a structure that was found, nor the bitmap on the device, which may
+    /// know of one that cannot be read.
+    fn changes(&self, geometry: &Geometry) -> Result<Difference, RepairError> {
+        let device = &*self.opened.device;
+        let mut bitmaps = FreeBlocks::new(device, *geometry);
+        let mut is_new = |nr: u64| {
+            let range = nr..nr.saturating_add(1);
+            let claimed = self.in_use.as_ref().is_none_or(|map| map.first_claimed(range).is_some());
+            !claimed && bitmaps.is_free(nr)
+        };
+        let overlay = &self.opened.draft.device;
+        Ok(Difference::between(device, overlay, geometry.block_size, &[], &mut is_new)?)
     }
 
     /// Returns the number of blocks that the repair changes, those of a replay of the log included;
@@ -75,7 +73,7 @@ impl RepairPlan {
     /// I/O errors.
     pub fn changed_blocks(&self) -> Result<u64, RepairError> {
         let (_, geometry) = self.superblock()?;
-        Ok(self.changes(geometry.block_size)?.len() as u64)
+        Ok(self.changes(&geometry)?.all().count() as u64)
     }
 
     /// Writes an undo file: the current content of all blocks that change, for [`super::restore`].
@@ -84,8 +82,7 @@ impl RepairPlan {
     /// I/O errors.
     pub fn save_undo(&self, out: &mut dyn Write) -> Result<(), RepairError> {
         let (_, geometry) = self.superblock()?;
-        let changes = self.changes(geometry.block_size)?;
-        let mut blocks: Vec<u64> = changes.into_iter().map(|(nr, _)| nr).collect();
+        let mut blocks: Vec<u64> = self.changes(&geometry)?.all().collect();
         // The marks in the superblock change on the way, and the log takes the transaction.
         blocks.push(SUPERBLOCK_OFFSET >> geometry.block_bits);
         if let Some(log) = self.log()? {
@@ -129,27 +126,9 @@ impl RepairPlan {
         if self.opened.replayed {
             self.replay(&geometry)?;
         }
-        self.reset_logs(geometry.block_size)?;
-        let changes = self.changes(geometry.block_size)?;
+        self.reset_logs(&geometry)?;
         let log = self.log()?.filter(|log| !log.needs_recovery());
-        let is_new = |nr: u64| self.is_new(nr, &geometry);
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let time = Timestamp::new(time.as_secs() as i64, time.subsec_nanos());
-        let Some(log) = log else {
-            let all = OfflineChanges { device, blocks: &changes, time };
-            return all.write_in_place(geometry.block_size, &is_new).map_err(RepairError::Partly);
-        };
-        let (new, old): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(nr, _)| is_new(*nr));
-        let changes = OfflineChanges { device, blocks: &old, time };
-        changes.check(&log)?;
-        // Nothing refers to these blocks before the transaction.
-        let mut plug = Plug::new(device);
-        for (nr, bytes) in &new {
-            plug.add(nr.saturating_mul(geometry.block_size.into()), &bytes[..]);
-        }
-        plug.finish()?;
-        device.flush()?;
-        Ok(changes.commit(&log)?)
+        Ok(self.changes(&geometry)?.write(device, &self.opened.draft.device, log.as_ref())?)
     }
 
     /// Writes the superblock from a copy, marked if the log is to be replayed.
@@ -184,7 +163,7 @@ impl RepairPlan {
     }
 
     /// Writes superblocks of logs that are to be empty. Such a log has nothing that counts.
-    fn reset_logs(&self, size: u32) -> Result<(), RepairError> {
+    fn reset_logs(&self, geometry: &Geometry) -> Result<(), RepairError> {
         if let (Some(journal), Some(draft)) = (&self.journal, &self.opened.journal) {
             for (nr, bytes) in draft.written() {
                 journal.write_all_at(&bytes, nr.saturating_mul(bytes.len() as u64))?;
@@ -193,32 +172,13 @@ impl RepairPlan {
         }
         let Some(log) = self.log()? else { return Ok(()) };
         let own = log.own_blocks();
-        let is_own = |nr: u64| own.iter().any(|(start, end)| (*start..*end).contains(&nr));
-        for (nr, bytes) in self.changes(size)?.iter().filter(|(nr, _)| is_own(*nr)) {
-            self.opened.device.write_all_at(bytes, nr.saturating_mul(size.into()))?;
+        let is_own = |nr: &u64| own.iter().any(|(start, end)| (*start..*end).contains(nr));
+        for nr in self.changes(geometry)?.all().filter(is_own) {
+            let offset = nr.saturating_mul(geometry.block_size.into());
+            let bytes = self.opened.draft.read(offset, geometry.block_size as usize)?;
+            self.opened.device.write_all_at(&bytes, offset)?;
         }
         Ok(self.opened.device.flush()?)
-    }
-
-    /// Returns whether nothing used a block before the repair: neither a structure that was found,
-    /// nor the bitmap on the device, which may know of one that cannot be read.
-    fn is_new(&self, nr: u64, geometry: &Geometry) -> bool {
-        let range = nr..nr.saturating_add(1);
-        let claimed = self.in_use.as_ref().is_none_or(|map| map.first_claimed(range).is_some());
-        if claimed {
-            return false;
-        }
-        let reader = Reader::new(&*self.opened.device, *geometry);
-        let Some((group, bit)) = geometry.group_and_bit(BlockNr(nr)) else { return false };
-        let (index, offset) = geometry.desc_location(group);
-        let free = || {
-            let descriptors = reader.block(geometry.gdt_block(index).0)?;
-            let desc = GroupDesc::decode_unverified(descriptors.get(offset..)?, geometry);
-            let unwritten = desc.has_flag(geometry, GroupFlags::BLOCK_UNINIT);
-            let bits = reader.block(desc.block_bitmap).filter(|_| !unwritten)?;
-            Some(!bitmap::test(&bits, bit as usize))
-        };
-        free().unwrap_or(false)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reasons for a repair to end without success.
 
+use crate::difference::WriteError;
 use crate::finding::Finding;
 use extant_format::Corrupt;
 use extant_journal::offline::OfflineError;
@@ -48,4 +49,14 @@ pub enum RepairError {
     /// The changes could not be written to a file system without a journal: some may be missing.
     #[error("a part of the repair may be missing, and another run completes it: {0}")]
     Partly(extant_journal::Error),
+}
+
+impl From<WriteError> for RepairError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Io(error) => RepairError::Io(error),
+            WriteError::Log(error) => RepairError::Apply(error),
+            WriteError::Partly(error) => RepairError::Partly(error),
+        }
+    }
 }

@@ -61,7 +61,7 @@ impl<'s> Step<'s> {
         match log {
             Some(log) => Ok(self.offline(&inside).commit_by_superblock(log)?),
             None => {
-                let written = self.offline(&inside).write_in_place(size, &|_| false);
+                let written = self.offline(&inside).write_in_place(size);
                 written.map_err(ResizeError::Partly)
             }
         }

@@ -1,5 +1,6 @@
 //! Findings of whole checks, against e2fsck's verdicts.
 
+mod edits;
 mod exceptions;
 mod findings;
 mod growing;

@@ -1,0 +1,162 @@
+//! Blocks that differ between a device and an overlay of it, and the writes that make them equal.
+//!
+//! For example, an overlay holds blocks 3 (a bitmap), 40 (a directory) and 900 (the content of a
+//! new file). In the bitmaps of the device block 900 is free: it is new, and is written first.
+//! Blocks 3 and 40 go through one transaction of the log. A power cut before its commit record
+//! leaves the old file system, to which block 900 does not belong.
+
+use extant_blocks::{BlockDevice, OverlayDevice, Plug};
+use extant_format::group_desc::{GroupFlags, init_block_bitmap};
+use extant_format::types::Timestamp;
+use extant_format::{BlockNr, Geometry, GroupDesc, GroupNr, bitmap};
+use extant_journal::Log;
+use extant_journal::offline::{ChangedBlock, OfflineChanges, OfflineError, check_fit};
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes of new blocks that are collected for one set of requests.
+const PIECE: usize = 8 << 20;
+
+/// The failure of the writes, with the state in which they left the file system.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Nothing is changed, but for blocks to which nothing refers.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Those of the log.
+    #[error(transparent)]
+    Log(#[from] OfflineError),
+    /// Some blocks of a file system without a log may be missing.
+    #[error("some changes may be missing: {0}")]
+    Partly(extant_journal::Error),
+}
+
+/// The numbers of the blocks that differ, in ascending order.
+#[derive(Debug, Default)]
+pub struct Difference {
+    block_size: usize,
+    /// Blocks to which nothing on the device refers.
+    pub new: Vec<u64>,
+    /// Blocks in use.
+    pub used: Vec<u64>,
+}
+
+impl Difference {
+    /// Compares the written blocks of the overlay with those of the device, but for the ranges of
+    /// blocks in `left_out`.
+    pub fn between(
+        device: &dyn BlockDevice,
+        overlay: &OverlayDevice,
+        block_size: u32,
+        left_out: &[(u64, u64)],
+        is_new: &mut dyn FnMut(u64) -> bool,
+    ) -> io::Result<Difference> {
+        let block_size = block_size as usize;
+        let mut found = Difference { block_size, ..Difference::default() };
+        let (mut old, mut new) = (vec![0; block_size], vec![0; block_size]);
+        let is_left_out = |nr| left_out.iter().any(|(start, end)| (*start..*end).contains(&nr));
+        for nr in overlay.written_blocks().into_iter().filter(|nr| !is_left_out(*nr)) {
+            let offset = nr.saturating_mul(block_size as u64);
+            device.read_exact_at(&mut old, offset)?;
+            overlay.read_exact_at(&mut new, offset)?;
+            if old != new {
+                if is_new(nr) { found.new.push(nr) } else { found.used.push(nr) }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the numbers of all blocks.
+    pub fn all(&self) -> impl Iterator<Item = u64> + '_ {
+        self.new.iter().chain(&self.used).copied()
+    }
+
+    fn contents(&self, overlay: &OverlayDevice, blocks: &[u64]) -> io::Result<Vec<ChangedBlock>> {
+        let content = |nr: &u64| {
+            let mut bytes = vec![0; self.block_size];
+            overlay.read_exact_at(&mut bytes, nr.saturating_mul(self.block_size as u64))?;
+            Ok((*nr, Arc::from(bytes)))
+        };
+        blocks.iter().map(content).collect()
+    }
+
+    /// Writes the blocks: wholly or not at all through an empty log; in place without one. The
+    /// blocks in use are in memory meanwhile.
+    pub fn write(
+        &self,
+        device: &dyn BlockDevice,
+        overlay: &OverlayDevice,
+        log: Option<&Log>,
+    ) -> Result<(), WriteError> {
+        // Before their contents are in memory.
+        log.map_or(Ok(()), |log| check_fit(log, self.used.len()))
+            .map_err(OfflineError::Unchanged)?;
+        let used = self.contents(overlay, &self.used)?;
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = Timestamp::new(time.as_secs() as i64, time.subsec_nanos());
+        let changes = OfflineChanges { device, blocks: &used, time };
+        log.map_or(Ok(()), |log| changes.check(log))?;
+        // Nothing refers to these blocks before the others are written.
+        for blocks in self.new.chunks(PIECE.checked_div(self.block_size).unwrap_or(1).max(1)) {
+            let contents = self.contents(overlay, blocks)?;
+            let mut plug = Plug::new(device);
+            for (nr, bytes) in contents {
+                plug.add(nr.saturating_mul(self.block_size as u64), bytes);
+            }
+            plug.finish()?;
+        }
+        device.flush()?;
+        match log {
+            Some(log) => Ok(changes.commit(log)?),
+            None => changes.write_in_place(self.block_size as u32).map_err(WriteError::Partly),
+        }
+    }
+}
+
+/// The block bitmaps of a device.
+pub struct FreeBlocks<'d> {
+    device: &'d dyn BlockDevice,
+    geometry: Geometry,
+    /// Whether the blocks of a group without a bitmap may be free.
+    without_bitmap: bool,
+    /// The group asked for last, and its bitmap if that can be read.
+    group: Option<(GroupNr, Option<Vec<u8>>)>,
+}
+
+impl<'d> FreeBlocks<'d> {
+    pub fn new(device: &'d dyn BlockDevice, geometry: Geometry) -> FreeBlocks<'d> {
+        FreeBlocks { device, geometry, without_bitmap: false, group: None }
+    }
+
+    /// Counts the blocks of groups without a bitmap as free, but for the groups' metadata.
+    pub fn with_unwritten_groups(self) -> FreeBlocks<'d> {
+        FreeBlocks { without_bitmap: true, ..self }
+    }
+
+    /// Returns whether a block is free. One whose bitmap cannot be read is not.
+    pub fn is_free(&mut self, nr: u64) -> bool {
+        let Some((group, bit)) = self.geometry.group_and_bit(BlockNr(nr)) else { return false };
+        if self.group.as_ref().is_none_or(|(known, _)| *known != group) {
+            self.group = Some((group, self.bitmap(group)));
+        }
+        let bits = self.group.as_ref().and_then(|(_, bits)| bits.as_ref());
+        bits.is_some_and(|bits| !bitmap::test(bits, bit as usize))
+    }
+
+    fn bitmap(&self, group: GroupNr) -> Option<Vec<u8>> {
+        let (index, offset) = self.geometry.desc_location(group);
+        let descriptors = self.block(self.geometry.gdt_block(index).0)?;
+        let desc = GroupDesc::decode_unverified(descriptors.get(offset..)?, &self.geometry);
+        if !desc.has_flag(&self.geometry, GroupFlags::BLOCK_UNINIT) {
+            return self.block(desc.block_bitmap);
+        }
+        let mut bits = vec![0; self.geometry.block_size as usize];
+        init_block_bitmap(&mut bits, &self.geometry, group, &desc);
+        self.without_bitmap.then_some(bits)
+    }
+
+    fn block(&self, nr: u64) -> Option<Vec<u8>> {
+        crate::reader::Reader::new(self.device, self.geometry).block(nr)
+    }
+}

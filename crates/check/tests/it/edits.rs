@@ -1,0 +1,304 @@
+//! Edits over an overlay: wholly or not at all on the device.
+
+use crate::oracle::complaints;
+use extant_blocks::{Event, Fault, FaultDevice, MemDevice, Op, OverlayDevice, RecordingDevice};
+use extant_check::edit::{Edit, EditBase, EditError};
+use extant_check::repair::OfflineError;
+use extant_engine::device::BlockDevice;
+use extant_engine::{
+    Follow, Fs, NodeKind, OpenFlags, OpenOptions, RenameFlags, SetAttr, XattrMode,
+};
+use extant_testkit::cuts::each_cut;
+use extant_testkit::kernel::Mount;
+use extant_testkit::tool::run;
+use extant_testkit::tree::Manifest;
+use extant_testkit::{FeatureSet, Image, e2fsck};
+use std::sync::Arc;
+
+type Device = Arc<dyn BlockDevice>;
+
+/// Changes a device by way of an overlay.
+fn plan(device: &Device, max_bytes: usize, change: impl FnOnce(&Fs)) -> Result<Edit, EditError> {
+    let base = EditBase { device, journal: None };
+    assert!(!base.needs_recovery()?, "the base is clean");
+    let spill = Arc::new(MemDevice::new(device.len() + (64 << 10)));
+    let overlay = Arc::new(base.overlay(max_bytes)?.with_spill(spill));
+    let fs = Fs::open_device(overlay.clone(), &OpenOptions::new()).expect("a file system");
+    change(&fs);
+    fs.unmount().expect("an overlay");
+    Edit::plan(base, overlay)
+}
+
+fn put(fs: &Fs, name: &str, content: &[u8]) {
+    let (dir, last) = fs.resolve_parent(name.as_bytes()).expect("a directory");
+    let node = fs.create(&dir, last, 0o644, NodeKind::File).expect("space");
+    let file = fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() });
+    let file = file.expect("a file");
+    let mut done = 0;
+    while done < content.len() {
+        done += file.write_at(done as u64, &content[done..]).expect("space");
+    }
+}
+
+/// Makes the files that [`change`] changes.
+fn prepare(fs: &Fs) {
+    let root = fs.root().expect("a root");
+    for name in ["/kept", "/removed", "/cut", "/moved", "/replaced"] {
+        put(fs, name, &[7; 30_000]);
+    }
+    let dir = fs.create(&root, b"dir", 0o755, NodeKind::Dir).expect("space");
+    for n in 0..40 {
+        put(fs, &format!("/dir/a file with number {n}"), &[n; 3000]);
+    }
+    fs.link(&fs.resolve("/kept", Follow::No).expect("a file"), &dir, b"link").expect("space");
+}
+
+/// Makes changes of all kinds.
+fn change(fs: &Fs) {
+    let root = fs.root().expect("a root");
+    let node = |name: &str| fs.resolve(name, Follow::No).expect("a file");
+    put(fs, "/new", &[8; 200_000]);
+    fs.unlink(&root, b"removed").expect("a file");
+    let set = SetAttr { size: Some(5000), mode: Some(0o600), ..SetAttr::default() };
+    fs.set_attr(&node("/cut"), &set).expect("a change");
+    let dir = node("/dir");
+    let flags = RenameFlags::empty();
+    fs.rename((&root, b"moved"), (&dir, b"here"), flags).expect("a move");
+    put(fs, "/successor", &[9; 50_000]);
+    fs.rename((&root, b"successor"), (&root, b"replaced"), flags).expect("a move");
+    for n in 0..30 {
+        fs.unlink(&dir, format!("a file with number {n}").as_bytes()).expect("a file");
+    }
+    // A part of its blocks has the content of files that this power cut may bring back.
+    put(fs, "/reuse", &[6; 150_000]);
+    fs.create(&root, b"symlink", 0o777, NodeKind::Symlink(&[b't'; 100])).expect("space");
+    fs.create(&root, b"null", 0o644, NodeKind::CharDevice(1, 3)).expect("space");
+    fs.create(&root, b"new dir", 0o755, NodeKind::Dir).expect("space");
+    fs.link(&node("/new"), &node("/new dir"), b"other name").expect("space");
+    let owner = SetAttr { uid: Some(5), gid: Some(6), ..SetAttr::default() };
+    fs.set_attr(&node("/kept"), &owner).expect("a change");
+    fs.set_xattr(&node("/kept"), b"user.name", &[1; 500], XattrMode::Any).expect("space");
+}
+
+/// Returns an image with files.
+fn prepared(set: &str) -> Vec<u8> {
+    let image = FeatureSet::named(set).make();
+    image.leave_unjudged("its content is judged later");
+    let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("a file system");
+    prepare(&fs);
+    fs.unmount().expect("a device in memory");
+    device.to_vec()
+}
+
+fn tree(device: Device) -> Manifest {
+    let fs = Fs::open_device(device, &OpenOptions::new().read_only(true));
+    Manifest::read(&fs.expect("a file system")).expect("a whole tree")
+}
+
+fn tree_of(bytes: &[u8]) -> Manifest {
+    tree(Arc::new(MemDevice::from_bytes(bytes)))
+}
+
+/// Returns the tree after a recovery by Extant, which must leave a clean image.
+fn recovered_by_extant(state: &[u8]) -> Manifest {
+    let device = Arc::new(MemDevice::from_bytes(state));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new().count_mount(false));
+    fs.expect("a file system").unmount().expect("a device in memory");
+    assert_eq!(complaints(Image::holding(&device.to_vec()).path()), [""; 0]);
+    tree(device)
+}
+
+#[test]
+fn edits_of_all_kinds_are_those_of_a_mount() {
+    for set in ["default", "1k", "ext3", "bigalloc", "inline_data", "no_csum", "orphan_file"] {
+        let before = prepared(set);
+        let mounted = Arc::new(MemDevice::from_bytes(&before));
+        let fs = Fs::open_device(mounted.clone(), &OpenOptions::new()).expect("a file system");
+        change(&fs);
+        fs.unmount().expect("a device in memory");
+        // All in memory, and all but one block in another place.
+        for max_bytes in [64 << 20, 4096] {
+            let memory = Arc::new(MemDevice::from_bytes(&before));
+            let device: Device = memory.clone();
+            let edit = plan(&device, max_bytes, change).expect("a plan");
+            assert!(memory.to_vec() == before, "{set}: a plan wrote");
+            edit.apply(false).expect("a device in memory");
+            let image = Image::holding(&memory.to_vec());
+            assert_eq!(complaints(image.path()), [""; 0], "{set}");
+            let (own, theirs) = (tree(device), tree(mounted.clone()));
+            own.without_times().assert_same(&theirs.without_times());
+            let mount = Mount::new(image.path(), "");
+            assert_eq!(std::fs::read(mount.join("replaced")).expect("a file"), [9; 50_000]);
+            mount.unmount();
+        }
+    }
+}
+
+/// After a cut at any write, the recoveries of e2fsck, the kernel and Extant give the old tree or
+/// the new one.
+#[test]
+fn a_cut_edit_is_whole_or_absent() {
+    for (set, every) in [("default", 4), ("1k", 16), ("ext3", 16), ("orphan_file", 16)] {
+        let before = prepared(set);
+        let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&before)));
+        let device: Device = recorder.clone();
+        let edit = plan(&device, 64 << 20, change).expect("a plan");
+        let [new, used] = edit.changed_blocks();
+        assert!(new > 0 && used > 0 && recorder.log().is_empty(), "{set}: {new} {used}");
+        edit.apply(false).expect("a device in memory");
+        let trees = [tree_of(&before), tree_of(&recorder.inner().to_vec())];
+        let side = |found: &Manifest, case: &str| {
+            let side = trees.iter().position(|tree| tree == found);
+            side.unwrap_or_else(|| panic!("{case}: {:?}", found.diff(&trees[0])))
+        };
+        let (mut seen, last) = ([0, 0], recorder.log().len());
+        each_cut(&before, &recorder.log(), &mut |cut, state| {
+            if cut % every != 0 && cut + 12 < last {
+                return;
+            }
+            let case = format!("{set}, cut {cut} of {last}");
+            let is_new = side(&recovered_by_extant(&state), &case);
+            seen[is_new] += 1;
+            let image = Image::holding(&state);
+            image.leave_unjudged("it is recovered here");
+            let by_kernel = image.copy();
+            e2fsck::recover(image.path());
+            assert_eq!(complaints(image.path()), [""; 0], "{case}");
+            assert_eq!(side(&tree_of(&image.bytes()), &case), is_new, "{case}");
+            if cut % (4 * every) == 0 || cut + 12 >= last {
+                by_kernel.leave_unjudged("it is judged here");
+                Mount::new(by_kernel.path(), "").unmount();
+                assert_eq!(complaints(by_kernel.path()), [""; 0], "{case}");
+                assert_eq!(side(&tree_of(&by_kernel.bytes()), &case), is_new, "{case}");
+            }
+        });
+        assert!(seen[0] > 0 && seen[1] > 0, "{set}: {seen:?}");
+    }
+}
+
+fn is_write(event: &Event) -> bool {
+    matches!(event, Event::Write { .. })
+}
+
+/// A device that refuses a write, or a flush, leaves the old tree, or the error says where the new
+/// one is.
+#[test]
+fn failed_writes_leave_the_old_tree() {
+    let before = prepared("1k");
+    let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&before)));
+    let device: Device = recorder.clone();
+    plan(&device, 64 << 20, change).expect("a plan").apply(false).expect("a device in memory");
+    let log = recorder.log();
+    let old = tree_of(&before);
+    let counts = [log.iter().filter(|event| is_write(event)).count(), log.len()];
+    let mut seen = [0, 0];
+    for (op, count) in [(Op::Write, counts[0]), (Op::Flush, counts[1] - counts[0])] {
+        for nr in 0..count as u64 {
+            let memory = Arc::new(MemDevice::from_bytes(&before));
+            let faulty = Arc::new(FaultDevice::new(memory.clone()));
+            let device: Device = faulty.clone();
+            let edit = plan(&device, 64 << 20, change).expect("a plan");
+            faulty.inject(Fault::new(op, nr));
+            let Err(error) = edit.apply(false) else {
+                assert_eq!(faulty.failed(), 0, "{op} {nr} failed without an error");
+                continue;
+            };
+            let is_new = recovered_by_extant(&memory.to_vec()) != old;
+            seen[usize::from(is_new)] += 1;
+            let in_log = matches!(error, EditError::Apply(OfflineError::InLog(_)));
+            assert!(in_log || !is_new, "{op} {nr}: {error}");
+        }
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+}
+
+/// New content needs no place in the log, also in groups that have no bitmap yet. Content in the
+/// place of old content does.
+#[test]
+fn changes_that_exceed_the_log_are_refused_before_a_write() {
+    let image = Image::mke2fs(96 << 20, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+    let groups = run("dumpe2fs", &[image.path()]).must_succeed().text();
+    assert!(groups.contains("BLOCK_UNINIT"), "{groups}");
+    let memory = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let device: Device = memory.clone();
+    let edit = plan(&device, 4 << 20, |fs| put(fs, "/large", &vec![1; 60 << 20]));
+    let edit = edit.expect("a plan");
+    let [new, used] = edit.changed_blocks();
+    assert!(new > 60 << 10 && used < 100, "{new} new, {used} in use");
+    edit.apply(false).expect("a device in memory");
+    let before = memory.to_vec();
+    let edit = plan(&device, 4 << 20, |fs| {
+        fs.unlink(&fs.root().expect("a root"), b"large").expect("a file");
+        fs.sync().expect("an overlay");
+        put(fs, "/other", &vec![2; 60 << 20]);
+    });
+    let edit = edit.expect("a plan");
+    let error = edit.apply(false).expect_err("a refusal");
+    assert!(matches!(error, EditError::TooLarge { journal: true, .. }), "{error}");
+    assert!(memory.to_vec() == before, "a refused edit wrote");
+    let image = Image::holding(&before);
+    assert_eq!(complaints(image.path()), [""; 0]);
+}
+
+#[test]
+fn without_a_journal_edits_are_in_place_or_refused() {
+    for set in ["ext2_1k", "no_journal"] {
+        let before = prepared(set);
+        let memory = Arc::new(MemDevice::from_bytes(&before));
+        let device: Device = memory.clone();
+        let edit = plan(&device, 64 << 20, change).expect("a plan");
+        let error = edit.apply(false).expect_err("a refusal");
+        assert!(matches!(error, EditError::NoJournal), "{set}: {error}");
+        assert!(memory.to_vec() == before, "{set}: a refused edit wrote");
+        edit.apply(true).expect("a device in memory");
+        let image = Image::holding(&memory.to_vec());
+        assert_eq!(complaints(image.path()), [""; 0], "{set}");
+        assert!(tree(device) != tree_of(&before), "{set}");
+    }
+}
+
+/// A log that is not empty is replayed first; its changes would be lost.
+#[test]
+fn a_dirty_base_is_refused() {
+    let image = FeatureSet::named("default").make();
+    let mount = Mount::new(image.path(), "");
+    std::fs::write(mount.join("file"), "text").expect("space");
+    mount.sync();
+    mount.crash(extant_testkit::kernel::Shutdown::NoFlushLog);
+    image.leave_unjudged("it needs recovery");
+    let device: Device = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let base = EditBase { device: &device, journal: None };
+    assert!(base.needs_recovery().expect("a file system"));
+    let overlay = Arc::new(base.overlay(1 << 20).expect("a file system"));
+    let refused = Edit::plan(base, overlay).expect_err("a refusal");
+    assert!(matches!(refused, EditError::NeedsRecovery), "{refused}");
+}
+
+/// Other hosts see the claim of a file system over an overlay, until it is dropped.
+#[test]
+fn other_hosts_see_the_claim_of_an_edit() {
+    let image = FeatureSet::named("mmp").make();
+    image.leave_unjudged("its copy in memory is changed");
+    let memory = Arc::new(MemDevice::from_bytes(&image.bytes()));
+    let device: Device = memory.clone();
+    let base = EditBase { device: &device, journal: None };
+    let overlay = Arc::new(base.overlay(64 << 20).expect("a file system"));
+    let options = OpenOptions::new().mmp_on(device.clone());
+    let mut fs = Fs::open_device(overlay.clone(), &options).expect("a file system");
+    put(&fs, "/file", b"text");
+    let claim = fs.take_host_claim().expect("a claim");
+    fs.unmount().expect("an overlay");
+    claim.check().expect("the claim holds");
+    let is_claimed = || {
+        // As another host: this process would refuse to open the device twice.
+        let there = Arc::new(OverlayDevice::new(device.clone(), 4096, 1 << 20));
+        Fs::open_device(there, &OpenOptions::new()).is_err_and(|e| e.is(extant_engine::Errno::Busy))
+    };
+    assert!(is_claimed());
+    Edit::plan(base, overlay).expect("a plan").apply(false).expect("a device in memory");
+    drop(claim);
+    let image = Image::holding(&memory.to_vec());
+    assert_eq!(complaints(image.path()), [""; 0]);
+    assert!(!is_claimed());
+}
