@@ -142,6 +142,11 @@ impl Failure {
         Failure::with_exit(FAILED, Cause::UNKNOWN, None)
     }
 
+    /// Sets the message.
+    pub fn with_message(self, message: String) -> Failure {
+        Failure { message: Some(message), ..self }
+    }
+
     /// Sets the exit code of the program.
     pub fn with_exit_code(self, exit: u8) -> Failure {
         Failure { exit, ..self }

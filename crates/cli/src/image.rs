@@ -218,13 +218,25 @@ pub struct Changes {
     document: Map<String, Value>,
     changed: Vec<Value>,
     errors: Vec<Value>,
+    /// The first failure ends the command.
+    stops: bool,
 }
 
 impl Changes {
     fn new(image: &ImageArgs) -> Changes {
         let mut document = Map::new();
         json::put_bytes(&mut document, "image", image.image.as_os_str().as_bytes());
-        Changes { document, changed: Vec::new(), errors: Vec::new() }
+        Changes { document, changed: Vec::new(), errors: Vec::new(), stops: false }
+    }
+
+    /// Makes the changes of an edit that is made wholly or not at all.
+    pub fn of_one() -> Changes {
+        Changes { document: Map::new(), changed: Vec::new(), errors: Vec::new(), stops: true }
+    }
+
+    /// Returns the changed paths.
+    pub fn into_changed(self) -> Vec<Value> {
+        self.changed
     }
 
     /// Adds a changed path.
@@ -235,11 +247,18 @@ impl Changes {
     }
 
     /// Reports a failure after which the command continues.
-    pub fn failed(&mut self, failure: &Failure) {
+    ///
+    /// # Errors
+    /// The failure, if the first one ends the command.
+    pub fn failed(&mut self, failure: Failure) -> Result {
+        if self.stops {
+            return Err(failure);
+        }
         if let Some(message) = failure.message() {
             complain(message);
         }
         self.errors.push(failure.object());
+        Ok(())
     }
 
     /// Returns whether a part of the command failed.
@@ -270,6 +289,12 @@ impl ImageArgs {
     /// Opens for writing; recovers first.
     pub fn write(&self, context: &Context) -> Result<Fs> {
         let fs = self.open(&OpenOptions::new())?;
+        self.opened(context, &fs)?;
+        Ok(fs)
+    }
+
+    /// Checks that an image that was opened for writing may be changed, and reports its recovery.
+    pub fn opened(&self, context: &Context, fs: &Fs) -> Result {
         if let Some(why) = &fs.recovery().read_only {
             return Err(Failure::new(format_args!("{} cannot be changed: {why}", self.name())));
         }
@@ -277,8 +302,8 @@ impl ImageArgs {
             context.note(format_args!("{}: {replayed}", self.name()));
         }
         context.note_recovery(recovery::document(fs.recovery()).into());
-        fs.set_use_reserve(may_use_reserve(&fs));
-        Ok(fs)
+        fs.set_use_reserve(may_use_reserve(fs));
+        Ok(())
     }
 
     /// Opens for writing, calls `work`, makes everything durable and closes. Reports replay and
@@ -304,34 +329,23 @@ impl ImageArgs {
         }
     }
 
-    /// Changes each of `paths`, in order, as [`ImageArgs::change`] does.
-    pub fn change_each(
-        &self,
-        context: &Context,
-        paths: &[OsString],
-        follow: Follow,
-        change: impl Fn(&Fs, &Node) -> extant_engine::Result<()>,
-    ) -> Result {
-        self.change(context, |fs, changes| {
-            for path in paths {
-                let path = inside(path);
-                let node = fs.resolve(path, follow);
-                node.and_then(|node| change(fs, &node)).at_path(path)?;
-                changes.path(path);
-            }
-            Ok(())
-        })
-    }
-
     /// Opens as the options say. Signals end waits in order if it is opened for writing.
     pub fn open(&self, options: &OpenOptions) -> Result<Fs> {
+        self.open_by(options, |options| Fs::open_image(&image_spec(&self.image), options))
+    }
+
+    /// Opens by `open`, as [`ImageArgs::open`] does.
+    pub fn open_by(
+        &self,
+        options: &OpenOptions,
+        open: impl Fn(&OpenOptions) -> extant_engine::Result<Fs>,
+    ) -> Result<Fs> {
         let options = self.options(options);
         if options.is_read_only() {
-            return Fs::open_image(&image_spec(&self.image), &options)
-                .map_err(|e| self.refused(&e));
+            return open(&options).map_err(|e| self.refused(&e));
         }
         let interrupt = Interrupt::register().at("signals")?;
-        let opened = Fs::open_image(&image_spec(&self.image), &options.interrupt(interrupt.flag()));
+        let opened = open(&options.interrupt(interrupt.flag()));
         let interrupted = interrupt.restore_default();
         let fs = opened.map_err(|e| self.refused(&e))?;
         if interrupted {
@@ -453,6 +467,22 @@ impl ImageArgs {
             SignatureKind::Ext | SignatureKind::FileSystem | SignatureKind::Swap => String::new(),
         }
     }
+}
+
+/// Changes each of the paths, in order.
+pub fn change_each(
+    fs: &Fs,
+    changes: &mut Changes,
+    (paths, follow): (&[OsString], Follow),
+    change: impl Fn(&Node) -> extant_engine::Result<()>,
+) -> Result {
+    for path in paths {
+        let path = inside(path);
+        let node = fs.resolve(path, follow);
+        node.and_then(|node| change(&node)).at_path(path)?;
+        changes.path(path);
+    }
+    Ok(())
 }
 
 /// Returns whether this user may use the reserved blocks, as on a mount of the kernel.

@@ -23,6 +23,8 @@ mod mounting;
 mod ordered;
 mod pages;
 mod recovery;
+mod script;
+mod spill;
 mod substitutes;
 mod tell;
 mod text;

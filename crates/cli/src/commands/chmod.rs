@@ -3,8 +3,8 @@
 use super::mkdir::parse_mode;
 use crate::context::Context;
 use crate::failure::Result;
-use crate::image::ImageArgs;
-use extant_engine::{Follow, SetAttr};
+use crate::image::{Changes, ImageArgs, change_each};
+use extant_engine::{Follow, Fs, SetAttr};
 use std::ffi::OsString;
 
 /// Set permissions
@@ -12,6 +12,13 @@ use std::ffi::OsString;
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
+    #[command(flatten)]
+    edit: Edit,
+}
+
+/// The change of permissions.
+#[derive(clap::Args, Debug)]
+pub struct Edit {
     /// Permissions, octal
     #[arg(value_parser = parse_mode)]
     mode: u16,
@@ -22,8 +29,15 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let set = SetAttr { mode: Some(args.mode), ..SetAttr::default() };
-    args.image.change_each(context, &args.paths, Follow::Yes, |fs, node| {
-        fs.set_attr(node, &set).map(drop)
-    })
+    args.image.change(context, |fs, changes| args.edit.make(fs, changes))
+}
+
+impl Edit {
+    /// Changes an open image.
+    pub fn make(&self, fs: &Fs, changes: &mut Changes) -> Result {
+        let set = SetAttr { mode: Some(self.mode), ..SetAttr::default() };
+        change_each(fs, changes, (&self.paths, Follow::Yes), |node| {
+            fs.set_attr(node, &set).map(drop)
+        })
+    }
 }

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::copy::owner::{Owner, parse_owner};
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, inside};
+use crate::image::{Changes, ImageArgs, inside};
 use crate::text::shown;
 use extant_engine::{Caller, Errno, FileType, Follow, Fs, Node, NodeKind};
 use std::ffi::OsString;
@@ -13,6 +13,13 @@ use std::ffi::OsString;
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
+    #[command(flatten)]
+    edit: Edit,
+}
+
+/// The new directories.
+#[derive(clap::Args, Debug)]
+pub struct Edit {
     /// Directories to make
     #[arg(required = true)]
     paths: Vec<OsString>,
@@ -37,23 +44,28 @@ pub fn parse_mode(text: &str) -> Result<u16, String> {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    args.image.change(context, |fs, changes| {
-        for path in &args.paths {
-            make(args, fs, inside(path))?;
+    args.image.change(context, |fs, changes| args.edit.make(fs, changes))
+}
+
+impl Edit {
+    /// Changes an open image.
+    pub fn make(&self, fs: &Fs, changes: &mut Changes) -> Result {
+        for path in &self.paths {
+            self.make_one(fs, inside(path))?;
             changes.path(inside(path));
         }
         Ok(())
-    })
-}
-
-fn make(args: &Args, fs: &Fs, path: &[u8]) -> Result {
-    let who = args.owner.caller();
-    if args.parents {
-        return make_all(fs, &who, path, args.mode).map(|_| ());
     }
-    let (dir, name) = fs.resolve_parent(path).at_path(path)?;
-    fs.create_as(&who, (&dir, name), args.mode, NodeKind::Dir).at_path(path)?;
-    Ok(())
+
+    fn make_one(&self, fs: &Fs, path: &[u8]) -> Result {
+        let who = self.owner.caller();
+        if self.parents {
+            return make_all(fs, &who, path, self.mode).map(|_| ());
+        }
+        let (dir, name) = fs.resolve_parent(path).at_path(path)?;
+        fs.create_as(&who, (&dir, name), self.mode, NodeKind::Dir).at_path(path)?;
+        Ok(())
+    }
 }
 
 /// Makes a directory and its missing parents, and returns the directory.

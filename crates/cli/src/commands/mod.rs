@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod apply;
 pub mod build;
 pub mod cat;
 pub mod check;
@@ -18,6 +19,7 @@ pub mod ln;
 pub mod ls;
 pub mod mkdir;
 pub mod mkfs;
+pub mod mknod;
 pub mod mount;
 pub mod mv;
 pub mod pages;
@@ -33,3 +35,4 @@ pub mod tree;
 pub mod trim;
 pub mod truncate;
 pub mod tune;
+pub mod utimes;

@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::{At, Result};
-use crate::image::{ImageArgs, ends_with_slash, inside, unless_slash};
+use crate::image::{Changes, ImageArgs, ends_with_slash, inside, unless_slash};
 use crate::text::shown;
 use extant_engine::{Errno, FileType, Follow, Fs, Node, RenameFlags};
 use std::ffi::OsString;
@@ -12,6 +12,13 @@ use std::ffi::OsString;
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
+    #[command(flatten)]
+    edit: Edit,
+}
+
+/// The move.
+#[derive(clap::Args, Debug)]
+pub struct Edit {
     /// File or directory to move
     from: OsString,
     /// The new path, or the directory to move it into
@@ -23,10 +30,15 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    args.image.change(context, |fs, changes| {
-        let (from, to) = (inside(&args.from), inside(&args.to));
+    args.image.change(context, |fs, changes| args.edit.make(fs, changes))
+}
+
+impl Edit {
+    /// Changes an open image.
+    pub fn make(&self, fs: &Fs, changes: &mut Changes) -> Result {
+        let (from, to) = (inside(&self.from), inside(&self.to));
         let (dir, name) = fs.resolve_parent(from).at_path(from)?;
-        let flags = if args.no_clobber { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        let flags = if self.no_clobber { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
         // With a slash behind it, the name itself must be a directory, not a symlink to one.
         let moved = fs.resolve(from, unless_slash(from)).and_then(|_| fs.lookup(&dir, name));
         let moves_directory = moved.at_path(from)?.file_type() == FileType::Directory;
@@ -41,7 +53,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
         ))?;
         changes.path(to);
         Ok(())
-    })
+    }
 }
 
 /// Returns directory and name that an entry `name` gets by a move to `to`. A slash at the end of a

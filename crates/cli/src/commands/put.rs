@@ -6,7 +6,7 @@ use crate::copy::owner::{Owner, parse_owner};
 use crate::copy::replace::{Placer, Wanted};
 use crate::copy::source;
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, ends_with_slash, inside};
+use crate::image::{Changes, ImageArgs, ends_with_slash, inside, join};
 use crate::text::shown;
 use extant_engine::{Caller, Errno, FileType, Follow, Fs, Node, NodeKind, OpenFlags};
 use std::ffi::{OsStr, OsString};
@@ -24,6 +24,13 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
+    #[command(flatten)]
+    edit: Edit,
+}
+
+/// The copy.
+#[derive(clap::Args, Debug)]
+pub struct Edit {
     /// File or directory to copy; - is standard input
     #[arg(value_name = "SRC")]
     source: PathBuf,
@@ -40,39 +47,88 @@ const PIECE: usize = 1 << 20;
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let fs = args.image.write(context)?;
-    let copied = if args.source == OsStr::new("-") {
-        from_stdin(args, context, &fs)
-    } else {
-        copy(args, context, &fs)
-    };
+    let copied = args.edit.copy(context, &fs, &args.image.image);
+    let copied = copied.and_then(|(job, _)| job.finish());
     let closed = args.image.close(fs);
     copied.and(closed)
 }
 
-fn copy(args: &Args, context: &Context, fs: &Fs) -> Result {
-    let (source, path) = (args.source.as_path(), inside(&args.path));
-    let meta = std::fs::symlink_metadata(source).at_path(source.as_os_str().as_bytes())?;
-    let image = extant_engine::device::image_spec(&args.image.image).path;
-    if !meta.is_dir() {
-        let (dir, name) = place(fs, path, source)?;
-        let job = Job::new(context, meta.len());
-        let above = match source.parent() {
-            Some(above) if !above.as_os_str().is_empty() => above,
-            _ => Path::new("."),
-        };
-        let copier = source::Copier::new(fs, &job, args.owner, &image, above)
-            .at_path(above.as_os_str().as_bytes())?;
-        let own = source.file_name().unwrap_or_default().as_bytes();
-        copier.single(own, &dir, name).at_path(source.as_os_str().as_bytes())?;
-        return job.finish();
+impl Edit {
+    /// Returns whether the content is that of standard input.
+    pub fn reads_stdin(&self) -> bool {
+        self.source == OsStr::new("-")
     }
-    let dir = base(fs, path, args.owner)?;
-    let job =
-        Job::new(context, if context.shows_progress() { source::total_bytes(source) } else { 0 });
-    let copier = source::Copier::new(fs, &job, args.owner, &image, source)
-        .at_path(source.as_os_str().as_bytes())?;
-    copier.tree(dir, context.thread_count()).at_path(source.as_os_str().as_bytes())?;
-    job.finish()
+
+    /// Changes an open image, which lies at `image`.
+    pub fn make(&self, context: &Context, image: (&Fs, &Path), changes: &mut Changes) -> Result {
+        let (job, path) = self.copy(context, image.0, image.1)?;
+        job.end()?;
+        changes.path(&path);
+        Ok(())
+    }
+
+    /// Copies. Returns the job, which may have had problems, and the path of the copy.
+    fn copy<'c>(&self, context: &'c Context, fs: &Fs, image: &Path) -> Result<(Job<'c>, Vec<u8>)> {
+        if self.reads_stdin() {
+            return Ok((self.copy_stdin(context, fs)?, inside(&self.path).to_vec()));
+        }
+        let (source, path) = (self.source.as_path(), inside(&self.path));
+        let meta = std::fs::symlink_metadata(source).at_path(source.as_os_str().as_bytes())?;
+        let image = extant_engine::device::image_spec(image).path;
+        if !meta.is_dir() {
+            let (dir, name, into) = place(fs, path, source)?;
+            let job = Job::new(context, meta.len());
+            let above = match source.parent() {
+                Some(above) if !above.as_os_str().is_empty() => above,
+                _ => Path::new("."),
+            };
+            let copier = source::Copier::new(fs, &job, self.owner, &image, above)
+                .at_path(above.as_os_str().as_bytes())?;
+            let own = source.file_name().unwrap_or_default().as_bytes();
+            copier.single(own, &dir, name).at_path(source.as_os_str().as_bytes())?;
+            drop(copier);
+            return Ok((job, if into { join(path, name) } else { path.to_vec() }));
+        }
+        let dir = base(fs, path, self.owner)?;
+        let shows = context.shows_progress();
+        let job = Job::new(context, if shows { source::total_bytes(source) } else { 0 });
+        let copier = source::Copier::new(fs, &job, self.owner, &image, source)
+            .at_path(source.as_os_str().as_bytes())?;
+        copier.tree(dir, context.thread_count()).at_path(source.as_os_str().as_bytes())?;
+        drop(copier);
+        Ok((job, path.to_vec()))
+    }
+
+    /// Copies standard input. The new file inherits owner and permissions of the file that it
+    /// replaces.
+    fn copy_stdin<'c>(&self, context: &'c Context, fs: &Fs) -> Result<Job<'c>> {
+        let path = inside(&self.path);
+        let job = Job::new(context, 0);
+        let (dir, name) = fs.resolve_parent(path).at_path(path)?;
+        if ends_with_slash(path) {
+            return Err(extant_engine::Error::from(Errno::IsDir)).at_path(path);
+        }
+        let old = match fs.lookup(&dir, name) {
+            Err(e) if e.is(Errno::NoEnt) => None,
+            other => {
+                Some(other.at_path(path)?.attr()).filter(|attr| attr.ftype == FileType::Regular)
+            }
+        };
+        let kept = old.as_ref().map(|attr| Owner { uid: attr.uid, gid: attr.gid });
+        let wanted = Wanted {
+            dir: &dir,
+            name,
+            owner: self.owner.or(kept).map_or_else(Caller::default, Owner::caller),
+            mode: old.map_or(0o644, |attr| attr.mode & 0o7777),
+            what: NodeKind::File,
+        };
+        let mut placer = Placer::new(fs, &job);
+        let placed = placer.place(&wanted, path, |node| stream(fs, node, &job));
+        placer.finish();
+        drop(placer);
+        job.check(|| path.to_vec(), placed);
+        Ok(job)
+    }
 }
 
 /// Returns the target directory of a tree; makes it if its parent exists.
@@ -91,46 +147,19 @@ fn base(fs: &Fs, path: &[u8], owner: Option<Owner>) -> Result<Node> {
     }
 }
 
-/// Returns directory and name for a file.
-fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8])> {
+/// Returns directory and name for a file, and whether the path is that of the directory.
+fn place<'p>(fs: &Fs, path: &'p [u8], source: &'p Path) -> Result<(Node, &'p [u8], bool)> {
     match fs.resolve(path, Follow::Yes) {
         Ok(node) if node.file_type() == FileType::Directory => {
             let name = source.file_name().ok_or_else(|| {
                 Failure::usage("the source has no name; say the new path in full")
             })?;
-            Ok((node, name.as_bytes()))
+            Ok((node, name.as_bytes(), true))
         }
         Err(e) if ends_with_slash(path) && !e.is(Errno::NoEnt) => Err(e).at_path(path),
         _ if ends_with_slash(path) => Err(extant_engine::Error::from(Errno::NotDir)).at_path(path),
-        _ => fs.resolve_parent(path).at_path(path),
+        _ => fs.resolve_parent(path).at_path(path).map(|(dir, name)| (dir, name, false)),
     }
-}
-
-/// Copies standard input. The new file inherits owner and permissions of the file that it replaces.
-fn from_stdin(args: &Args, context: &Context, fs: &Fs) -> Result {
-    let path = inside(&args.path);
-    let job = Job::new(context, 0);
-    let (dir, name) = fs.resolve_parent(path).at_path(path)?;
-    if ends_with_slash(path) {
-        return Err(extant_engine::Error::from(Errno::IsDir)).at_path(path);
-    }
-    let old = match fs.lookup(&dir, name) {
-        Err(e) if e.is(Errno::NoEnt) => None,
-        other => Some(other.at_path(path)?.attr()).filter(|attr| attr.ftype == FileType::Regular),
-    };
-    let kept = old.as_ref().map(|attr| Owner { uid: attr.uid, gid: attr.gid });
-    let wanted = Wanted {
-        dir: &dir,
-        name,
-        owner: args.owner.or(kept).map_or_else(Caller::default, Owner::caller),
-        mode: old.map_or(0o644, |attr| attr.mode & 0o7777),
-        what: NodeKind::File,
-    };
-    let mut placer = Placer::new(fs, &job);
-    let placed = placer.place(&wanted, path, |node| stream(fs, node, &job));
-    placer.finish();
-    job.check(|| path.to_vec(), placed);
-    job.finish()
 }
 
 /// Copies standard input into a new file, past the pages of the file system.

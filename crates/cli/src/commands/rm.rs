@@ -2,7 +2,7 @@
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
-use crate::image::{ImageArgs, ends_with_slash, inside, join};
+use crate::image::{Changes, ImageArgs, ends_with_slash, inside, join};
 use crate::text::shown;
 use crate::walk::{Step, Walk};
 use extant_engine::{Errno, Error, FileType, Follow, Fs, Node};
@@ -13,6 +13,13 @@ use std::ffi::OsString;
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
+    #[command(flatten)]
+    edit: Edit,
+}
+
+/// The removal.
+#[derive(clap::Args, Debug)]
+pub struct Edit {
     /// Files or directories to remove
     #[arg(required = true)]
     paths: Vec<OsString>,
@@ -26,20 +33,25 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    args.image.change(context, |fs, changes| {
-        for path in &args.paths {
-            match remove(args, context, fs, inside(path)) {
+    args.image.change(context, |fs, changes| args.edit.make(context, fs, changes))
+}
+
+impl Edit {
+    /// Changes an open image.
+    pub fn make(&self, context: &Context, fs: &Fs, changes: &mut Changes) -> Result {
+        for path in &self.paths {
+            match remove(self, context, fs, inside(path)) {
                 Ok(true) => changes.path(inside(path)),
                 Ok(false) => {}
-                Err(failure) => changes.failed(&failure),
+                Err(failure) => changes.failed(failure)?,
             }
         }
         Ok(())
-    })
+    }
 }
 
 /// Removes a path; false if it is not there and that is no error.
-fn remove(args: &Args, context: &Context, fs: &Fs, path: &[u8]) -> Result<bool> {
+fn remove(args: &Edit, context: &Context, fs: &Fs, path: &[u8]) -> Result<bool> {
     let is_absent = |e: &Error| e.is(Errno::NoEnt) || e.is(Errno::NotDir);
     let (dir, name) = match fs.resolve_parent(path) {
         Err(e) if e.is(Errno::Exist) => {
@@ -87,7 +99,7 @@ fn needs_recursion(path: &[u8]) -> Failure {
 
 /// Checks a path with a slash at its end: without a directory there, the path counts as missing. As
 /// with rm(1), neither a symlink nor the directory to which it leads is removed.
-fn behind_slash(args: &Args, fs: &Fs, path: &[u8]) -> Result {
+fn behind_slash(args: &Edit, fs: &Fs, path: &[u8]) -> Result {
     match fs.resolve(path, Follow::Yes) {
         Ok(_) if !args.recursive => Err(needs_recursion(path)),
         _ if args.force => Ok(()),

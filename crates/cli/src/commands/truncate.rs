@@ -2,8 +2,8 @@
 
 use crate::context::Context;
 use crate::failure::Result;
-use crate::image::ImageArgs;
-use extant_engine::{Follow, SetAttr};
+use crate::image::{Changes, ImageArgs, change_each};
+use extant_engine::{Follow, Fs, SetAttr};
 use std::ffi::OsString;
 
 /// Cut files or let them grow with a hole
@@ -11,6 +11,13 @@ use std::ffi::OsString;
 pub struct Args {
     #[command(flatten)]
     image: ImageArgs,
+    #[command(flatten)]
+    edit: Edit,
+}
+
+/// The change of lengths.
+#[derive(clap::Args, Debug)]
+pub struct Edit {
     /// New length, with k, M, G or T for powers of 1024
     #[arg(short, long, value_parser = parse_size)]
     size: u64,
@@ -26,8 +33,15 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let set = SetAttr { size: Some(args.size), ..SetAttr::default() };
-    args.image.change_each(context, &args.paths, Follow::Yes, |fs, node| {
-        fs.set_attr(node, &set).map(drop)
-    })
+    args.image.change(context, |fs, changes| args.edit.make(fs, changes))
+}
+
+impl Edit {
+    /// Changes an open image.
+    pub fn make(&self, fs: &Fs, changes: &mut Changes) -> Result {
+        let set = SetAttr { size: Some(self.size), ..SetAttr::default() };
+        change_each(fs, changes, (&self.paths, Follow::Yes), |node| {
+            fs.set_attr(node, &set).map(drop)
+        })
+    }
 }

@@ -8,6 +8,7 @@ use extant_engine::Fs;
 use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Something that the target cannot take, or that this user may not give it. It is left out, and
@@ -37,6 +38,8 @@ pub struct Job<'c> {
     others: AtomicU64,
     bytes: AtomicU64,
     errors: AtomicU64,
+    /// The first problem.
+    first: OnceLock<String>,
     owners_left: AtomicU64,
     modes_left: AtomicU64,
     attributes_left: AtomicU64,
@@ -66,6 +69,7 @@ impl<'c> Job<'c> {
             others: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             errors: AtomicU64::new(0),
+            first: OnceLock::new(),
             owners_left: AtomicU64::new(0),
             modes_left: AtomicU64::new(0),
             attributes_left: AtomicU64::new(0),
@@ -137,6 +141,7 @@ impl<'c> Job<'c> {
 
     /// Reports the failure of one entry; the copy continues.
     pub fn problem(&self, path: &[u8], error: impl Display) {
+        self.first.get_or_init(|| format!("{}: {error}", shown(path)));
         match self.errors.fetch_add(1, Ordering::Relaxed) {
             n if n < TOLD => {
                 self.bar.suspend(|| complain(format_args!("{}: {error}", shown(path))))
@@ -171,9 +176,27 @@ impl<'c> Job<'c> {
         self.finish_with(Map::new())
     }
 
-    /// Tells the result with `more` values of the JSON document.
-    pub fn finish_with(&self, more: Map<String, Value>) -> Result {
+    /// Ends the progress bar, and tells only which attributes were left out.
+    ///
+    /// # Errors
+    /// Some entries could not be copied.
+    pub fn end(&self) -> Result {
         self.bar.finish_and_clear();
+        self.tell_left();
+        self.check_copied().map_err(|failure| match self.first.get() {
+            Some(first) if self.problems() == 1 => failure.with_message(first.clone()),
+            _ => failure,
+        })
+    }
+
+    fn check_copied(&self) -> Result {
+        match self.problems() {
+            0 => Ok(()),
+            n => Err(Failure::new(format_args!("{} could not be copied", count(n, "thing")))),
+        }
+    }
+
+    fn tell_left(&self) {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let left = [
             (number(&self.attributes_left), "extended attribute"),
@@ -187,6 +210,13 @@ impl<'c> Job<'c> {
                 count(left, what)
             ));
         }
+    }
+
+    /// Tells the result with `more` values of the JSON document.
+    pub fn finish_with(&self, more: Map<String, Value>) -> Result {
+        self.bar.finish_and_clear();
+        self.tell_left();
+        let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         if self.context.json {
             let mut object = self.object();
             object.extend(more);
@@ -200,10 +230,7 @@ impl<'c> Job<'c> {
                 count(number(&self.others), "other"),
             ))
         }
-        match number(&self.errors) {
-            0 => Ok(()),
-            n => Err(Failure::new(format_args!("{} could not be copied", count(n, "thing")))),
-        }
+        self.check_copied()
     }
 
     fn object(&self) -> Map<String, Value> {

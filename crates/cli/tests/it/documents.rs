@@ -86,6 +86,13 @@ impl Stage {
             "mkdir" => (list![image, "/made"], list![image, file]),
             "mv" => (list![image, file, file], list![image, missing, "/x"]),
             "ln" => (list![image, file, "/linked"], list![image, missing, "/x"]),
+            "mknod" => (list![image, "/pipe", "p"], list![image, file, "p"]),
+            "utimes" => (list![image, "@1.5", file], list![image, "now", missing]),
+            "apply" => {
+                let script = host(b"script\xff");
+                std::fs::write(&script, b"mkdir /applied\nchmod 600 '/n\xff'").unwrap();
+                (list![image, &script], list![image, missing])
+            }
             "chmod" => (list![image, "600", file], list![image, "600", missing]),
             "chown" => (list![image, "1:2", file], list![image, "1:2", missing]),
             "truncate" => (list!["-s", "9", image, file], list!["-s", "9", image, missing]),

@@ -283,6 +283,25 @@ fn files_of_a_dirty_image_are_changed() {
 }
 
 #[test]
+fn many_files_are_changed_at_once() {
+    let recipe = Recipe::of("Change many files at once, or none");
+    recipe.has_disk();
+    fs::create_dir(recipe.file("release")).expect("a directory");
+    fs::write(recipe.file("release/bin"), "2").expect("a file");
+    let image = recipe.file("disk.img");
+    done(&args!["mkdir", "-p", &image, "/srv/app", "/srv/cache/old"]);
+    let printed = recipe.run_as_user(Fuse::Root);
+    assert!(printed.errors().contains("edits:8: chmod 600 /srv/missing: "), "{printed}");
+    let mount = Mount::new(&image, "ro");
+    assert_eq!(fs::read(mount.join("srv/app/bin")).expect("a file"), b"2");
+    assert!(mount.join("srv/app 1").is_dir());
+    let cache = fs::metadata(mount.join("srv/cache")).expect("a directory");
+    assert_eq!((cache.uid(), cache.mode() & 0o7777), (1000, 0o700));
+    assert_eq!(fs::read_dir(mount.join("srv/cache")).expect("a directory").count(), 0);
+    mount.unmount();
+}
+
+#[test]
 fn a_user_mounts_without_root() {
     let recipe = Recipe::of("Mount without root");
     recipe.run_as_user(Fuse::Everybody);

@@ -1,6 +1,7 @@
 //! The program from outside: its output, its exit codes, and the verdicts of e2fsck and the kernel
 //! about its images.
 
+mod applying;
 mod bounds;
 mod building;
 mod checking;

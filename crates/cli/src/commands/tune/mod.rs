@@ -5,6 +5,8 @@
 mod uuid;
 mod values;
 
+pub use values::parse_time;
+
 use super::repair::open_for_writing;
 use crate::context::Context;
 use crate::failure::{Failure, Result};

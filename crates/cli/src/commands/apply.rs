@@ -1,0 +1,409 @@
+//! `extant apply`: a script of edits, made wholly or not at all.
+
+use super::check::open_for_reading;
+use super::repair::open_for_writing;
+use super::{chmod, chown, ln, mkdir, mknod, mv, put, rm, setfattr, truncate, utimes};
+use crate::context::Context;
+use crate::failure::{At, Failure, Result};
+use crate::image::{Changes, ImageArgs};
+use crate::json::put_bytes;
+use crate::script::{ScriptLine, parse_script};
+use crate::spill::SpillFile;
+use crate::text::{count, shown};
+use clap::{CommandFactory, FromArgMatches, Parser};
+use extant_check::edit::{Edit, EditBase, EditError};
+use extant_check::repair::OfflineError;
+use extant_engine::device::{BlockDevice, OverlayDevice, identify};
+use extant_engine::format::MAGIC_FIELD;
+use extant_engine::{Error, Fs, OpenOptions};
+use serde_json::{Map, Value, json};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Make all edits of a script, or none.
+///
+/// A script has one command a line, in words as a shell quotes them; # begins a comment. Commands
+/// are put, rm, mkdir, mv, ln, symlink, mknod, chmod, chown, truncate, setfattr and utimes, with
+/// the arguments of `extant COMMAND` behind IMAGE; `symlink TARGET PATH` is `ln -sT`. The edits are
+/// made in memory, then written in one transaction of the journal: a failure or a power cut leaves
+/// all of them or none. An image that needs recovery is recovered before.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// File with the edits; - is standard input
+    #[arg(default_value = "-")]
+    script: PathBuf,
+    /// Make the edits in memory only, and print them
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+    /// Allow a file system without a journal, where a power cut leaves a part of the changes
+    #[arg(long)]
+    in_place: bool,
+}
+
+/// Most bytes of a script.
+const MAX_SCRIPT: u64 = 64 << 20;
+
+/// Bytes of changes in memory. Others are in a file without a name in the folder for temporary
+/// files.
+const MAX_HELD: usize = 256 << 20;
+
+/// Unit in which changes of an external journal are stored, in bytes.
+const JOURNAL_UNIT: usize = 4096;
+
+type Device = Arc<dyn BlockDevice>;
+
+/// A line of a script.
+#[derive(Parser, Debug)]
+#[command(no_binary_name = true, disable_help_flag = true, disable_help_subcommand = true)]
+enum Line {
+    #[command(disable_help_flag = true)]
+    Put(put::Edit),
+    #[command(disable_help_flag = true)]
+    Rm(rm::Edit),
+    #[command(disable_help_flag = true)]
+    Mkdir(mkdir::Edit),
+    #[command(disable_help_flag = true)]
+    Mv(mv::Edit),
+    #[command(disable_help_flag = true)]
+    Ln(ln::Edit),
+    #[command(disable_help_flag = true)]
+    Symlink(ln::Symlink),
+    #[command(disable_help_flag = true)]
+    Mknod(mknod::Edit),
+    #[command(disable_help_flag = true)]
+    Chmod(chmod::Edit),
+    #[command(disable_help_flag = true)]
+    Chown(chown::Edit),
+    #[command(disable_help_flag = true)]
+    Truncate(truncate::Edit),
+    #[command(disable_help_flag = true)]
+    Setfattr(setfattr::Edit),
+    #[command(disable_help_flag = true)]
+    Utimes(utimes::Edit),
+}
+
+/// An edit, and its place in the script.
+struct Step {
+    number: usize,
+    /// The line as words, for messages.
+    text: String,
+    edit: Line,
+}
+
+/// A script whose lines are known to be commands.
+struct Script {
+    name: String,
+    steps: Vec<Step>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let script = Script::read(args)?;
+    let work = Work::open(args, context)?;
+    let (done, edit) = if script.steps.is_empty() {
+        (Vec::new(), None)
+    } else {
+        let (overlay, journal) = work.overlays()?;
+        let (fs, over) = (work.open_fs(&overlay, journal)?, overlay);
+        work.edit(context, (fs, over), &script)?
+    };
+    work.tell(context, (&script, done), edit.as_ref())
+}
+
+impl Script {
+    fn read(args: &Args) -> Result<Script> {
+        let stdin = args.script == OsStr::new("-");
+        let path = args.script.as_os_str().as_bytes();
+        let name = if stdin { "standard input".to_owned() } else { shown(path) };
+        let mut text = Vec::new();
+        let read = if stdin {
+            std::io::stdin().lock().take(MAX_SCRIPT + 1).read_to_end(&mut text)
+        } else {
+            let file = File::open(&args.script).at_path(path)?;
+            file.take(MAX_SCRIPT + 1).read_to_end(&mut text)
+        };
+        read.at(&name)?;
+        if text.len() as u64 > MAX_SCRIPT {
+            return Err(Failure::usage(format_args!(
+                "{name}: has more than 64 MiB; apply it in parts"
+            )));
+        }
+        let lines = parse_script(&text)
+            .map_err(|bad| Failure::usage(format_args!("{name}:{}: {}", bad.number, bad.why)))?;
+        let mut command = Line::command();
+        let steps = lines.into_iter().map(|line| step(&mut command, &name, line));
+        let script = Script { steps: steps.collect::<Result<_>>()?, name };
+        script.check_stdin(stdin)?;
+        Ok(script)
+    }
+
+    /// Refuses a second reader of standard input, which would find nothing.
+    fn check_stdin(&self, is_script: bool) -> Result {
+        let reads = |step: &&Step| matches!(&step.edit, Line::Put(edit) if edit.reads_stdin());
+        let mut readers = self.steps.iter().filter(reads).skip(usize::from(!is_script));
+        let Some(step) = readers.next() else { return Ok(()) };
+        Err(Failure::usage(format_args!(
+            "{}: standard input is read by {} already; put the content in a file",
+            self.place(step),
+            if is_script { "the script" } else { "another line" }
+        )))
+    }
+
+    fn place(&self, step: &Step) -> String {
+        format!("{}:{}: {}", self.name, step.number, step.text)
+    }
+}
+
+/// Parses the words of a line.
+fn step(command: &mut clap::Command, name: &str, line: ScriptLine) -> Result<Step> {
+    let words: Vec<String> = line.words.iter().map(|word| shown(word.as_bytes())).collect();
+    // Names may be long, and put none of their own lines before the cause.
+    let text: String = words.join(" ").chars().take(MAX_SHOWN).collect();
+    let fail = |why: &str| Failure::usage(format_args!("{name}:{}: {text}: {why}", line.number));
+    let parsed = command.try_get_matches_from_mut(&line.words);
+    let edit = parsed.and_then(|matches| Line::from_arg_matches(&matches)).map_err(|error| {
+        let message = error.to_string();
+        let cause = message.split("\n\n").next().unwrap_or_default();
+        let cause = cause.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>();
+        fail(&cause.join(" "))
+    })?;
+    let checked = match &edit {
+        Line::Ln(edit) => edit.check(),
+        Line::Mknod(edit) => edit.kind().map(drop),
+        _ => Ok(()),
+    };
+    checked.map_err(|failure| fail(failure.message().unwrap_or_default()))?;
+    Ok(Step { number: line.number, text, edit })
+}
+
+/// Characters of a line in a message.
+const MAX_SHOWN: usize = 200;
+
+/// A recovered image.
+struct Work<'a> {
+    args: &'a Args,
+    device: Device,
+    journal: Option<Device>,
+}
+
+/// The edits that were made: documents with their line, command and paths.
+type Done = Vec<Value>;
+
+impl<'a> Work<'a> {
+    /// Opens the image, and recovers it if it must be; in memory if nothing is to be changed.
+    fn open(args: &'a Args, context: &Context) -> Result<Work<'a>> {
+        let image = &args.image;
+        let open = if args.dry_run { open_for_reading } else { open_for_writing };
+        let open = |path| open(image, path).map_err(|failure| failure.with_exit_code(1));
+        let device = open(&image.image)?;
+        let journal = image.journal.as_deref().map(open).transpose()?;
+        let mut work = Work { args, device, journal };
+        if !work.base().needs_recovery().map_err(|error| work.refused(error))? {
+            return Ok(work);
+        }
+        if args.dry_run {
+            let overlay = |device, unit| OverlayDevice::new(device, unit, MAX_HELD);
+            let trial = work.base().overlay(MAX_HELD).map_err(|error| work.refused(error))?;
+            work.device = Arc::new(trial.with_spill(Arc::new(SpillFile::new(&*work.device))));
+            let journal = work.journal.take();
+            work.journal = journal.map(|journal| Arc::new(overlay(journal, JOURNAL_UNIT)) as _);
+        }
+        let options = OpenOptions::new().count_mount(false);
+        let fs = image.open_by(&options, |options| {
+            Fs::open_device(work.device.clone(), &on(options, work.journal.clone()))
+        })?;
+        image.opened(context, &fs)?;
+        image.close(fs)?;
+        Ok(work)
+    }
+
+    fn base(&self) -> EditBase<'_> {
+        EditBase { device: &self.device, journal: self.journal.as_ref() }
+    }
+
+    /// Makes overlays of the file system and of its external journal.
+    fn overlays(&self) -> Result<(Arc<OverlayDevice>, Option<Device>)> {
+        let overlay = self.base().overlay(MAX_HELD).map_err(|error| self.refused(error))?;
+        let overlay = overlay.with_spill(Arc::new(SpillFile::new(&*self.device)));
+        let journal = self.journal.clone().map(|journal| -> Device {
+            let spill = Arc::new(SpillFile::new(&*journal));
+            Arc::new(OverlayDevice::new(journal, JOURNAL_UNIT, MAX_HELD).with_spill(spill))
+        });
+        Ok((Arc::new(overlay), journal))
+    }
+
+    /// Opens the file system over the overlay. Other hosts see its claim on the device.
+    fn open_fs(&self, overlay: &Arc<OverlayDevice>, journal: Option<Device>) -> Result<Fs> {
+        let mut options = OpenOptions::new();
+        if !self.args.dry_run {
+            options = options.mmp_on(self.device.clone());
+        }
+        self.args.image.open_by(&options, |options| {
+            Fs::open_device(overlay.clone(), &on(options, journal.clone()))
+        })
+    }
+
+    /// Makes the edits over the overlay, and writes the result.
+    fn edit(
+        &self,
+        context: &Context,
+        (mut fs, overlay): (Fs, Arc<OverlayDevice>),
+        script: &Script,
+    ) -> Result<(Done, Option<Edit>)> {
+        let image = &self.args.image;
+        image.opened(context, &fs)?;
+        let done = self.make(context, &fs, script);
+        // Held until the changes are written.
+        let claim = fs.take_host_claim();
+        let closed = image.close(fs).map_err(|failure| self.unchanged(failure, ""));
+        let done = done.and_then(|done| closed.map(|()| done))?;
+        let edit = Edit::plan(self.base(), overlay).map_err(|error| self.refused(error))?;
+        edit.check(self.args.in_place || self.args.dry_run).map_err(|error| self.refused(error))?;
+        if !self.args.dry_run {
+            let owned = claim.as_ref().map_or(Ok(()), |claim| claim.check());
+            owned.map_err(|error| image.refused(&error))?;
+            edit.apply(self.args.in_place).map_err(|error| self.refused(error))?;
+        }
+        drop(claim);
+        Ok((done, Some(edit)))
+    }
+
+    fn make(&self, context: &Context, fs: &Fs, script: &Script) -> Result<Done> {
+        let mut done = Done::new();
+        for step in &script.steps {
+            let mut changes = Changes::of_one();
+            let made = step.edit.make(context, (fs, &self.args.image), &mut changes);
+            made.map_err(|failure| self.unchanged(failure, &script.place(step)))?;
+            done.push(json!({
+                "line": step.number,
+                "command": step.text,
+                "changed": changes.into_changed(),
+            }));
+        }
+        Ok(done)
+    }
+
+    /// Adds the place in the script, and the state of the image, to a failure.
+    fn unchanged(&self, failure: Failure, place: &str) -> Failure {
+        let name = self.args.image.name();
+        let cause = failure.message().unwrap_or("failed, for the reasons above").to_owned();
+        let before = if place.is_empty() { String::new() } else { format!("{place}: ") };
+        failure.with_message(format!("{before}{cause}; {name} is unchanged"))
+    }
+
+    /// Turns an error of the writes into a failure that names object, cause and remedy.
+    fn refused(&self, error: EditError) -> Failure {
+        let image = &self.args.image;
+        let name = image.name();
+        let advice = match error {
+            EditError::Corrupt(corrupt) if corrupt.field_name() == Some(MAGIC_FIELD) => {
+                let foreign = identify(&*self.device).map(Error::Foreign);
+                return image.refused(&foreign.unwrap_or(Error::Corrupt(corrupt)));
+            }
+            EditError::Corrupt(corrupt) => return image.refused(&Error::Corrupt(corrupt)),
+            EditError::Io(error) => return image.refused(&Error::Io(error)),
+            EditError::NeedsRecovery => format!("; run `extant recover {name}` first"),
+            EditError::JournalMissing => "; --journal names it".into(),
+            EditError::Journal(_) => format!("; run `extant repair {name}` first"),
+            EditError::NoJournal => {
+                "; nothing was changed; --in-place allows that, `tune2fs -j` makes a journal".into()
+            }
+            EditError::TooLarge { .. } => {
+                "; nothing was changed; apply the script in parts, since blocks that are free \
+                 before a part need no place in the journal"
+                    .into()
+            }
+            EditError::Apply(OfflineError::InLog(_)) => {
+                format!("; `extant recover {name}` completes them")
+            }
+            EditError::Partly(_) => format!("; run `extant repair {name}`"),
+            _ => String::new(),
+        };
+        Failure::new(format_args!("{name}: {error}{advice}"))
+    }
+
+    fn tell(
+        &self,
+        context: &Context,
+        (script, done): (&Script, Done),
+        edit: Option<&Edit>,
+    ) -> Result {
+        let (image, dry_run) = (&self.args.image, self.args.dry_run);
+        let [new, used] = edit.map_or([0; 2], Edit::changed_blocks);
+        if context.json {
+            let mut document = Map::new();
+            put_bytes(&mut document, "image", image.image.as_os_str().as_bytes());
+            put_bytes(&mut document, "script", self.args.script.as_os_str().as_bytes());
+            document.insert("dry_run".into(), dry_run.into());
+            document.insert("edits".into(), done.into());
+            document.insert("blocks".into(), json!({ "new": new, "in_use": used }));
+            return context.document(&document.into());
+        }
+        if dry_run {
+            for step in &script.steps {
+                println!("{}", script.place(step));
+            }
+        }
+        let would = if dry_run { "would make" } else { "made" };
+        context.note(format_args!(
+            "{}: {would} {}: {} in use and {} changed",
+            image.name(),
+            count(script.steps.len() as u64, "edit"),
+            count(used, "block"),
+            count(new, "free block"),
+        ));
+        if edit.is_some_and(|edit| dry_run && !self.args.in_place && !edit.has_journal()) {
+            context
+                .note(format_args!("{}: has no journal, so this needs --in-place", image.name()));
+        }
+        Ok(())
+    }
+}
+
+/// Returns options with the device of an external journal.
+fn on(options: &OpenOptions, journal: Option<Device>) -> OpenOptions {
+    match journal {
+        Some(journal) => options.clone().journal_on(journal),
+        None => options.clone(),
+    }
+}
+
+impl Line {
+    fn make(
+        &self,
+        context: &Context,
+        (fs, image): (&Fs, &ImageArgs),
+        changes: &mut Changes,
+    ) -> Result {
+        match self {
+            Line::Put(edit) => edit.make(context, (fs, &image.image), changes),
+            Line::Rm(edit) => edit.make(context, fs, changes),
+            Line::Mkdir(edit) => edit.make(fs, changes),
+            Line::Mv(edit) => edit.make(fs, changes),
+            Line::Ln(edit) => edit.make(fs, changes),
+            Line::Symlink(edit) => edit.make(fs, changes),
+            Line::Mknod(edit) => edit.make(fs, changes),
+            Line::Chmod(edit) => edit.make(fs, changes),
+            Line::Chown(edit) => edit.make(fs, changes),
+            Line::Truncate(edit) => edit.make(fs, changes),
+            Line::Setfattr(edit) => edit.make(fs, changes),
+            Line::Utimes(edit) => edit.make(fs, changes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_of_scripts_are_consistent() {
+        Line::command().debug_assert();
+    }
+}
