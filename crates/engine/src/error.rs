@@ -160,6 +160,16 @@ impl From<io::Error> for Error {
     }
 }
 
+/// The number of a system call stays; other errors keep their text.
+impl From<Error> for io::Error {
+    fn from(e: Error) -> Self {
+        match e {
+            Error::Posix(_) => io::Error::from_raw_os_error(e.errno()),
+            other => io::Error::other(other.to_string()),
+        }
+    }
+}
+
 impl From<Corrupt> for Error {
     fn from(e: Corrupt) -> Self {
         Error::Corrupt(e)

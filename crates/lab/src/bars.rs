@@ -1,6 +1,6 @@
 //! The project's bars: the required rate of each workload beside another side.
 
-use crate::grid::{Grid, parts, row_name};
+use crate::grid::{Grid, row_name};
 use crate::huge::Huge;
 use crate::interval::{Interval, Verdict};
 use crate::side::Side;
@@ -44,24 +44,24 @@ const HUGE_BYTES: u64 = 200_000_000;
 
 /// Returns all bars for which there are figures.
 pub fn judge(rates: &Grid, huge: Option<&Huge>) -> Vec<Verdict> {
-    let rows = || (0..rates.rows.len()).filter_map(|row| Some((row, parts(&rates.rows[row].0)?)));
-    let device = rows().filter_map(|row| through_fuse(rates, row, Side::ExtantFuse, Side::Null));
-    let rings =
-        rows().filter_map(|row| through_fuse(rates, row, Side::ExtantRings, Side::NullRings));
-    let kernel = rows().filter_map(|row| like_kernel(rates, row));
+    let through =
+        |ours, null| rates.by_threads().filter_map(move |row| through_fuse(rates, row, ours, null));
+    let device = through(Side::ExtantFuse, Side::Null);
+    let rings = through(Side::ExtantRings, Side::NullRings);
+    let kernel = rates.by_threads().filter_map(|row| like_kernel(rates, row));
     let threads = LIKE_KERNEL.iter().filter_map(|work| many_threads(rates, work));
     let huge = huge.into_iter().flat_map(large_mount);
     device.chain(rings).chain(kernel).chain(threads).chain(huge).collect()
 }
 
 fn ratio(rates: &Grid, row: usize, ours: Side, theirs: Side) -> Option<Interval> {
-    rates.gain_of(row, rates.column(ours.name())?, rates.column(theirs.name())?)
+    rates.gain_of(row, rates.column(&ours.name())?, rates.column(&theirs.name())?)
 }
 
 /// Beside fuse2fs and the null server; where both say something, the lower of the two counts.
 fn through_fuse(
     rates: &Grid,
-    (row, (work, threads)): (usize, (&str, usize)),
+    (row, work, threads): (usize, &str, usize),
     ours: Side,
     null: Side,
 ) -> Option<Verdict> {
@@ -82,7 +82,7 @@ fn through_fuse(
     Some(Verdict::new(what, found, standing))
 }
 
-fn like_kernel(rates: &Grid, (row, (work, threads)): (usize, (&str, usize))) -> Option<Verdict> {
+fn like_kernel(rates: &Grid, (row, work, threads): (usize, &str, usize)) -> Option<Verdict> {
     if !LIKE_KERNEL.contains(&work) || threads > 2 {
         return None;
     }
@@ -92,7 +92,7 @@ fn like_kernel(rates: &Grid, (row, (work, threads)): (usize, (&str, usize))) -> 
 
 /// 16 threads beside 2.
 fn many_threads(rates: &Grid, work: &str) -> Option<Verdict> {
-    let column = rates.column(Side::Engine.name())?;
+    let column = rates.column(&Side::Engine.name())?;
     let values = |threads| {
         let name = row_name(work, threads);
         rates.rows.iter().find(|row| row.0 == name).map(|row| row.1[column].as_slice())

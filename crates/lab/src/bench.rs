@@ -90,7 +90,7 @@ pub struct Bench {
 
 impl Results for Bench {
     fn sheets(&self) -> Vec<Sheet> {
-        let column = |side: &Side| self.rates.column(side.name());
+        let column = |side: &Side| self.rates.column(&side.name());
         let mut sheets = self.rates.sheets();
         for (ours, theirs) in COMPARED {
             let theirs: Vec<usize> = theirs.iter().filter_map(column).collect();

@@ -14,7 +14,7 @@ use crate::sheet::Sheet;
 use crate::side::{Running, Side, make_sparse};
 use crate::space60t;
 use crate::stored::Results;
-use crate::target::{How, io_error, write_all};
+use crate::target::{How, write_all};
 use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
 use std::io;
 use std::sync::Arc;
@@ -57,10 +57,10 @@ const FILE_BYTES: usize = 1 << 20;
 
 fn memory(_: &Options) -> io::Result<Verdict> {
     let device = Arc::new(make_sparse(NEW_DISK, true)?);
-    let fs = Fs::open_device(device, &OpenOptions::new()).map_err(io_error)?;
-    write_files(&fs).map_err(io_error)?;
+    let fs = Fs::open_device(device, &OpenOptions::new())?;
+    write_files(&fs)?;
     let space = FsStats::of(&fs).space;
-    fs.unmount().map_err(io_error)?;
+    fs.unmount()?;
     let shape = Shape { group_len: 32_768, groups: (NEW_DISK >> 27) as u32, flex_bits: 4 };
     let map = Map::empty(shape, 8192);
     let buddy = cost(Buddy::new(&map, Lists::None, Reading::Single, false), shape, false);

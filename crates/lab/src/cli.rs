@@ -5,8 +5,6 @@ use crate::options::Options;
 #[cfg(not(feature = "designs"))]
 use crate::tables::DESIGNS;
 use crate::tables::aim7;
-#[cfg(feature = "designs")]
-use crate::tables::{dref, inodes, orphan, preallocs, sync};
 use crate::target::Directory;
 use crate::{
     age, claims, contention, fsmark, huge, instructions, pages, pairs, prealloc, reproduce, scale,
@@ -40,22 +38,9 @@ enum Command {
     /// Runs models of two workloads of AIM7 with up to 2000 users, on the kernel's ext4, a mount
     /// and the engine. Needs root.
     Aim7(Options),
-    /// Compares ways to count references to shared objects.
     #[cfg(feature = "designs")]
-    Dref(Options),
-    /// Compares lists of inodes, and lookups by number. Needs mke2fs, as the next three do.
-    #[cfg(feature = "designs")]
-    Inodes(Options),
-    /// Compares ways to keep orphan records.
-    #[cfg(feature = "designs")]
-    Orphan(Options),
-    /// Compares structures of a file's preallocations.
-    #[cfg(feature = "designs")]
-    Preallocs(Options),
-    /// Compares ways to find the writes for which a sync must wait, and measures the cost of a sync
-    /// of the engine.
-    #[cfg(feature = "designs")]
-    Sync(sync::Args),
+    #[command(flatten)]
+    Designs(crate::tables::designs::Command),
     /// Makes a million files while 100 callers sync, and makes, looks at and removes 10 million
     /// empty ones, on the kernel's ext4, a mount and the engine. Needs root.
     Fsmark(fsmark::Args),
@@ -119,15 +104,7 @@ pub fn main() -> ExitCode {
         Command::Prealloc(args) => prealloc::run(&args),
         Command::Aim7(options) => aim7::run(&options),
         #[cfg(feature = "designs")]
-        Command::Dref(options) => dref::run(&options),
-        #[cfg(feature = "designs")]
-        Command::Inodes(options) => inodes::run(&options),
-        #[cfg(feature = "designs")]
-        Command::Orphan(options) => orphan::run(&options),
-        #[cfg(feature = "designs")]
-        Command::Preallocs(options) => preallocs::run(&options),
-        #[cfg(feature = "designs")]
-        Command::Sync(args) => sync::run(&args),
+        Command::Designs(command) => command.run(),
         #[cfg(not(feature = "designs"))]
         Command::Designs { .. } => Err(io::Error::new(
             io::ErrorKind::Unsupported,
@@ -150,7 +127,7 @@ pub fn main() -> ExitCode {
             let options = MountOptions { transport, ..MountOptions::default() };
             serve::serve(image.as_deref(), &dir, &options).map(|()| true)
         }
-        Command::Open => open().map(|()| true),
+        Command::Open => huge::open().map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -162,9 +139,4 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn open() -> io::Result<()> {
-    println!("{}", serde_json::to_string(&huge::open()?)?);
-    Ok(())
 }

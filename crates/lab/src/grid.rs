@@ -78,6 +78,14 @@ impl Grid {
         Interval::of_pairs(&cells[more], &cells[less])
     }
 
+    /// Returns the rows of a workload with a number of threads: index, workload and number.
+    pub fn by_threads(&self) -> impl Iterator<Item = (usize, &str, usize)> {
+        self.rows.iter().enumerate().filter_map(|(row, (name, _))| {
+            let (work, threads) = parts(name)?;
+            Some((row, work, threads))
+        })
+    }
+
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column == name)
     }

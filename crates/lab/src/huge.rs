@@ -4,8 +4,8 @@
 //! that memory of other measurements does not count.
 
 use crate::measure::Spread;
+use crate::sheet::say;
 use crate::side::make_sparse;
-use crate::target::io_error;
 use extant_engine::{Fs, OpenOptions};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -42,16 +42,16 @@ fn open_apart() -> io::Result<(f64, u64)> {
     Ok(serde_json::from_slice(&out.stdout)?)
 }
 
-/// Makes one and opens it in this process. Returns seconds and bytes.
-pub fn open() -> io::Result<(f64, u64)> {
+/// Makes one and opens it in this process. Prints seconds and bytes.
+pub fn open() -> io::Result<()> {
     let device = Arc::new(make_sparse(BYTES, false)?);
     let before = resident()?;
     let start = Instant::now();
-    let fs = Fs::open_device(device, &OpenOptions::new()).map_err(io_error)?;
+    let fs = Fs::open_device(device, &OpenOptions::new())?;
     let seconds = start.elapsed().as_secs_f64();
     let bytes = resident()?.saturating_sub(before);
-    fs.unmount().map_err(io_error)?;
-    Ok((seconds, bytes))
+    fs.unmount()?;
+    say(&serde_json::to_string(&(seconds, bytes))?)
 }
 
 /// Returns the bytes of memory that this process has.

@@ -58,10 +58,10 @@ where
 }
 
 /// Runs `work` once in each of the threads.
-pub fn in_threads<F>(threads: usize, work: F) -> io::Result<Done>
-where
-    F: Fn(usize) -> io::Result<()> + Sync,
-{
+pub fn in_threads(
+    threads: usize,
+    work: impl Fn(usize) -> io::Result<()> + Sync,
+) -> io::Result<Done> {
     together(threads, |thread| work(thread).map(|()| 1))
 }
 
@@ -87,10 +87,7 @@ where
 
 /// Runs `work` on threads that start together; it returns how many operations it did. The time is
 /// from the first start to the last end, as the threads themselves see it.
-fn together<F>(threads: usize, work: F) -> io::Result<Done>
-where
-    F: Fn(usize) -> io::Result<u64> + Sync,
-{
+fn together(threads: usize, work: impl Fn(usize) -> io::Result<u64> + Sync) -> io::Result<Done> {
     let barrier = Barrier::new(threads);
     let (work, barrier) = (&work, &barrier);
     let one = move |thread| {

@@ -1,6 +1,7 @@
 //! Options that commands have in common.
 
 use crate::measure::turn;
+use crate::sheet::Name;
 use std::io::{self, IsTerminal};
 
 /// Options of measurements.
@@ -73,6 +74,11 @@ impl Options {
         let threads = threads.to_vec();
         Options { runs: Some(1), quick: true, threads, ..Options::default() }
     }
+}
+
+/// Returns the name of a value on command lines.
+pub fn word(value: impl clap::ValueEnum) -> Name {
+    value.to_possible_value().map_or("".into(), |value| value.get_name().to_owned().into())
 }
 
 /// Returns the error of a wrong argument.

@@ -4,16 +4,13 @@
 //! `<!-- NAME -->`, the tables, and a line `<!-- end of NAME -->`. A test compares the tables with
 //! their runs.
 
-use crate::grid::{Grid, parts};
-use crate::interval::{Interval, Verdict, judged};
+use crate::grid::Grid;
+use crate::interval::{Interval, judged};
 use crate::pairs::{ENGINE, EXT4, Pairs, THREADS, judge};
-use crate::scale::Simulated;
+use crate::reproduce;
 use crate::sheet::Sheet;
-use crate::space60t::SpaceResults;
 use crate::stored::{Results, Run, Store};
-use crate::{age, instructions, prealloc, reproduce};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::{fs, io};
 
 /// Arguments of `extant-lab pages`.
@@ -24,72 +21,39 @@ pub struct Args {
     pub root: std::path::PathBuf,
 }
 
-/// Tables of a run in a page.
-struct Table {
-    page: &'static str,
-    /// The name in the marks.
-    name: &'static str,
-    /// Name of the run, or of the work.
-    run: &'static str,
-    form: fn(&Store, &str) -> io::Result<String>,
-}
+/// Returns a table of a stored run, or of a work.
+type Form = fn(&Store, &str) -> io::Result<String>;
 
-impl Table {
-    /// All tables of the run `name`, in the page about performance.
-    const fn all(name: &'static str, form: fn(&Store, &str) -> io::Result<String>) -> Table {
-        Table { page: "docs/performance.md", name, run: name, form }
-    }
-
-    /// Published tables of a work beside stored runs.
-    const fn work(name: &'static str, work: &'static str) -> Table {
-        Table { page: "docs/reproduce.md", name, run: work, form: self::work }
-    }
-}
-
-const TABLES: [Table; 20] = [
-    Table { page: "README.md", name: "pairs in short", run: "pairs", form: short },
-    Table::all("pairs", pairs),
-    Table::all("dref", whole::<Vec<Grid>>),
-    Table::all("prealloc", whole::<prealloc::Tests>),
-    Table::all("preallocs", whole::<Vec<Grid>>),
-    Table::all("inodes", whole::<Vec<Grid>>),
-    Table::all("sync", whole::<Vec<Grid>>),
-    Table::all("fsmark", whole::<Vec<Grid>>),
-    Table::all("aim7", whole::<Vec<Grid>>),
-    Table::all("orphan", whole::<Vec<Grid>>),
-    Table::all("space60t", whole::<SpaceResults>),
-    Table::all("space-claims", whole::<Vec<Verdict>>),
-    Table::all("age", whole::<Vec<age::Row>>),
-    Table::all("scale", whole::<Simulated>),
-    Table::all("instructions", whole::<Vec<instructions::Count>>),
-    Table::work("reproduce orphan", "orphan"),
-    Table::work("reproduce dcount", "dcount"),
-    Table::work("reproduce sync", "sync"),
-    Table::work("reproduce prealloc", "prealloc"),
-    Table::work("reproduce frsp", "frsp"),
+/// Pages, marks of tables with `#` for the name, the names, and the form.
+const TABLES: [(&str, &str, &str, Form); 4] = [
+    ("README.md", "# in short", "pairs", short),
+    ("docs/performance.md", "#", "pairs", pairs),
+    ("docs/performance.md", "#", WHOLE, whole),
+    ("docs/reproduce.md", "reproduce #", "orphan dcount sync prealloc frsp", work),
 ];
+
+/// Runs all of whose tables are in the page about performance.
+const WHOLE: &str = "dref prealloc preallocs inodes sync fsmark aim7 orphan space60t space-claims \
+                     age scale instructions";
 
 /// Rows of the README.
 const SHORT: [&str; 4] = ["create empty files", "unlink", "stat one path of depth 6", "creat_clo"];
 
 /// Writes the tables of all stored runs into their pages.
 pub fn run(args: &Args) -> io::Result<bool> {
-    for table in &TABLES {
-        let path = args.root.join(table.page);
-        fs::write(&path, table.renewed(&args.root, &fs::read_to_string(&path)?)?)?;
+    for (page, mark, names, form) in TABLES {
+        let path = args.root.join(page);
+        let mut text = fs::read_to_string(&path)?;
+        for name in names.split(' ') {
+            let (mark, table) = (mark.replace('#', name), form(&Store::of(&args.root), name)?);
+            text = put(&text, &mark, &table).ok_or_else(|| {
+                let why = format!("{page}: the marks of `{mark}` are missing");
+                io::Error::new(io::ErrorKind::InvalidData, why)
+            })?;
+        }
+        fs::write(&path, text)?;
     }
     Ok(true)
-}
-
-impl Table {
-    /// Returns `page` with this table renewed.
-    fn renewed(&self, root: &Path, page: &str) -> io::Result<String> {
-        let table = (self.form)(&Store::of(root), self.run)?;
-        put(page, self.name, &table).ok_or_else(|| {
-            let why = format!("{}: the marks of `{}` are missing", self.page, self.name);
-            io::Error::new(io::ErrorKind::InvalidData, why)
-        })
-    }
 }
 
 /// Returns `page` with `table` between the marks.
@@ -101,18 +65,18 @@ fn put(page: &str, name: &str, table: &str) -> Option<String> {
 }
 
 /// All tables of a run, below its origin.
-fn whole<T: Results>(store: &Store, name: &str) -> io::Result<String> {
-    let run = store.read::<T>(name)?;
-    Ok(format!("{}\n{}", origin(&run), tables(&run.results)))
+fn whole(store: &Store, name: &str) -> io::Result<String> {
+    let run = reproduce::tables(store, name)?;
+    Ok(format!("{}\n{}", origin(&run), joined(&run.results.0)))
 }
 
-fn tables(results: &impl Results) -> String {
-    let tables: String = results.sheets().iter().map(Sheet::markdown).collect();
+fn joined(sheets: &[Sheet]) -> String {
+    let tables: String = sheets.iter().map(Sheet::markdown).collect();
     tables.trim_end().to_owned() + "\n"
 }
 
 fn work(store: &Store, name: &str) -> io::Result<String> {
-    Ok(tables(&reproduce::stored(name, store)?))
+    Ok(joined(&reproduce::stored(name, store)?.sheets()))
 }
 
 fn origin<T>(Run { machine, command, .. }: &Run<T>) -> String {
@@ -157,8 +121,7 @@ fn line(name: &str, ratios: &Ratios, show: impl Fn(&Interval) -> String) -> Vec<
 /// Returns the ratios of each workload in the order of the run.
 fn by_name(rates: &Grid) -> Vec<(&str, Ratios)> {
     let mut named: Vec<(&str, Ratios)> = Vec::new();
-    for (row, (name, _)) in rates.rows.iter().enumerate() {
-        let Some((work, threads)) = parts(name) else { continue };
+    for (row, work, threads) in rates.by_threads() {
         if named.last().is_none_or(|(last, _)| *last != work) {
             named.push((work, BTreeMap::new()));
         }
@@ -171,6 +134,7 @@ fn by_name(rates: &Grid) -> Vec<(&str, Ratios)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn tables_replace_the_lines_between_their_marks() {
@@ -184,10 +148,13 @@ mod tests {
     #[test]
     fn pages_hold_the_figures_of_the_stored_runs() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for table in &TABLES {
-            let page = fs::read_to_string(root.join(table.page)).expect("a page");
-            let renewed = table.renewed(&root, &page).expect("a stored run");
-            assert!(renewed == page, "`make pages` renews {} in {}", table.name, table.page);
+        for (page, mark, names, form) in TABLES {
+            let text = fs::read_to_string(root.join(page)).expect("a page");
+            for name in names.split(' ') {
+                let table = form(&Store::of(&root), name).expect("a stored run");
+                let renewed = put(&text, &mark.replace('#', name), &table).expect("marks");
+                assert!(renewed == text, "`make pages` renews {name} in {page}");
+            }
         }
     }
 }

@@ -90,8 +90,6 @@ pub struct Found {
     pub command: String,
     /// The rows.
     pub grid: Grid,
-    /// For each row the row or column of the published effect.
-    pub keys: Vec<String>,
     /// Results that are not numbers.
     pub notes: Vec<String>,
     /// Maps of free space, with their names.
@@ -256,7 +254,8 @@ impl Published {
             &["", &here.before, "after", "", "effect [95%]", "published", "runs"]
         };
         let mut sheet = Sheet::new(title, head.iter().copied());
-        for (row, ((name, cells), key)) in grid.rows.iter().zip(&found.keys).enumerate() {
+        for (row, (name, cells)) in grid.rows.iter().enumerate() {
+            let key = here.key(name).unwrap_or_default();
             for (after, published) in &here.after {
                 let (Some(b), Some(a)) = (grid.column(&here.before), grid.column(after)) else {
                     continue;
@@ -265,7 +264,7 @@ impl Published {
                     Some(gain) if gain.high.is_finite() => gain.to_string(),
                     gain => ratio(gain.map(|gain| gain.mean)),
                 };
-                let published = ratio(self.effect_of(published, key));
+                let published = ratio(self.effect_of(published, &key));
                 let runs = cells[a].len().to_string();
                 sheet.row([
                     name.clone(),

@@ -1,7 +1,6 @@
 //! The child of [`crate::side`]: serves a FUSE mount until its input ends.
 
 use crate::null::NullServer;
-use crate::target::io_error;
 use extant_engine::{Fs, OpenOptions};
 use extant_fuse::{Claim, MountOptions, Mounted, Unmounter};
 use parking_lot::Mutex;
@@ -65,7 +64,7 @@ fn mount(image: &Path, dir: &Path, options: &MountOptions) -> io::Result<Mounted
     let claim = Claim::of(image, options, false)?;
     let usual = OpenOptions::new().claimed(claim.is_some());
     let opening = usual.remember_names(false).look_ahead(true);
-    let fs = Fs::open(image, &opening).map_err(io_error)?;
+    let fs = Fs::open(image, &opening)?;
     let mounted = extant_fuse::mount_claimed(fs, dir, options, claim)?;
     match mounted.instead() {
         Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),

@@ -1,6 +1,6 @@
 //! Measures of fragmentation: pieces of files, runs of free space.
 
-use crate::target::{io_error, pieces};
+use crate::target::pieces;
 use extant_engine::{FileType, Follow, Fs, OpenFlags, OpenOptions};
 use extant_format::Geometry;
 use extant_format::group_desc::GroupDesc;
@@ -80,9 +80,9 @@ pub fn look(image: &Path) -> io::Result<(State, String)> {
         parts.for_each(|at| cells.get_mut(at as usize).into_iter().for_each(|free| *free += 1));
     })?;
     let digit = |free: u64| char::from_digit((free * 15 / cell.max(1)) as u32, 16).unwrap_or('f');
-    let fs = Fs::open(image, &OpenOptions::new().read_only(true)).map_err(io_error)?;
+    let fs = Fs::open(image, &OpenOptions::new().read_only(true))?;
     for dir in 0..super::trace::DIRS {
-        files(&fs, &format!("d{dir}"), &mut state).map_err(io_error)?;
+        files(&fs, &format!("d{dir}"), &mut state)?;
     }
     Ok((state, cells.into_iter().map(digit).collect()))
 }

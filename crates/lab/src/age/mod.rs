@@ -16,7 +16,7 @@ use crate::scratch::{self, Scratch};
 use crate::sheet::{Name, Sheet};
 use crate::side::mounted;
 use crate::stored::Results;
-use crate::target::{Directory, Engine, How, Target, io_error};
+use crate::target::{Directory, Engine, How, Target};
 use extant_engine::{Fs, OpenOptions};
 use look::State;
 use serde::{Deserialize, Serialize};
@@ -126,7 +126,7 @@ fn side(name: &'static str, bytes: u64, scale: Scale, seed: u64) -> io::Result<R
 }
 
 fn engine(image: &Path, trace: Trace) -> io::Result<()> {
-    let engine = Engine::new(Fs::open(image, &OpenOptions::new()).map_err(io_error)?);
+    let engine = Engine::new(Fs::open(image, &OpenOptions::new())?);
     play(&engine, trace)?;
     engine.unmount()
 }

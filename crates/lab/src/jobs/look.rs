@@ -8,10 +8,10 @@ use std::io;
 
 const DIRS: [&[u8]; 5] =
     [b"one", b"one/two", b"one/two/three", b"one/two/three/four", b"one/two/three/four/five"];
-const PATH: &[u8] = b"one/two/three/four/five/six";
+pub const PATH: &[u8] = b"one/two/three/four/five/six";
 
 /// Three steps down, and up again.
-const UP: &[u8] = b"one/two/three/../../..";
+pub const UP: &[u8] = b"one/two/three/../../..";
 
 /// Files of the directory whose files are looked at one after the other.
 const FILES: usize = 1000;
@@ -19,8 +19,8 @@ const FILES: usize = 1000;
 /// Directories of the tree that is walked, and files in each.
 const TREE: (usize, usize) = (32, 32);
 
-/// The same operation of all threads, on the path of six components.
-fn one<'a>(
+/// The same operation of all threads, by the path of six components.
+pub fn one<'a>(
     target: &'a dyn Target,
     size: &Size,
     look: fn(&dyn Target) -> io::Result<u64>,
@@ -28,22 +28,6 @@ fn one<'a>(
     DIRS.into_iter().try_for_each(|dir| ensure_dir(target, dir))?;
     ensure_file(target, PATH)?;
     Ok(Job::new(Limit::time(size.window), move |_, _| look(target).map(drop)))
-}
-
-/// stat(2) of that path.
-pub fn stat_path<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    one(target, size, |target| target.stat(PATH))
-}
-
-/// stat(2) of a path that leaves the directories again by `..`.
-pub fn stat_up<'a>(target: &'a dyn Target, _threads: usize, size: &Size) -> io::Result<Job<'a>> {
-    one(target, size, |target| target.stat(UP))
-}
-
-/// stat(2) for a user that needs permission to search each directory. The kernel checks that for
-/// root, too.
-pub fn stat_path_as<'a>(target: &'a dyn Target, _: usize, size: &Size) -> io::Result<Job<'a>> {
-    one(target, size, |target| target.stat_as_user(PATH))
 }
 
 fn names(target: &dyn Target, dir: &str, files: usize) -> io::Result<Vec<Vec<u8>>> {

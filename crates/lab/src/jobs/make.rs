@@ -1,11 +1,11 @@
 //! Files that come and go.
 
 use super::{Job, Size};
-use super::{ensure_file, filled, many, own};
+use super::{accept, ensure_file, filled, many, own};
 use crate::measure::Limit;
 use crate::target::{Put, Target};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest that jobs of so many operations may take.
@@ -26,24 +26,13 @@ pub fn create<'a>(
     files: usize,
     data: &'static [u8],
 ) -> io::Result<Job<'a>> {
-    let names = many(target, what, threads, files)?;
-    let made: Vec<AtomicU64> = names.iter().map(|_| AtomicU64::new(0)).collect();
-    let shared = std::sync::Arc::new((names, made));
-    let (one, all) = (shared.clone(), shared);
-    let job = Job::new(times(one.0[0].len() as u64), move |t, n| {
-        put(target, &one.0[t][n as usize], data)?;
-        // Relaxed: read when the threads have ended. The counters are next to each other, but this
-        // is one write in thousands.
-        one.1[t].store(n + 1, Ordering::Relaxed);
-        Ok(())
-    });
-    Ok(job.then(move || {
-        let made = all.1.iter().map(|made| made.load(Ordering::Relaxed) as usize);
-        all.0
-            .iter()
-            .zip(made)
-            .try_for_each(|(names, made)| names[..made].iter().try_for_each(|n| target.unlink(n)))
-    }))
+    let names = Arc::new(many(target, what, threads, files)?);
+    let made = names.clone();
+    let limit = times(names[0].len() as u64);
+    let job = Job::new(limit, move |t, n| put(target, &names[t][n as usize], data));
+    // Files are missing if the time was too short.
+    let remove = |name: &Vec<u8>| accept(io::ErrorKind::NotFound, target.unlink(name));
+    Ok(job.then(move || made.iter().flatten().try_for_each(remove)))
 }
 
 /// Makes a file that must not exist.
@@ -62,10 +51,8 @@ pub fn unlink<'a>(
     data: &[u8],
 ) -> io::Result<Job<'a>> {
     let names = many(target, what, threads, files)?;
-    let old = |e: &io::Error| e.kind() == io::ErrorKind::AlreadyExists;
-    let ensure =
-        |name: &Vec<u8>| put(target, name, data).or_else(|e| if old(&e) { Ok(()) } else { Err(e) });
-    names.iter().flatten().try_for_each(ensure)?;
+    let ensure = |name| accept(io::ErrorKind::AlreadyExists, put(target, name, data));
+    names.iter().flatten().try_for_each(|name| ensure(name))?;
     Ok(Job::new(times(names[0].len() as u64), move |t, n| target.unlink(&names[t][n as usize])))
 }
 

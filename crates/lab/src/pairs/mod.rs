@@ -4,7 +4,7 @@
 
 mod cost;
 
-use crate::grid::{Grid, parts, row_name};
+use crate::grid::{Grid, row_name};
 use crate::interval::{Interval, Verdict, judged};
 use crate::jobs::{self, Crowd, KINDS, Kind, SYNCERS, Size};
 use crate::measure::median;
@@ -165,20 +165,19 @@ fn bar(work: &str) -> Option<f64> {
 
 /// Returns all bars for which there are figures.
 pub fn judge(rates: &Grid) -> Vec<Verdict> {
-    let rows = || (0..rates.rows.len()).filter_map(|row| Some((row, parts(&rates.rows[row].0)?)));
-    let beside_kernel = rows().filter_map(|(row, (work, threads))| {
+    let beside_kernel = rates.by_threads().filter_map(|(row, work, threads)| {
         let bar = bar(work)?;
         let what = format!("{}: {bar} times ext4", row_name(work, threads));
         Some(Verdict::of(what, rates.gain_of(row, ENGINE, EXT4)?, bar))
     });
     // The most threads beside the number of threads whose median rate is greatest.
-    let most = rows().filter(|(_, (_, threads))| *threads == THREADS[THREADS.len() - 1]);
-    let many = most.filter_map(|(row, (work, threads))| {
-        let rates = |row: usize| &rates.rows[row].1[ENGINE];
-        let rate = |row| median(rates(row)).unwrap_or(0.0);
-        let same = rows().filter(|(_, (name, _))| *name == work);
-        let (best, (_, least)) = same.max_by(|a, b| rate(a.0).total_cmp(&rate(b.0)))?;
-        let found = Interval::of_pairs(rates(row), rates(best))?;
+    let most = rates.by_threads().filter(|(.., threads)| *threads == THREADS[THREADS.len() - 1]);
+    let many = most.filter_map(|(row, work, threads)| {
+        let values = |row: usize| &rates.rows[row].1[ENGINE];
+        let rate = |row| median(values(row)).unwrap_or(0.0);
+        let same = rates.by_threads().filter(|(_, name, _)| *name == work);
+        let (best, _, least) = same.max_by(|a, b| rate(a.0).total_cmp(&rate(b.0)))?;
+        let found = Interval::of_pairs(values(row), values(best))?;
         let what = format!("{work}: {threads} threads at {OF_BEST} of the best, which is {least}");
         Some(Verdict::of(what, found, OF_BEST))
     });

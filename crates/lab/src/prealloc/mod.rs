@@ -12,7 +12,7 @@ mod trials;
 
 use crate::grid::Grid;
 use crate::interval::Verdict;
-use crate::options::Options;
+use crate::options::{Options, word};
 use crate::scratch;
 use crate::sheet::Sheet;
 use crate::side::Side;
@@ -68,7 +68,7 @@ fn tests(args: &Args, scale: &Scale) -> io::Result<Tests> {
     for test in wanted {
         for mode in [Mode::Delayed, Mode::Immediate] {
             if args.mode.is_none_or(|wanted| wanted == mode) {
-                eprintln!("{} {}, {} allocation", test.name, test.what, mode.name());
+                eprintln!("{} {}, {} allocation", test.name, test.what, word(mode));
                 tests.measure(&disk, (test, mode), scale, args.engine)?;
             }
         }
@@ -77,7 +77,7 @@ fn tests(args: &Args, scale: &Scale) -> io::Result<Tests> {
 }
 
 fn row_name(test: &Test, mode: Mode) -> String {
-    format!("{}, {}", test.name, mode.name())
+    format!("{}, {}", test.name, word(mode))
 }
 
 impl Tests {

@@ -5,7 +5,7 @@ use super::trials::{FILE, Outcome};
 use crate::measure::in_threads;
 use crate::scratch::{self, Scratch};
 use crate::side::{Side, mounted};
-use crate::target::{Directory, Engine, Target, io_error};
+use crate::target::{Directory, Engine, Target};
 use extant_engine::{Fs, OpenOptions};
 use parking_lot::Mutex;
 use std::os::unix::fs::FileExt;
@@ -26,16 +26,6 @@ pub enum Mode {
     Delayed,
     /// By each write.
     Immediate,
-}
-
-impl Mode {
-    /// For tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Delayed => "delayed",
-            Mode::Immediate => "immediate",
-        }
-    }
 }
 
 /// A file on tmpfs that file systems are made on. Each of its bytes was written before, so that no
@@ -132,7 +122,7 @@ fn engine(
     mode: Mode,
     work: impl FnOnce(&dyn Target) -> io::Result<Outcome>,
 ) -> io::Result<Outcome> {
-    let fs = Fs::open(image, &OpenOptions::new()).map_err(io_error)?;
+    let fs = Fs::open(image, &OpenOptions::new())?;
     let engine = if mode == Mode::Immediate { Engine::direct(fs) } else { Engine::new(fs) };
     let mut outcome = work(&engine)?;
     outcome.prealloc = Some(engine.fs().stats().prealloc);

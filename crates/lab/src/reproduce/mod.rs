@@ -10,12 +10,12 @@ mod plot;
 
 use crate::grid::Grid;
 use crate::interval::Verdict;
-use crate::options::invalid;
 use crate::published::{Found, Here, Work, works};
 use crate::scale::Simulated;
-use crate::stored::{Results, Store};
+use crate::sheet::Sheet;
+use crate::stored::{Results, Run, Store};
 use crate::tables::DESIGNS;
-use crate::{age, prealloc, space60t};
+use crate::{age, instructions, prealloc, space60t};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ use std::process::{Command, Stdio};
 /// Arguments of `extant-lab reproduce`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Works: orphan, dcount, sync, prealloc, frsp, or all.
-    #[arg(default_value = "all")]
+    /// Works.
+    #[arg(default_value = "all", value_parser = WORKS)]
     works: Vec<String>,
     /// Print the stored runs of the repository, and measure nothing.
     #[arg(long)]
@@ -51,21 +51,13 @@ pub struct Args {
 /// Rows of `pairs` that stand beside a published table.
 const PAIRS: [&str; 7] = ["orphan", "creat", "unlink", "stat one", "open", "walk", "syncs"];
 
+const WORKS: [&str; 6] = ["orphan", "dcount", "sync", "prealloc", "frsp", "all"];
+
 /// The command that simulates.
 const SCALE: &str = "scale";
 
 pub fn run(args: &Args) -> io::Result<bool> {
     let mut works = works()?;
-    if let Some(wrong) = args
-        .works
-        .iter()
-        .find(|name| *name != "all" && works.iter().all(|work| work.name != **name))
-    {
-        let why = format!(
-            "there is no work `{wrong}`; there are orphan, dcount, sync, prealloc, frsp and all"
-        );
-        return Err(invalid(why));
-    }
     works.retain(|work| args.works.iter().any(|name| name == "all" || *name == work.name));
     let (kept, quick) = (Store::of(&args.root), Store(args.runs.clone()));
     if !args.stored {
@@ -104,12 +96,9 @@ fn measure(works: &[Work], store: &Store, designs: &Path) -> io::Result<()> {
         works.iter().flat_map(Work::here).map(|here| &*here.run).collect();
     // It needs the counting program.
     named.remove(SCALE);
-    if named.iter().any(|name| DESIGNS.contains(name)) {
-        let missing = |e: io::Error| {
-            let why = format!("{}: {e} (`make designs` builds it)", designs.display());
-            io::Error::new(e.kind(), why)
-        };
-        designs.metadata().map_err(missing)?;
+    if named.iter().any(|name| DESIGNS.contains(name)) && !designs.exists() {
+        let why = format!("{} is missing; `make designs` builds it", designs.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, why));
     }
     for name in &named {
         eprintln!("extant-lab {name} --quick");
@@ -132,6 +121,28 @@ fn measure(works: &[Work], store: &Store, designs: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// A run's tables for people, its values by workload and design, and its maps of free space.
+pub type Tables = Run<(Vec<Sheet>, Vec<Grid>, Vec<(String, String)>)>;
+
+/// Reads a run of any command.
+pub fn tables(store: &Store, name: &str) -> io::Result<Tables> {
+    match name {
+        "age" => tables_of::<Vec<age::Row>>(store, name),
+        "instructions" => tables_of::<Vec<instructions::Count>>(store, name),
+        "prealloc" => tables_of::<prealloc::Tests>(store, name),
+        SCALE => tables_of::<Simulated>(store, name),
+        "space-claims" => tables_of::<Vec<Verdict>>(store, name),
+        "space60t" => tables_of::<space60t::SpaceResults>(store, name),
+        _ => tables_of::<Vec<Grid>>(store, name),
+    }
+}
+
+fn tables_of<T: Results>(store: &Store, name: &str) -> io::Result<Tables> {
+    let Run { machine, command, results } = store.read::<T>(name)?;
+    let (sheets, maps) = (results.sheets(), results.maps());
+    Ok(Run { machine, command, results: (sheets, results.grids(), maps) })
+}
+
 impl Work {
     fn here(&self) -> impl Iterator<Item = &Here> {
         self.tables.iter().flat_map(|table| &table.here)
@@ -143,53 +154,25 @@ impl Work {
             if here.run == SCALE && !store.has(SCALE) {
                 continue;
             }
-            here.found = Some(match &*here.run {
-                "prealloc" => here.find::<prealloc::Tests>(store)?,
-                "space60t" => here.find::<space60t::SpaceResults>(store)?,
-                "space-claims" => here.find::<Vec<Verdict>>(store)?,
-                SCALE => here.find::<Simulated>(store)?,
-                "age" => here.find::<Vec<age::Row>>(store)?,
-                _ => here.find::<Vec<Grid>>(store)?,
-            });
+            here.found = Some(here.find(store)?);
         }
         Ok(())
     }
 }
 
 impl Here {
-    fn find<T: Results>(&self, store: &Store) -> io::Result<Found> {
-        let run = store.read::<T>(&self.run)?;
-        let mut found = Found {
-            machine: run.machine,
-            command: run.command,
-            grid: Grid::new("", "", &[""; 0], 0),
-            keys: Vec::new(),
-            notes: Vec::new(),
-            maps: run.results.maps(),
-        };
+    fn find(&self, store: &Store) -> io::Result<Found> {
+        let Run { machine, command, results: (sheets, grids, maps) } = tables(store, &self.run)?;
+        let (mut grid, mut notes) = (Grid::new("", "", &[""; 0], 0), Vec::new());
         if self.grid.is_empty() {
-            let rows = run.results.sheets().into_iter().flat_map(|sheet| sheet.rows);
-            found.notes = rows.map(|cells| cells.join(": ")).collect();
-            return Ok(found);
+            let rows = sheets.into_iter().flat_map(|sheet| sheet.rows);
+            notes.extend(rows.map(|cells| cells.join(": ")));
+        } else {
+            let why = format!("the run `{}` has no table `{}`", self.run, self.grid);
+            let named = grids.into_iter().find(|grid| grid.title == self.grid);
+            grid = named.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, why))?;
         }
-        let missing = || {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("the run `{}` has no table `{}`", self.run, self.grid),
-            )
-        };
-        let mut grid = run
-            .results
-            .grids()
-            .into_iter()
-            .find(|grid| grid.title == self.grid)
-            .ok_or_else(missing)?;
-        for (name, values) in std::mem::take(&mut grid.rows) {
-            if let Some(key) = self.key(&name) {
-                grid.rows.push((name, values));
-                found.keys.push(key);
-            }
-        }
-        Ok(Found { grid, ..found })
+        grid.rows.retain(|(name, _)| self.key(name).is_some());
+        Ok(Found { machine, command, grid, notes, maps })
     }
 }

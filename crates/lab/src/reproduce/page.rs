@@ -104,7 +104,7 @@ fn measured(table: &Published, (here, found): (&Here, &Found), label: &str) -> i
                 let gain = grid.gain_of(at, grid.column(after)?, grid.column(&here.before)?)?;
                 Some((
                     format!("{name}: {after}"),
-                    table.effect_of(published, &found.keys[at]),
+                    table.effect_of(published, &here.key(name)?),
                     Some(gain),
                 ))
             })),

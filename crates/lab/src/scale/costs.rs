@@ -1,6 +1,6 @@
 //! The cost table of the simulation, and the machines that it simulates.
 //!
-//! The costs are published latencies and two estimates (`local`, `spin`), fixed before the first
+//! The costs are quoted latencies and two estimates (`local`, `spin`), fixed before the first
 //! comparison with published curves; docs/lab.md has the sources.
 
 use crate::options::invalid;

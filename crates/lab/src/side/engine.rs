@@ -2,7 +2,7 @@
 
 use super::{Open, Setup, Source, make_with};
 use crate::scratch::Scratch;
-use crate::target::{Engine, Target, io_error};
+use crate::target::{Engine, Target};
 use extant_blocks::{BlockDevice, SparseDevice};
 use extant_engine::mkfs::{self, Zeroing};
 use extant_engine::{Fs, OpenOptions};
@@ -57,7 +57,7 @@ impl Source for InProcess {
                 Fs::open_device(device.clone() as Arc<dyn BlockDevice>, &options)
             }
         };
-        Ok(Box::new(fs.map(Engine::new).map_err(io_error)?))
+        Ok(Box::new(fs.map(Engine::new)?))
     }
 }
 

@@ -8,7 +8,9 @@ mod engine;
 mod fuse2fs;
 mod served;
 
+use crate::options::word;
 use crate::scratch::{self, Loop, MountGuard, Scratch};
+use crate::sheet::Name;
 use crate::target::Target;
 use directory::{Kernel, Tmpfs};
 use engine::InProcess;
@@ -49,18 +51,8 @@ pub enum Side {
 
 impl Side {
     /// Returns its name in tables and options.
-    pub fn name(self) -> &'static str {
-        match self {
-            Side::Engine => "engine",
-            Side::EngineMemory => "engine-mem",
-            Side::Ext4 => "ext4",
-            Side::ExtantFuse => "extant-fuse",
-            Side::ExtantRings => "extant-rings",
-            Side::Fuse2fs => "fuse2fs",
-            Side::Null => "null",
-            Side::NullRings => "null-rings",
-            Side::Tmpfs => "tmpfs",
-        }
+    pub fn name(self) -> Name {
+        word(self)
     }
 
     /// Makes a fresh file system and serves it.

@@ -2,74 +2,54 @@
 
 use super::disk::Disk;
 use super::{Row, Sizes, Write};
-use crate::allocators::{self, Buddy, Lists, Policy, Reading, Want};
+use crate::allocators::{self, Map, Policy, Want};
 use std::time::Instant;
 
 /// Blocks of a request, as writeback makes them.
 const REQUEST: u32 = 2048;
 
-/// The designs; those at the end also when they know all groups beforehand.
-const NAMES: [&str; 14] = [
-    "buddy",
-    "buddy, read ahead",
-    "frsp, level 0",
-    "frsp, level 1",
-    "frsp, level 2",
-    "frsp, level 3",
-    "frsp, level 3, 1 GB",
-    "frsp mended, level 0",
-    "frsp mended, level 1",
-    "frsp mended, level 2",
-    "frsp mended, level 3",
-    "frsp mended, level 3, 1 GB",
-    "lists of 2023",
-    "arrays of 2025",
-];
-const ALSO_KNOWN: usize = 12;
+/// Designs that also run when they know all groups beforehand.
+const ALSO_KNOWN: [&str; 2] = ["lists of 2023", "arrays of 2025"];
+
+/// Linear buddies, reading bitmap by bitmap and reading ahead.
+pub const BUDDIES: [&str; 2] = ["buddy", "buddy, read ahead"];
 
 /// Returns a row for each design.
 pub fn rows(profile: &'static str, disk: &Disk, sizes: Sizes) -> Vec<Row> {
+    let level = |kind| {
+        let levels = ["0", "1", "2", "3", "3, 1 GB"];
+        levels.map(|level| format!("{kind}, level {level}"))
+    };
+    let frsp = [level("frsp"), level("frsp mended")].concat();
+    let names: Vec<&str> = frsp.iter().map(String::as_str).collect();
+    let unknown = [&BUDDIES[..], &names, &ALSO_KNOWN].concat();
     let map = disk.map();
-    let unknown = NAMES.iter().map(|name| (*name, false));
-    let all = unknown.chain(NAMES[ALSO_KNOWN..].iter().map(|name| (*name, true)));
-    all.filter_map(|(name, known)| {
-        let mut policy = allocators::named(name, &map, true)?;
-        let title = if known { format!("{name}, all known") } else { name.to_owned() };
-        Some(row(profile, &title, known, policy.as_mut(), sizes))
-    })
-    .collect()
+    let unknown = unknown.into_iter().map(|name| (name, false));
+    unknown
+        .chain(ALSO_KNOWN.map(|name| (name, true)))
+        .filter_map(|(name, known)| row(profile, name, known, &map, sizes))
+        .collect()
 }
 
-/// Linear buddies, reading bitmap by bitmap and reading ahead.
-pub fn buddies_of_2020(disk: &Disk, sizes: Sizes) -> [Row; 2] {
-    let map = disk.map();
-    [Reading::Single, Reading::Ahead].map(|reading| {
-        row("posted", "buddy", false, &mut Buddy::new(&map, Lists::None, reading, true), sizes)
-    })
-}
-
-fn row(
+/// Runs a design, which knows all groups beforehand or none.
+pub fn row(
     profile: &'static str,
     name: &str,
     prefetch: bool,
-    policy: &mut dyn Policy,
+    map: &Map,
     sizes: Sizes,
-) -> Row {
+) -> Option<Row> {
+    let mut policy = allocators::named(name, map, true)?;
     let start = Instant::now();
     if prefetch {
         policy.prefetch();
     }
     let known = prefetch.then(|| start.elapsed().as_secs_f64() + policy.cost().waited as f64 / 1e9);
-    let writes = sizes.map(|bytes| write(policy, bytes));
+    let writes = sizes.map(|bytes| write(policy.as_mut(), bytes));
+    let name = if prefetch { format!("{name}, all known") } else { name.to_owned() };
     eprintln!("{profile}: {name} done");
-    Row {
-        profile: profile.into(),
-        name: name.to_owned().into(),
-        plays: true,
-        mount: None,
-        known,
-        writes,
-    }
+    let (profile, name) = (profile.into(), name.into());
+    Some(Row { profile, name, plays: true, mount: None, known, writes })
 }
 
 fn write(policy: &mut dyn Policy, bytes: u64) -> Write {

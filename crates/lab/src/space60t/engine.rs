@@ -3,7 +3,7 @@
 use super::disk::{Disk, Profile, waited};
 use super::{Row, Sizes, Write};
 use crate::scratch::poll;
-use crate::target::{io_error, pieces, write_all};
+use crate::target::{pieces, write_all};
 use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
 use std::io;
 use std::sync::Arc;
@@ -76,14 +76,14 @@ fn row(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Resul
     let usual = usual.frsp_cache_aggression(how.level);
     let options = how.limit.map_or(usual.clone(), |bytes| usual.mb_frsp_max_mem(bytes));
     let start = Instant::now();
-    let fs = Fs::open_device(disk.clone(), &options).map_err(io_error)?;
+    let fs = Fs::open_device(disk.clone(), &options)?;
     let mount = start.elapsed().as_secs_f64();
     let known = if how.wait { Some(all_known(&fs)?) } else { None };
     let mut writes = [Write::default(); 2];
     for (write, bytes) in writes.iter_mut().zip(sizes) {
         *write = self::write(&fs, disk, bytes)?;
     }
-    fs.unmount().map_err(io_error)?;
+    fs.unmount()?;
     Ok(Row {
         profile: profile.name.into(),
         name: how.name.into(),
@@ -106,21 +106,20 @@ fn write(fs: &Fs, disk: &Disk, bytes: u64) -> io::Result<Write> {
     let mut data = vec![1; bytes as usize];
     // In memory, and zeroes that the sparse device need not keep.
     data.fill(0);
-    let root = fs.root().map_err(io_error)?;
+    let root = fs.root()?;
     let name = format!("{bytes}-{:?}", Instant::now());
     let (start, before) = (Instant::now(), waited());
-    let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).map_err(io_error)?;
-    let file =
-        fs.open_file(&node, OpenFlags { write: true, ..Default::default() }).map_err(io_error)?;
-    write_all(&file, 0, &data).map_err(io_error)?;
-    file.sync().map_err(io_error)?;
+    let node = fs.create(&root, name.as_bytes(), 0o644, NodeKind::File)?;
+    let file = fs.open_file(&node, OpenFlags { write: true, ..Default::default() })?;
+    write_all(&file, 0, &data)?;
+    file.sync()?;
     let waited = waited() - before;
     let seconds = start.elapsed().as_secs_f64() + waited;
     let space = FsStats::of(fs).space;
     Ok(Write {
         seconds,
         waited,
-        pieces: pieces(&file, bytes).map_err(io_error)?,
+        pieces: pieces(&file, bytes)?,
         tree_bytes: space.frsp_tree_usage,
         index_bytes: space.index_bytes,
         trees: space.trees_active + space.trees_inactive,

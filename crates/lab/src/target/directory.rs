@@ -2,11 +2,12 @@
 
 use super::{How, Name, OpenFile, Put, Target};
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, RawDir, Timespec, Timestamps};
-use rustix::io as rio;
 use std::ffi::CStr;
-use std::io;
+use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Bytes for one system call that lists names.
 const LIST_BYTES: usize = 32 << 10;
@@ -35,14 +36,6 @@ fn mtime(seconds: i64) -> Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: sys::UTIME_OMIT as _ },
         last_modification: Timespec { tv_sec: seconds, tv_nsec: 0 },
     }
-}
-
-fn write_all(file: &OwnedFd, mut data: &[u8]) -> io::Result<()> {
-    while !data.is_empty() {
-        let done = rio::write(file, data)?;
-        data = &data[done..];
-    }
-    Ok(())
 }
 
 fn path_or_dot(path: &[u8]) -> &[u8] {
@@ -78,9 +71,10 @@ impl Target for Directory {
     fn put(&self, path: &[u8], file: Put<'_>) -> io::Result<()> {
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         let fd = sys::openat(&self.root, path, how, Mode::from_raw_mode(file.mode.into()))?;
-        write_all(&fd, file.data)?;
+        let mut made = fs::File::from(fd);
+        made.write_all(file.data)?;
         if let Some(seconds) = file.mtime {
-            sys::futimens(&fd, &mtime(seconds))?;
+            sys::futimens(&made, &mtime(seconds))?;
         }
         Ok(())
     }
@@ -105,7 +99,7 @@ impl Target for Directory {
             How::Append => OFlags::WRONLY | OFlags::APPEND,
         };
         let fd = sys::openat(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Box::new(File { fd, append: how == How::Append }))
+        Ok(Box::new(File { file: fd.into(), append: how == How::Append }))
     }
 
     fn unlink(&self, path: &[u8]) -> io::Result<()> {
@@ -143,35 +137,31 @@ impl Target for Directory {
 }
 
 struct File {
-    fd: OwnedFd,
+    file: fs::File,
     append: bool,
 }
 
 impl OpenFile for File {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        Ok(rio::pread(&self.fd, buf, offset)?)
+        self.file.read_at(buf, offset)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         if self.append {
-            return write_all(&self.fd, data);
+            return (&self.file).write_all(data);
         }
-        let mut done = 0;
-        while done < data.len() {
-            done += rio::pwrite(&self.fd, &data[done..], offset + done as u64)?;
-        }
-        Ok(())
+        self.file.write_all_at(data, offset)
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        Ok(sys::fallocate(&self.fd, sys::FallocateFlags::empty(), offset, len)?)
+        Ok(sys::fallocate(&self.file, sys::FallocateFlags::empty(), offset, len)?)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        Ok(sys::ftruncate(&self.fd, len)?)
+        self.file.set_len(len)
     }
 
     fn fsync(&self) -> io::Result<()> {
-        Ok(sys::fsync(&self.fd)?)
+        self.file.sync_all()
     }
 }

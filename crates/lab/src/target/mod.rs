@@ -6,7 +6,7 @@ mod directory;
 mod engine;
 
 pub use directory::Directory;
-pub use engine::{Engine, io_error, pieces, write_all};
+pub use engine::{Engine, pieces, write_all};
 
 use std::io;
 use std::path::PathBuf;

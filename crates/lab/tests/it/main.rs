@@ -26,26 +26,28 @@ fn array(value: &Value) -> &Vec<Value> {
     value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
 }
 
-/// Numbers, all of them positive and finite.
-fn positive(values: &Value, count: usize) {
-    let values = array(values);
-    assert_eq!(values.len(), count);
-    assert!(
-        values.iter().all(|v| v.as_f64().is_some_and(|v| v > 0.0 && v.is_finite())),
-        "{values:?}"
-    );
+/// Returns a number of an object.
+fn number(object: &Value, name: &str) -> f64 {
+    object[name].as_f64().unwrap_or_else(|| panic!("no number {name}: {object}"))
+}
+
+/// Returns the rows of a table, which are so many, each cell with a value of each run.
+fn rows(grid: &Value, count: usize, runs: usize) -> &Vec<Value> {
+    let rows = array(&grid["rows"]);
+    assert_eq!(rows.len(), count, "{grid}");
+    for cell in rows.iter().flat_map(|row| array(&row[1])) {
+        let positive = |v: &Value| v.as_f64().is_some_and(|v| v > 0.0 && v.is_finite());
+        assert!(array(cell).len() == runs && array(cell).iter().all(positive), "{cell}");
+    }
+    rows
 }
 
 #[test]
 fn pairs_have_every_row_on_both_sides_and_are_judged() {
     need_root("pairs mount the kernel's ext4 on a loop device");
     let grids = json(&["pairs", "--tiny", "--runs", "2", "--json"]);
-    let rows = array(&grids[0]["rows"]);
     // Sixteen workloads with four numbers of threads, and two kinds of syncs.
-    assert_eq!(rows.len(), 16 * 4 + 2);
-    for row in rows {
-        array(&row[1]).iter().for_each(|rates| positive(rates, 2));
-    }
+    rows(&grids[0], 16 * 4 + 2, 2);
 }
 
 /// The engine's design of each table is compared with all the others.
@@ -77,23 +79,17 @@ fn users_of_aim7_work_on_the_kernel_the_mount_and_the_engine() {
     need_root("aim7 mounts the kernel's ext4 on a loop device");
     let grids = json(&["aim7", "--quick", "--runs", "1", "--only", "short", "--json"]);
     assert_eq!(grids[0]["columns"], serde_json::json!(["ext4", "extant-fuse", "engine"]));
-    let rows = array(&grids[0]["rows"]);
-    assert_eq!(rows.len(), 3, "ranges of users");
-    for row in rows {
-        array(&row[1]).iter().for_each(|rates| positive(rates, 1));
-    }
+    // Ranges of users.
+    rows(&grids[0], 3, 1);
 }
 
 #[test]
 fn files_are_made_and_looked_at_by_threads_and_by_processes() {
     need_root("fsmark mounts the kernel's ext4 on a loop device");
     let grids = json(&["fsmark", "--quick", "--json"]);
-    for (grid, rows) in array(&grids).iter().zip([3, 4]) {
+    for (grid, count) in array(&grids).iter().zip([3, 4]) {
         assert_eq!(array(&grid["columns"]).len(), 5, "{grid}");
-        assert_eq!(array(&grid["rows"]).len(), rows, "{grid}");
-        for row in array(&grid["rows"]) {
-            array(&row[1]).iter().for_each(|times| positive(times, 1));
-        }
+        rows(grid, count, 1);
     }
     let refused = lab(&["fsmark", "--quick", "--empty", "1000000000000"]);
     assert!(refused.code == 1 && refused.errors().contains("in /dev/shm"), "{refused}");
@@ -135,7 +131,7 @@ fn published_tables_stand_beside_stored_runs() {
         }
     }
     let wrong = lab(&["reproduce", "nonsense", "--stored", "--root", root]);
-    assert!(wrong.code == 1 && wrong.errors().contains("dcount"), "{wrong}");
+    assert!(wrong.code == 2 && wrong.errors().contains("dcount"), "{wrong}");
 }
 
 /// The page is XHTML, so that a parser of XML reads all of it.
@@ -210,9 +206,7 @@ fn counts_and_service_times_are_simulated_on_more_processors() {
         ["scale", "walk", "--quick", "--runs", "1", "--cpus", "1", "--topology", "1x10,8x10"];
     let run = json(&[&args[..], &["--counted", counted, "--json"]].concat());
     assert_eq!(run["rates"][0]["unit"], "ops/s, simulated");
-    let rows = array(&run["rates"][0]["rows"]);
-    assert_eq!(rows.len(), 3);
-    rows.iter().for_each(|row| array(&row[1]).iter().for_each(|rates| positive(rates, 1)));
+    let rows = rows(&run["rates"][0], 3, 1);
     // Processors that the engine keeps busy: as half of an operation is in the lock, at most two.
     let busy = |row: usize| {
         let service = run["inputs"][0]["rows"][2 * row + 1][1][0][0].as_f64().expect("a time");
@@ -248,38 +242,26 @@ fn allocators_on_a_large_fragmented_disk_have_the_shapes_that_were_published() {
     let all = json(&["space60t", "--quick", "--json"]);
     let rows = array(&all["rows"]);
     assert_eq!(rows.len(), 2 * (16 + 10));
-    for row in rows {
-        for write in array(&row["writes"]) {
-            assert!(
-                write["seconds"].as_f64().unwrap() > 0.0 && write["pieces"].as_u64().unwrap() > 0,
-                "{row}"
-            );
-        }
+    for write in rows.iter().flat_map(|row| array(&row["writes"])) {
+        assert!(number(write, "seconds") > 0.0 && number(write, "pieces") > 0.0, "{write}");
     }
-    let first =
-        |name: &str, what: &str| row(rows, "posted", name)["writes"][0][what].as_f64().unwrap();
-    let loaded = [0, 1, 2, 3].map(|level| first(&format!("frsp, level {level}"), "trees"));
-    assert!(
-        loaded[0] <= loaded[1] && loaded[1] < loaded[2] && loaded[2] <= loaded[3],
-        "{loaded:?}"
-    );
+    let first = |name: &str, what: &str| number(&row(rows, "posted", name)["writes"][0], what);
+    let levels =
+        |name: &str, what| [0, 1, 2, 3].map(|level| first(&format!("{name}, level {level}"), what));
+    let [none, one, two, three] = levels("frsp", "trees");
+    assert!(none <= one && one < two && two <= three, "{none} {one} {two} {three}");
     let waited = |name: &str| first(name, "waited");
     assert!(waited("frsp, level 0") < waited("frsp, level 2"), "loading within requests");
-    assert!(
-        waited("frsp, level 0") < waited("buddy, read ahead")
-            && waited("buddy, read ahead") < waited("buddy")
-    );
+    let buddies = ["frsp, level 0", "buddy, read ahead", "buddy"].map(waited);
+    assert!(buddies.is_sorted_by(|a, b| a < b), "{buddies:?}");
     assert!(waited("Extant, at once, slow disk") < waited("frsp, level 0"));
-    let read = [0, 1, 2, 3].map(|level| first(&format!("Extant, slow, level {level}"), "bitmaps"));
+    let read = levels("Extant, slow", "bitmaps");
     assert!(read.is_sorted_by(|a, b| a < b), "levels of the engine: {read:?}");
     assert!(first("Extant, slow, level 3, 1 GB", "tree_bytes") < 1e9);
     // A design that knows the whole disk finds the long runs.
-    let pieces = |name: &str| row(rows, "harsh", name)["writes"][1]["pieces"].as_u64().unwrap();
-    assert!(
-        pieces("Extant, all known") * 2 < pieces("lists of 2023"),
-        "{}",
-        pieces("Extant, all known")
-    );
+    let pieces = |name: &str| number(&row(rows, "harsh", name)["writes"][1], "pieces");
+    let [known, listed] = ["Extant, all known", "lists of 2023"].map(pieces);
+    assert!(known * 2.0 < listed, "{known} {listed}");
 }
 
 #[test]
@@ -300,10 +282,7 @@ fn two_sides_are_aged_and_looked_at() {
     let (engine, kernel) = (&rows[0]["state"], &rows[1]["state"]);
     assert_eq!(engine["files"], kernel["files"], "the same was done to both");
     for row in rows {
-        let state = |what: &str| row["state"][what].as_u64().unwrap();
-        assert!(
-            state("files") > 20 && state("pieces") >= state("files") && state("runs") > 0,
-            "{row}"
-        );
+        let [files, pieces, runs] = ["files", "pieces", "runs"].map(|n| number(&row["state"], n));
+        assert!(files > 20.0 && pieces >= files && runs > 0.0, "{row}");
     }
 }

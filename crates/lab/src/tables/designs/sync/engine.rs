@@ -5,7 +5,7 @@ use crate::measure::beside;
 use crate::options::Options;
 use crate::pairs::Meter;
 use crate::side::{Setup, make_device};
-use crate::tables::{Grid, open};
+use crate::tables::designs::{Grid, open};
 use crate::target::{Engine, Target};
 use extant_engine::OpenOptions;
 use std::io;

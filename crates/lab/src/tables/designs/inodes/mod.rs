@@ -8,8 +8,7 @@ use crate::jobs;
 use crate::measure::{Limit, beside, run_threads, share_out};
 use crate::options::Options;
 use crate::side::{Setup, make_device};
-use crate::stored::Results;
-use crate::target::{Engine, Target, io_error};
+use crate::target::{Engine, Target};
 use extant_blocks::SparseDevice;
 use extant_engine::design::{FIND, FindWrites, InodeList, InodeLookup, LIST, LOOKUP};
 use extant_engine::{Caller, Follow, OpenOptions};
@@ -42,13 +41,10 @@ const LOOKUPS: [(&str, InodeLookup); 3] = [
     ("epoch", InodeLookup::Epoch),
 ];
 
-pub fn run(options: &Options) -> io::Result<bool> {
-    grids(options, if options.quick { FILES / 2 } else { FILES })?.report(options)
-}
-
 /// Measures every design.
-pub fn grids(options: &Options, files: usize) -> io::Result<Vec<Grid>> {
+pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
     let _chosen = Chosen::hold();
+    let files = if options.quick { FILES / 2 } else { FILES };
     let base = make_device(&Setup::for_inodes(files as u64))?;
     let little = || Tree::new(&base, &OpenOptions::new().memory(LITTLE), files);
     let (trees, whole) = ([little()?, little()?], Tree::new(&base, &OpenOptions::new(), files)?);
@@ -80,7 +76,7 @@ impl Tree {
             let names = engine.list(&dir)?;
             paths.extend(names.iter().map(|name| [&dir[..], b"/", &name.name].concat()));
         }
-        let number = |path| Ok(engine.fs().resolve(path, Follow::No).map_err(io_error)?.ino());
+        let number = |path| Ok(engine.fs().resolve(path, Follow::No)?.ino());
         let numbers = paths.iter().map(number).collect::<io::Result<_>>()?;
         Ok(Tree { engine, paths, numbers, next: AtomicUsize::new(0) })
     }
@@ -88,7 +84,7 @@ impl Tree {
     /// Looks at the attributes of an inode by its number.
     fn bulkstat(&self, n: usize) -> io::Result<()> {
         let ino = self.numbers[n % self.numbers.len()];
-        let attr = self.engine.fs().node(ino).map_err(io_error)?.attr();
+        let attr = self.engine.fs().node(ino)?.attr();
         if attr.ino == ino { Ok(()) } else { Err(io::Error::other("another inode was found")) }
     }
 
@@ -185,19 +181,19 @@ fn nameless(options: &Options, engine: &Engine, files: usize) -> io::Result<Grid
     let title = "the engine's files without a name";
     let mut grid = Grid::new(title, "lives/s", &["in the table", "never in it"], 1);
     let (fs, files) = (engine.fs(), files.max(64));
-    let dir = fs.root().map_err(io_error)?;
+    let dir = fs.root()?;
     let rows = options.rows(&THREADS, &[("made and let go", ())]);
     options.fill(&mut grid, &rows, |(threads, ()), column| {
         let start = Instant::now();
         share_out(*threads, files, |_| {
-            let node = fs.create_nameless(&Caller::default(), &dir, 0o600).map_err(io_error)?;
+            let node = fs.create_nameless(&Caller::default(), &dir, 0o600)?;
             if column == 0 {
-                fs.make_findable(&node).map_err(io_error)?;
+                fs.make_findable(&node)?;
             }
             fs.release(&node, 1);
             Ok(())
         })?;
-        fs.sync().map_err(io_error)?;
+        fs.sync()?;
         let time = start.elapsed().as_secs_f64().max(1e-9);
         if fs.stats().inodes_nameless > 0 {
             return Err(io::Error::other("a file without a holder is not freed"));
@@ -226,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_walk_keeps_no_more_inodes_than_fit_into_memory() {
-        let grids = grids(&Options::least(&[2]), 60_000).expect("no invariant broken");
+        let grids = grids(&Options::least(&[2])).expect("no invariant broken");
         let share = grids.last().expect("the engine's tree");
         let (_, cells) = &share.rows[0];
         assert!(cells[0][0] >= 1.5 * cells[1][0], "{cells:?}");

@@ -9,7 +9,6 @@ use crate::jobs::{Kind, Size, Watch};
 use crate::measure::{Done, Limit, beside, run_threads};
 use crate::options::Options;
 use crate::side::{Setup, make_device};
-use crate::stored::Results;
 use extant_engine::OpenOptions;
 use extant_engine::design::{REFS, RefsDesign};
 use extant_sync::CachePadded;
@@ -46,12 +45,14 @@ const BASE: i32 = 10;
 /// Workloads of the whole engine that take references.
 const WORKLOADS: [&str; 2] = ["open", "stat-up"];
 
-pub fn run(options: &Options) -> io::Result<bool> {
-    #[cfg(feature = "contention")]
-    let grids = vec![counted::grid(options)?];
-    #[cfg(not(feature = "contention"))]
-    let grids = vec![alone(options)?, whole(options)?];
-    grids.report(options)
+#[cfg(feature = "contention")]
+pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
+    Ok(vec![counted::grid(options)?])
+}
+
+#[cfg(not(feature = "contention"))]
+pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
+    Ok(vec![alone(options)?, whole(options)?])
 }
 
 /// A count of references.

@@ -3,7 +3,7 @@
 use super::engine::{CREATORS, Noticed, clean, under_load};
 use crate::jobs::{self, Crowd};
 use crate::options::Options;
-use crate::tables::{Chosen, Grid};
+use crate::tables::designs::{Chosen, Grid};
 use crate::target::{Engine, How, Target};
 use extant_engine::design::{FIND, FindWrites, InodeList, LIST};
 use std::io;

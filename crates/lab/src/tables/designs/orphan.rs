@@ -6,8 +6,7 @@ use crate::jobs::{Kind, Size};
 use crate::options::Options;
 use crate::scratch::poll;
 use crate::side::{Setup, make_device};
-use crate::stored::Results;
-use crate::target::{Engine, io_error};
+use crate::target::Engine;
 use extant_engine::OpenOptions;
 use extant_engine::design::{ORPHANS, OrphanRecords};
 use std::io;
@@ -45,10 +44,6 @@ const REAPED: Duration = Duration::from_secs(30);
 
 /// Required rate of the engine's design, relative to no records.
 const OF_OFF: f64 = 0.97;
-
-pub fn run(options: &Options) -> io::Result<bool> {
-    grids(options)?.report(options)
-}
 
 /// Rates, then records added and removed for each operation.
 pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
@@ -103,7 +98,7 @@ fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result
 /// Closes the engines; checks that all records were removed.
 fn finish(engines: Vec<Engine>) -> io::Result<()> {
     for (engine, (name, _)) in engines.into_iter().zip(DESIGNS) {
-        engine.fs().sync().map_err(io_error)?;
+        engine.fs().sync()?;
         // Files that were closed last may still be with the reaper.
         let reaped = poll(REAPED, || {
             let stats = engine.fs().stats().orphans;

@@ -6,8 +6,7 @@
 use super::{Chosen, Grid};
 use crate::options::Options;
 use crate::side::make_sparse;
-use crate::stored::Results;
-use crate::target::{Engine, How, Target, io_error};
+use crate::target::{Engine, How, Target};
 use extant_blocks::SparseDevice;
 use extant_engine::design::{RUNS, RunsDesign};
 use extant_engine::{Fs, OpenOptions};
@@ -38,10 +37,6 @@ const ROWS: [&str; 5] = [
     "writes",
 ];
 
-pub fn run(options: &Options) -> io::Result<bool> {
-    grids(options)?.report(options)
-}
-
 pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
     let _chosen = Chosen::hold();
     let writes = if options.quick { 4_000 } else { 30_000 };
@@ -62,9 +57,7 @@ pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
 
 /// Returns the values of [`ROWS`].
 fn write(base: &SparseDevice, writes: u64) -> io::Result<[f64; 5]> {
-    let engine = Engine::direct(
-        Fs::open_device(Arc::new(base.fork()), &OpenOptions::new()).map_err(io_error)?,
-    );
+    let engine = Engine::direct(Fs::open_device(Arc::new(base.fork()), &OpenOptions::new())?);
     engine.create(b"file")?;
     let file = engine.open(b"file", How::Write)?;
     let mut random = SplitMix64::new(1);

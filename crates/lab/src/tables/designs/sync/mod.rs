@@ -5,21 +5,22 @@ mod engine;
 mod find;
 mod plug;
 
+use crate::grid::Grid;
 use crate::options::Options;
-use crate::stored::Results;
 use std::io;
 
 /// Arguments of `extant-lab sync`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    options: Options,
+    pub options: Options,
     /// Clean inodes in the engine's memory; each takes about a kilobyte.
     #[arg(long, default_value_t = 1_000_000)]
     inodes: usize,
 }
 
-pub fn run(args: &Args) -> io::Result<bool> {
+/// Returns the tables of all wanted parts.
+pub fn grids(args: &Args) -> io::Result<Vec<Grid>> {
     let options = &args.options;
     let mut grids = Vec::new();
     if options.wants("designs") {
@@ -32,7 +33,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if options.wants("plug") {
         grids.extend(plug::grids(options)?);
     }
-    grids.report(options)
+    Ok(grids)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 
 use crate::options::Options;
 use crate::side::{Setup, make_device};
-use crate::tables::{Chosen, Grid};
-use crate::target::{Engine, How, Target, io_error};
+use crate::tables::designs::{Chosen, Grid};
+use crate::target::{Engine, How, Target};
 use extant_blocks::{Latency, LatencyDevice, RecordingDevice, SparseDevice};
 use extant_engine::design::{PLUG, PlugPolicy};
 use extant_engine::{Fs, OpenOptions};
@@ -55,7 +55,7 @@ pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
 /// Requests and time of a sync after so many files were written.
 fn write_back(device: Arc<Device>, files: usize) -> io::Result<(usize, Duration)> {
     let options = OpenOptions::new().commit_interval(NEVER);
-    let engine = Engine::new(Fs::open_device(device.clone(), &options).map_err(io_error)?);
+    let engine = Engine::new(Fs::open_device(device.clone(), &options)?);
     (0..files.div_ceil(IN_DIRECTORY)).try_for_each(|d| engine.mkdir(format!("d{d}").as_bytes()))?;
     let name = |n: usize| format!("d{}/f{n}", n / IN_DIRECTORY).into_bytes();
     (0..files).try_for_each(|n| engine.create(&name(n)))?;
