@@ -1,5 +1,6 @@
 //! The program under other names: the helpers that mount(8), umount(8) and mkfs(8) run for a type
-//! of file system, tune2fs(8), resize2fs(8), e2label(8), fuse2fs(1) and fuse4fs(1).
+//! of file system, e2fsck(8) and fsck.ext4(8), tune2fs(8), resize2fs(8), e2label(8), fuse2fs(1) and
+//! fuse4fs(1).
 //!
 //! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`.
 //!   Silent on success; 32 if it could not be mounted, 1 for wrong usage. It waits for an image
@@ -9,12 +10,14 @@
 //!   written everything. umount(8) looks for the last name if it gets a directory; under it, mounts
 //!   of other servers are unmounted without a wait.
 //! - `mkfs.TYPE`: as `extant mkfs`, with a size in blocks where it has no unit.
+//! - `e2fsck`, `fsck.ext4`: [`crate::fsck`].
 //! - `tune2fs`: as `extant tune`, for the options that it has. `e2label IMAGE [LABEL]`: prints or
 //!   sets the label.
 //! - `resize2fs`: as `extant resize`, with a size in blocks where it has no unit.
 //! - `fuse2fs`, `fuse4fs`: `[-fds] [-o OPTIONS] IMAGE DIR`, as `extant mount`, with `offset=BYTES`
 //!   and other options of theirs.
 
+use crate::arguments::{Argument, arguments};
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::mounting::options::Options;
@@ -46,6 +49,8 @@ pub enum Helper {
     Unmount(String),
     /// Makes file systems.
     Mkfs,
+    /// Checks and repairs.
+    Fsck,
     /// Changes values of the superblock.
     Tune,
     /// Makes file systems larger.
@@ -75,6 +80,7 @@ fn is_from_mount_fuse(args: &[OsString]) -> bool {
 fn named(program: Option<&OsString>) -> Option<Helper> {
     let name = Path::new(program?).file_name()?.to_str()?;
     match name {
+        "e2fsck" => return Some(Helper::Fsck),
         "tune2fs" => return Some(Helper::Tune),
         "resize2fs" => return Some(Helper::Resize),
         "e2label" => return Some(Helper::Label),
@@ -86,6 +92,7 @@ fn named(program: Option<&OsString>) -> Option<Helper> {
         "mount" => Some(Helper::Mount(subtype(of).into())),
         "umount" => Some(Helper::Unmount(subtype(of).into())),
         "mkfs" => Some(Helper::Mkfs),
+        "fsck" => Some(Helper::Fsck),
         _ => None,
     }
 }
@@ -103,6 +110,7 @@ impl Helper {
                 exit(Call::parse(&args).map(|call| unmount(&call, &subtype)))
             }
             Helper::Mkfs => as_command(&["mkfs", "--size-in-blocks"], args),
+            Helper::Fsck => crate::fsck::run(&args),
             Helper::Tune => as_command(&["tune"], args),
             Helper::Resize => as_command(&["resize", "--size-in-blocks"], args),
             Helper::Label => run_label(&args),
@@ -196,49 +204,30 @@ struct Call {
 impl Call {
     fn parse(args: &[OsString]) -> Result<Call, String> {
         let mut call = Call::default();
-        let mut args = args.iter().skip(1);
-        while let Some(arg) = args.next() {
-            let Some(letters) =
-                arg.as_bytes().strip_prefix(b"-").filter(|letters| !letters.is_empty())
-            else {
-                call.places.push(arg.into());
-                continue;
-            };
-            // An option with a value takes the rest of its word, or the next one.
-            match letters.iter().position(|letter| b"otN".contains(letter)) {
-                Some(at) => {
-                    call.letters(&letters[..at])?;
-                    let rest = &letters[at + 1..];
-                    let value = if rest.is_empty() {
-                        args.next().map(|next| next.as_bytes())
-                    } else {
-                        Some(rest)
-                    };
-                    let value =
-                        value.ok_or_else(|| format!("-{} lacks its value", letters[at] as char))?;
-                    if letters[at] == b'o' {
-                        call.options.push(String::from_utf8_lossy(value).into_owned());
-                    }
+        for argument in arguments(args, b"otN")? {
+            match argument {
+                Argument::Place(place) => call.places.push(place),
+                Argument::Letter(b'o', Some(list)) => {
+                    call.options.push(list.to_string_lossy().into_owned());
                 }
-                None => call.letters(letters)?,
+                Argument::Letter(_, Some(_)) => {}
+                Argument::Letter(letter, None) => call.letter(letter)?,
             }
         }
         Ok(call)
     }
 
-    fn letters(&mut self, letters: &[u8]) -> Result<(), String> {
-        for letter in letters {
-            match letter {
-                b'f' => (self.fake, self.foreground) = (true, true),
-                b'd' => self.foreground = true,
-                b'l' => self.lazy = true,
-                b'v' => self.verbose = true,
-                b'n' | b'r' | b's' => {}
-                other => return Err(format!("unknown option -{}", *other as char)),
-            }
-            if b"flnrv".contains(letter) {
-                self.flags.push(OsStr::from_bytes(&[b'-', *letter]).into());
-            }
+    fn letter(&mut self, letter: u8) -> Result<(), String> {
+        match letter {
+            b'f' => (self.fake, self.foreground) = (true, true),
+            b'd' => self.foreground = true,
+            b'l' => self.lazy = true,
+            b'v' => self.verbose = true,
+            b'n' | b'r' | b's' => {}
+            other => return Err(format!("unknown option -{}", other as char)),
+        }
+        if b"flnrv".contains(&letter) {
+            self.flags.push(OsStr::from_bytes(&[b'-', letter]).into());
         }
         Ok(())
     }
@@ -370,6 +359,7 @@ mod tests {
         assert_eq!(of("/sbin/umount.fuse"), Some(Helper::Unmount("fuse".into())));
         assert_eq!(of("/sbin/umount.fuseblk.ext4"), Some(Helper::Unmount("ext4".into())));
         assert_eq!(of("mkfs.extant"), Some(Helper::Mkfs));
+        assert_eq!(of("/sbin/fsck.ext4"), Some(Helper::Fsck));
         assert_eq!(of("/sbin/tune2fs"), Some(Helper::Tune));
         assert_eq!(of("resize2fs"), Some(Helper::Resize));
         assert_eq!(of("e2label"), Some(Helper::Label));

@@ -5,6 +5,7 @@
 //! see [`helper`].
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod build;
 mod cli;
 mod commands;
@@ -12,6 +13,7 @@ mod context;
 mod copy;
 mod diff;
 mod failure;
+mod fsck;
 mod helper;
 mod holders;
 mod image;

@@ -224,7 +224,7 @@ fn recover_first(plan: &Plan, interrupt: &Arc<AtomicBool>) -> Result<(), Error> 
 }
 
 /// Returns whether a file system was not unmounted: it has changes to replay, or files to free.
-fn was_in_use(sb: &Superblock) -> bool {
+pub fn was_in_use(sb: &Superblock) -> bool {
     sb.last_orphan().0 != 0
         || sb
             .features()

@@ -15,6 +15,7 @@ mod documents;
 mod editing;
 mod exporting;
 mod foreign;
+mod fsck;
 mod guide;
 mod helpers;
 mod impostors;
