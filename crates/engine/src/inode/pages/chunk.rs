@@ -1,6 +1,7 @@
 //! Pages of a stretch of the file that lie near each other: their states are bits of a few words.
 
 use super::content::Content;
+use super::map::Place;
 use extant_sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -76,6 +77,16 @@ impl States {
     /// Those that have a block, or will have one.
     pub fn covered(&self) -> u64 {
         self.mapped | self.reserved | self.writing
+    }
+
+    /// Notes where pages that are present have their blocks. Returns whether one of them is newly
+    /// counted in the inode's reservation.
+    pub fn set_place(&mut self, pages: u64, place: Place) -> bool {
+        let newly = if place == Place::Reserved { pages & !self.reserved } else { 0 };
+        self.reserved |= newly;
+        self.mapped |= if place == Place::Reserved { 0 } else { pages };
+        self.remapped |= if place == Place::Written { 0 } else { pages };
+        newly != 0
     }
 
     /// Leaves of the map that may be split, or made, when the chunk is written.

@@ -212,7 +212,8 @@ impl PageMap {
 
     /// Whether the page of `lblk` is cached.
     pub fn has(&self, lblk: u32) -> bool {
-        self.find(lblk..lblk.saturating_add(1), |states| states.present).is_some()
+        let (key, bit) = chunk::place(lblk);
+        self.chunks.get(&key).is_some_and(|chunk| chunk.states.present & bit != 0)
     }
 
     /// Returns whether many neighbors of `lblk` are cached: their blocks will be written whole.
@@ -285,22 +286,33 @@ impl PageMap {
         self.insert(lblk, content, |states, bit| states.mapped |= if mapped { bit } else { 0 });
     }
 
-    /// Adds a page that waits for being written. It is not cached.
+    /// Adds a page that waits for being written. It is not cached. For one without a place, the
+    /// caller has set space aside.
     pub fn add_dirty(&mut self, lblk: u32, content: Content, place: Place, cluster_bits: u32) {
-        self.insert(lblk, content, |states, bit| states.dirty |= bit);
-        self.set_place(lblk, place, cluster_bits);
+        let reserved = self.insert(lblk, content, |states, bit| {
+            states.dirty |= bit;
+            states.set_place(bit, place)
+        });
+        if reserved == Some(true) {
+            self.delay(lblk, cluster_bits);
+        }
     }
 
     /// Notes where a page has its block. For one without, the caller has set space aside.
     pub fn set_place(&mut self, lblk: u32, place: Place, cluster_bits: u32) {
-        if place == Place::Reserved {
-            self.set_reserved(lblk, cluster_bits);
+        let set =
+            |chunk: &mut Chunk, bit| chunk.states.set_place(bit & chunk.states.present, place);
+        if self.edit(lblk, set) == Some(true) {
+            self.delay(lblk, cluster_bits);
         }
-        self.edit(lblk, |chunk, bit| {
-            let bit = bit & chunk.states.present;
-            chunk.states.mapped |= if place == Place::Reserved { 0 } else { bit };
-            chunk.states.remapped |= if place == Place::Written { 0 } else { bit };
-        });
+    }
+
+    /// Counts a page in the reservation of its cluster.
+    fn delay(&mut self, lblk: u32, cluster_bits: u32) {
+        self.cluster_bits = cluster_bits;
+        if cluster_bits > 0 {
+            *self.delayed.entry(lblk >> cluster_bits).or_insert(0) += 1;
+        }
     }
 
     /// Returns the pages with a writeback that changes the map. All pinned pages count as such.
@@ -329,16 +341,24 @@ impl PageMap {
         &mut self.share
     }
 
-    fn insert(&mut self, lblk: u32, content: Content, set: impl FnOnce(&mut States, u64)) {
+    /// Adds a page unless it is cached, and changes its states. Returns the result of `set`.
+    fn insert<R>(
+        &mut self,
+        lblk: u32,
+        content: Content,
+        set: impl FnOnce(&mut States, u64) -> R,
+    ) -> Option<R> {
         self.page_size = content.size() as u64;
         let (key, bit) = chunk::place(lblk);
         let chunk = self.chunks.entry(key).or_default();
-        if chunk.states.present & bit == 0 {
-            let before = chunk.states;
-            chunk.add(bit, content);
-            set(&mut chunk.states, bit);
-            self.totals.shift(before, chunk.states);
+        if chunk.states.present & bit != 0 {
+            return None;
         }
+        let before = chunk.states;
+        chunk.add(bit, content);
+        let result = set(&mut chunk.states, bit);
+        self.totals.shift(before, chunk.states);
+        Some(result)
     }
 
     /// Overwrites bytes of a cached page that is covered, with clusters of one block; the page then
@@ -352,21 +372,6 @@ impl PageMap {
             chunk.edit(bit, |content| content.write(frames, from, part))
         });
         written.flatten().is_some()
-    }
-
-    /// Counts the page in the inode's reservation.
-    fn set_reserved(&mut self, lblk: u32, cluster_bits: u32) {
-        let newly = self.edit(lblk, |chunk, bit| {
-            let new = chunk.states.present & !chunk.states.reserved & bit;
-            chunk.states.reserved |= new;
-            new != 0
-        });
-        if newly == Some(true) {
-            self.cluster_bits = cluster_bits;
-            if cluster_bits > 0 {
-                *self.delayed.entry(lblk >> cluster_bits).or_insert(0) += 1;
-            }
-        }
     }
 
     /// Changes a cached page; it then waits for being written. Snapshots keep the old bytes. False
