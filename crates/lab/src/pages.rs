@@ -6,7 +6,7 @@
 
 use crate::grid::Grid;
 use crate::interval::{Interval, judged};
-use crate::pairs::{ENGINE, EXT4, Pairs, THREADS, judge};
+use crate::pairs::{ENGINE, EXT4, Pairs, THREADS};
 use crate::reproduce;
 use crate::sheet::Sheet;
 use crate::stored::{Results, Run, Store};
@@ -93,7 +93,7 @@ fn pairs(store: &Store, name: &str) -> io::Result<String> {
             None => sheet.row(line(name, &ratios, Interval::to_string)),
         }
     }
-    let verdicts = judged(&judge(run.results.rates()));
+    let verdicts = judged(&run.results.verdicts());
     sheet.notes.push(verdicts.title);
     sheet.notes.extend(verdicts.notes);
     Ok(format!("{}\n{}\n", origin(&run), sheet.lines().trim_end()))

@@ -16,9 +16,7 @@ use crate::target::{How, OpenFile, Target};
 use std::io;
 use std::time::Duration;
 
-#[cfg(feature = "designs")]
-pub use sync::beside_creators;
-pub use sync::{Crowd, SYNCERS, fill, sync_crowd};
+pub use sync::{Crowd, SYNCERS, fill, sync_crowd, under_load};
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
@@ -309,6 +307,11 @@ mod tests {
         );
         sync_crowd(&engine, "crowd", Crowd { calls: 1, creators: 2 }, &()).expect("no error");
         assert!(engine.list(b"crowd/c0").expect("a directory").is_empty());
+        let noticed = under_load(&engine, Duration::ZERO, (2, SYNCERS)).expect("no error");
+        assert!(noticed.p99 > 0.0 && noticed.created > 0.0);
+        // Each creator has a directory, and removes its files in the end.
+        let left = |thread: usize| engine.list(format!("load/c{thread}").as_bytes());
+        (0..2).for_each(|thread| assert!(left(thread).expect("a directory").is_empty()));
         engine.unmount().expect("a clean end");
     }
 

@@ -1,7 +1,6 @@
 //! Many callers of sync at once, with many inodes in memory.
 
-use super::Watch;
-use super::ensure_dir;
+use super::{Watch, ensure_dir, ensure_file};
 use crate::measure::{beside, joined, share_out};
 use crate::target::Target;
 use std::io;
@@ -11,6 +10,9 @@ use std::time::{Duration, Instant};
 
 /// Callers of sync at once.
 pub const SYNCERS: usize = 100;
+
+/// An unrelated file that is looked at.
+const LOOKED_AT: &[u8] = b"looked-at";
 
 /// Files in a directory.
 const IN_DIRECTORY: usize = 2000;
@@ -57,7 +59,7 @@ pub fn sync_crowd(
 
 /// Runs `work` while other threads make files of their own below `top`. Returns its result, and the
 /// number of files that were made meanwhile.
-pub fn beside_creators<T>(
+fn beside_creators<T>(
     target: &dyn Target,
     top: &str,
     creators: usize,
@@ -76,6 +78,53 @@ pub fn beside_creators<T>(
         let before = made.load(Ordering::Relaxed);
         work().map(|result| (result, made.load(Ordering::Relaxed) - before))
     })
+}
+
+/// Effects of syncs on creators and on an unrelated thread.
+pub struct Noticed {
+    /// The 99th percentile of the time of a stat, in microseconds.
+    pub p99: f64,
+    /// Files made in a second; at least one, so that a rate of nothing can be compared.
+    pub created: f64,
+}
+
+/// Looks at a file for some time while some threads make files, and others call sync again and
+/// again.
+pub fn under_load(
+    target: &dyn Target,
+    window: Duration,
+    (creators, syncing): (usize, usize),
+) -> io::Result<Noticed> {
+    ensure_file(target, LOOKED_AT)?;
+    target.sync()?;
+    let keep_syncing = |_, over: &AtomicBool| {
+        while !over.load(Ordering::Relaxed) {
+            target.sync()?;
+        }
+        Ok(())
+    };
+    let work = || {
+        let start = Instant::now();
+        let p99 = beside(syncing, keep_syncing, |_| look(target, window))?;
+        Ok((p99, start.elapsed().as_secs_f64()))
+    };
+    let ((p99, seconds), made) = beside_creators(target, "load", creators, work)?;
+    Ok(Noticed { p99, created: made.max(1) as f64 / seconds.max(1e-9) })
+}
+
+/// Returns the 99th percentile of the time of a stat, in microseconds; one stat every 50
+/// microseconds.
+fn look(target: &dyn Target, window: Duration) -> io::Result<f64> {
+    let start = Instant::now();
+    let mut times = Vec::new();
+    while start.elapsed() < window.max(Duration::from_millis(20)) {
+        let begin = Instant::now();
+        target.stat(LOOKED_AT)?;
+        times.push(begin.elapsed());
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    times.sort_unstable();
+    Ok(times.get(times.len() * 99 / 100).map_or(0.0, |time| time.as_secs_f64() * 1e6))
 }
 
 /// From the moment when all threads may call sync until all have returned from their last call.

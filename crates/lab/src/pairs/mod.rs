@@ -37,6 +37,21 @@ const SYNCS: [(&str, Crowd, f64); 2] = [
     ("100 syncs, files being made", Crowd { calls: 10, creators: CREATORS }, 20.0),
 ];
 
+/// Rows of creators, with an unrelated stat beside them: name, and threads that call sync all the
+/// time.
+const LOADS: [(&str, usize); 2] =
+    [("files made without syncs", 0), ("files made beside 100 syncs", SYNCERS)];
+
+/// Work of a row with many clean inodes in memory.
+enum Work {
+    Syncs(Crowd),
+    /// Creators, with so many threads that call sync all the time.
+    Load(usize),
+}
+
+/// Share of their rate that creators must keep beside syncs.
+const KEPT: f64 = 0.5;
+
 /// Arguments of `extant-lab pairs`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -47,13 +62,14 @@ pub struct Args {
     tiny: bool,
 }
 
-/// Returns empty tables of rates, processor time and instructions.
-fn tables() -> [Grid; 3] {
+/// Returns empty tables of rates, processor time, instructions and latencies.
+fn tables() -> [Grid; 4] {
     let sides = SIDES.map(Side::name);
     [
         Grid::new("pairs", "operations/s", &sides, ENGINE),
         Grid::new("processor time", "us", &sides, ENGINE).less().plain(),
         Grid::new("instructions", "each", &sides, ENGINE).less().plain(),
+        Grid::new("an unrelated stat, 99th percentile", "us", &sides, ENGINE).less().plain(),
     ]
 }
 
@@ -67,48 +83,65 @@ pub fn run(args: &Args) -> io::Result<bool> {
     scratch::catch_signals()?;
     let mut grids = tables();
     operations(options, &size, &mut grids)?;
-    syncs(options, clean_inodes, &mut grids)?;
+    syncs(options, (clean_inodes, size.window), &mut grids)?;
     if grids[0].rows.is_empty() {
         return Err(invalid("`--only` names no row"));
     }
     Pairs(grids.into()).report(options)
 }
 
-fn operations(options: &Options, size: &Size, grids: &mut [Grid; 3]) -> io::Result<()> {
+fn operations(options: &Options, size: &Size, grids: &mut [Grid; 4]) -> io::Result<()> {
     let kinds = KINDS.iter().filter(|kind| options.wants(kind.name));
     let of = |kind: &'static Kind| {
         THREADS.map(|threads| (row_name(kind.name, threads), (kind, threads)))
     };
     let rows: Vec<_> = kinds.flat_map(of).collect();
     let nothing = |_: &Running| Ok(());
-    play(options, (&Setup::default(), nothing), &rows, grids, |(kind, threads), side, watch| {
-        let done = kind.play(side.target(), (*threads, u64::MAX), size, watch)?;
-        Ok((done.ops.iter().sum(), done.elapsed))
+    let [grids @ .., _] = grids;
+    play(options, (&Setup::default(), nothing), &rows, |name, (kind, threads), side, meter| {
+        let done = kind.play(side.1.target(), (*threads, u64::MAX), size, meter)?;
+        add(grids, (name, side.0), (done.ops.iter().sum(), done.elapsed), meter);
+        Ok(())
     })
 }
 
-/// Callers of sync at once, with many clean inodes in memory.
-fn syncs(options: &Options, inodes: usize, grids: &mut [Grid; 3]) -> io::Result<()> {
-    let wanted = SYNCS.iter().filter(|(name, ..)| options.wants(name));
-    let rows: Vec<_> = wanted.map(|(name, crowd, _)| (row_name(name, SYNCERS), *crowd)).collect();
+/// Callers of sync at once, and creators beside them, with many clean inodes in memory.
+fn syncs(
+    options: &Options,
+    (inodes, window): (usize, Duration),
+    [grids @ .., latencies]: &mut [Grid; 4],
+) -> io::Result<()> {
+    let syncs = SYNCS.map(|(name, crowd, _)| (row_name(name, SYNCERS), Work::Syncs(crowd)));
+    let loads = LOADS.map(|(name, syncing)| (row_name(name, CREATORS), Work::Load(syncing)));
+    let rows: Vec<_> =
+        syncs.into_iter().chain(loads).filter(|(name, _)| options.wants(name)).collect();
     let fill = |side: &Running| {
         eprintln!("making {inodes} files");
         jobs::fill(side.target(), "clean", inodes, 2)
     };
     let setup = Setup::for_inodes(inodes as u64);
-    play(options, (&setup, fill), &rows, grids, |crowd, side, watch| {
-        let (elapsed, _) = jobs::sync_crowd(side.target(), "crowd", *crowd, watch)?;
-        Ok((crowd.syncs(), elapsed))
+    play(options, (&setup, fill), &rows, |name, row, (side, running), meter| {
+        match row {
+            Work::Syncs(crowd) => {
+                let (elapsed, _) = jobs::sync_crowd(running.target(), "crowd", *crowd, meter)?;
+                add(grids, (name, side), (crowd.syncs(), elapsed), meter);
+            }
+            Work::Load(syncing) => {
+                let noticed = jobs::under_load(running.target(), window, (CREATORS, *syncing))?;
+                grids[0].add(name, side, noticed.created);
+                latencies.add(name, side, noticed.p99);
+            }
+        }
+        Ok(())
     })
 }
 
-/// Plays each row on both sides, run by run. A job returns its operations and their time.
+/// Plays each row on both sides, run by run.
 fn play<R>(
     options: &Options,
     (setup, prepare): (&Setup, impl Fn(&Running) -> io::Result<()>),
     rows: &[(String, R)],
-    [rates, times, instructions]: &mut [Grid; 3],
-    job: impl Fn(&R, &Running, &Meter) -> io::Result<(u64, Duration)>,
+    mut job: impl FnMut(&str, &R, (usize, &Running), &Meter) -> io::Result<()>,
 ) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
@@ -117,17 +150,25 @@ fn play<R>(
     let sides = SIDES.iter().map(|side| side.start_with(setup)).collect::<io::Result<Vec<_>>>()?;
     sides.iter().try_for_each(prepare)?;
     options.measure(options.runs(15, 5), rows, &SIDES.map(Side::name), |name, row, side| {
-        let (ops, elapsed) = job(row, &sides[side], &meter)?;
-        let (ops, cost) = (ops.max(1) as f64, meter.cost());
-        rates.add(name, side, ops / elapsed.as_secs_f64().max(1e-9));
-        times.add(name, side, cost.time.as_secs_f64() * 1e6 / ops);
-        cost.instructions.iter().for_each(|n| instructions.add(name, side, *n as f64 / ops));
-        Ok(())
+        job(name, row, (side, &sides[side]), &meter)
     })?;
     sides.into_iter().try_for_each(|side| side.stop())
 }
 
-/// Results of `extant-lab pairs`: rates, then costs.
+/// Adds the rate and the cost of a job's operations.
+fn add(
+    [rates, times, instructions]: &mut [Grid; 3],
+    (name, side): (&str, usize),
+    (ops, elapsed): (u64, Duration),
+    meter: &Meter,
+) {
+    let (ops, cost) = (ops.max(1) as f64, meter.cost());
+    rates.add(name, side, ops / elapsed.as_secs_f64().max(1e-9));
+    times.add(name, side, cost.time.as_secs_f64() * 1e6 / ops);
+    cost.instructions.iter().for_each(|n| instructions.add(name, side, *n as f64 / ops));
+}
+
+/// Results of `extant-lab pairs`: rates, costs, and latencies unless the run is an old one.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Pairs(Vec<Grid>);
 
@@ -135,6 +176,32 @@ impl Pairs {
     /// Returns the rates of both sides.
     pub fn rates(&self) -> &Grid {
         &self.0[0]
+    }
+
+    /// Returns how syncs stand to their bars besides the rate: their processor time and an
+    /// unrelated stat beside the kernel's, and creators beside those without syncs.
+    fn around_syncs(&self) -> Vec<Verdict> {
+        let like_kernel = |grid: usize, name: String, what: &str| {
+            let grid = self.0.get(grid)?;
+            let row = grid.rows.iter().position(|(row, _)| *row == name)?;
+            Some(Verdict::of(format!("{name}: {what}"), grid.gain_of(row, ENGINE, EXT4)?, 1.0))
+        };
+        let syncs = SYNCS.iter().map(|(name, ..)| row_name(name, SYNCERS));
+        let times =
+            syncs.filter_map(|name| like_kernel(1, name, "no more processor time than ext4"));
+        let [alone, beside] = LOADS.map(|(name, _)| row_name(name, CREATORS));
+        let made = |name: &str| {
+            let row = self.rates().rows.iter().find(|(row, _)| row == name)?;
+            Some(&row.1[ENGINE])
+        };
+        let kept = made(&beside).zip(made(&alone));
+        let kept = kept.and_then(|(beside, alone)| Interval::of_pairs(beside, alone));
+        let kept = kept.map(|found| {
+            Verdict::of(format!("{beside}: {KEPT} of the rate without syncs"), found, KEPT)
+        });
+        let stat =
+            like_kernel(3, beside, "an unrelated stat's 99th percentile no later than ext4's");
+        times.chain(kept).chain(stat).collect()
     }
 }
 
@@ -145,7 +212,9 @@ impl Results for Pairs {
     }
 
     fn verdicts(&self) -> Vec<Verdict> {
-        judge(self.rates())
+        let mut verdicts = judge(self.rates());
+        verdicts.extend(self.around_syncs());
+        verdicts
     }
 
     fn grids(self) -> Vec<Grid> {
@@ -164,7 +233,7 @@ fn bar(work: &str) -> Option<f64> {
 }
 
 /// Returns all bars for which there are figures.
-pub fn judge(rates: &Grid) -> Vec<Verdict> {
+fn judge(rates: &Grid) -> Vec<Verdict> {
     let beside_kernel = rates.by_threads().filter_map(|(row, work, threads)| {
         let bar = bar(work)?;
         let what = format!("{}: {bar} times ext4", row_name(work, threads));
@@ -207,5 +276,22 @@ mod tests {
         assert_eq!(standings(&rows), [Reached, Missed, Reached, Missed]);
         let rows = [(1, 10.0, 1.0), (16, 18.0, 1.0)];
         assert_eq!(standings(&rows), [Reached, Reached, Reached], "the best is its own measure");
+    }
+
+    #[test]
+    fn creators_beside_syncs_keep_their_rate_and_stats_are_in_time() {
+        let standings = |made: f64, stat: f64| {
+            let [mut rates, times, instructions, mut latencies] = tables();
+            for (side, stat) in [(EXT4, 2.0), (ENGINE, stat)] {
+                for ((name, _), made) in LOADS.iter().zip([100.0, made]) {
+                    (0..3).for_each(|_| rates.add(&row_name(name, CREATORS), side, made));
+                    (0..3).for_each(|_| latencies.add(&row_name(name, CREATORS), side, stat));
+                }
+            }
+            let verdicts = Pairs(vec![rates, times, instructions, latencies]).verdicts();
+            verdicts.iter().map(|verdict| verdict.standing).collect::<Vec<_>>()
+        };
+        assert_eq!(standings(60.0, 1.0), [Reached, Reached]);
+        assert_eq!(standings(40.0, 3.0), [Missed, Missed]);
     }
 }

@@ -46,8 +46,10 @@ fn rows(grid: &Value, count: usize, runs: usize) -> &Vec<Value> {
 fn pairs_have_every_row_on_both_sides_and_are_judged() {
     need_root("pairs mount the kernel's ext4 on a loop device");
     let grids = json(&["pairs", "--tiny", "--runs", "2", "--json"]);
-    // Sixteen workloads with four numbers of threads, and two kinds of syncs.
-    rows(&grids[0], 16 * 4 + 2, 2);
+    // Sixteen workloads with four numbers of threads, two kinds of syncs, and creators with and
+    // without them, beside an unrelated stat.
+    rows(&grids[0], 16 * 4 + 2 + 2, 2);
+    rows(&grids[3], 2, 2);
 }
 
 /// The engine's design of each table is compared with all the others.

@@ -1,6 +1,6 @@
 //! Ways to find the writes for which a sync must wait, under the whole engine.
 
-use super::engine::{CREATORS, Noticed, clean, under_load};
+use super::engine::{CREATORS, clean};
 use crate::jobs::{self, Crowd};
 use crate::options::Options;
 use crate::tables::designs::{Chosen, Grid};
@@ -48,9 +48,7 @@ pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
         })?;
         options.fill(&mut rates, &row, |(), column| {
             choose(&engine, column)?;
-            let Noticed { created, .. } = under_load(&engine, options.window(), (CREATORS, 2))?;
-            // At least one, so that a rate of nothing can be compared.
-            Ok(created.max(1.0))
+            Ok(jobs::under_load(&engine, options.window(), (CREATORS, 2))?.created)
         })?;
         options.fill(&mut kept, &row, |(), column| {
             choose(&engine, column)?;
