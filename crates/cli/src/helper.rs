@@ -9,7 +9,8 @@
 //! - `umount.TYPE`, `umount.fuse.TYPE`, `umount.fuse`: `DIR [-flnrv]`. Returns when the server has
 //!   written everything. umount(8) looks for the last name if it gets a directory; under it, mounts
 //!   of other servers are unmounted without a wait.
-//! - `mkfs.TYPE`: as `extant mkfs`, with a size in blocks where it has no unit.
+//! - `mke2fs`, `mkfs.TYPE`: as `extant mkfs`, with a size in blocks where it has no unit;
+//!   [`crate::mke2fs`].
 //! - `e2fsck`, `fsck.ext4`: [`crate::fsck`].
 //! - `tune2fs`: as `extant tune`, for the options that it has. `e2label IMAGE [LABEL]`: prints or
 //!   sets the label.
@@ -47,8 +48,8 @@ pub enum Helper {
     Mount(String),
     /// Unmounts; the type that it was called for.
     Unmount(String),
-    /// Makes file systems.
-    Mkfs,
+    /// Makes file systems, of this type unless told otherwise.
+    Mkfs(&'static str),
     /// Checks and repairs.
     Fsck,
     /// Changes values of the superblock.
@@ -80,6 +81,7 @@ fn is_from_mount_fuse(args: &[OsString]) -> bool {
 fn named(program: Option<&OsString>) -> Option<Helper> {
     let name = Path::new(program?).file_name()?.to_str()?;
     match name {
+        "mke2fs" => return Some(Helper::Mkfs("ext2")),
         "e2fsck" => return Some(Helper::Fsck),
         "tune2fs" => return Some(Helper::Tune),
         "resize2fs" => return Some(Helper::Resize),
@@ -91,7 +93,11 @@ fn named(program: Option<&OsString>) -> Option<Helper> {
     match what {
         "mount" => Some(Helper::Mount(subtype(of).into())),
         "umount" => Some(Helper::Unmount(subtype(of).into())),
-        "mkfs" => Some(Helper::Mkfs),
+        "mkfs" => Some(Helper::Mkfs(match of {
+            "ext2" => "ext2",
+            "ext3" => "ext3",
+            _ => "ext4",
+        })),
         "fsck" => Some(Helper::Fsck),
         _ => None,
     }
@@ -109,15 +115,12 @@ impl Helper {
             Helper::Unmount(subtype) => {
                 exit(Call::parse(&args).map(|call| unmount(&call, &subtype)))
             }
-            Helper::Mkfs => as_command(&["mkfs", "--size-in-blocks"], args),
+            Helper::Mkfs(kind) => run_or_refuse(crate::mke2fs::command(&args, kind)),
             Helper::Fsck => crate::fsck::run(&args),
             Helper::Tune => as_command(&["tune"], args),
             Helper::Resize => as_command(&["resize", "--size-in-blocks"], args),
             Helper::Label => run_label(&args),
-            Helper::Fuse2fs => match fuse2fs(&args) {
-                Ok(command) => crate::cli::run(command),
-                Err(usage) => exit(Err(usage)),
-            },
+            Helper::Fuse2fs => run_or_refuse(fuse2fs(&args)),
         }
     }
 }
@@ -126,6 +129,11 @@ impl Helper {
 fn as_command(command: &[&str], args: Vec<OsString>) -> ExitCode {
     let own = ["extant"].iter().chain(command).map(OsString::from);
     crate::cli::run(own.chain(args.into_iter().skip(1)).collect())
+}
+
+/// Runs the command of `extant` for a call of another program.
+fn run_or_refuse(command: Result<Vec<OsString>, String>) -> ExitCode {
+    command.map_or_else(|usage| exit(Err(usage)), crate::cli::run)
 }
 
 /// Runs `e2label IMAGE [LABEL]`.
@@ -358,7 +366,9 @@ mod tests {
         assert_eq!(of("/sbin/umount.fuse.ext4"), Some(Helper::Unmount("ext4".into())));
         assert_eq!(of("/sbin/umount.fuse"), Some(Helper::Unmount("fuse".into())));
         assert_eq!(of("/sbin/umount.fuseblk.ext4"), Some(Helper::Unmount("ext4".into())));
-        assert_eq!(of("mkfs.extant"), Some(Helper::Mkfs));
+        assert_eq!(of("mkfs.extant"), Some(Helper::Mkfs("ext4")));
+        assert_eq!(of("/sbin/mkfs.ext3"), Some(Helper::Mkfs("ext3")));
+        assert_eq!(of("mke2fs"), Some(Helper::Mkfs("ext2")));
         assert_eq!(of("/sbin/fsck.ext4"), Some(Helper::Fsck));
         assert_eq!(of("/sbin/tune2fs"), Some(Helper::Tune));
         assert_eq!(of("resize2fs"), Some(Helper::Resize));

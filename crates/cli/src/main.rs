@@ -21,6 +21,7 @@ mod interrupt;
 mod json;
 mod layout;
 mod log;
+mod mke2fs;
 mod mounting;
 mod ordered;
 mod pages;

@@ -27,6 +27,7 @@ impl Names {
             "umount.fuse",
             "mkfs.extant",
             "fuse2fs",
+            "mke2fs",
         ] {
             std::os::unix::fs::symlink(EXTANT, scratch.join(name)).unwrap();
         }
@@ -572,6 +573,28 @@ fn an_image_on_a_read_only_file_system_is_mounted_for_reading() {
     assert!(changed.code == 1 && changed.errors().contains("can be read only"), "{changed}");
     assert!(made.code == 1 && made.errors().contains("write-protected"), "{made}");
     image.assert_clean();
+}
+
+/// The call by which builders of disks fill an image. The type follows from the name.
+#[test]
+fn mke2fs_fills_an_image_from_a_directory() {
+    let names = Names::new();
+    let (top, image) = (names.0.dir("top"), names.0.join("made"));
+    std::fs::write(top.join("file"), "content").unwrap();
+    names
+        .call("mke2fs", &args!["-q", "-F", "-t", "ext4", "-d", &top, "-b", "4096", &image, "8192"])
+        .must_succeed();
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 8192 * 4096);
+    e2fsck::check(&image).assert_clean();
+    let mount = kernel::Mount::new(&image, "ro");
+    assert_eq!(std::fs::read(mount.join("file")).unwrap(), b"content");
+    mount.unmount();
+    // Without a size the image keeps its own.
+    names.call("mke2fs", &args!["-q", "-d", &top, &image]).must_succeed();
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 8192 * 4096);
+    let info = json(&args!["info", &image]);
+    let features = info["features"].to_string();
+    assert!(!features.contains("has_journal") && !features.contains("extent"), "{features}");
 }
 
 #[test]
