@@ -8,8 +8,11 @@ use extant_engine::device::BlockDevice;
 use extant_engine::{
     Follow, Fs, NodeKind, OpenFlags, OpenOptions, RenameFlags, SetAttr, XattrMode,
 };
+use extant_hostile::mutate::mutate_once;
+use extant_hostile::seeds::Seed;
 use extant_testkit::cuts::each_cut;
 use extant_testkit::kernel::Mount;
+use extant_testkit::rng::Rng;
 use extant_testkit::tool::run;
 use extant_testkit::tree::Manifest;
 use extant_testkit::{FeatureSet, Image, e2fsck};
@@ -301,4 +304,48 @@ fn other_hosts_see_the_claim_of_an_edit() {
     let image = Image::holding(&memory.to_vec());
     assert_eq!(complaints(image.path()), [""; 0]);
     assert!(!is_claimed());
+}
+
+/// Makes two files over an overlay of an image that may be damaged.
+fn try_edit(device: &Device) -> Option<Edit> {
+    let base = EditBase { device, journal: None };
+    if base.needs_recovery().ok()? {
+        return None;
+    }
+    let overlay = Arc::new(base.overlay(64 << 20).ok()?);
+    let fs = Fs::open_device(overlay.clone(), &OpenOptions::new()).ok()?;
+    for name in [b"one", b"two"] {
+        let made = fs.root().and_then(|root| fs.create(&root, name, 0o644, NodeKind::File));
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        let _ = made.and_then(|node| fs.open_file(&node, flags)?.write_at(0, &[5; 100_000]));
+    }
+    fs.unmount().ok()?;
+    Edit::plan(base, overlay).ok()
+}
+
+/// Damage gives an error or an edit, never a panic, and a refusal writes nothing.
+#[test]
+fn edits_of_damaged_images_are_made_or_refused() {
+    let sets = ["default", "1k", "ext3", "bigalloc", "ext2_1k", "inline_data"];
+    let seeds = sets.map(|set| Seed::make(FeatureSet::named(set), false));
+    let (mut made, mut refused) = (0, 0);
+    for number in 0..180 {
+        let seed = &seeds[number as usize % seeds.len()];
+        let mut bytes = seed.bytes.clone();
+        let damage = mutate_once(&mut bytes, &seed.atlas, &mut Rng::new(number));
+        let memory = Arc::new(MemDevice::from_bytes(&bytes));
+        let device: Device = memory.clone();
+        let edit = try_edit(&device);
+        assert!(memory.to_vec() == bytes, "{number}, {damage}: a plan wrote");
+        let applied = edit.map(|edit| edit.apply(true));
+        match applied {
+            Some(Ok(())) => made += 1,
+            Some(Err(EditError::TooLarge { .. } | EditError::NoJournal)) | None => {
+                assert!(memory.to_vec() == bytes, "{number}, {damage}: a refusal wrote");
+                refused += 1;
+            }
+            Some(Err(error)) => panic!("{number}, {damage}: {error}"),
+        }
+    }
+    assert!(made > 10 && refused > 10, "{made} made, {refused} refused");
 }
