@@ -19,7 +19,7 @@ use extant_engine::{Error, Fs, OpenOptions};
 use serde_json::{Map, Value, json};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -134,8 +134,10 @@ impl Script {
                 "{name}: has more than 64 MiB; apply it in parts"
             )));
         }
-        let lines = parse_script(&text)
-            .map_err(|bad| Failure::usage(format_args!("{name}:{}: {}", bad.number, bad.why)))?;
+        let lines = parse_script(&text).map_err(|bad| {
+            let message = format!("{name}:{}: {}", bad.number, bad.why);
+            Failure::usage(message).after(line_document(bad.number))
+        })?;
         let mut command = Line::command();
         let steps = lines.into_iter().map(|line| step(&mut command, &name, line));
         let script = Script { steps: steps.collect::<Result<_>>()?, name };
@@ -148,11 +150,12 @@ impl Script {
         let reads = |step: &&Step| matches!(&step.edit, Line::Put(edit) if edit.reads_stdin());
         let mut readers = self.steps.iter().filter(reads).skip(usize::from(!is_script));
         let Some(step) = readers.next() else { return Ok(()) };
-        Err(Failure::usage(format_args!(
+        let message = format!(
             "{}: standard input is read by {} already; put the content in a file",
             self.place(step),
             if is_script { "the script" } else { "another line" }
-        )))
+        );
+        Err(Failure::usage(message).after(line_document(step.number)))
     }
 
     fn place(&self, step: &Step) -> String {
@@ -160,12 +163,20 @@ impl Script {
     }
 }
 
+/// Returns the member of a failure's document that names its line.
+fn line_document(number: usize) -> Map<String, Value> {
+    Map::from_iter([("line".to_owned(), number.into())])
+}
+
 /// Parses the words of a line.
 fn step(command: &mut clap::Command, name: &str, line: ScriptLine) -> Result<Step> {
     let words: Vec<String> = line.words.iter().map(|word| shown(word.as_bytes())).collect();
     // Names may be long, and put none of their own lines before the cause.
     let text: String = words.join(" ").chars().take(MAX_SHOWN).collect();
-    let fail = |why: &str| Failure::usage(format_args!("{name}:{}: {text}: {why}", line.number));
+    let fail = |why: &str| {
+        let failure = Failure::usage(format_args!("{name}:{}: {text}: {why}", line.number));
+        failure.after(line_document(line.number))
+    };
     let parsed = command.try_get_matches_from_mut(&line.words);
     let edit = parsed.and_then(|matches| Line::from_arg_matches(&matches)).map_err(|error| {
         let message = error.to_string();
@@ -279,7 +290,10 @@ impl<'a> Work<'a> {
         for step in &script.steps {
             let mut changes = Changes::of_one();
             let made = step.edit.make(context, (fs, &self.args.image), &mut changes);
-            made.map_err(|failure| self.unchanged(failure, &script.place(step)))?;
+            made.map_err(|failure| {
+                let failure = self.unchanged(failure, &script.place(step));
+                failure.after(line_document(step.number))
+            })?;
             done.push(json!({
                 "line": step.number,
                 "command": step.text,
@@ -346,9 +360,9 @@ impl<'a> Work<'a> {
             return context.document(&document.into());
         }
         if dry_run {
-            for step in &script.steps {
-                println!("{}", script.place(step));
-            }
+            let mut out = BufWriter::new(std::io::stdout().lock());
+            script.steps.iter().try_for_each(|step| writeln!(out, "{}", script.place(step)))?;
+            out.flush()?;
         }
         let would = if dry_run { "would make" } else { "made" };
         context.note(format_args!(

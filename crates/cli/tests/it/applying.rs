@@ -160,6 +160,12 @@ fn a_report_names_edits_paths_and_blocks() {
         assert!(report["blocks"]["in_use"].as_u64() > Some(2), "{report}");
         assert_eq!(report["blocks"]["new"], 3, "{report}");
     }
+    // A list that cannot be printed is a failure, and no panic.
+    let command =
+        format!("echo mkdir /d | {EXTANT} apply -n {} >/dev/full", image.path().display());
+    let printed = run("sh", &["-c", &command]);
+    assert_eq!(printed.code, 1, "{printed}");
+    assert!(printed.errors().contains("standard output: "), "{printed}");
     image.assert_clean();
 }
 
@@ -186,6 +192,7 @@ fn a_failed_edit_leaves_the_image_unchanged() {
     assert_eq!(printed.code, 1, "{printed}");
     let document: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
     assert_eq!(document["error"]["path"], "/nope", "{document}");
+    assert_eq!(document["line"], 2, "{document}");
 }
 
 /// The disk is full in the middle: of blocks, or of inodes.
