@@ -94,8 +94,8 @@ fn like_kernel(rates: &Grid, (row, work, threads): (usize, &str, usize)) -> Opti
 fn many_threads(rates: &Grid, work: &str) -> Option<Verdict> {
     let column = rates.column(&Side::Engine.name())?;
     let values = |threads| {
-        let name = row_name(work, threads);
-        rates.rows.iter().find(|row| row.0 == name).map(|row| row.1[column].as_slice())
+        let row = rates.row(&row_name(work, threads))?;
+        Some(rates.rows[row].1[column].as_slice())
     };
     let what = format!("in process, {work}, 16 threads no slower than 2");
     Some(Verdict::of(what, Interval::of_pairs(values(16)?, values(2)?)?, 1.0))

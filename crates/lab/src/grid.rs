@@ -2,8 +2,7 @@
 
 use crate::interval::{Interval, Verdict};
 use crate::measure::median;
-use crate::sheet::figure;
-use crate::sheet::{Name, Sheet};
+use crate::sheet::{Name, Sheet, figure};
 use serde::{Deserialize, Serialize};
 
 /// A table: rows are workloads, columns designs, each cell has a value of each run.
@@ -59,7 +58,7 @@ impl Grid {
     }
 
     pub fn add(&mut self, row: &str, column: usize, value: f64) {
-        let at = self.rows.iter().position(|(name, _)| name == row).unwrap_or_else(|| {
+        let at = self.row(row).unwrap_or_else(|| {
             self.rows.push((row.to_owned(), vec![Vec::new(); self.columns.len()]));
             self.rows.len() - 1
         });
@@ -84,6 +83,10 @@ impl Grid {
             let (work, threads) = parts(name)?;
             Some((row, work, threads))
         })
+    }
+
+    pub fn row(&self, name: &str) -> Option<usize> {
+        self.rows.iter().position(|(row, _)| row == name)
     }
 
     pub fn column(&self, name: &str) -> Option<usize> {

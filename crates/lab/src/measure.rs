@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
+use std::iter;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -72,16 +72,10 @@ where
 {
     let next = AtomicU64::new(0);
     together(threads, |_| {
-        let mut done = 0;
-        loop {
-            // Relaxed: the number itself is all that is shared.
-            let n = next.fetch_add(1, Ordering::Relaxed) as usize;
-            if n >= count {
-                return Ok(done);
-            }
-            op(n)?;
-            done += 1;
-        }
+        // Relaxed: the number itself is all that is shared.
+        let all = iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed) as usize));
+        let mut own = all.take_while(|n| *n < count);
+        own.try_fold(0, |done, n| op(n).map(|()| done + 1))
     })
 }
 

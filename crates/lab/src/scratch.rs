@@ -112,7 +112,8 @@ impl Scratch {
 /// A loop device over an image.
 #[derive(Debug)]
 pub struct Loop {
-    device: PathBuf,
+    /// The block device.
+    pub device: PathBuf,
     _undo: Undo,
 }
 
@@ -128,11 +129,6 @@ impl Loop {
             }
         });
         Ok(Loop { device, _undo: undo })
-    }
-
-    /// Returns the block device.
-    pub fn device(&self) -> &Path {
-        &self.device
     }
 }
 
@@ -191,7 +187,7 @@ pub fn poll<T>(
 /// A child process, killed when dropped unless it has ended.
 #[derive(Debug)]
 pub struct Server {
-    child: Child,
+    pub child: Child,
     ended: Arc<AtomicBool>,
     _undo: Undo,
 }
@@ -209,11 +205,6 @@ impl Server {
             }
         });
         Server { child, ended, _undo: undo }
-    }
-
-    /// Returns its standard input and output, and its end.
-    pub fn child(&mut self) -> &mut Child {
-        &mut self.child
     }
 
     /// Waits for its end.

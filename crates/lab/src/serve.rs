@@ -12,15 +12,14 @@ use std::sync::mpsc::{Receiver, channel};
 /// Unmounts the current mount when the parent dies.
 type Current = Arc<Mutex<Option<Unmounter>>>;
 
-/// Serves `image`, or names in memory without one, on `dir`; again for each line of input; until
-/// input ends.
+/// Serves `image`, or names in memory without one, on `dir`, once for each line of input.
 pub fn serve(image: Option<&Path>, dir: &Path, options: &MountOptions) -> io::Result<()> {
     let current = Current::default();
     let lines = read_input(current.clone());
     let null = NullServer::new(options);
     let anonymous =
         MountOptions { subtype: "null".into(), source: "null".into(), ..options.clone() };
-    loop {
+    while lines.recv().is_ok() {
         if let Some(image) = image {
             let mounted = mount(image, dir, options)?;
             ready(&current, mounted.unmounter())?;
@@ -30,10 +29,8 @@ pub fn serve(image: Option<&Path>, dir: &Path, options: &MountOptions) -> io::Re
             ready(&current, Unmounter::of(dir))?;
             served.join().map_err(|_| io::Error::other("the serving thread panicked"))??;
         }
-        if lines.recv().is_err() {
-            return Ok(());
-        }
     }
+    Ok(())
 }
 
 /// Hands on lines of input; at its end, lets go of the mount.

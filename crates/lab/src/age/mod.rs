@@ -21,7 +21,7 @@ use extant_engine::{Fs, OpenOptions};
 use look::State;
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 use trace::{CHUNK, DIRS, Event, Scale, Trace};
 
@@ -76,12 +76,9 @@ pub fn run(args: &Args) -> io::Result<bool> {
             rows.extend(both);
         }
         let designs = if options.wants("designs") { designs::rows(scale, seed) } else { vec![] };
-        rows.extend(designs.into_iter().map(|(name, state)| Row {
-            name: name.into(),
-            seed,
-            seconds: None,
-            state,
-            map: String::new(),
+        rows.extend(designs.into_iter().map(|(name, state)| {
+            let (name, map) = (name.into(), String::new());
+            Row { name, seed, seconds: None, state, map }
         }));
     }
     rows.report(options)
@@ -112,7 +109,11 @@ fn side(name: &'static str, bytes: u64, scale: Scale, seed: u64) -> io::Result<R
     let image = Image::make(bytes)?;
     let (start, trace) = (Instant::now(), Trace::new(scale, seed));
     match name {
-        ENGINE => engine(&image.path, trace)?,
+        ENGINE => {
+            let engine = Engine::new(Fs::open(&image.path, &OpenOptions::new())?);
+            play(&engine, trace)?;
+            engine.unmount()?;
+        }
         _ => {
             let mount = image.scratch.join("mnt");
             mounted(&image.path, &mount, None, |dir| play(&Directory::new(dir)?, trace))?;
@@ -123,12 +124,6 @@ fn side(name: &'static str, bytes: u64, scale: Scale, seed: u64) -> io::Result<R
     scratch::run("e2fsck", &["-fn".as_ref(), image.path.as_os_str()])?;
     let (state, map) = look::look(&image.path)?;
     Ok(Row { name: name.into(), seed, seconds, state, map })
-}
-
-fn engine(image: &Path, trace: Trace) -> io::Result<()> {
-    let engine = Engine::new(Fs::open(image, &OpenOptions::new())?);
-    play(&engine, trace)?;
-    engine.unmount()
 }
 
 fn path(id: u32) -> Vec<u8> {

@@ -31,13 +31,6 @@ pub struct Defects {
     pub lost: bool,
 }
 
-/// A run that was measured.
-#[derive(Clone, Copy, Debug)]
-struct Best {
-    group: u32,
-    run: Run,
-}
-
 /// Work of a request so far.
 #[derive(Debug, Default)]
 struct Request {
@@ -46,7 +39,8 @@ struct Request {
     scanned: u32,
     found: u32,
     consultations: u8,
-    best: Option<Best>,
+    /// The best run so far, and its group.
+    best: Option<(u32, Run)>,
     decided: bool,
     greedy: bool,
     unadvised: bool,
@@ -180,7 +174,7 @@ impl<'a> Posted<'a> {
         while let Some((len, index, Reverse(start))) = next.pop() {
             let (group, list) = &mut lists[index];
             push(&mut next, index, list.next());
-            let measured = Best { group: *group, run: Run { start, len } };
+            let measured = (*group, Run { start, len });
             if request.criterion == 0 && len < request.goal
                 || !request.measure(measured, shape.is_first(*group))
             {
@@ -195,7 +189,7 @@ impl<'a> Posted<'a> {
             return None;
         }
         request.consultations = request.consultations.wrapping_add(1);
-        let best = request.best.map_or(0, |best| best.run.len);
+        let best = request.best.map_or(0, |(_, best)| best.len);
         let sufficient = self.order.range(..=(Reverse(request.goal), u32::MAX)).next_back();
         let largest = if request.criterion > 0 { self.order.first() } else { None };
         let seen = sufficient.or(largest).copied();
@@ -237,13 +231,13 @@ impl<'a> Posted<'a> {
 
 impl Request {
     /// Measures a run of a tree. False if the tree has nothing more to offer.
-    fn measure(&mut self, measured: Best, in_first: bool) -> bool {
+    fn measure(&mut self, measured: (u32, Run), in_first: bool) -> bool {
         self.found += 1;
         if in_first && self.criterion < 2 && !self.greedy {
             return true;
         }
-        let best = self.best.map_or(0, |best| best.run.len);
-        let (better, exact) = better(measured.run.len, self.goal, best, self.criterion);
+        let best = self.best.map_or(0, |(_, best)| best.len);
+        let (better, exact) = better(measured.1.len, self.goal, best, self.criterion);
         let holds = self.greedy || better || best == 0;
         if holds {
             self.best = Some(measured);
@@ -270,7 +264,7 @@ impl Policy for Posted<'_> {
             (request.criterion, request.scanned, request.unadvised) =
                 (request.criterion + 1, 0, false);
         }
-        let Best { group, run } = request.best?;
+        let (group, run) = request.best?;
         let run = Run { start: run.start, len: run.len.min(want.len) };
         self.change(group, |space| space.take(group, run))
     }

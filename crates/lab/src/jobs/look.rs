@@ -1,7 +1,6 @@
 //! Jobs that change nothing.
 
-use super::{Job, Size};
-use super::{ensure_dir, ensure_file};
+use super::{Job, Size, ensure_dir, ensure_file};
 use crate::measure::Limit;
 use crate::target::{How, Target};
 use std::io;

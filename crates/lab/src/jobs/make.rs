@@ -1,7 +1,6 @@
 //! Files that come and go.
 
-use super::{Job, Size};
-use super::{accept, ensure_file, filled, many, own};
+use super::{Job, Size, accept, ensure_file, filled, many, own};
 use crate::measure::Limit;
 use crate::target::{Put, Target};
 use std::io;

@@ -1,8 +1,7 @@
 //! Jobs that need orphan records: cutting files, and making one file again and again.
 
 use super::make::times;
-use super::{Job, Size};
-use super::{filled, own};
+use super::{Job, Size, filled, own};
 use crate::target::{How, Target};
 use std::io;
 

@@ -183,17 +183,14 @@ impl Pairs {
     fn around_syncs(&self) -> Vec<Verdict> {
         let like_kernel = |grid: usize, name: String, what: &str| {
             let grid = self.0.get(grid)?;
-            let row = grid.rows.iter().position(|(row, _)| *row == name)?;
-            Some(Verdict::of(format!("{name}: {what}"), grid.gain_of(row, ENGINE, EXT4)?, 1.0))
+            let gain = grid.gain_of(grid.row(&name)?, ENGINE, EXT4)?;
+            Some(Verdict::of(format!("{name}: {what}"), gain, 1.0))
         };
         let syncs = SYNCS.iter().map(|(name, ..)| row_name(name, SYNCERS));
         let times =
             syncs.filter_map(|name| like_kernel(1, name, "no more processor time than ext4"));
         let [alone, beside] = LOADS.map(|(name, _)| row_name(name, CREATORS));
-        let made = |name: &str| {
-            let row = self.rates().rows.iter().find(|(row, _)| row == name)?;
-            Some(&row.1[ENGINE])
-        };
+        let made = |name| Some(&self.rates().rows[self.rates().row(name)?].1[ENGINE]);
         let kept = made(&beside).zip(made(&alone));
         let kept = kept.and_then(|(beside, alone)| Interval::of_pairs(beside, alone));
         let kept = kept.map(|found| {

@@ -128,9 +128,8 @@ impl Results for Tests {
     /// Returns how tests with delayed allocation stand to their bars, in rate and pieces.
     fn verdicts(&self) -> Vec<Verdict> {
         let verdict = |grid: usize, test: &Test, bar: f64, what: &str| {
-            let (grid, name) = (&self.0[grid], row_name(test, Mode::Delayed));
-            let row = grid.rows.iter().position(|(row, _)| *row == name)?;
-            let gain = grid.gain(row, KERNEL)?.mean;
+            let grid = &self.0[grid];
+            let gain = grid.gain(grid.row(&row_name(test, Mode::Delayed))?, KERNEL)?.mean;
             let what = format!("{} {}: {bar} times {what}", test.name, test.what);
             Some(Verdict::new(what, format!("{gain:.2}"), gain >= bar))
         };

@@ -86,7 +86,7 @@ impl Kernel {
 
 impl Source for Kernel {
     fn open(&mut self) -> io::Result<Box<dyn Open>> {
-        let guard = MountGuard::ext4(self.device.device(), &self.dir, None)?;
+        let guard = MountGuard::ext4(&self.device.device, &self.dir, None)?;
         Ok(Box::new(Mounted::new(&self.dir, guard)?))
     }
 }

@@ -45,7 +45,7 @@ fn wait_for_mount(dir: &Path, before: u64, server: &mut Server) -> io::Result<()
         if std::fs::metadata(dir)?.dev() != before {
             return Ok(Some(()));
         }
-        match server.child().try_wait()? {
+        match server.child.try_wait()? {
             Some(status) => Err(io::Error::other(format!("fuse2fs ended with {status}"))),
             None => Ok(None),
         }

@@ -87,7 +87,7 @@ pub fn mounted<R>(
 ) -> io::Result<R> {
     std::fs::create_dir_all(dir)?;
     let device = Loop::attach(image)?;
-    let guard = MountGuard::ext4(device.device(), dir, options)?;
+    let guard = MountGuard::ext4(&device.device, dir, options)?;
     let result = work(dir)?;
     guard.unmount()?;
     Ok(result)

@@ -1,7 +1,7 @@
 //! FUSE servers in a process of their own: this program, run again with `serve`.
 //!
-//! The child answers `ready` once it is mounted. A line `remount` has it unmount and mount again;
-//! the end of its input has it unmount and end, so that nothing stays mounted when its parent dies.
+//! A line `mount` has the child mount, for the first time or again, and it answers `ready`. The end
+//! of its input has it unmount and end, so that nothing stays mounted when its parent dies.
 
 use super::directory::Mounted;
 use super::{Open, Setup, Source, make_with};
@@ -17,7 +17,6 @@ pub struct Served {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     server: scratch::Server,
-    mounted_before: bool,
     dir: PathBuf,
     _device: Option<Loop>,
     _scratch: Scratch,
@@ -34,7 +33,7 @@ impl Served {
         if let Some(setup) = extant {
             let image = make_with(&scratch, setup)?;
             device = setup.block_device.then(|| Loop::attach(&image)).transpose()?;
-            command.arg("--image").arg(device.as_ref().map_or(&*image, Loop::device));
+            command.arg("--image").arg(device.as_ref().map_or(&image, |device| &device.device));
         }
         if transport == Transport::IoUring {
             command.arg("--rings");
@@ -45,24 +44,13 @@ impl Served {
         let input = child.stdin.take().ok_or_else(no_pipe)?;
         let output = BufReader::new(child.stdout.take().ok_or_else(no_pipe)?);
         let server = scratch::Server::new(child);
-        Ok(Served {
-            input,
-            output,
-            server,
-            mounted_before: false,
-            dir,
-            _device: device,
-            _scratch: scratch,
-        })
+        Ok(Served { input, output, server, dir, _device: device, _scratch: scratch })
     }
 }
 
 impl Source for Served {
     fn open(&mut self) -> io::Result<Box<dyn Open>> {
-        if self.mounted_before {
-            self.input.write_all(b"remount\n")?;
-        }
-        self.mounted_before = true;
+        self.input.write_all(b"mount\n")?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         if line.trim() != "ready" {

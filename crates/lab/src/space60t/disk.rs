@@ -8,11 +8,10 @@
 use crate::allocators::{Map, Shape};
 use crate::side::make_sparse;
 use extant_blocks::{BlockDevice, SparseDevice};
-use extant_format::Geometry;
-use extant_format::bitmap;
 use extant_format::group_desc::{GroupDesc, GroupFlags, init_block_bitmap};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::GroupNr;
+use extant_format::{Geometry, bitmap};
 use extant_space::free_runs;
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use extant_sync::{Level, RwLock, SplitMix64};

@@ -2,7 +2,6 @@
 
 use super::{How, Name, OpenFile, Put, Target};
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, RawDir, Timespec, Timestamps};
-use std::ffi::CStr;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -36,21 +35,6 @@ fn mtime(seconds: i64) -> Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: sys::UTIME_OMIT as _ },
         last_modification: Timespec { tv_sec: seconds, tv_nsec: 0 },
     }
-}
-
-fn path_or_dot(path: &[u8]) -> &[u8] {
-    if path.is_empty() { b"." } else { path }
-}
-
-/// Some file systems do not tell types with names; programs then ask.
-fn is_dir(dir: &OwnedFd, name: &CStr, told: FileType) -> io::Result<bool> {
-    let ftype = match told {
-        FileType::Unknown => {
-            FileType::from_raw_mode(sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)
-        }
-        told => told,
-    };
-    Ok(ftype == FileType::Directory)
 }
 
 impl Target for Directory {
@@ -116,7 +100,8 @@ impl Target for Directory {
 
     fn list(&self, path: &[u8]) -> io::Result<Vec<Name>> {
         let how = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = sys::openat(&self.root, path_or_dot(path), how, Mode::empty())?;
+        let path = if path.is_empty() { b"." } else { path };
+        let fd = sys::openat(&self.root, path, how, Mode::empty())?;
         let mut buf = Vec::with_capacity(LIST_BYTES);
         let mut names = Vec::new();
         let mut dir = RawDir::new(&fd, buf.spare_capacity_mut());
@@ -124,8 +109,13 @@ impl Target for Directory {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
-                let is_dir = is_dir(&fd, entry.file_name(), entry.file_type())?;
-                names.push(Name { name: name.to_vec(), is_dir });
+                let mut ftype = entry.file_type();
+                // Some file systems do not tell types with names; programs then ask.
+                if ftype == FileType::Unknown {
+                    let stat = sys::statat(&fd, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
+                    ftype = FileType::from_raw_mode(stat.st_mode);
+                }
+                names.push(Name { name: name.to_vec(), is_dir: ftype == FileType::Directory });
             }
         }
         Ok(names)
