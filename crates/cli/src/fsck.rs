@@ -33,7 +33,7 @@ const USAGE: u8 = 16;
 const WITH_VALUE: &[u8] = b"bBlLCjEzI";
 
 /// Letters without a meaning here: output, speed, and requests that only other programs obey.
-const WITHOUT_EFFECT: &[u8] = b"vtrdFSsVCBI";
+const WITHOUT_EFFECT: &[u8] = b"vtrdFSsCBI";
 
 /// Values of `-E` without a meaning here.
 const EXTENDED_WITHOUT_EFFECT: [&str; 8] = [
@@ -72,6 +72,9 @@ struct Call {
 
 /// Runs a call; `args` has the program's name first.
 pub fn run(args: &[OsString]) -> ExitCode {
+    if args.iter().any(|arg| arg == "-V") {
+        return crate::cli::run(["extant", "--version"].map(OsString::from).into());
+    }
     match Call::parse(args) {
         Ok(call) => call.run(),
         Err(message) => {
@@ -141,6 +144,9 @@ impl Call {
     }
 
     fn run(&self) -> ExitCode {
+        if self.journal_only && self.answer == Answer::No {
+            return self.command(&["recover", "--dry-run"]);
+        }
         if self.journal_only {
             return self.command(&["recover"]);
         }

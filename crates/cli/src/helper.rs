@@ -25,6 +25,7 @@ use crate::mounting::options::Options;
 use crate::mounting::table::{self, HeldMount};
 use crate::mounting::{Patience, Plan, Remounted, anew, directory, remount, spawn};
 use extant_engine::device::{image_spec, is_write_protected};
+use extant_fuse::View;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::DirBuilder;
@@ -161,15 +162,17 @@ fn fuse2fs(args: &[OsString]) -> Result<Vec<OsString>, String> {
     let [image, dir] = call.places.as_slice() else {
         return Err("fuse2fs takes an image and a directory".into());
     };
-    let (mut image, mut words) = (image.clone().into_os_string(), Vec::new());
+    let mut image = image.clone().into_os_string();
+    // The defaults of fuse2fs.
+    let mut words = vec!["nosuid", "nodev", "no_allow_other"];
     for word in call.options.iter().flat_map(|list| list.split(',')) {
         match word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value))) {
             ("offset", Some(offset)) => {
                 image.push("@");
                 image.push(offset);
             }
-            // It has the kernel check permissions for all users.
-            ("kernel", None) => words.push("allow_other"),
+            // As a mount of the kernel.
+            ("kernel", None) => words.extend(["allow_other", "suid", "dev"]),
             ("directio", None) => words.push("io=direct"),
             (name, _) if FUSE2FS_WITHOUT_EFFECT.contains(&name) => {}
             _ => words.push(word),
@@ -246,7 +249,7 @@ fn mount(call: &Call, subtype: String) -> Result {
         return Err(Failure::new("a mount helper takes a source and a directory"));
     };
     let options = Options::parse(call.options.iter().map(String::as_str)).map_err(Failure::new)?;
-    let plan = Plan {
+    let mut plan = Plan {
         image: std::path::absolute(image).at_path(image.as_os_str().as_bytes())?,
         dir: directory(dir)?,
         options,
@@ -261,14 +264,19 @@ fn mount(call: &Call, subtype: String) -> Result {
         return Ok(());
     }
     if plan.options.remount {
-        return match remount(&plan)? {
+        return match remount(&mut plan)? {
             Remounted::Done => Ok(()),
-            Remounted::OpenedForReading => {
-                anew::mount(&plan, &call.options, &Context::helper(call.verbose))
-            }
+            Remounted::OpenedForReading => anew::mount(&plan, &Context::helper(call.verbose)),
         };
     }
     if let Some(there) = shown_already(&plan) {
+        if plan.options.view != View::default() || plan.options.superblock.is_some() {
+            let (image, dir) = (plan.image.display(), there.mount().dir.display());
+            return Err(Failure::new(format_args!(
+                "{image} is mounted at {dir}: a second place shows the same owners and modes; \
+                 unmount it there first"
+            )));
+        }
         return show_again(&there, &plan).at_path(plan.dir.as_os_str().as_bytes());
     }
     spawn::start(&plan, &call.options, &Context::helper(call.verbose))?;
@@ -405,11 +413,11 @@ mod tests {
         assert_eq!(named(Some(&"/usr/bin/fuse2fs".into())), Some(Helper::Fuse2fs));
         assert_eq!(
             of(&["fuse2fs", "-f", "-o", "offset=4096,ro,uid=7", "a.img", "/mnt"]).unwrap(),
-            "extant mount --foreground -o ro,uid=7 -- a.img@4096 /mnt"
+            "extant mount --foreground -o nosuid,nodev,no_allow_other,ro,uid=7 -- a.img@4096 /mnt"
         );
         assert_eq!(
             of(&["fuse4fs", "a.img", "/mnt", "-s", "-okernel,directio,cache_size=32m"]).unwrap(),
-            "extant mount -o allow_other,io=direct -- a.img /mnt"
+            "extant mount -o nosuid,nodev,no_allow_other,allow_other,suid,dev,io=direct -- a.img /mnt"
         );
         assert!(of(&["fuse2fs", "a.img"]).is_err());
     }

@@ -4,7 +4,7 @@ use crate::build::identity;
 use crate::build::size::SizeArgs;
 use crate::build::source::Source;
 use crate::context::Context;
-use crate::copy::output::Output;
+use crate::copy::output::{Output, hold_replaced};
 use crate::copy::owner::{IdMap, Owner, parse_owner};
 use crate::failure::{At, Failure, Result};
 use crate::json;
@@ -79,6 +79,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     args.check()?;
+    let _replaced = hold_replaced(&args.out)?;
     let mut options = BuildOptions::default();
     options.mkfs = args.layout.options()?;
     options.size = args.size.size()?;

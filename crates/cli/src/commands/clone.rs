@@ -2,7 +2,7 @@
 
 use super::check::open_for_reading;
 use crate::context::Context;
-use crate::copy::output::Output;
+use crate::copy::output::{Output, hold_replaced};
 use crate::failure::{At, Failure, Result};
 use crate::image::ImageArgs;
 use crate::interrupt::Interrupt;
@@ -68,6 +68,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let device = open_for_reading(&image, &args.source).map_err(|e| e.with_exit_code(1))?;
     let source = Source { device, image };
     args.check()?;
+    let _replaced = hold_replaced(&args.dest)?;
     let mut output = Output::begin(&args.dest)?;
     let file = output.file();
     let copied = if args.share(file)? {

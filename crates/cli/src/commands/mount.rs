@@ -51,11 +51,11 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let mut options =
         Options::parse(args.options.iter().map(String::as_str)).map_err(Failure::usage)?;
     options.threads = context.threads.unwrap_or(options.threads);
-    let plan = args.plan(options, context)?;
+    let mut plan = args.plan(options, context)?;
     if plan.options.remount {
-        return match crate::mounting::remount(&plan)? {
+        return match crate::mounting::remount(&mut plan)? {
             Remounted::Done => Ok(()),
-            Remounted::OpenedForReading => anew::mount(&plan, &args.options, context),
+            Remounted::OpenedForReading => anew::mount(&plan, context),
         }
         .and_then(|()| plan.tell(context));
     }

@@ -1,14 +1,15 @@
 //! A file of the machine that appears when it is complete.
 
-use crate::failure::{At, Result};
+use crate::failure::{At, Failure, Result};
+use extant_engine::device::{FileDevice, FileOptions};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use tempfile::NamedTempFile;
 
@@ -24,6 +25,20 @@ pub enum Output {
     Named(NamedTempFile),
     /// Is written in place.
     Special(File),
+}
+
+/// Holds an image that is to be replaced: no program may begin to use it before it is. Files that
+/// cannot be opened are not images in use.
+///
+/// # Errors
+/// The image is in use.
+pub fn hold_replaced(dest: &Path) -> Result<Option<FileDevice>> {
+    match FileOptions::new(dest).read_only(true).open() {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            Err(Failure::new(format_args!("{error}; it is not replaced before it is unmounted")))
+        }
+        opened => Ok(opened.ok()),
+    }
 }
 
 impl Output {
@@ -60,18 +75,28 @@ impl Output {
     }
 
     /// Gives the file its name, which survives a power cut. An existing file of this name is
-    /// replaced.
+    /// replaced; the new one gets its permissions, and its owner if this process may give files
+    /// away.
     ///
     /// # Errors
     /// Those of renaming, with the path. The file is then removed.
-    pub fn finish(self, dest: &Path) -> Result {
+    pub fn finish(mut self, dest: &Path) -> Result {
+        let name = dest.as_os_str().as_bytes();
+        if let Some(replaced) = std::fs::metadata(dest).ok().filter(Metadata::is_file) {
+            let _ = std::os::unix::fs::fchown(
+                &*self.file(),
+                Some(replaced.uid()),
+                Some(replaced.gid()),
+            );
+            self.file().set_permissions(replaced.permissions()).at_path(name)?;
+        }
         match self {
             Output::Named(file) => file.persist(dest).map(drop).map_err(|e| e.error),
             Output::Nameless(file) => give_name(&file, dest),
             Output::Special(_) => return Ok(()),
         }
         .and_then(|()| sync_directory(parent(dest)))
-        .at_path(dest.as_os_str().as_bytes())
+        .at_path(name)
     }
 }
 

@@ -18,10 +18,18 @@ impl Owner {
     }
 }
 
+/// Parses the number of a user or a group.
+pub fn parse_id(text: &str) -> Result<u32, String> {
+    // The greatest number stands for none in system calls.
+    let number = text.parse().ok().filter(|id| *id != u32::MAX);
+    number.ok_or_else(|| format!("{text} is no number of a user or group"))
+}
+
 /// Parses `UID:GID`.
 pub fn parse_owner(text: &str) -> Result<Owner, String> {
-    let numbers =
-        text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    let numbers = text
+        .split_once(':')
+        .and_then(|(uid, gid)| Some((parse_id(uid).ok()?, parse_id(gid).ok()?)));
     let (uid, gid) = numbers.ok_or("an owner is two numbers, as in 1000:1000")?;
     Ok(Owner { uid, gid })
 }
@@ -80,7 +88,7 @@ mod tests {
 
     #[test]
     fn owners_are_two_numbers() {
-        assert_eq!(parse_owner("0:4294967295"), Ok(Owner { uid: 0, gid: u32::MAX }));
+        assert_eq!(parse_owner("0:4294967294"), Ok(Owner { uid: 0, gid: u32::MAX - 1 }));
         for bad in ["", "1", "1:", "root:root", "-1:0", "4294967296:0"] {
             assert!(parse_owner(bad).is_err(), "{bad}");
         }

@@ -18,12 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// How often it is looked whether it has.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Mounts the image for writing where it is mounted for reading; `lists` are the options, as the
-/// caller gave them. If that fails, it is mounted for reading again.
+/// Mounts the image for writing where it is mounted for reading. If that fails, it is mounted for
+/// reading again.
 ///
 /// # Errors
 /// The mount is in use, or shows at other places, too; those of mounting.
-pub fn mount(plan: &Plan, lists: &[String], context: &Context) -> Result {
+pub fn mount(plan: &Plan, context: &Context) -> Result {
     let refused = |why: &str| {
         let dir = plan.dir.display();
         Err(Failure::new(format_args!(
@@ -44,7 +44,7 @@ pub fn mount(plan: &Plan, lists: &[String], context: &Context) -> Result {
     await_server(&plan.image, &plan.subtype)?;
     let mut plan = plan.clone();
     plan.options.remount = false;
-    let mut lists: Vec<String> = lists.iter().map(|list| without_remount(list)).collect();
+    let mut lists: Vec<String> = plan.lists.iter().map(|list| without_remount(list)).collect();
     spawn::start(&plan, &lists, context).or_else(|failure| {
         plan.options.read_only = true;
         lists.push("ro".into());

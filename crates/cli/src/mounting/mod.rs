@@ -12,9 +12,10 @@ use crate::failure::{At, Failure, Result};
 use crate::json;
 use crate::text::shown;
 use extant_fuse::control::READ_ONLY;
-use options::Options;
+use options::{Options, names};
 use rustix::io::Errno;
-use serde_json::Map;
+use rustix::mount::MountFlags;
+use serde_json::{Map, Value};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ pub struct Plan {
     pub dir: PathBuf,
     /// How.
     pub options: Options,
-    /// The same as the caller gave them.
+    /// The same as the caller gave them; those of a remount after those of the mount that is there.
     pub lists: Vec<String>,
     /// The type shows as `fuse.SUBTYPE`, that of a disk that the kernel claims as
     /// `fuseblk.SUBTYPE`.
@@ -59,6 +60,25 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Puts the options of the mount that is there before the plan's own. Its server says them; one
+    /// that does not answer leaves the plan as it is.
+    fn inherit(&mut self, held: &HeldMount) -> Result {
+        let told = extant_fuse::control::stats(&held.path()).ok();
+        let told = told.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+        let Some(theirs) = told.as_ref().and_then(|told| told["options"].as_str()) else {
+            return Ok(());
+        };
+        // Without its journal an image is for reading; the plan may want to write.
+        let is_kept = |word: &&str| !["noload", "norecovery"].contains(word);
+        let kept: Vec<&str> = theirs.split(',').filter(is_kept).collect();
+        self.lists.insert(0, kept.join(","));
+        let threads = self.options.threads;
+        let lists = self.lists.iter().map(String::as_str);
+        self.options = Options::parse(lists).map_err(Failure::usage)?;
+        self.options.threads = threads;
+        Ok(())
+    }
+
     /// Prints the JSON document of a mount that is there, where one is wanted.
     pub fn tell(&self, context: &Context) -> Result {
         if !context.json {
@@ -86,15 +106,16 @@ pub enum Remounted {
     OpenedForReading,
 }
 
-/// Changes the options of an existing mount. The kernel refuses forbidden requests itself. The
-/// server is told when the mount has become read-only, and makes everything durable. An image that
-/// was opened for reading stays so.
+/// Changes the options of an existing mount, which keeps those that the plan does not name: the
+/// plan's get them. The kernel refuses forbidden requests itself. The server is told when the mount
+/// has become read-only, and makes everything durable. An image that was opened for reading stays
+/// so.
 ///
 /// # Errors
 /// Fails if `dir` is not a mount of this program by the user of this process. Otherwise a user
 /// could remove `nosuid` from a mount whose server offers set-user-id programs. Returns the errors
 /// of mount(2) too.
-pub fn remount(plan: &Plan) -> Result<Remounted> {
+pub fn remount(plan: &mut Plan) -> Result<Remounted> {
     let dir = plan.dir.display();
     let held = HeldMount::of(&plan.dir).at_path(plan.dir.as_os_str().as_bytes())?;
     if !held.mount().is_ours(&plan.subtype) {
@@ -103,13 +124,15 @@ pub fn remount(plan: &Plan) -> Result<Remounted> {
             it and mount the image"
         )));
     }
+    let protection = kept_protection(plan, &held);
+    plan.inherit(&held)?;
     if !plan.options.read_only
         && let Err(e) = extant_fuse::control::set(&held.path(), READ_ONLY, 0)
         && e.raw_os_error() == Some(Errno::ROFS.raw_os_error())
     {
         return Ok(Remounted::OpenedForReading);
     }
-    rustix::mount::mount_remount(held.path(), plan.options.mount_flags(), "")
+    rustix::mount::mount_remount(held.path(), plan.options.mount_flags() | protection, "")
         .at_path(plan.dir.as_os_str().as_bytes())?;
     if plan.options.read_only {
         // After the kernel has written its cache. An fsync of the root directory would not do: it
@@ -118,6 +141,16 @@ pub fn remount(plan: &Plan) -> Result<Remounted> {
             .at_path(plan.dir.as_os_str().as_bytes())?;
     }
     Ok(Remounted::Done)
+}
+
+/// Returns the flags of a mount that protect the machine from its files, unless the plan names
+/// their opposite.
+fn kept_protection(plan: &Plan, held: &HeldMount) -> MountFlags {
+    let cleared = [("suid", MountFlags::NOSUID), ("dev", MountFlags::NODEV)]
+        .into_iter()
+        .filter(|(name, _)| plan.lists.iter().any(|list| names(list, name)))
+        .map(|(_, flag)| flag);
+    held.mount().protection.difference(cleared.collect())
 }
 
 /// Returns the directory to mount on, without symlinks on the way.

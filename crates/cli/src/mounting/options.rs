@@ -1,5 +1,6 @@
 //! Options of a mount, as `-o` has them.
 
+use crate::copy::owner::parse_id;
 use crate::image::{MAX_MEMORY, MEMORY, parse_memory};
 use extant_engine::AccessTimes;
 use extant_engine::format::ErrorPolicy;
@@ -150,6 +151,7 @@ Options of -o:
   noload, norecovery            for reading only, without the changes in the journal
   remount                       change the options of a mount that is there
   acl, noacl                    POSIX ACLs are honored (the default), or not
+  no_allow_other                the mounter alone may use the mount; the default for other users
   allow_other                   other users may use the mount; the default for root
   fakeroot                      users of the mount act as root: no permission is checked, new files
                                 belong to root; nosuid and nodev, for the mounter alone by default
@@ -237,6 +239,7 @@ impl Options {
             "fakeroot" => self.view.as_root = true,
             "allow_idmap" => self.id_maps = true,
             "allow_other" => self.allow_other = Some(true),
+            "no_allow_other" => self.allow_other = Some(false),
             "dirsync" => self.flags |= MountFlags::DIRSYNC,
             "prefetch_block_bitmaps" => self.prefetch = true,
             "no_prefetch_block_bitmaps" => self.prefetch = false,
@@ -305,8 +308,8 @@ impl Options {
             ("transport", name) => {
                 self.transport = name.parse().map_err(|()| wrong("dev, uring or auto"))?
             }
-            ("uid", id) => self.view.uid = Some(id.parse().map_err(|_| wrong("a number"))?),
-            ("gid", id) => self.view.gid = Some(id.parse().map_err(|_| wrong("a number"))?),
+            ("uid", id) => self.view.uid = Some(parse_id(id).map_err(|_| wrong("a number"))?),
+            ("gid", id) => self.view.gid = Some(parse_id(id).map_err(|_| wrong("a number"))?),
             ("umask", mode) => {
                 let mode = within(u16::from_str_radix(mode, 8).ok(), 0..=0o777);
                 self.view.umask = mode.ok_or_else(|| wrong("octal, 0 to 777"))?;
@@ -366,6 +369,11 @@ impl Options {
     pub fn needs_more_flags(&self) -> bool {
         self.flags.intersects(MountFlags::NODIRATIME | MountFlags::STRICTATIME)
     }
+}
+
+/// Returns whether a list has the option `name`.
+pub fn names(list: &str, name: &str) -> bool {
+    list.split(',').any(|word| word.trim() == name)
 }
 
 /// Returns whether an option has no effect. Among them are remarks for other programs, and options

@@ -102,4 +102,9 @@ fn lines_and_refusals_are_those_of_e2fsck() {
     let asked = named.call("e2fsck", &["-f"], damaged.path());
     assert!(asked.code == 4 && asked.errors().contains("-p repairs"), "{asked}");
     assert!(damaged.bytes() == bytes, "nothing was asked for");
+    let dirty = crashed(FeatureSet::named("default"));
+    dirty.leave_unjudged("it stays dirty");
+    let bytes = dirty.bytes();
+    let replayed = named.call("e2fsck", &["-n", "-E", "journal_only"], dirty.path());
+    assert!(replayed.code == 0 && dirty.bytes() == bytes, "{replayed}");
 }
