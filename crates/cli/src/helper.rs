@@ -416,8 +416,8 @@ mod tests {
             "extant mount --foreground -o nosuid,nodev,no_allow_other,ro,uid=7 -- a.img@4096 /mnt"
         );
         assert_eq!(
-            of(&["fuse4fs", "a.img", "/mnt", "-s", "-okernel,directio,cache_size=32m"]).unwrap(),
-            "extant mount -o nosuid,nodev,no_allow_other,allow_other,suid,dev,io=direct -- a.img /mnt"
+            of(&["fuse4fs", "a", "/mnt", "-s", "-okernel,directio,cache_size=32m"]).unwrap(),
+            "extant mount -o nosuid,nodev,no_allow_other,allow_other,suid,dev,io=direct -- a /mnt"
         );
         assert!(of(&["fuse2fs", "a.img"]).is_err());
     }
