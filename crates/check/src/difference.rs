@@ -118,20 +118,21 @@ impl Difference {
 pub struct FreeBlocks<'d> {
     device: &'d dyn BlockDevice,
     geometry: Geometry,
-    /// Whether the blocks of a group without a bitmap may be free.
-    without_bitmap: bool,
+    /// Whether only descriptors and bitmaps with valid checksums are believed.
+    verified: bool,
     /// The group asked for last, and its bitmap if that can be read.
     group: Option<(GroupNr, Option<Vec<u8>>)>,
 }
 
 impl<'d> FreeBlocks<'d> {
     pub fn new(device: &'d dyn BlockDevice, geometry: Geometry) -> FreeBlocks<'d> {
-        FreeBlocks { device, geometry, without_bitmap: false, group: None }
+        FreeBlocks { device, geometry, verified: false, group: None }
     }
 
-    /// Counts the blocks of groups without a bitmap as free, but for the groups' metadata.
-    pub fn with_unwritten_groups(self) -> FreeBlocks<'d> {
-        FreeBlocks { without_bitmap: true, ..self }
+    /// Verifies descriptors and bitmaps; blocks of a group with wrong ones count as used. Those of
+    /// a group without a bitmap count as free then, but for the group's metadata.
+    pub fn verified(self) -> FreeBlocks<'d> {
+        FreeBlocks { verified: true, ..self }
     }
 
     /// Returns whether a block is free. One whose bitmap cannot be read is not.
@@ -147,13 +148,20 @@ impl<'d> FreeBlocks<'d> {
     fn bitmap(&self, group: GroupNr) -> Option<Vec<u8>> {
         let (index, offset) = self.geometry.desc_location(group);
         let descriptors = self.block(self.geometry.gdt_block(index).0)?;
-        let desc = GroupDesc::decode_unverified(descriptors.get(offset..)?, &self.geometry);
+        let bytes = descriptors.get(offset..)?;
+        let desc = GroupDesc::decode_unverified(bytes, &self.geometry);
+        if self.verified {
+            let size = usize::from(self.geometry.desc_size);
+            GroupDesc::decode(bytes.get(..size)?, &self.geometry, group).ok()?;
+        }
         if !desc.has_flag(&self.geometry, GroupFlags::BLOCK_UNINIT) {
-            return self.block(desc.block_bitmap);
+            let bits = self.block(desc.block_bitmap)?;
+            let is_valid = || desc.verify_block_bitmap(&bits, &self.geometry).is_ok();
+            return (!self.verified || is_valid()).then_some(bits);
         }
         let mut bits = vec![0; self.geometry.block_size as usize];
         init_block_bitmap(&mut bits, &self.geometry, group, &desc);
-        self.without_bitmap.then_some(bits)
+        self.verified.then_some(bits)
     }
 
     fn block(&self, nr: u64) -> Option<Vec<u8>> {

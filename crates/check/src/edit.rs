@@ -167,7 +167,7 @@ impl Edit {
         }
         let device = base.device.clone();
         let own = log.as_ref().map(Log::own_blocks).unwrap_or_default();
-        let mut bitmaps = FreeBlocks::new(&*device, primary.geometry).with_unwritten_groups();
+        let mut bitmaps = FreeBlocks::new(&*device, primary.geometry).verified();
         let mut is_new = |nr| bitmaps.is_free(nr);
         let block_size = primary.geometry.block_size;
         let difference = Difference::between(&*device, &overlay, block_size, &own, &mut is_new)?;

@@ -190,8 +190,8 @@ impl Call {
         crate::cli::run(command)
     }
 
-    /// Replays the journal where the call may write, and returns the line for a file system that
-    /// needs no check.
+    /// Returns the line for a file system that needs no check. Replays the journal first for calls
+    /// that repair, unless all changes are to be undone.
     fn clean(&self) -> Result<Option<String>, Error> {
         let spec = image_spec(&self.image);
         let options = |options: OpenOptions| match &self.journal {
@@ -201,6 +201,9 @@ impl Call {
         let reading = options(OpenOptions::new().read_only(true).no_recovery(true));
         let mut fs = Fs::open_image(&spec, &reading)?;
         if self.answer != Answer::No && was_in_use(&fs.superblock()) {
+            if self.answer == Answer::Missing || self.undo.is_some() {
+                return Ok(None);
+            }
             drop(fs);
             println!("{}: recovering journal", self.image.display());
             Fs::open_image(&spec, &options(OpenOptions::new().count_mount(false)))?.unmount()?;

@@ -23,7 +23,7 @@ use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::mounting::options::Options;
 use crate::mounting::table::{self, HeldMount};
-use crate::mounting::{Patience, Plan, Remounted, anew, directory, remount, spawn};
+use crate::mounting::{Patience, Plan, Remounted, anew, directory, remount, served_options, spawn};
 use extant_engine::device::{image_spec, is_write_protected};
 use extant_fuse::View;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
@@ -164,15 +164,20 @@ fn fuse2fs(args: &[OsString]) -> Result<Vec<OsString>, String> {
     };
     let mut image = image.clone().into_os_string();
     // The defaults of fuse2fs.
-    let mut words = vec!["nosuid", "nodev", "no_allow_other"];
+    let asks_as_kernel =
+        call.options.iter().flat_map(|list| list.split(',')).any(|word| word == "kernel");
+    let mut words = if asks_as_kernel {
+        vec!["suid", "dev", "allow_other"]
+    } else {
+        vec!["nosuid", "nodev", "no_allow_other"]
+    };
     for word in call.options.iter().flat_map(|list| list.split(',')) {
         match word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value))) {
             ("offset", Some(offset)) => {
                 image.push("@");
                 image.push(offset);
             }
-            // As a mount of the kernel.
-            ("kernel", None) => words.extend(["allow_other", "suid", "dev"]),
+            ("kernel", None) => {}
             ("directio", None) => words.push("io=direct"),
             (name, _) if FUSE2FS_WITHOUT_EFFECT.contains(&name) => {}
             _ => words.push(word),
@@ -270,11 +275,13 @@ fn mount(call: &Call, subtype: String) -> Result {
         };
     }
     if let Some(there) = shown_already(&plan) {
-        if plan.options.view != View::default() || plan.options.superblock.is_some() {
+        let theirs = served_options(&there).and_then(|list| Options::parse([&*list]).ok());
+        let view = theirs.map_or(View::default(), |options| options.view);
+        if plan.options.view != view || plan.options.superblock.is_some() {
             let (image, dir) = (plan.image.display(), there.mount().dir.display());
             return Err(Failure::new(format_args!(
-                "{image} is mounted at {dir}: a second place shows the same owners and modes; \
-                 unmount it there first"
+                "{image} is mounted at {dir}, with other owners and modes, which a second place \
+                 would show, too; unmount it there first"
             )));
         }
         return show_again(&there, &plan).at_path(plan.dir.as_os_str().as_bytes());
@@ -417,7 +424,7 @@ mod tests {
         );
         assert_eq!(
             of(&["fuse4fs", "a", "/mnt", "-s", "-okernel,directio,cache_size=32m"]).unwrap(),
-            "extant mount -o nosuid,nodev,no_allow_other,allow_other,suid,dev,io=direct -- a /mnt"
+            "extant mount -o suid,dev,allow_other,io=direct -- a /mnt"
         );
         assert!(of(&["fuse2fs", "a.img"]).is_err());
     }

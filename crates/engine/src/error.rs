@@ -164,6 +164,7 @@ impl From<io::Error> for Error {
 impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
         match e {
+            Error::Io(error) => error,
             Error::Posix(_) => io::Error::from_raw_os_error(e.errno()),
             other => io::Error::other(other.to_string()),
         }

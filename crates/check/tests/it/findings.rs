@@ -129,3 +129,24 @@ fn a_truncated_device_is_found_and_bounds_the_work() {
     let groups = found.iter().filter_map(|finding| finding.place.group);
     assert!(groups.max().unwrap_or(0) < 3, "{found:?}");
 }
+
+/// A pointer of the resize inode's map, beyond those to reserved blocks and to their copies.
+#[test]
+fn stray_pointers_of_the_resize_inode_are_found() {
+    let clean = FeatureSet::named("default").make().bytes();
+    let geo = geometry(&clean);
+    let size = geo.block_size as usize;
+    let inode = block_start(&clean, |desc| desc.inode_table) + 6 * usize::from(geo.inode_size);
+    let word = |at: usize| u32::from_le_bytes(clean[at..at + 4].try_into().unwrap());
+    let list = word(inode + 40 + 13 * 4) as usize;
+    for block in [list, geo.base_meta(GroupNr(0)).reserved.start as usize] {
+        let slots = (block * size..(block + 1) * size).step_by(4);
+        let unused = slots.rev().find(|at| word(*at) == 0).expect("an unused slot");
+        for stray in [500u32, u32::MAX] {
+            let mut bytes = clean.clone();
+            bytes[unused..unused + 4].copy_from_slice(&stray.to_le_bytes());
+            assert_eq!(codes(&bytes), [FindingCode::ResizeInode], "block {block}, {stray}");
+            assert!(e2fsck_complains(&bytes), "block {block}, {stray}");
+        }
+    }
+}

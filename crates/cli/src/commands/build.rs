@@ -79,7 +79,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     args.check()?;
-    let _replaced = hold_replaced(&args.out)?;
+    let _replaced = if args.estimate { None } else { hold_replaced(&args.out)? };
     let mut options = BuildOptions::default();
     options.mkfs = args.layout.options()?;
     options.size = args.size.size()?;

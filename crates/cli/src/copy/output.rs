@@ -27,8 +27,8 @@ pub enum Output {
     Special(File),
 }
 
-/// Holds an image that is to be replaced: no program may begin to use it before it is. Files that
-/// cannot be opened are not images in use.
+/// Holds an image that is to be replaced: no program may begin to write to it before it is. Files
+/// that cannot be opened are not images in use.
 ///
 /// # Errors
 /// The image is in use.
@@ -88,7 +88,8 @@ impl Output {
                 Some(replaced.uid()),
                 Some(replaced.gid()),
             );
-            self.file().set_permissions(replaced.permissions()).at_path(name)?;
+            let mode = Permissions::from_mode(replaced.mode() & 0o777);
+            self.file().set_permissions(mode).at_path(name)?;
         }
         match self {
             Output::Named(file) => file.persist(dest).map(drop).map_err(|e| e.error),

@@ -12,9 +12,8 @@ use crate::failure::{At, Failure, Result};
 use crate::json;
 use crate::text::shown;
 use extant_fuse::control::READ_ONLY;
-use options::{Options, names};
+use options::{Options, is_shown_by_table};
 use rustix::io::Errno;
-use rustix::mount::MountFlags;
 use serde_json::{Map, Value};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -60,22 +59,27 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Puts the options of the mount that is there before the plan's own. Its server says them; one
-    /// that does not answer leaves the plan as it is.
+    /// Puts the options of the mount that is there before the plan's own: those of its server, and
+    /// those that may have changed since, as the table of mounts shows them.
+    ///
+    /// # Errors
+    /// The plan names other owners or modes, which only a new mount can show.
     fn inherit(&mut self, held: &HeldMount) -> Result {
-        let told = extant_fuse::control::stats(&held.path()).ok();
-        let told = told.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-        let Some(theirs) = told.as_ref().and_then(|told| told["options"].as_str()) else {
-            return Ok(());
-        };
-        // Without its journal an image is for reading; the plan may want to write.
-        let is_kept = |word: &&str| !["noload", "norecovery"].contains(word);
-        let kept: Vec<&str> = theirs.split(',').filter(is_kept).collect();
-        self.lists.insert(0, kept.join(","));
+        let theirs = served_options(held).unwrap_or_default();
+        let kept: Vec<&str> = theirs.split(',').filter(|word| !is_shown_by_table(word)).collect();
+        let there = [kept.join(","), held.mount().options()];
+        let view = Options::parse(there.iter().map(String::as_str)).map(|options| options.view);
+        self.lists.splice(0..0, there);
         let threads = self.options.threads;
         let lists = self.lists.iter().map(String::as_str);
         self.options = Options::parse(lists).map_err(Failure::usage)?;
         self.options.threads = threads;
+        if view.is_ok_and(|view| view != self.options.view) {
+            let dir = self.dir.display();
+            return Err(Failure::new(format_args!(
+                "{dir}: a remount cannot change the owners and modes that it shows; unmount it"
+            )));
+        }
         Ok(())
     }
 
@@ -124,7 +128,6 @@ pub fn remount(plan: &mut Plan) -> Result<Remounted> {
             it and mount the image"
         )));
     }
-    let protection = kept_protection(plan, &held);
     plan.inherit(&held)?;
     if !plan.options.read_only
         && let Err(e) = extant_fuse::control::set(&held.path(), READ_ONLY, 0)
@@ -132,7 +135,7 @@ pub fn remount(plan: &mut Plan) -> Result<Remounted> {
     {
         return Ok(Remounted::OpenedForReading);
     }
-    rustix::mount::mount_remount(held.path(), plan.options.mount_flags() | protection, "")
+    rustix::mount::mount_remount(held.path(), plan.options.mount_flags(), "")
         .at_path(plan.dir.as_os_str().as_bytes())?;
     if plan.options.read_only {
         // After the kernel has written its cache. An fsync of the root directory would not do: it
@@ -143,14 +146,11 @@ pub fn remount(plan: &mut Plan) -> Result<Remounted> {
     Ok(Remounted::Done)
 }
 
-/// Returns the flags of a mount that protect the machine from its files, unless the plan names
-/// their opposite.
-fn kept_protection(plan: &Plan, held: &HeldMount) -> MountFlags {
-    let cleared = [("suid", MountFlags::NOSUID), ("dev", MountFlags::NODEV)]
-        .into_iter()
-        .filter(|(name, _)| plan.lists.iter().any(|list| names(list, name)))
-        .map(|(_, flag)| flag);
-    held.mount().protection.difference(cleared.collect())
+/// Returns the options with which a mount's server was started; `None` if it does not answer.
+pub fn served_options(held: &HeldMount) -> Option<String> {
+    let told = extant_fuse::control::stats(&held.path()).ok()?;
+    let told: Value = serde_json::from_slice(&told).ok()?;
+    told.get("options")?.as_str().map(String::from)
 }
 
 /// Returns the directory to mount on, without symlinks on the way.

@@ -154,10 +154,10 @@ Options of -o:
   no_allow_other                the mounter alone may use the mount; the default for other users
   allow_other                   other users may use the mount; the default for root
   fakeroot                      users of the mount act as root: no permission is checked, new files
-                                belong to root; nosuid and nodev, for the mounter alone by default
+                                belong to root; for the mounter alone by default
   uid=N, gid=N, umask=OCTAL     owner and group of every file, and permissions that none has, as
                                 shown by the mount; the image keeps its own. These and fakeroot turn
-                                ACLs off
+                                ACLs off, and nosuid and nodev on
   allow_idmap                   the kernel may show the mount elsewhere with ids mapped
   commit=SECONDS                how long a change may stay in memory, up to 86400; 0: the default, 5
   errors=continue|remount-ro|panic
@@ -206,7 +206,8 @@ impl Options {
         if options.no_recovery && !options.remount {
             options.read_only = true;
         }
-        if options.view.as_root {
+        // Files of root may belong to users then.
+        if options.view != View::default() {
             options.flags |= MountFlags::NOSUID | MountFlags::NODEV;
         }
         if options.superblock.is_some() && !options.read_only {
@@ -371,9 +372,12 @@ impl Options {
     }
 }
 
-/// Returns whether a list has the option `name`.
-pub fn names(list: &str, name: &str) -> bool {
-    list.split(',').any(|word| word.trim() == name)
+/// Options of a list that hold for a mount until a remount changes them, and that the table of
+/// mounts shows.
+pub fn is_shown_by_table(word: &str) -> bool {
+    let by_flag = FLAGS.iter().filter(|(.., flag)| *flag != MountFlags::SYNCHRONOUS);
+    by_flag.flat_map(|(set, clear, _)| [*set, *clear]).any(|known| known == word)
+        || ["ro", "rw", "noload", "norecovery"].contains(&word)
 }
 
 /// Returns whether an option has no effect. Among them are remarks for other programs, and options
@@ -497,6 +501,10 @@ mod tests {
 
     #[test]
     fn views_take_permissions_of_programs_away() {
+        for list in ["uid=7,suid", "umask=0,gid=7,dev"] {
+            let flags = Options::parse([list]).unwrap().flags;
+            assert!(flags.contains(MountFlags::NOSUID | MountFlags::NODEV), "{list}");
+        }
         let options = Options::parse(["suid,dev,fakeroot,uid=1000,gid=7,umask=022"]).unwrap();
         let view = View { uid: Some(1000), gid: Some(7), umask: 0o022, as_root: true };
         assert_eq!(options.view, view);

@@ -194,7 +194,10 @@ fn open(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<(Fs, 
 /// write-protected. `extant mount -o ro` never writes.
 fn recover_first(plan: &Plan, interrupt: &Arc<AtomicBool>) -> Result<(), Error> {
     let own = &plan.options;
-    let asked = plan.patience == Patience::Helper && own.read_only && !own.no_recovery;
+    let asked = plan.patience == Patience::Helper
+        && own.read_only
+        && !own.no_recovery
+        && own.superblock.is_none();
     if !asked || is_write_protected(&image_spec(&plan.image).path) {
         return Ok(());
     }

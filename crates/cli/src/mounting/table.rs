@@ -36,6 +36,8 @@ pub struct Mount {
     pub dir: PathBuf,
     /// `nosuid` and `nodev`, as far as the mount has them.
     pub protection: MountFlags,
+    /// The options of the mount itself, as `rw,nosuid,relatime`.
+    options: Vec<u8>,
     /// Type, as `fuse.extant`.
     fstype: Vec<u8>,
     /// Source of the mount: the image.
@@ -50,6 +52,17 @@ impl Mount {
     /// Returns the type for messages, as `fuse.extant`.
     pub fn shown_type(&self) -> String {
         shown(&self.fstype)
+    }
+
+    /// Returns the options of the mount itself as mount(8) has them.
+    pub fn options(&self) -> String {
+        let mut options = String::from_utf8_lossy(&self.options).into_owned();
+        // Only the lack of the others shows it.
+        if !["relatime", "noatime"].iter().any(|name| options.split(',').any(|word| word == *name))
+        {
+            options.push_str(",strictatime");
+        }
+        options
     }
 
     /// Returns whether the user of this process made the mount by this program, perhaps as a helper
@@ -128,12 +141,13 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let root = fields.nth(2)?;
     let dir = path(fields.next()?);
-    let protection = protection(fields.next()?);
+    let options = fields.next()?.to_vec();
+    let protection = protection(&options);
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let fstype = rest.next()?.to_vec();
     let source = path(rest.next()?);
     let user = user(rest.next().unwrap_or_default());
-    Some(Mount { id, dir, protection, fstype, source, whole: root == b"/", user })
+    Some(Mount { id, dir, protection, options, fstype, source, whole: root == b"/", user })
 }
 
 fn protection(options: &[u8]) -> MountFlags {

@@ -107,4 +107,6 @@ fn lines_and_refusals_are_those_of_e2fsck() {
     let bytes = dirty.bytes();
     let replayed = named.call("e2fsck", &["-n", "-E", "journal_only"], dirty.path());
     assert!(replayed.code == 0 && dirty.bytes() == bytes, "{replayed}");
+    let asked = named.call("e2fsck", &[], dirty.path());
+    assert!(asked.code == 0 && dirty.bytes() == bytes, "{asked}");
 }

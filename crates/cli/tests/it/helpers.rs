@@ -7,18 +7,17 @@ use extant_testkit::tool::{Printed, run, run_with_env};
 use extant_testkit::{FeatureSet, Image, Scratch, e2fsck, kernel};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use std::ffi::OsString;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// A directory with the program under its other names.
-struct Names(Scratch);
+pub struct Names(pub Scratch);
 
 impl Names {
-    fn new() -> Names {
+    pub fn new() -> Names {
         let scratch = Scratch::new();
         for name in [
             "mount.fuse.extant",
@@ -34,80 +33,18 @@ impl Names {
         Names(scratch)
     }
 
-    fn call(&self, name: &str, args: &[OsString]) -> Printed {
+    pub fn call(&self, name: &str, args: &[OsString]) -> Printed {
         let path: PathBuf = self.0.join(name);
         run(path.to_str().unwrap(), args)
     }
 }
 
-fn options_of(dir: &Path, column: &str) -> String {
+pub fn options_of(dir: &Path, column: &str) -> String {
     run("findmnt", &["-no".as_ref(), column.as_ref(), dir.as_os_str()])
         .must_succeed()
         .text()
         .trim()
         .into()
-}
-
-fn is_protected(dir: &Path) -> bool {
-    options_of(dir, "VFS-OPTIONS").contains("nosuid,nodev")
-}
-
-/// A remount keeps the options that it does not name: programs of an image get no privileges by it.
-#[test]
-fn remounts_keep_views_and_protection() {
-    let names = Names::new();
-    let image = FeatureSet::named("default").make_sized(32 << 20);
-    let dir = names.0.dir("mnt");
-    let remount = |options: &str| {
-        extant(&args!["mount", image.path(), &dir, "-o", format!("remount,{options}")])
-            .must_succeed();
-        names.call("mount.fuse.extant", &args![image.path(), &dir, "-o", "remount,rw"])
-    };
-    for first in ["fakeroot,allow_other,uid=7", "fakeroot,allow_other,uid=7,ro"] {
-        extant(&args!["mount", image.path(), &dir, "-o", first]).must_succeed();
-        remount("rw,suid").must_succeed();
-        assert!(is_protected(&dir), "{first}");
-        assert!(!options_of(&dir, "FS-OPTIONS").contains("default_permissions"), "{first}");
-        assert_eq!(std::fs::metadata(&dir).unwrap().uid(), 7, "{first}");
-        run("umount", &[&dir]).must_succeed();
-    }
-    extant(&args!["mount", image.path(), &dir, "-o", "nosuid,nodev"]).must_succeed();
-    remount("noatime").must_succeed();
-    assert!(is_protected(&dir));
-    names
-        .call("mount.fuse.extant", &args![image.path(), &dir, "-o", "remount,rw,suid,dev"])
-        .must_succeed();
-    assert!(!is_protected(&dir), "it was asked for");
-    let second = names.0.dir("second");
-    let printed = names.call("mount.fuse.extant", &args![image.path(), &second, "-o", "umask=077"]);
-    assert!(printed.code == 32 && printed.errors().contains("same owners"), "{printed}");
-    run("umount", &[&dir]).must_succeed();
-}
-
-/// The calls of programs that know fuse2fs: an image within a file, owned by others.
-#[test]
-fn fuse2fs_takes_an_offset_and_a_view() {
-    const OFFSET: u64 = 1 << 20;
-    let names = Names::new();
-    let image = FeatureSet::named("default").make_sized(32 << 20);
-    let whole = names.0.join("whole.img");
-    std::fs::write(&whole, [vec![0; OFFSET as usize], image.bytes()].concat()).unwrap();
-    let dir = names.0.dir("mnt");
-    let options_at = |offset: u64| format!("offset={offset},no_default_opts");
-    let options = format!("{},fakeroot,uid=1000,gid=1000", options_at(OFFSET));
-    names.call("fuse2fs", &args!["-o", options, &whole, &dir]).must_succeed();
-    assert!(is_protected(&dir));
-    let fs_options = options_of(&dir, "FS-OPTIONS");
-    assert!(!fs_options.contains("default_permissions") && !fs_options.contains("allow_other"));
-    assert_eq!(std::fs::metadata(&dir).unwrap().uid(), 1000);
-    std::fs::write(dir.join("file"), "content").unwrap();
-    run("umount", &[&dir]).must_succeed();
-    names.call("fuse2fs", &args![&whole, &dir, "-o", options_at(OFFSET)]).must_succeed();
-    assert!(is_protected(&dir) && !options_of(&dir, "FS-OPTIONS").contains("allow_other"));
-    run("umount", &[&dir]).must_succeed();
-    let part = names.0.join("whole.img@1048576");
-    let stat = json(&args!["stat", &part, "/file", "--json"]);
-    assert_eq!(stat[0]["uid"], 0, "{stat}");
 }
 
 #[test]
@@ -613,56 +550,6 @@ fn an_image_on_a_read_only_file_system_is_mounted_for_reading() {
     assert!(changed.code == 1 && changed.errors().contains("can be read only"), "{changed}");
     assert!(made.code == 1 && made.errors().contains("write-protected"), "{made}");
     image.assert_clean();
-}
-
-/// An image in use is not replaced: changes through the mount would be lost.
-#[test]
-fn images_in_use_are_not_replaced() {
-    let names = Names::new();
-    let (top, dir) = (names.0.dir("top"), names.0.dir("mnt"));
-    let [image, other] = [(); 2].map(|()| FeatureSet::named("default").make_sized(32 << 20));
-    let refuse = || {
-        let calls = [
-            names.call("mke2fs", &args!["-F", "-d", &top, image.path(), "16M"]),
-            extant(&args!["build", image.path(), &top]),
-            extant(&args!["clone", "--force", other.path(), image.path()]),
-        ];
-        for printed in calls {
-            assert!(printed.code == 1 && printed.errors().contains("in use"), "{printed}");
-        }
-    };
-    let kernel = kernel::Mount::new(image.path(), "");
-    refuse();
-    std::fs::write(kernel.join("file"), "content").unwrap();
-    kernel.unmount();
-    extant(&args!["mount", image.path(), &dir]).must_succeed();
-    refuse();
-    assert_eq!(std::fs::read(dir.join("file")).unwrap(), b"content");
-    run("umount", &[&dir]).must_succeed();
-}
-
-/// The call by which builders of disks fill an image. The type follows from the name.
-#[test]
-fn mke2fs_fills_an_image_from_a_directory() {
-    let names = Names::new();
-    let (top, image) = (names.0.dir("top"), names.0.join("made"));
-    std::fs::write(top.join("file"), "content").unwrap();
-    names
-        .call("mke2fs", &args!["-q", "-F", "-t", "ext4", "-d", &top, "-b", "4096", &image, "8192"])
-        .must_succeed();
-    assert_eq!(std::fs::metadata(&image).unwrap().len(), 8192 * 4096);
-    e2fsck::check(&image).assert_clean();
-    let mount = kernel::Mount::new(&image, "ro");
-    assert_eq!(std::fs::read(mount.join("file")).unwrap(), b"content");
-    mount.unmount();
-    // Without a size the image keeps its own, and its permissions.
-    std::fs::set_permissions(&image, Permissions::from_mode(0o600)).unwrap();
-    names.call("mke2fs", &args!["-q", "-d", &top, &image]).must_succeed();
-    assert_eq!(std::fs::metadata(&image).unwrap().len(), 8192 * 4096);
-    assert_eq!(std::fs::metadata(&image).unwrap().mode() & 0o777, 0o600);
-    let info = json(&args!["info", &image]);
-    let features = info["features"].to_string();
-    assert!(!features.contains("has_journal") && !features.contains("extent"), "{features}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod impostors;
 mod installed;
 mod layers;
 mod mounting;
+mod others;
 mod program;
 mod reading;
 mod recovery;

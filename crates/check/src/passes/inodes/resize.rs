@@ -37,12 +37,17 @@ impl InodePass<'_> {
         let base = geometry.base_meta(GroupNr(0));
         let per_block = u64::from(pointers_per_block(geometry.block_size).max(1));
         let table = base.superblock.map_or(0, |block| block.0.saturating_add(1));
-        let wrong = base.reserved.clone().find(|block| {
-            let index = block.saturating_sub(table);
-            let slot = index.checked_rem(per_block).unwrap_or(0) as usize;
-            u64::from(pointer(&bytes, slot)) != *block || !self.lists_copies(*block)
-        });
-        if let Some(block) = wrong {
+        let mut expected = vec![0; per_block as usize];
+        for block in base.reserved.clone() {
+            let index = block.saturating_sub(table).checked_rem(per_block).unwrap_or(0);
+            expected.iter_mut().skip(index as usize).take(1).for_each(|slot| *slot = block);
+        }
+        let listed = (0..).zip(&expected).all(|(slot, nr)| u64::from(pointer(&bytes, slot)) == *nr);
+        if !listed {
+            scan.findings.add(FindingCode::ResizeInode, subject.place().block(dind));
+        }
+        let mut reserved_blocks = base.reserved.clone();
+        if let Some(block) = reserved_blocks.find(|block| !self.lists_copies(*block)) {
             scan.findings.add(FindingCode::ResizeInode, subject.place().block(block));
         }
         // A block has no pointers for more; a false number of groups is not walked through.
@@ -65,14 +70,17 @@ impl InodePass<'_> {
         }
     }
 
-    /// Returns whether a reserved block of the first group lists its copies in the other groups.
+    /// Returns whether a reserved block of the first group lists its copies in the other groups,
+    /// and nothing else.
     fn lists_copies(&self, block: u64) -> bool {
         let Some(bytes) = self.volume.reader.block(block) else { return false };
         let geometry = &self.volume.reader.geometry;
-        let mut copies = geometry.super_groups().skip(1).enumerate();
-        copies.all(|(slot, group)| {
+        let copies = geometry.super_groups().skip(1).map(|group| {
             let start = u64::from(group.0).saturating_mul(geometry.blocks_per_group.into());
-            u64::from(pointer(&bytes, slot)) == start.saturating_add(block)
-        })
+            start.saturating_add(block)
+        });
+        let slots = pointers_per_block(geometry.block_size) as usize;
+        let mut expected = copies.chain(std::iter::repeat(0));
+        (0..slots).all(|slot| expected.next() == Some(u64::from(pointer(&bytes, slot))))
     }
 }

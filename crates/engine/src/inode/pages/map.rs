@@ -293,6 +293,7 @@ impl PageMap {
             states.dirty |= bit;
             states.set_place(bit, place)
         });
+        debug_assert!(reserved.is_some(), "a page that is cached");
         if reserved == Some(true) {
             self.delay(lblk, cluster_bits);
         }
