@@ -87,9 +87,9 @@ fn words(options: &MountOptions, read_only: bool) -> String {
     let mut words = vec![
         format!("fsname={}", escaped(&options.source)),
         format!("subtype={}", escaped(&options.subtype)),
-        if read_only { "ro".into() } else { "rw".into() },
     ];
     words.extend(options.permissions().map(String::from));
+    words.push(if read_only { "ro".into() } else { "rw".into() });
     if options.allow_other {
         words.push("allow_other".into());
     }
