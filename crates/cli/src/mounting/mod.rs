@@ -12,7 +12,7 @@ use crate::failure::{At, Failure, Result};
 use crate::json;
 use crate::text::shown;
 use extant_fuse::control::READ_ONLY;
-use options::{Options, is_shown_by_table};
+use options::{Options, is_of_access_times, is_shown_by_table};
 use rustix::io::Errno;
 use serde_json::{Map, Value};
 use std::io::ErrorKind;
@@ -67,7 +67,12 @@ impl Plan {
     fn inherit(&mut self, held: &HeldMount) -> Result {
         let theirs = served_options(held).unwrap_or_default();
         let kept: Vec<&str> = theirs.split(',').filter(|word| !is_shown_by_table(word)).collect();
-        let there = [kept.join(","), held.mount().options()];
+        // The kernel prefers some of these to others, however late they come.
+        let names_times =
+            self.lists.iter().flat_map(|list| list.split(',')).any(is_of_access_times);
+        let shown = held.mount().options();
+        let shown = shown.split(',').filter(|word| !(names_times && is_of_access_times(word)));
+        let there = [kept.join(","), shown.collect::<Vec<_>>().join(",")];
         let view = Options::parse(there.iter().map(String::as_str)).map(|options| options.view);
         self.lists.splice(0..0, there);
         let threads = self.options.threads;

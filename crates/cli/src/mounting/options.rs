@@ -372,6 +372,11 @@ impl Options {
     }
 }
 
+/// Returns whether an option decides which reads set access times.
+pub fn is_of_access_times(word: &str) -> bool {
+    ["noatime", "atime", "relatime", "norelatime", "strictatime", "nostrictatime"].contains(&word)
+}
+
 /// Options of a list that hold for a mount until a remount changes them, and that the table of
 /// mounts shows.
 pub fn is_shown_by_table(word: &str) -> bool {

@@ -52,6 +52,14 @@ fn remounts_keep_views_and_protection() {
     for word in ["ro", "noexec", "noatime"] {
         assert!(shown.split(',').any(|shown| shown == word), "{word} in {shown}");
     }
+    for shows in ["strictatime", "noatime", "relatime"] {
+        extant(&args!["mount", image.path(), &dir, "-o", format!("remount,{shows}")])
+            .must_succeed();
+        let shown = options_of(&dir, "VFS-OPTIONS");
+        let is_shown = |name: &str| shown.split(',').any(|word| word == name);
+        let times = ["noatime", "relatime"].map(is_shown);
+        assert_eq!(times, ["noatime", "relatime"].map(|name| name == shows), "{shows}: {shown}");
+    }
     let printed = extant(&args!["mount", image.path(), &dir, "-o", "remount,uid=7"]);
     assert!(printed.code == 1 && printed.errors().contains("cannot change"), "{printed}");
     let second = names.0.dir("second");
