@@ -49,6 +49,7 @@ need fs_mark fsmark
 need postmark postmark
 need bonnie++ bonnie++
 need fsverity fsverity
+need veritysetup cryptsetup-bin
 need bsdtar libarchive-tools
 need umoci umoci
 need skopeo skopeo

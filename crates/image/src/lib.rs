@@ -10,6 +10,7 @@ mod layout;
 mod options;
 mod plan;
 mod tree;
+mod verity;
 mod write;
 
 pub use error::{Error, Result};
@@ -20,6 +21,7 @@ pub use tree::{
     Attributes, ContentSource, DataRange, EntryKind, FileContent, OpenContent, SourceId, Tree,
     TreeEntry,
 };
+pub use verity::{VerityOptions, VerityTree};
 
 /// The examples of the README are tests, too.
 #[cfg(doctest)]

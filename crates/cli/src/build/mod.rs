@@ -4,3 +4,4 @@ pub mod ext4;
 pub mod identity;
 pub mod size;
 pub mod source;
+pub mod verity;

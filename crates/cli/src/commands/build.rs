@@ -3,6 +3,7 @@
 use crate::build::identity;
 use crate::build::size::SizeArgs;
 use crate::build::source::Source;
+use crate::build::verity::{HashTree, TreePlace};
 use crate::context::Context;
 use crate::copy::output::{Output, hold_replaced};
 use crate::copy::owner::{IdMap, Owner, parse_owner};
@@ -11,17 +12,17 @@ use crate::json;
 use crate::layout::{LayoutArgs, epoch};
 use crate::text::{count, shown, size, uuid};
 use extant_archive::{Loader, Patterns, Platform, ScanOptions, Selection};
-use extant_engine::device::{DeviceError, FileDevice, FileOptions};
+use extant_engine::device::DeviceError;
 use extant_engine::mkfs::Zeroing;
 use extant_engine::{Error, Timestamp};
 use extant_image::{BuildOptions, ImageFacts, ImagePlan, Tree};
 use serde_json::{Map, json};
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
 /// Make an image of directories, archives and container images.
 ///
@@ -43,6 +44,9 @@ pub struct Args {
     /// Print the size in bytes, and write nothing
     #[arg(long)]
     estimate: bool,
+    /// Append a hash tree of dm-verity, and print its root hash and parameters
+    #[arg(long)]
+    verity: bool,
     /// Seed of UUID and hash seed [default: from names, attributes and sizes]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
@@ -76,6 +80,15 @@ pub struct Args {
     layout: LayoutArgs,
 }
 
+/// An image that was made, or planned.
+struct Made {
+    facts: ImageFacts,
+    entries: u64,
+    hashes: Option<HashTree>,
+    /// Root hash, if the image was written with a hash tree.
+    root: Option<String>,
+}
+
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     args.check()?;
@@ -94,10 +107,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
     // A new file reads as zeroes.
     options.mkfs.zeroing = Zeroing::Known;
     let plan = extant_image::plan(&tree, &options).map_err(|error| args.failed(error))?;
-    if !args.estimate {
-        args.write(&plan)?;
-    }
-    args.report(context, &plan.facts(), tree.len())
+    let hashes = args.hashes(&plan.facts(), options.threads)?;
+    let root = if args.estimate { None } else { args.write(&plan, hashes.as_ref())? };
+    let made = Made { facts: plan.facts(), entries: tree.len(), hashes, root };
+    args.report(context, &made)
 }
 
 impl Args {
@@ -149,20 +162,25 @@ impl Args {
     }
 
     /// Writes the image under another name, and gives it its own when it is complete and durable.
-    fn write(&self, plan: &ImagePlan<'_>) -> Result {
+    /// Returns the root hash of its hash tree.
+    fn write(&self, plan: &ImagePlan<'_>, hashes: Option<&HashTree>) -> Result<Option<String>> {
         let mut output = Output::begin(&self.out)?;
-        let device = self.device(&mut output, plan.facts().bytes)?;
+        let len = hashes.map_or(plan.facts().bytes, HashTree::end);
+        let device = output.device(len).at_path(self.out.as_os_str().as_bytes())?;
         plan.write_to(&device).map_err(|error| self.failed(error))?;
+        let stop = AtomicBool::new(false);
+        let root = hashes.map(|hashes| hashes.write(&device, &device, &stop));
+        let root = root.transpose().map_err(|error| self.failed(error))?;
         drop(device);
-        output.finish(&self.out)
+        output.finish(&self.out)?;
+        Ok(root)
     }
 
-    fn device(&self, output: &mut Output, len: u64) -> Result<FileDevice> {
-        let file = output.file();
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        // No other program knows the file, so it needs no lock.
-        let opened = file.set_len(len).and_then(|()| FileOptions::new(path).lock(false).open());
-        opened.at_path(self.out.as_os_str().as_bytes())
+    /// Plans the hash tree.
+    fn hashes(&self, facts: &ImageFacts, threads: usize) -> Result<Option<HashTree>> {
+        let size = (facts.bytes, facts.block_size);
+        let plan = || HashTree::plan(size, facts.uuid, TreePlace::Behind, threads);
+        self.verity.then(plan).transpose()
     }
 
     fn failed(&self, error: extant_image::Error) -> Failure {
@@ -183,14 +201,18 @@ impl Args {
         }
     }
 
-    fn report(&self, context: &Context, facts: &ImageFacts, entries: u64) -> Result {
+    fn report(&self, context: &Context, made: &Made) -> Result {
+        let Made { facts, entries, hashes, root } = made;
         if context.json {
-            return context.document(&self.document(facts, entries).into());
+            return context.document(&self.document(made).into());
         }
         if self.estimate {
             let mut out = io::stdout().lock();
-            writeln!(out, "{}", facts.bytes)?;
+            writeln!(out, "{}", hashes.as_ref().map_or(facts.bytes, HashTree::end))?;
             return Ok(out.flush()?);
+        }
+        if let (Some(hashes), Some(root)) = (hashes, root) {
+            hashes.print(root)?;
         }
         context.note(format_args!(
             "{}: made an image of {} ({} of {}, {} free; {}, {} free) with {}, UUID {}",
@@ -201,13 +223,14 @@ impl Args {
             facts.free_blocks,
             count(facts.inodes.into(), "inode"),
             facts.free_inodes,
-            count(entries, "name"),
+            count(*entries, "name"),
             uuid(facts.uuid),
         ));
         Ok(())
     }
 
-    fn document(&self, facts: &ImageFacts, entries: u64) -> Map<String, serde_json::Value> {
+    fn document(&self, made: &Made) -> Map<String, serde_json::Value> {
+        let Made { facts, entries, hashes, root } = made;
         let mut document = Map::new();
         json::put_bytes(&mut document, "image", self.out.as_os_str().as_bytes());
         let facts = json!({
@@ -222,6 +245,9 @@ impl Args {
             "uuid": uuid(facts.uuid),
         });
         document.extend(facts.as_object().cloned().unwrap_or_default());
+        if let (Some(hashes), Some(root)) = (hashes, root) {
+            document.insert("verity".into(), hashes.document(root));
+        }
         document
     }
 }

@@ -36,3 +36,4 @@ pub mod trim;
 pub mod truncate;
 pub mod tune;
 pub mod utimes;
+pub mod verity;

@@ -119,7 +119,7 @@ impl Args {
 }
 
 /// Turns an error into a failure that names object, cause and remedy.
-fn refuse(image: &ImageArgs, error: TrimError) -> Failure {
+pub(super) fn refuse(image: &ImageArgs, error: TrimError) -> Failure {
     let name = image.name();
     let advice = match &error {
         TrimError::NoSuperblock => format!("; `extant check {name}` tells more"),

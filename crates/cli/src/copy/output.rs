@@ -74,6 +74,18 @@ impl Output {
         }
     }
 
+    /// Gives a new file a length, and returns it as a device.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn device(&mut self, len: u64) -> io::Result<FileDevice> {
+        let file = self.file();
+        file.set_len(len)?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // No other program knows the file, so it needs no lock.
+        FileOptions::new(path).lock(false).open()
+    }
+
     /// Gives the file its name, which survives a power cut. An existing file of this name is
     /// replaced; the new one gets its permissions, and its owner if this process may give files
     /// away.

@@ -69,7 +69,7 @@ impl Stage {
             "mkfs" => (list![host(b"new\xff"), "16M"], list![host(b"new2\xff"), "10k"]),
             "build" => (list![host(b"built\xff"), self.mount_point()], list![host(b"x"), missing]),
             "mount" => (list![image, self.mount_point()], list![image, missing]),
-            "info" | "recover" | "check" | "repair" | "resize" | "trim" | "tune" => {
+            "info" | "recover" | "check" | "repair" | "resize" | "trim" | "tune" | "verity" => {
                 (list![image], list![missing])
             }
             "ls" | "tree" | "stat" | "find" | "du" | "hash" => (read(file), read(missing)),

@@ -152,6 +152,13 @@ fn an_image_of_the_exact_size_is_built() {
 }
 
 #[test]
+fn an_image_is_sealed() {
+    let recipe = Recipe::of("Seal an image");
+    recipe.has_disk();
+    recipe.run();
+}
+
+#[test]
 fn a_disk_is_made_from_a_container_image() {
     let recipe = Recipe::of("Make a disk from a container image");
     recipe.has_disk();

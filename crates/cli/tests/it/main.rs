@@ -34,3 +34,4 @@ mod trimming;
 mod tuning;
 mod unprivileged;
 mod usage;
+mod verity;

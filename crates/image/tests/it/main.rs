@@ -3,3 +3,4 @@
 mod build;
 mod exact;
 mod helpers;
+mod verity;
