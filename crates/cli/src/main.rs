@@ -24,6 +24,7 @@ mod log;
 mod mke2fs;
 mod mounting;
 mod ordered;
+mod overwrite;
 mod pages;
 mod recovery;
 mod script;

@@ -6,14 +6,16 @@
 use crate::arguments::{Argument, arguments};
 use extant_engine::mkfs::parse_size;
 use std::ffi::OsString;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Letters with a value.
 const WITH_VALUE: &[u8] = b"bCdeEgGiIJlLmMNoOrtTuUz";
 
-/// Letters without a meaning for a new image: a file system that is there, output, the directory of
+/// Letters without a meaning for a new image: output, the directory of
 /// a former mount, and the system of the maker.
-const WITHOUT_EFFECT: &[u8] = b"FvMo";
+const WITHOUT_EFFECT: &[u8] = b"vMo";
 
 /// The unit of a size without unit if no block size is given, in bytes.
 const SIZE_BLOCK: u64 = 1024;
@@ -66,7 +68,14 @@ pub fn command(args: &[OsString], kind: &str) -> Result<Vec<OsString>, String> {
 
 /// Returns the size of an existing image.
 fn existing(image: &Path) -> Result<u64, String> {
-    let len = std::fs::metadata(image).map_or(0, |data| data.len());
+    let found = std::fs::metadata(image).ok();
+    // Only the descriptor of a device tells its length.
+    let is_disk = found.as_ref().is_some_and(|found| found.file_type().is_block_device());
+    let of_disk = || std::fs::File::open(image)?.seek(SeekFrom::End(0));
+    let len = match found {
+        Some(_) if is_disk => of_disk().unwrap_or(0),
+        found => found.map_or(0, |found| found.len()),
+    };
     let missing = || format!("{}: give a size: there is no image of one", image.display());
     (len > 0).then_some(len).ok_or_else(missing)
 }
@@ -98,7 +107,7 @@ mod tests {
     fn calls_with_a_source_are_builds() {
         assert_eq!(
             of(&["mke2fs", "-F", "-q", "-t", "ext4", "-d", "/", "-b", "4096", "a.img", "100"]),
-            Ok("extant build -q -t ext4 -b 4096 --size 409600 -- a.img dir:/".into())
+            Ok("extant build -F -q -t ext4 -b 4096 --size 409600 -- a.img dir:/".into())
         );
         assert_eq!(
             of(&["mke2fs", "-d", "a.tar", "-Lname", "a.img", "10M"]),

@@ -4,4 +4,5 @@ pub mod ext4;
 pub mod identity;
 pub mod size;
 pub mod source;
+pub mod target;
 pub mod verity;

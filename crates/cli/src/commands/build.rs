@@ -3,11 +3,11 @@
 use crate::build::identity;
 use crate::build::size::SizeArgs;
 use crate::build::source::Source;
+use crate::build::target::Target;
 use crate::build::verity::{HashTree, TreePlace};
 use crate::context::Context;
-use crate::copy::output::{Output, hold_replaced};
 use crate::copy::owner::{IdMap, Owner, parse_owner};
-use crate::failure::{At, Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::json;
 use crate::layout::{LayoutArgs, epoch};
 use crate::text::{count, shown, size, uuid};
@@ -20,7 +20,7 @@ use serde_json::{Map, json};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
@@ -30,10 +30,11 @@ use std::sync::atomic::AtomicBool;
 /// OCI layout, or - for an archive on standard input. A prefix names the kind: dir:, tar:, layer:
 /// (an archive with whiteouts), ext4: (an image), oci:, docker: (an archive of `docker save`).
 /// Later sources are laid over earlier ones. The same sources give the same bytes, with any number
-/// of threads. An existing file OUT is replaced when the image is complete.
+/// of threads. An existing file OUT is replaced when the image is complete, one
+/// behind a symlink too. A block device is zeroed and written in place; - is standard output.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// New image file
+    /// New image file, block device, or - for standard output
     #[arg(value_name = "OUT")]
     out: PathBuf,
     /// Directories, archives, layouts
@@ -47,6 +48,9 @@ pub struct Args {
     /// Append a hash tree of dm-verity, and print its root hash and parameters
     #[arg(long)]
     verity: bool,
+    /// Overwrite a file system, a partition table or the like on a block device OUT without asking
+    #[arg(short = 'F', long)]
+    force: bool,
     /// Seed of UUID and hash seed [default: from names, attributes and sizes]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
@@ -91,8 +95,7 @@ struct Made {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    args.check()?;
-    let _replaced = if args.estimate { None } else { hold_replaced(&args.out)? };
+    let target = args.target(context)?;
     let mut options = BuildOptions::default();
     options.mkfs = args.layout.options()?;
     options.size = args.size.size()?;
@@ -104,11 +107,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
     options.mkfs.seed = Some(args.seed.unwrap_or_else(|| identity::seed(&tree)));
     options.mkfs.time = Some(epoch.unwrap_or_default());
-    // A new file reads as zeroes.
+    // The target reads as zeroes.
     options.mkfs.zeroing = Zeroing::Known;
     let plan = extant_image::plan(&tree, &options).map_err(|error| args.failed(error))?;
     let hashes = args.hashes(&plan.facts(), options.threads)?;
-    let root = if args.estimate { None } else { args.write(&plan, hashes.as_ref())? };
+    let write = |target| args.write(target, (&plan, hashes.as_ref()), context);
+    let root = target.map(write).transpose()?.flatten();
     let made = Made { facts: plan.facts(), entries: tree.len(), hashes, root };
     args.report(context, &made)
 }
@@ -118,16 +122,16 @@ impl Args {
         shown(self.out.as_os_str().as_bytes())
     }
 
-    /// Refuses an output that would be found unfit only after the work.
-    fn check(&self) -> Result {
-        let Ok(found) = std::fs::metadata(&self.out) else { return Ok(()) };
-        let kind = match found.file_type() {
-            kind if kind.is_file() => return Ok(()),
-            kind if kind.is_dir() => "a directory",
-            kind if kind.is_block_device() => "a device; build a file and copy it there",
-            _ => "no regular file",
-        };
-        Err(Failure::new(format_args!("{} is {kind}", self.name())))
+    /// Takes the place of the image, unless only its size is wanted.
+    fn target(&self, context: &Context) -> Result<Option<Target<'_>>> {
+        if self.estimate {
+            return Ok(None);
+        }
+        let target = Target::take(&self.out, self.force, context)?;
+        if self.verity && matches!(target, Target::Stdout) {
+            return Err(Failure::usage("--verity prints a root hash where the image would go"));
+        }
+        Ok(Some(target))
     }
 
     /// Reads all sources.
@@ -135,7 +139,8 @@ impl Args {
         let mut scan = ScanOptions::default();
         self.exclude.iter().for_each(|pattern| scan.exclude.add(pattern.as_bytes()));
         scan.one_file_system = self.one_file_system;
-        scan.output = std::fs::metadata(&self.out).ok().map(|data| (data.dev(), data.ino()));
+        let output = std::fs::metadata(&self.out).ok().filter(|data| data.is_file());
+        scan.output = output.map(|data| (data.dev(), data.ino()));
         let select = Selection { image: self.image.clone(), platform: self.platform.clone() };
         let mut tree = Tree::new();
         let mut loader = Loader::new(&mut tree, std::env::temp_dir());
@@ -161,19 +166,20 @@ impl Args {
         Ok(tree)
     }
 
-    /// Writes the image under another name, and gives it its own when it is complete and durable.
-    /// Returns the root hash of its hash tree.
-    fn write(&self, plan: &ImagePlan<'_>, hashes: Option<&HashTree>) -> Result<Option<String>> {
-        let mut output = Output::begin(&self.out)?;
+    /// Writes the image. Returns the root hash of its hash tree.
+    fn write(
+        &self,
+        target: Target<'_>,
+        (plan, hashes): (&ImagePlan<'_>, Option<&HashTree>),
+        context: &Context,
+    ) -> Result<Option<String>> {
         let len = hashes.map_or(plan.facts().bytes, HashTree::end);
-        let device = output.device(len).at_path(self.out.as_os_str().as_bytes())?;
-        plan.write_to(&device).map_err(|error| self.failed(error))?;
-        let stop = AtomicBool::new(false);
-        let root = hashes.map(|hashes| hashes.write(&device, &device, &stop));
-        let root = root.transpose().map_err(|error| self.failed(error))?;
-        drop(device);
-        output.finish(&self.out)?;
-        Ok(root)
+        target.write(len, context, |device| {
+            plan.write_to(device).map_err(|error| self.failed(error))?;
+            let stop = AtomicBool::new(false);
+            let root = hashes.map(|hashes| hashes.write(device, device, &stop));
+            root.transpose().map_err(|error| self.failed(error))
+        })
     }
 
     /// Plans the hash tree.

@@ -83,7 +83,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     if interrupt.restore_default() {
         return Err(source.interrupted());
     }
-    output.finish(&args.dest)?;
+    output.finish()?;
     args.report(context, source.device.len(), copied)
 }
 

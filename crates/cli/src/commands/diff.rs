@@ -97,7 +97,7 @@ impl Args {
         let layer = layer.at_path(name)?;
         // A layer that lacks entries would make another tree.
         trees.job.close()?;
-        output.finish(dest)?;
+        output.finish()?;
         report(&layer, counts, context)
     }
 }

@@ -122,7 +122,7 @@ pub fn to_tar(
     }
     let mut output = Output::begin(dest)?;
     write(output.file()).at_path(dest.as_os_str().as_bytes())?;
-    output.finish(dest)?;
+    output.finish()?;
     job.finish()
 }
 

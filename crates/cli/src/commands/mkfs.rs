@@ -4,14 +4,14 @@ use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::json;
 use crate::layout::{LayoutArgs, epoch};
+use crate::overwrite;
 use crate::text::{count, shown, size, uuid};
 use extant_engine::Timestamp;
-use extant_engine::device::{BlockDevice, FileDevice, FileOptions, Place, identify, image_spec};
-use extant_engine::format::Superblock;
+use extant_engine::device::{BlockDevice, FileDevice, FileOptions, image_spec};
 use extant_engine::mkfs::{self, Options, Report, parse_size};
 use serde_json::{Map, json};
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -54,9 +54,6 @@ pub struct Args {
 
 /// The block size that a SIZE in blocks is in if none is given, in bytes.
 const SIZE_BLOCK: u64 = 1024;
-
-/// Where the superblock lies in an image, and its length, in bytes.
-const SUPERBLOCK: (u64, usize) = (1024, 1024);
 
 /// How long `--wait` waits.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -154,37 +151,10 @@ impl Args {
         Ok(device)
     }
 
-    /// Asks on a terminal before something known is overwritten; elsewhere `-F` has to be given.
-    fn check_overwrite(&self, device: &FileDevice) -> Result {
-        if self.force {
-            return Ok(());
-        }
-        let Some(found) = self.found(device) else { return Ok(()) };
-        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-            return Err(Failure::new(format_args!("{found}; -F overwrites it")));
-        }
-        if confirmed(&format!("{found}. Overwrite it? (y/N) "))? {
-            Ok(())
-        } else {
-            Err(Failure::new(format_args!("{}: nothing was changed", self.name())))
-        }
-    }
-
-    /// Describes content that would be overwritten: a file system that begins at the place of the
-    /// new one, or, for an offset in a disk, the content of the disk.
-    fn found(&self, device: &FileDevice) -> Option<String> {
-        if let Some(found) = identify(device) {
-            return Some(format!("{} holds {}{}", self.name(), found.name, identity(device)));
-        }
-        let spec = image_spec(&self.image);
-        let Place::Offset(_) = spec.place else { return None };
-        let disk = FileOptions::new(&spec.path).read_only(true).lock(false).open().ok()?;
-        identify(&disk)
-            .map(|found| format!("{} lies in a disk that holds {}", self.name(), found.name))
-    }
-
     fn make(&self, device: &FileDevice, options: &Options) -> Result<Report> {
-        self.check_overwrite(device)?;
+        if !self.force {
+            overwrite::check(device, &self.image)?;
+        }
         self.grow(device, options)?;
         mkfs::make(device, options).map_err(|e| self.failed(e))
     }
@@ -242,35 +212,6 @@ fn remove_own(path: &Path, own: &File) -> io::Result<()> {
     } else {
         Err(io::Error::other("another process replaced the file"))
     }
-}
-
-/// Returns label, UUID and last mount point of an existing ext4 file system, as far as its
-/// superblock can be read.
-fn identity(device: &FileDevice) -> String {
-    let (offset, len) = SUPERBLOCK;
-    let mut bytes = vec![0; len];
-    let read = device.read_exact_at(&mut bytes, offset).ok();
-    let Some(there) = read.and_then(|()| Superblock::parse(&bytes).ok()) else {
-        return String::new();
-    };
-    let mounted = match there.last_mounted() {
-        path if path.is_empty() => String::new(),
-        path => format!(", last mounted on {}", shown(path.as_bytes())),
-    };
-    format!(
-        " (label \"{}\", UUID {}{mounted})",
-        shown(there.volume_name().as_bytes()),
-        uuid(there.uuid())
-    )
-}
-
-/// Asks on the terminal; only an answer that begins with `y` means yes.
-fn confirmed(question: &str) -> Result<bool> {
-    let mut out = std::io::stderr().lock();
-    write!(out, "{question}").and_then(|()| out.flush()).at("standard error")?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).at("standard input")?;
-    Ok(answer.trim_start().starts_with(['y', 'Y']))
 }
 
 /// Returns the time of making: SOURCE_DATE_EPOCH, or 1970 for a reproducible image, or now.

@@ -132,7 +132,7 @@ fn beside(
     let device = output.device(tree.end()).at_path(dest.as_os_str().as_bytes())?;
     let root = tree.write(&**data, &device, stop).map_err(|error| failed(image, error))?;
     drop(device);
-    output.finish(dest)?;
+    output.finish()?;
     Ok(root)
 }
 

@@ -266,7 +266,7 @@ fn write_archive(dest: &Path, make: impl FnOnce(&mut File) -> Result<Image>) -> 
         builder.into_inner()?.flush()
     });
     written.at_path(name)?;
-    output.finish(dest)?;
+    output.finish()?;
     Ok(image)
 }
 

@@ -10,15 +10,22 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 /// Permissions of a new file, less the umask.
 const MODE: u32 = 0o666;
 
-/// A file under way: without a name or under another one in the same directory, or a device or
-/// FIFO that exists.
-pub enum Output {
+/// A file under way, and its name.
+pub struct Output {
+    file: Unfinished,
+    /// A symlink leads here.
+    dest: PathBuf,
+}
+
+/// A file without a name or under another one in the same directory, or a device or FIFO that
+/// exists.
+enum Unfinished {
     /// Vanishes with the program, whatever ends it, until it gets its name.
     Nameless(File),
     /// For file systems without files without names.
@@ -42,35 +49,21 @@ pub fn hold_replaced(dest: &Path) -> Result<Option<FileDevice>> {
 }
 
 impl Output {
-    /// Begins the file `dest`.
+    /// Begins the file `dest`, or the one that the symlink `dest` leads to.
     ///
     /// # Errors
-    /// Those of creation, with the path.
+    /// Those of creation, with the path; a symlink that leads to no file.
     pub fn begin(dest: &Path) -> Result<Output> {
         let name = dest.as_os_str().as_bytes();
-        // A file in place of a device would hide it from all programs.
-        if std::fs::metadata(dest).is_ok_and(|meta| !meta.is_file()) {
-            return OpenOptions::new().write(true).open(dest).map(Output::Special).at_path(name);
-        }
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        match rustix::fs::open(parent(dest), flags, Mode::from_raw_mode(MODE)) {
-            Ok(file) => return Ok(Output::Nameless(file.into())),
-            // Refused by a file system or a kernel that does not have it.
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
-            Err(error) => return Err(io::Error::from(error)).at_path(name),
-        }
-        let mode = Permissions::from_mode(MODE);
-        let prefix = prefix(dest);
-        let mut builder = tempfile::Builder::new();
-        let file = builder.prefix(&prefix).permissions(mode).tempfile_in(parent(dest));
-        file.map(Output::Named).at_path(name)
+        let dest = target(dest).at_path(name)?;
+        Ok(Output { file: Unfinished::begin(&dest).at_path(name)?, dest })
     }
 
     /// Returns the file.
     pub fn file(&mut self) -> &mut File {
-        match self {
-            Output::Named(file) => file.as_file_mut(),
-            Output::Nameless(file) | Output::Special(file) => file,
+        match &mut self.file {
+            Unfinished::Named(file) => file.as_file_mut(),
+            Unfinished::Nameless(file) | Unfinished::Special(file) => file,
         }
     }
 
@@ -79,11 +72,7 @@ impl Output {
     /// # Errors
     /// Those of the file.
     pub fn device(&mut self, len: u64) -> io::Result<FileDevice> {
-        let file = self.file();
-        file.set_len(len)?;
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        // No other program knows the file, so it needs no lock.
-        FileOptions::new(path).lock(false).open()
+        device_of(self.file(), len)
     }
 
     /// Gives the file its name, which survives a power cut. An existing file of this name is
@@ -92,9 +81,10 @@ impl Output {
     ///
     /// # Errors
     /// Those of renaming, with the path. The file is then removed.
-    pub fn finish(mut self, dest: &Path) -> Result {
+    pub fn finish(mut self) -> Result {
+        let dest = std::mem::take(&mut self.dest);
         let name = dest.as_os_str().as_bytes();
-        if let Some(replaced) = std::fs::metadata(dest).ok().filter(Metadata::is_file) {
+        if let Some(replaced) = std::fs::metadata(&dest).ok().filter(Metadata::is_file) {
             let _ = std::os::unix::fs::fchown(
                 &*self.file(),
                 Some(replaced.uid()),
@@ -103,13 +93,73 @@ impl Output {
             let mode = Permissions::from_mode(replaced.mode() & 0o777);
             self.file().set_permissions(mode).at_path(name)?;
         }
-        match self {
-            Output::Named(file) => file.persist(dest).map(drop).map_err(|e| e.error),
-            Output::Nameless(file) => give_name(&file, dest),
-            Output::Special(_) => return Ok(()),
+        match self.file {
+            Unfinished::Named(file) => file.persist(&dest).map(drop).map_err(|e| e.error),
+            Unfinished::Nameless(file) => give_name(&file, &dest),
+            Unfinished::Special(_) => return Ok(()),
         }
-        .and_then(|()| sync_directory(parent(dest)))
+        .and_then(|()| sync_directory(parent(&dest)))
         .at_path(name)
+    }
+}
+
+/// Gives a file that no other program knows a length, and returns it as a device.
+///
+/// # Errors
+/// Those of the file.
+pub fn device_of(file: &File, len: u64) -> io::Result<FileDevice> {
+    file.set_len(len)?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // No other program knows the file, so it needs no lock.
+    FileOptions::new(path).lock(false).open()
+}
+
+/// Returns the file that a symlink leads to, or the path itself if it is none. The kernel follows
+/// the link, so that its protection of links in shared directories holds.
+fn target(path: &Path) -> io::Result<PathBuf> {
+    if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
+        return Ok(path.to_owned());
+    }
+    let file = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => {
+            let cause = "a symlink to a missing file; name that file, or remove the symlink";
+            return Err(io::Error::new(io::ErrorKind::NotFound, cause));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let target = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let opened = file.metadata()?;
+    if !opened.is_file() {
+        // Devices and FIFOs are written in place, and pipes have no path.
+        return Ok(path.to_owned());
+    }
+    let named = std::fs::symlink_metadata(&target)?;
+    if (opened.dev(), opened.ino()) == (named.dev(), named.ino()) {
+        Ok(target)
+    } else {
+        Err(io::Error::other("the file behind the symlink was removed meanwhile"))
+    }
+}
+
+impl Unfinished {
+    fn begin(dest: &Path) -> io::Result<Unfinished> {
+        // A file in place of a device would hide it from all programs.
+        if std::fs::metadata(dest).is_ok_and(|meta| !meta.is_file()) {
+            return OpenOptions::new().write(true).open(dest).map(Unfinished::Special);
+        }
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::open(parent(dest), flags, Mode::from_raw_mode(MODE)) {
+            Ok(file) => return Ok(Unfinished::Nameless(file.into())),
+            // Refused by a file system or a kernel that does not have it.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mode = Permissions::from_mode(MODE);
+        let prefix = prefix(dest);
+        let mut builder = tempfile::Builder::new();
+        let file = builder.prefix(&prefix).permissions(mode).tempfile_in(parent(dest));
+        file.map(Unfinished::Named)
     }
 }
 

@@ -295,7 +295,7 @@ fn failures_leave_nothing() {
     let top = scratch.join("d");
     refused(&args!["build", scratch.join("none/i.img"), &top], 1, "none/i.img: No such file");
     refused(&args!["build", &out, &top], 1, "a directory");
-    refused(&args!["build", "/dev/null", &top], 1, "no regular file");
+    refused(&args!["build", "/dev/null", &top], 1, "no disk");
     refused(&args!["build", "-b", "1000", out.join("i.img"), &top], 2, "block size");
     run("mount", &["-t", "tmpfs", "-o", "size=1M", "none", out.to_str().unwrap()]).must_succeed();
     fs::write(out.join("i.img"), "older").unwrap();

@@ -23,6 +23,7 @@ mod installed;
 mod layers;
 mod mounting;
 mod others;
+mod outputs;
 mod program;
 mod reading;
 mod recovery;

@@ -1,0 +1,169 @@
+//! Where an image goes: a file, a block device, or standard output.
+
+use crate::context::Context;
+use crate::copy::output::{Output, device_of, hold_replaced};
+use crate::failure::{At, Failure, Result};
+use crate::overwrite;
+use crate::text::shown;
+use extant_engine::Error;
+use extant_engine::device::{BlockDevice, FileDevice, FileOptions};
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Bytes that are zeroed or copied at once.
+const CHUNK: u64 = 64 << 20;
+
+/// Bytes of a write to standard output.
+const PIPE_CHUNK: usize = 1 << 20;
+
+/// A place for an image.
+pub enum Target<'a> {
+    /// A file, which appears when it is complete. An image that is replaced is held meanwhile.
+    File(&'a Path, Option<FileDevice>),
+    /// A block device, which is held.
+    Device(&'a Path, FileDevice),
+    /// Standard output.
+    Stdout,
+}
+
+impl<'a> Target<'a> {
+    /// Takes the place `path`; a device with something known on it if `force` is set.
+    ///
+    /// # Errors
+    /// A place that is in use, or that no image can have. Nothing was changed.
+    pub fn take(path: &'a Path, force: bool, context: &Context) -> Result<Target<'a>> {
+        if path == OsStr::new("-") {
+            return to_stdout(context);
+        }
+        let kind = match std::fs::metadata(path) {
+            Err(_) => return Ok(Target::File(path, None)),
+            Ok(found) => found.file_type(),
+        };
+        let name = shown(path.as_os_str().as_bytes());
+        if kind.is_file() {
+            return Ok(Target::File(path, hold_replaced(path)?));
+        }
+        if !kind.is_block_device() {
+            let other = if kind.is_dir() { "a directory" } else { "no regular file and no disk" };
+            return Err(Failure::new(format_args!("{name} is {other}")));
+        }
+        let device = FileOptions::new(path).open().map_err(|error| {
+            let advice = match error.kind() {
+                io::ErrorKind::ResourceBusy => "; unmount it first",
+                _ => "",
+            };
+            let message = format!("{error}{advice}");
+            Failure::of(&Error::Io(error), path.as_os_str().as_bytes(), message)
+        })?;
+        if device.read_only() {
+            return Err(Failure::new(format_args!("{name} is write-protected")));
+        }
+        if !force {
+            overwrite::check(&device, path)?;
+        }
+        Ok(Target::Device(path, device))
+    }
+
+    /// Writes an image of `len` bytes by `write`, which gets a device of this length, or a longer
+    /// one, that reads as zeroes.
+    ///
+    /// # Errors
+    /// Those of `write` and of the place. A file stays as it was; a device has no file system then,
+    /// but is unchanged if it is too short.
+    pub fn write<T>(
+        self,
+        len: u64,
+        context: &Context,
+        write: impl FnOnce(&FileDevice) -> Result<T>,
+    ) -> Result<T> {
+        match self {
+            Target::File(path, _held) => {
+                let mut output = Output::begin(path)?;
+                let device = output.device(len).at_path(path.as_os_str().as_bytes())?;
+                let made = write(&device)?;
+                drop(device);
+                output.finish()?;
+                Ok(made)
+            }
+            Target::Device(path, device) => {
+                let name = path.as_os_str().as_bytes();
+                if device.len() < len {
+                    return Err(Failure::new(format_args!(
+                        "{}: the device has {} bytes, and the image needs {len}",
+                        shown(name),
+                        device.len()
+                    )));
+                }
+                zero(&device, len, context).at_path(name)?;
+                write(&device)
+            }
+            Target::Stdout => {
+                let temporary = std::env::temp_dir();
+                let name = temporary.as_os_str().as_bytes();
+                let file = tempfile::tempfile_in(&temporary).at_path(name)?;
+                let device = device_of(&file, len).at_path(name)?;
+                let made = write(&device)?;
+                print(&device, len, context).at("standard output")?;
+                Ok(made)
+            }
+        }
+    }
+}
+
+/// Takes standard output.
+fn to_stdout(context: &Context) -> Result<Target<'static>> {
+    if context.json {
+        return Err(Failure::usage(
+            "an image and a JSON document cannot both go to standard output",
+        ));
+    }
+    if io::stdout().is_terminal() {
+        return Err(Failure::usage(
+            "an image is not for a terminal; redirect standard output, or name a file",
+        ));
+    }
+    Ok(Target::Stdout)
+}
+
+/// Zeroes the beginning of a device. Old superblocks go first, so that a half-zeroed device has no
+/// file system.
+fn zero(device: &FileDevice, len: u64, context: &Context) -> io::Result<()> {
+    let bar = context.progress(len);
+    let mut at = 0;
+    while at < len {
+        let next = (at + CHUNK).min(len);
+        device.write_zeroes(at, next - at)?;
+        bar.set_position(next);
+        at = next;
+    }
+    bar.finish_and_clear();
+    device.flush()
+}
+
+/// Copies an image to standard output, its holes as zeroes.
+fn print(device: &FileDevice, len: u64, context: &Context) -> io::Result<()> {
+    let bar = context.progress(len);
+    let mut out = io::stdout().lock();
+    let zeroes = vec![0; PIPE_CHUNK];
+    let mut buf = vec![0; PIPE_CHUNK];
+    let (mut at, mut data) = (0, 0..0);
+    while at < len {
+        if data.end <= at {
+            data = device.next_data(at)?.unwrap_or(len..len);
+        }
+        let is_data = data.start <= at;
+        let end = if is_data { data.end } else { data.start }.min(len);
+        let part = (end - at).min(PIPE_CHUNK as u64) as usize;
+        if is_data {
+            device.read_exact_at(&mut buf[..part], at)?;
+        }
+        out.write_all(if is_data { &buf[..part] } else { &zeroes[..part] })?;
+        at += part as u64;
+        bar.set_position(at);
+    }
+    bar.finish_and_clear();
+    out.flush()
+}

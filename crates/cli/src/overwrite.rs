@@ -1,0 +1,71 @@
+//! Content of a device that a new file system would overwrite.
+
+use crate::failure::{At, Failure, Result};
+use crate::text::{shown, uuid};
+use extant_engine::device::{BlockDevice, FileDevice, FileOptions, Place, identify, image_spec};
+use extant_engine::format::Superblock;
+use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Where the superblock lies in an image, and its length, in bytes.
+const SUPERBLOCK: (u64, usize) = (1024, 1024);
+
+/// Asks on a terminal before something known on the device of `path` is overwritten; elsewhere `-F`
+/// must be given.
+///
+/// # Errors
+/// The answer was no, or there is no terminal.
+pub fn check(device: &FileDevice, path: &Path) -> Result {
+    let Some(found) = found(device, path) else { return Ok(()) };
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Err(Failure::new(format_args!("{found}; -F overwrites it")));
+    }
+    if confirmed(&format!("{found}. Overwrite it? (y/N) "))? {
+        return Ok(());
+    }
+    let name = shown(path.as_os_str().as_bytes());
+    Err(Failure::new(format_args!("{name}: nothing was changed")))
+}
+
+/// Describes content that would be overwritten: a file system that begins at the place of the new
+/// one, or, for an offset in a disk, the content of the disk.
+fn found(device: &FileDevice, path: &Path) -> Option<String> {
+    let name = shown(path.as_os_str().as_bytes());
+    if let Some(found) = identify(device) {
+        return Some(format!("{name} holds {}{}", found.name, identity(device)));
+    }
+    let spec = image_spec(path);
+    let Place::Offset(_) = spec.place else { return None };
+    let disk = FileOptions::new(&spec.path).read_only(true).lock(false).open().ok()?;
+    identify(&disk).map(|found| format!("{name} lies in a disk that holds {}", found.name))
+}
+
+/// Returns label, UUID and last mount point of an existing ext4 file system, as far as its
+/// superblock can be read.
+fn identity(device: &FileDevice) -> String {
+    let (offset, len) = SUPERBLOCK;
+    let mut bytes = vec![0; len];
+    let read = device.read_exact_at(&mut bytes, offset).ok();
+    let Some(there) = read.and_then(|()| Superblock::parse(&bytes).ok()) else {
+        return String::new();
+    };
+    let mounted = match there.last_mounted() {
+        path if path.is_empty() => String::new(),
+        path => format!(", last mounted on {}", shown(path.as_bytes())),
+    };
+    format!(
+        " (label \"{}\", UUID {}{mounted})",
+        shown(there.volume_name().as_bytes()),
+        uuid(there.uuid())
+    )
+}
+
+/// Asks on the terminal; only an answer that begins with `y` means yes.
+fn confirmed(question: &str) -> Result<bool> {
+    let mut out = std::io::stderr().lock();
+    write!(out, "{question}").and_then(|()| out.flush()).at("standard error")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).at("standard input")?;
+    Ok(answer.trim_start().starts_with(['y', 'Y']))
+}
