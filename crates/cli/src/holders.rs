@@ -1,32 +1,66 @@
-//! Processes that have an image open.
+//! Processes, and those that have an image open. Users other than root see their own processes
+//! only.
 
+use crate::text::shown;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::text::shown;
-
 /// Largest number of processes in a message.
 const MAX_NAMED: usize = 3;
 
-/// Names the other processes that have the file open: ` (process 17, qemu)`; nothing if none can be
-/// seen. Users other than root see their own processes only.
-pub fn named(image: &Path) -> String {
-    let Ok(image) = fs::canonicalize(image) else { return String::new() };
-    let held = processes().filter(|(_, dir)| has_open(dir, &image)).take(MAX_NAMED);
-    let mut text = String::new();
-    for (number, dir) in held {
-        let begin = if text.is_empty() { "process" } else { ", process" };
-        let command = fs::read(dir.join("comm")).unwrap_or_default();
-        let command = shown(command.trim_ascii_end());
-        // A string takes all text.
-        let _ = write!(text, "{begin} {number}, {command}");
-    }
-    if text.is_empty() { text } else { format!(" ({text})") }
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// Its short name, escaped.
+    pub command: String,
 }
 
-/// The processes other than this one, with their directories.
-fn processes() -> impl Iterator<Item = (u32, PathBuf)> {
+impl Process {
+    /// Returns the process of this number.
+    pub fn named(id: u32) -> Process {
+        Process::of(id, &PathBuf::from(format!("/proc/{id}")))
+    }
+
+    /// Returns whether a process of this number lives.
+    pub fn is_alive(&self) -> bool {
+        Path::new(&format!("/proc/{}", self.id)).exists()
+    }
+
+    /// Returns the process of this number with its directory in `/proc`.
+    pub fn of(id: u32, dir: &Path) -> Process {
+        let command = fs::read(dir.join("comm")).unwrap_or_default();
+        Process { id, command: shown(command.trim_ascii_end()) }
+    }
+}
+
+/// Names the other processes that have the file open: ` (process 17, qemu)`; nothing if none can be
+/// seen.
+pub fn named(image: &Path) -> String {
+    let Ok(image) = fs::canonicalize(image) else { return String::new() };
+    let held = processes().filter(|(_, dir)| has_open(dir, &image)).take(MAX_NAMED + 1);
+    let all: Vec<Process> = held.map(|(id, dir)| Process::of(id, &dir)).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", list(&all)) }
+}
+
+/// Formats the first processes of some: `process 17, bash, process 20, cat`.
+pub fn list(all: &[Process]) -> String {
+    let mut text = String::new();
+    for process in all.iter().take(MAX_NAMED) {
+        let begin = if text.is_empty() { "process" } else { ", process" };
+        // A string takes all text.
+        let _ = write!(text, "{begin} {}, {}", process.id, process.command);
+    }
+    if all.len() > MAX_NAMED {
+        text.push_str(" and others");
+    }
+    text
+}
+
+/// Returns the processes other than this one, with their directories.
+pub fn processes() -> impl Iterator<Item = (u32, PathBuf)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| {
         let number = entry.file_name().to_str()?.parse().ok()?;
@@ -35,8 +69,26 @@ fn processes() -> impl Iterator<Item = (u32, PathBuf)> {
     numbers.filter(|(number, _)| *number != std::process::id())
 }
 
+/// Returns the links to the open files of a process.
+pub fn descriptors(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
+}
+
 /// Compares names alone: reaching the files of others could wait for a dead server.
 fn has_open(dir: &Path, image: &Path) -> bool {
-    let descriptors = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
-    descriptors.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|target| target == image)
+    descriptors(dir).filter_map(|link| fs::read_link(link).ok()).any(|target| target == image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_beyond_a_few_are_not_named() {
+        let process = |id| Process { id, command: "sh".into() };
+        let some: Vec<Process> = (1..=4).map(process).collect();
+        assert_eq!(list(&some[..2]), "process 1, sh, process 2, sh");
+        assert!(list(&some).ends_with("process 3, sh and others"));
+    }
 }

@@ -20,6 +20,16 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit as usize - 1])
 }
 
+/// Formats a time by its two largest units, as `3d 4h` or `7s`.
+pub fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
 /// `one thing`, `2 things`.
 pub fn count(number: u64, thing: &str) -> String {
     match number {
@@ -158,6 +168,13 @@ mod tests {
             (10_240, "10 KiB"),
         ] {
             assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn ages_have_two_units() {
+        for (seconds, text) in [(59, "59s"), (61, "1m 1s"), (7260, "2h 1m"), (90_000, "1d 1h")] {
+            assert_eq!(age(seconds), text);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::transport::ring;
 use extant_engine::AccessTimes;
+use std::ffi::OsString;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ pub struct View {
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// Source in the table of mounts.
-    pub source: String,
+    pub source: OsString,
     /// Users other than the mounter may use the mount.
     pub allow_other: bool,
     /// Options passed to the kernel: `nosuid`, `nodev`, `noexec`, `noatime`, …

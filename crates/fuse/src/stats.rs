@@ -3,13 +3,19 @@
 use extant_engine::format::ErrorRecord;
 use extant_engine::{FsStats, Operations, OrphanStats, PreallocStats};
 use serde_json::{Value, json};
+use std::time::Instant;
 
-/// Returns state, options and all counters, grouped by module.
-pub fn document(fs: &Operations, options: &str) -> Vec<u8> {
+/// Returns state, options and all counters, grouped by module. `begin` is the time at which this
+/// process began to serve.
+pub fn document(fs: &Operations, options: &str, begin: Instant) -> Vec<u8> {
     let stats = FsStats::of(fs);
     let fragmentation = fs.fragmentation();
     let document = json!({
         "state": state(&stats),
+        "server": {
+            "process": std::process::id(),
+            "seconds": begin.elapsed().as_secs(),
+        },
         "options": options,
         "usage": usage(&stats),
         "memory": memory(&stats),

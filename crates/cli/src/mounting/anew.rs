@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// How long is waited for a server to finish.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
+/// How long is waited without a remark.
+const QUIET: Duration = Duration::from_secs(2);
+
 /// How often it is looked whether it has.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -56,24 +59,57 @@ fn without_remount(list: &str) -> String {
     list.split(',').filter(|word| *word != "remount").collect::<Vec<_>>().join(",")
 }
 
-/// Waits until the server has released the image: then everything is written. A new mount of the
-/// image also shows that the server has released it.
+/// The end of a wait for an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// No program uses it.
+    Closed,
+    /// It is mounted at another place, or again.
+    Mounted,
+    /// Its server has ended, and another program uses it.
+    Taken,
+}
+
+/// Waits until the server has released the image: then everything is written.
 pub fn await_server(source: &Path, subtype: &str) -> Result {
+    await_release(source, subtype, || (), || false).map(|_| ())
+}
+
+/// Waits until the image is released. Calls `remark` once, if that takes long; `ended` must return
+/// whether the server is known to have ended.
+pub fn await_release(
+    source: &Path,
+    subtype: &str,
+    remark: impl Fn(),
+    ended: impl Fn() -> bool,
+) -> Result<Release> {
     let spec = image_spec(source);
     if !spec.path.exists() {
-        return Ok(());
+        return Ok(Release::Closed);
     }
     let options = FileOptions::from_spec(&spec).read_only(true);
     let begin = Instant::now();
+    let mut told = false;
     loop {
+        // Before the look at the image, which the server may release in between.
+        let has_ended = ended();
         match options.open() {
             Err(e) if e.kind() == ErrorKind::ResourceBusy && begin.elapsed() < PATIENCE => {
                 if !table::served(source, subtype).is_empty() {
-                    return Ok(());
+                    return Ok(Release::Mounted);
+                }
+                if has_ended {
+                    return Ok(Release::Taken);
+                }
+                if begin.elapsed() >= QUIET && !std::mem::replace(&mut told, true) {
+                    remark();
                 }
                 sleep(LOOK);
             }
-            opened => return opened.map(|_| ()).at_path(source.as_os_str().as_bytes()),
+            opened => {
+                opened.at_path(source.as_os_str().as_bytes())?;
+                return Ok(Release::Closed);
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod options;
 pub mod serve;
 pub mod spawn;
 pub mod table;
+pub mod users;
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};

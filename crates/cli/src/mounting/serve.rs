@@ -368,7 +368,7 @@ fn is_small(fs: &Fs) -> bool {
 fn fuse_options(plan: &Plan) -> MountOptions {
     let own = &plan.options;
     let mut options = MountOptions {
-        source: plan.image.to_string_lossy().into_owned(),
+        source: plan.image.clone().into_os_string(),
         kernel: own.by_name(),
         threads: own.threads,
         transport: own.transport,

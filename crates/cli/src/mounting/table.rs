@@ -31,7 +31,11 @@ const PROTECTION: [(&[u8], MountFlags); 2] =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// Number of the mount in this namespace.
-    id: u64,
+    pub id: u64,
+    /// Number of the mount that it is mounted on.
+    pub parent: u64,
+    /// Number of the device of its files: major and minor.
+    pub device: (u32, u32),
     /// Mount point.
     pub dir: PathBuf,
     /// `nosuid` and `nodev`, as far as the mount has them.
@@ -45,7 +49,7 @@ pub struct Mount {
     /// It shows the file system's root, not a directory of it.
     pub whole: bool,
     /// The user that made a FUSE mount.
-    user: Option<u32>,
+    pub user: Option<u32>,
 }
 
 impl Mount {
@@ -65,10 +69,20 @@ impl Mount {
         options
     }
 
+    /// Returns whether files can be written through this mount.
+    pub fn is_writable(&self) -> bool {
+        self.options.split(|b| *b == b',').any(|option| option == b"rw")
+    }
+
     /// Returns whether the user of this process made the mount by this program, perhaps as a helper
     /// for `subtype`. The fields of any other mount must not be believed.
     pub fn is_ours(&self, subtype: &str) -> bool {
-        self.user == Some(geteuid().as_raw()) && is_own_type(&self.fstype, subtype)
+        self.user == Some(geteuid().as_raw()) && self.has_own_type(subtype)
+    }
+
+    /// Returns whether the mount claims to be this program's, perhaps as a helper for `subtype`.
+    pub fn has_own_type(&self, subtype: &str) -> bool {
+        is_own_type(&self.fstype, subtype)
     }
 }
 
@@ -127,6 +141,11 @@ fn mount_id(file: &File) -> io::Result<u64> {
 /// Returns all mounts of this process's namespace, oldest first; none if the table cannot be read.
 pub fn mounts() -> Vec<Mount> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    parse_all(&table)
+}
+
+/// Returns the mounts of a table in the form of `/proc/PID/mountinfo`.
+pub fn parse_all(table: &[u8]) -> Vec<Mount> {
     table.split(|b| *b == b'\n').filter_map(parse).collect()
 }
 
@@ -138,8 +157,9 @@ pub fn served(source: &Path, subtype: &str) -> Vec<Mount> {
 /// `id parent major:minor root dir options … - type source superoptions`
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let root = fields.nth(2)?;
+    let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
+    let device = device(fields.next()?)?;
+    let root = fields.next()?;
     let dir = path(fields.next()?);
     let options = fields.next()?.to_vec();
     let protection = protection(&options);
@@ -147,7 +167,18 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let fstype = rest.next()?.to_vec();
     let source = path(rest.next()?);
     let user = user(rest.next().unwrap_or_default());
-    Some(Mount { id, dir, protection, options, fstype, source, whole: root == b"/", user })
+    let whole = root == b"/";
+    Some(Mount { id, parent, device, dir, protection, options, fstype, source, whole, user })
+}
+
+fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Parses `major:minor`.
+fn device(field: &[u8]) -> Option<(u32, u32)> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 fn protection(options: &[u8]) -> MountFlags {
@@ -159,8 +190,7 @@ fn protection(options: &[u8]) -> MountFlags {
 fn user(options: &[u8]) -> Option<u32> {
     let mut values =
         options.split(|b| *b == b',').filter_map(|option| option.strip_prefix(b"user_id="));
-    let value = values.next().filter(|_| values.next().is_none())?;
-    std::str::from_utf8(value).ok()?.parse().ok()
+    number(values.next().filter(|_| values.next().is_none())?)
 }
 
 /// Spaces and the like stand as three octal digits after a backslash.
@@ -188,7 +218,8 @@ mod tests {
         let line = b"36 35 0:52 / /mnt/a\\040b rw,nosuid shared:1 - fuse.extant /tmp/x\\134y.img \
         rw,user_id=7";
         let mount = parse(line).unwrap();
-        assert_eq!((mount.id, mount.user), (36, Some(7)));
+        assert_eq!((mount.id, mount.parent, mount.device), (36, 35, (0, 52)));
+        assert_eq!(mount.user, Some(7));
         assert_eq!(mount.dir, Path::new("/mnt/a b"));
         assert_eq!(mount.protection, MountFlags::NOSUID);
         assert_eq!(mount.fstype, b"fuse.extant");

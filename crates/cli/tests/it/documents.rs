@@ -101,6 +101,11 @@ impl Stage {
                 list!["-n", "user.a", image, missing],
             ),
             "stats" => (list![self.mounted.dir()], list!["/"]),
+            "mounts" => (list![], list!["surplus"]),
+            "umount" => {
+                extant(&args!["mount", image, self.mount_point()]).must_succeed();
+                (list![image], list![missing])
+            }
             other => panic!("say with which arguments `{other}` succeeds and fails"),
         };
         (Some(done), failed)

@@ -105,6 +105,25 @@ fn an_impostor_for_reading_is_not_replaced() {
     );
 }
 
+/// The mount of the user is listed as theirs, without a question to their server, and not ended in
+/// the place of root's image.
+#[test]
+fn an_impostor_is_neither_asked_nor_unmounted() {
+    let home = home();
+    let script = format!(
+        "{FAKE}; extant mounts; if extant umount disk.img; then echo changed; fi
+         if extant umount fake; then echo changed; fi; ls fake
+         extant mount disk.img mnt; extant umount disk.img; ls fake; extant info disk.img > \
+         root/null"
+    );
+    let printed = staged(&home, &script).must_succeed();
+    let (text, errors) = (printed.text(), printed.errors());
+    assert!(text.contains("not asked") && !text.contains("changed"), "{printed}");
+    assert_eq!(text.matches("impostor").count(), 2, "{printed}");
+    assert!(errors.contains("no mount point and no mounted image of this user"), "{printed}");
+    assert!(errors.contains("another user, or another program, made this mount"), "{printed}");
+}
+
 #[test]
 fn an_impostor_does_not_hinder_a_remount() {
     let home = home();

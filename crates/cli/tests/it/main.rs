@@ -33,6 +33,7 @@ mod rival;
 mod substitutes;
 mod trimming;
 mod tuning;
+mod unmounting;
 mod unprivileged;
 mod usage;
 mod verity;

@@ -3,10 +3,11 @@
 
 use crate::options::MountOptions;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,7 +23,7 @@ pub fn mount(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<
     let (own, its) = UnixStream::pair()?;
     let words = words(options, read_only);
     run(
-        &[OsStr::new("-o"), OsStr::new(&words), OsStr::new("--"), dir.as_os_str()],
+        &[OsStr::new("-o"), &words, OsStr::new("--"), dir.as_os_str()],
         Stdio::from(OwnedFd::from(its)),
     )?;
     // The program has ended: its message has arrived, and no other follows.
@@ -83,23 +84,29 @@ fn receive(channel: &UnixStream) -> io::Result<OwnedFd> {
 }
 
 /// Formats the options for the program.
-fn words(options: &MountOptions, read_only: bool) -> String {
-    let mut words = vec![
-        format!("fsname={}", escaped(&options.source)),
-        format!("subtype={}", escaped(&options.subtype)),
-    ];
-    words.extend(options.permissions().map(String::from));
-    words.push(if read_only { "ro".into() } else { "rw".into() });
-    if options.allow_other {
-        words.push("allow_other".into());
+fn words(options: &MountOptions, read_only: bool) -> OsString {
+    let mut words = b"fsname=".to_vec();
+    words.extend(escaped(options.source.as_bytes()));
+    words.extend(b",subtype=");
+    words.extend(escaped(options.subtype.as_bytes()));
+    let protected = if read_only { "ro" } else { "rw" };
+    let flags = options.permissions().into_iter().chain([protected]);
+    let flags = flags.chain(options.allow_other.then_some("allow_other"));
+    for word in flags.chain(options.kernel.iter().map(String::as_str)) {
+        words.push(b',');
+        words.extend(escaped(word.as_bytes()));
     }
-    words.extend(options.kernel.iter().map(|word| escaped(word)));
-    words.join(",")
+    OsString::from_vec(words)
 }
 
 /// Escapes the commas of a value, since commas separate options.
-fn escaped(word: &str) -> String {
-    word.replace('\\', "\\\\").replace(',', "\\,")
+fn escaped(word: &[u8]) -> Vec<u8> {
+    word.iter()
+        .flat_map(|byte| {
+            let escape = matches!(byte, b'\\' | b',').then_some(b'\\');
+            escape.into_iter().chain([*byte])
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub fn mount(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<
     let kind = format!("fuse.{}", options.subtype);
     let flags = flags(&options.kernel, read_only)?;
     let data = CString::new(data)?;
-    rustix::mount::mount(options.source.as_str(), dir, kind.as_str(), flags, data.as_c_str())
+    rustix::mount::mount(options.source.as_os_str(), dir, kind.as_str(), flags, data.as_c_str())
         .map_err(|e| within(&dir.display().to_string(), &e.into()))?;
     Ok(device.into())
 }

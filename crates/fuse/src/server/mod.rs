@@ -38,7 +38,7 @@ use extant_engine::{
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Largest copy of one request, in bytes.
 const COPY: u64 = 1 << 20;
@@ -71,6 +71,8 @@ pub struct Server {
     interrupts: Arc<Interrupts>,
     /// Options of the mount, for the counters.
     options: String,
+    /// When the server began.
+    begin: Instant,
     /// User id of the mounter.
     owner: u32,
     /// The image was opened for reading only.
@@ -105,6 +107,7 @@ impl Server {
             stats: Pages::default(),
             interrupts: Arc::default(),
             options: options.shown_options.clone(),
+            begin: Instant::now(),
             owner: rustix::process::geteuid().as_raw(),
             read_only,
         };

@@ -61,7 +61,11 @@ impl Disk {
         let fs = Fs::open(self.device.device(), &OpenOptions::new().claimed(true))
             .expect("the image opens");
         let source = self.device.device().to_string_lossy().into_owned();
-        let options = MountOptions { source, transport: transport(), ..MountOptions::default() };
+        let options = MountOptions {
+            source: source.into(),
+            transport: transport(),
+            ..MountOptions::default()
+        };
         let mounted = mount_claimed(fs, &self.dir, &options, Some(claim)).expect("mount");
         self.mounted = Some((mounted, Watchdog::over(&self.dir)));
     }

@@ -1,0 +1,218 @@
+//! `extant umount`: ends mounts, and waits until the image is closed.
+
+use crate::context::{Context, complain};
+use crate::failure::{At, Failure, Result};
+use crate::holders::{self, Process};
+use crate::json;
+use crate::mounting::anew::{self, Release};
+use crate::mounting::serve::was_in_use;
+use crate::mounting::table::{self, Mount};
+use crate::mounting::users::{self, MountUsers};
+use crate::text::shown;
+use extant_engine::device::image_spec;
+use extant_engine::{Fs, OpenOptions};
+use extant_fuse::Unmounter;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde_json::{Map, Value};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Unmount an image, and wait until its server has written everything and closed it
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Where it is mounted, or the image: then it is unmounted at all places
+    #[arg(value_name = "DIR|IMAGE")]
+    place: PathBuf,
+    /// Detach a mount in use, without a wait: it disappears at once, and ends with its last user
+    #[arg(short, long)]
+    lazy: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> Result {
+    let mounts = chosen(&args.place)?;
+    let Some(first) = mounts.first().cloned() else { return Err(nothing(&args.place)) };
+    let server = users::server_of(first.device);
+    let lost = mounts
+        .iter()
+        .map(|mount| unmount(mount, args.lazy))
+        .collect::<Result<Vec<Option<Failure>>>>()?;
+    let image = shown(first.source.as_os_str().as_bytes());
+    let closed = !args.lazy && await_closed(&first, server.as_ref())?;
+    if closed && first.is_writable() {
+        ended_well(&first.source)?;
+    }
+    // A server that is gone wrote nothing either, which is told above if it matters.
+    lost.into_iter().flatten().map(Err).next().unwrap_or(Ok(()))?;
+    context.detail(match (closed, args.lazy) {
+        (true, _) => format!("{image} is unmounted and closed"),
+        (_, true) => format!("{image} is detached{}", remaining(&first)),
+        _ => format!("{image} is unmounted, and in use by others"),
+    });
+    tell(&mounts, closed, context)
+}
+
+/// Returns the mount at a directory, or all those of an image, newest first.
+fn chosen(place: &Path) -> Result<Vec<Mount>> {
+    let all = table::mounts();
+    let dir = directory(place).at_path(place.as_os_str().as_bytes())?;
+    if let Some(mount) = all.iter().rev().find(|mount| mount.dir == dir) {
+        if !mount.is_ours("extant") {
+            return Err(Failure::new(format_args!(
+                "{}: another user, or another program, made this mount ({}); umount(8) ends it",
+                shown(dir.as_os_str().as_bytes()),
+                mount.shown_type()
+            )));
+        }
+        return Ok(vec![mount.clone()]);
+    }
+    let image = std::path::absolute(place).at_path(place.as_os_str().as_bytes())?;
+    let found = image.canonicalize().ok();
+    let is_of_image = |mount: &Mount| {
+        mount.is_ours("extant")
+            && (mount.source == image
+                || found.is_some() && mount.source.canonicalize().ok() == found)
+    };
+    Ok(all.into_iter().rev().filter(is_of_image).collect())
+}
+
+/// Returns the absolute path of a mount point without a question to the server of the mount there.
+fn directory(place: &Path) -> io::Result<PathBuf> {
+    let place = std::path::absolute(place)?;
+    match (place.parent(), place.file_name()) {
+        (Some(parent), Some(name)) => {
+            let below = parent.canonicalize()?.join(name);
+            let is_symlink = table::mounts().iter().all(|mount| mount.dir != below);
+            // A symlink may lead to a mount point.
+            if is_symlink { Ok(below.canonicalize().unwrap_or(below)) } else { Ok(below) }
+        }
+        _ => Ok(place),
+    }
+}
+
+fn nothing(place: &Path) -> Failure {
+    Failure::new(format_args!(
+        "{}: no mount point and no mounted image of this user; `extant mounts` lists the mounts",
+        shown(place.as_os_str().as_bytes())
+    ))
+}
+
+/// Unmounts, or detaches. Returns a failure to write the kernel's cache, with which the mount ends
+/// nevertheless.
+fn unmount(mount: &Mount, lazy: bool) -> Result<Option<Failure>> {
+    let dir = shown(mount.dir.as_os_str().as_bytes());
+    let (path, _parent) = steady(&mount.dir).at(&dir)?;
+    let unmounter = Unmounter::of(&path);
+    let ended = if lazy { unmounter.detach() } else { unmounter.unmount() };
+    let is_there = || table::mounts().iter().any(|other| other.id == mount.id);
+    match ended {
+        Ok(()) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(in_use(mount)),
+        Err(error) if is_there() => Err(Failure::new(format_args!("{dir}: {error}"))),
+        Err(error) => Ok(Some(Failure::new(format_args!(
+            "{dir} is unmounted, but changes could not be written: {error}"
+        )))),
+    }
+}
+
+/// Returns a path of a mount point that renames of the directories above it do not change, with the
+/// descriptor on which it rests. A mount point itself cannot be renamed. fusermount3(1), which
+/// unmounts for other users than root, needs the plain path and has checks of its own.
+fn steady(dir: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return Ok((dir.into(), None));
+    };
+    if !rustix::process::geteuid().is_root() {
+        return Ok((dir.into(), None));
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = openat(CWD, parent, flags, Mode::empty())?;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd());
+    Ok((Path::new(&path).join(name), Some(held)))
+}
+
+/// Names the reason why a mount cannot end.
+fn in_use(mount: &Mount) -> Failure {
+    let dir = shown(mount.dir.as_os_str().as_bytes());
+    if let Some(above) = table::mounts().iter().find(|other| other.parent == mount.id) {
+        let above = shown(above.dir.as_os_str().as_bytes());
+        return Failure::new(format_args!("{dir}: {above} is mounted on it; unmount that first"));
+    }
+    let users = MountUsers::of(mount.device).inside;
+    let who = if users.is_empty() {
+        "processes that this user cannot see".into()
+    } else {
+        holders::list(&users)
+    };
+    Failure::new(format_args!("{dir} is in use ({who}); end that, or detach the mount with --lazy"))
+}
+
+/// Names the processes that keep a detached mount, if there are some.
+fn remaining(mount: &Mount) -> String {
+    let users = MountUsers::of(mount.device);
+    let all: Vec<Process> = users.inside.into_iter().chain(users.namespaces).collect();
+    match all.as_slice() {
+        [] => String::new(),
+        some => format!("; it ends with its last user ({})", holders::list(some)),
+    }
+}
+
+/// Waits until the image is closed. Returns false if it is mounted at other places, too, or if
+/// other programs use it.
+fn await_closed(mount: &Mount, server: Option<&Process>) -> Result<bool> {
+    let image = shown(mount.source.as_os_str().as_bytes());
+    let told = || {
+        let users = MountUsers::of(mount.device);
+        let all: Vec<Process> = users.namespaces.into_iter().chain(users.inside).collect();
+        let why = match (all.as_slice(), server) {
+            ([], Some(server)) => {
+                format!("{} writes the last changes", holders::list(std::slice::from_ref(server)))
+            }
+            ([], None) => format!("it is open{}", holders::named(&image_spec(&mount.source).path)),
+            (some, _) => {
+                format!("it is mounted in other mount namespaces ({})", holders::list(some))
+            }
+        };
+        complain(format_args!("{image}: waiting until it is closed: {why}"));
+    };
+    let ended = || server.is_some_and(|server| !server.is_alive());
+    Ok(anew::await_release(&mount.source, "extant", told, ended)? == Release::Closed)
+}
+
+/// Fails if the server ended without its last commit.
+fn ended_well(image: &Path) -> Result {
+    let options = OpenOptions::new().read_only(true).no_recovery(true);
+    let unclean =
+        Fs::open_image(&image_spec(image), &options).is_ok_and(|fs| was_in_use(&fs.superblock()));
+    if unclean {
+        let image = shown(image.as_os_str().as_bytes());
+        return Err(Failure::new(format_args!(
+            "{image} is unmounted, but its server did not end in order: changes that no fsync made \
+            durable are lost; the next mount, or `extant recover`, replays the journal"
+        )));
+    }
+    Ok(())
+}
+
+fn tell(mounts: &[Mount], closed: bool, context: &Context) -> Result {
+    if !context.json {
+        return Ok(());
+    }
+    let mut document = Map::new();
+    if let Some(mount) = mounts.first() {
+        json::put_bytes(&mut document, "image", mount.source.as_os_str().as_bytes());
+    }
+    let dirs: Vec<Value> = mounts
+        .iter()
+        .map(|mount| {
+            let mut object = Map::new();
+            json::put_bytes(&mut object, "dir", mount.dir.as_os_str().as_bytes());
+            object.into()
+        })
+        .collect();
+    document.insert("unmounted".into(), dirs.into());
+    document.insert("closed".into(), closed.into());
+    context.document(&document.into())
+}
