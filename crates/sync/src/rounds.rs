@@ -10,9 +10,15 @@
 //!
 //! # Crowds
 //! Many threads that were served together mostly request again soon, and are best served together
-//! again. After a round with many threads, the next round therefore begins when as many have
-//! requested it as were there before, or after half the duration of the last round, at most
-//! [`PATIENCE`].
+//! again. After a round with many threads the next one therefore begins after a rest of twice the
+//! duration of the last round, at most [`PATIENCE`]. Other threads of the machine work meanwhile:
+//! a hundred threads that request again and again would otherwise leave them little, since a
+//! scheduler gives each thread the same share of the processors.
+//!
+//! For the same reason a thread whose request needs no work returns at once only if the last round
+//! had no crowd. In a crowd it takes part in the next round: threads that ask without a pause keep
+//! the processors from those that would change something. A round that finds no work although the
+//! others had a rest to make some ends the crowd.
 //!
 //! # Invariants
 //! - One round runs at a time.
@@ -27,6 +33,7 @@
 //! all can run at once. If each needed a lock that wakes the next one, a hundred threads would take
 //! a hundred context switches, one after the other, with other threads of the machine in between.
 
+use crate::atomic::{AtomicBool, Ordering};
 use crate::thread::{self, Thread};
 use crate::{Arc, Level, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -34,17 +41,20 @@ use std::time::{Duration, Instant};
 /// The number of threads that make a crowd.
 const CROWD: usize = 8;
 
-/// The longest wait for a crowd.
+/// The longest rest between two rounds of a crowd.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Rounds of shared work, whose result all requesting threads get.
 #[derive(Debug)]
 pub struct Coalescer<R> {
     state: Mutex<State<R>>,
+    /// Whether the last round served a crowd and had work. A hint: no order with other words.
+    crowded: AtomicBool,
 }
 
-/// The result of a round; `None` if the round panicked.
-type Outcome<R> = OnceLock<Option<R>>;
+/// The result of a round, `None` if the round panicked; the result of its work, `None` if there was
+/// none.
+type Outcome<R> = OnceLock<Option<Option<R>>>;
 
 #[derive(Debug)]
 struct State<R> {
@@ -55,23 +65,23 @@ struct State<R> {
     came: usize,
     /// Number of threads that the running round serves, or the last round served.
     serves: usize,
-    /// Number of threads to wait for before `next` begins, unless `until` has passed.
-    expected: usize,
+    /// When `next` may begin.
     until: Instant,
 }
 
 impl<R> State<R> {
     /// Returns whether `next` may begin.
     fn is_due(&self) -> bool {
-        !self.running && (self.came >= self.expected || Instant::now() >= self.until)
+        !self.running && Instant::now() >= self.until
     }
 
-    /// Records the end of a round and its duration.
-    fn end(&mut self, took: Duration) {
+    /// Records the end of a round and its duration. Returns whether it had a crowd.
+    fn end(&mut self, took: Duration) -> bool {
         self.running = false;
-        let crowd = self.serves + self.came;
-        self.expected = if crowd < CROWD { 0 } else { crowd };
-        self.until = Instant::now() + (took / 2).min(PATIENCE);
+        let crowded = self.serves + self.came >= CROWD;
+        let rest = if crowded { (took * 2).min(PATIENCE) } else { Duration::ZERO };
+        self.until = Instant::now() + rest;
+        crowded
     }
 }
 
@@ -88,17 +98,19 @@ struct Running<'a, R> {
     rounds: &'a Coalescer<R>,
     outcome: Arc<Outcome<R>>,
     began: Instant,
-    result: Option<R>,
+    result: Option<Option<R>>,
 }
 
 impl<R> Drop for Running<'_, R> {
     fn drop(&mut self) {
         let heir = {
             let mut state = self.rounds.state.lock();
-            state.end(self.began.elapsed());
+            let crowded = state.end(self.began.elapsed());
+            let worked = matches!(self.result, Some(Some(_)));
+            self.rounds.crowded.store(crowded && worked, Ordering::Relaxed);
             state.heir.clone()
         };
-        // The heir is woken first, so that it works while the other threads wake.
+        // The heir is woken first: it begins the next round, or knows now when to.
         if let Some(heir) = heir {
             heir.unpark();
         }
@@ -111,14 +123,17 @@ impl<R: Clone> Coalescer<R> {
     /// Makes a coalescer without a round. Its lock is of `level` and is not held during the work.
     pub fn new(level: Level) -> Self {
         let (next, until) = (Arc::default(), Instant::now());
-        let state =
-            State { running: false, heir: None, next, came: 0, serves: 0, expected: 0, until };
-        Coalescer { state: Mutex::new(level, state) }
+        let state = State { running: false, heir: None, next, came: 0, serves: 0, until };
+        Coalescer { state: Mutex::new(level, state), crowded: AtomicBool::new(false) }
     }
 
     /// Returns the result of a round that begins after the call: of this thread's `work`, or of
-    /// another thread's.
-    pub fn share(&self, work: impl FnOnce() -> R) -> R {
+    /// another thread's. `None` if there was no work: `wanted` returned false, in this call or when
+    /// the round began.
+    pub fn share(&self, wanted: impl Fn() -> bool, work: impl FnOnce() -> R) -> Option<R> {
+        if !self.crowded.load(Ordering::Relaxed) && !wanted() {
+            return None;
+        }
         let outcome = loop {
             match self.join() {
                 Joined::Begins(own) => break own,
@@ -131,7 +146,7 @@ impl<R: Clone> Coalescer<R> {
             }
         };
         let mut running = Running { rounds: self, outcome, began: Instant::now(), result: None };
-        let result = work();
+        let result = wanted().then(work);
         running.result = Some(result.clone());
         result
     }
@@ -154,7 +169,7 @@ impl<R: Clone> Coalescer<R> {
                 sleep(until);
                 state = self.state.lock();
                 if !Arc::ptr_eq(&state.next, &own) {
-                    // The last thread of the crowd has begun the round.
+                    // A thread that came later has begun the round.
                     return Joined::Shares(own);
                 }
             }
@@ -191,13 +206,16 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..500 {
                         let asked = clock.fetch_add(1, SeqCst);
-                        let seen = rounds.share(|| {
-                            begun.fetch_add(1, SeqCst);
-                            let at = clock.fetch_add(1, SeqCst);
-                            std::thread::yield_now();
-                            at
-                        });
-                        assert!(seen > asked);
+                        let seen = rounds.share(
+                            || true,
+                            || {
+                                begun.fetch_add(1, SeqCst);
+                                let at = clock.fetch_add(1, SeqCst);
+                                std::thread::yield_now();
+                                at
+                            },
+                        );
+                        assert!(seen.is_some_and(|seen| seen > asked));
                     }
                 });
             }
@@ -210,21 +228,24 @@ mod tests {
         let rounds = Coalescer::new(Level::Leaf);
         let (begun, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
-            rounds.share(|| {
-                begun.fetch_add(1, SeqCst);
-                for _ in 0..20 {
-                    scope.spawn(|| {
-                        waiting.fetch_add(1, SeqCst);
-                        rounds.share(|| begun.fetch_add(1, SeqCst))
-                    });
-                }
-                while waiting.load(SeqCst) < 20 {
-                    std::thread::yield_now();
-                }
-                // All threads are about to take the lock.
-                std::thread::sleep(std::time::Duration::from_millis(100));
-                0
-            });
+            rounds.share(
+                || true,
+                || {
+                    begun.fetch_add(1, SeqCst);
+                    for _ in 0..20 {
+                        scope.spawn(|| {
+                            waiting.fetch_add(1, SeqCst);
+                            rounds.share(|| true, || begun.fetch_add(1, SeqCst))
+                        });
+                    }
+                    while waiting.load(SeqCst) < 20 {
+                        std::thread::yield_now();
+                    }
+                    // All threads are about to take the lock.
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                    0
+                },
+            );
         });
         assert!(begun.load(SeqCst) < 20, "{begun:?} rounds for 21 questions");
     }
@@ -236,18 +257,21 @@ mod tests {
         let (rounds, begun, waiting) = (&rounds, &begun, &waiting);
         let one = move || {
             waiting.fetch_add(1, SeqCst);
-            rounds.share(|| assert!(begun.fetch_add(1, SeqCst) > 0, "wanted"));
+            rounds.share(|| true, || assert!(begun.fetch_add(1, SeqCst) > 0, "wanted"));
         };
         let outcomes: Vec<bool> = std::thread::scope(|scope| {
             let mut threads = Vec::new();
-            rounds.share(|| {
-                threads.extend((0..8).map(|_| scope.spawn(one)));
-                while waiting.load(SeqCst) < 8 {
-                    std::thread::yield_now();
-                }
-                // All threads are about to take the lock.
-                std::thread::sleep(std::time::Duration::from_millis(50));
-            });
+            rounds.share(
+                || true,
+                || {
+                    threads.extend((0..8).map(|_| scope.spawn(one)));
+                    while waiting.load(SeqCst) < 8 {
+                        std::thread::yield_now();
+                    }
+                    // All threads are about to take the lock.
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                },
+            );
             threads.into_iter().map(|thread| thread.join().is_ok()).collect()
         });
         assert_eq!(
@@ -259,12 +283,35 @@ mod tests {
     }
 
     #[test]
+    fn a_request_without_work_ends_a_crowd() {
+        let rounds = Coalescer::new(Level::Leaf);
+        let next = || Arc::as_ptr(&rounds.state.lock().next);
+        std::thread::scope(|scope| {
+            let one = || rounds.share(|| true, || 1);
+            let work = || {
+                (0..CROWD).for_each(|_| drop(scope.spawn(one)));
+                while rounds.state.lock().came < CROWD {
+                    std::thread::yield_now();
+                }
+                0
+            };
+            assert_eq!(rounds.share(|| true, work), Some(0));
+        });
+        let before = next();
+        assert_eq!(rounds.share(|| false, || 2), None);
+        assert_ne!(next(), before, "a request of a crowd takes part in a round");
+        let before = next();
+        assert_eq!(rounds.share(|| false, || 2), None);
+        assert_eq!(next(), before, "a request without work makes no round");
+    }
+
+    #[test]
     fn a_panic_leaves_no_thread_waiting() {
         let rounds = Coalescer::new(Level::Leaf);
         std::thread::scope(|scope| {
-            let panics = scope.spawn(|| rounds.share(|| panic!("wanted")));
+            let panics = scope.spawn(|| rounds.share(|| true, || panic!("wanted")));
             assert!(panics.join().is_err());
         });
-        assert_eq!(rounds.share(|| 5), 5);
+        assert_eq!(rounds.share(|| true, || 5), Some(5));
     }
 }

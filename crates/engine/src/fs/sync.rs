@@ -2,10 +2,10 @@
 //!
 //! A sync walks the inodes with dirty pages, waits for those under writeback, and commits; it
 //! visits no clean inode. Callers that arrive while a sync runs share the next one; after a sync
-//! with many callers, the next one waits a moment for as many. Whether there is work is decided by
-//! a few words: changes are first on the list of dirty inodes, then on the list of those under
-//! writeback, then in the running transaction or waiting for a flush, and the words are read in
-//! this order. Files without a name and holders come first: their space is free when a sync
+//! with many callers, the next one waits a moment, so that others work. Whether there is work is
+//! decided by a few words: changes are first on the list of dirty inodes, then on the list of those
+//! under writeback, then in the running transaction or waiting for a flush, and the words are read
+//! in this order. Files without a name and holders come first: their space is free when a sync
 //! returns.
 
 use crate::error::{Result, lost};
@@ -25,12 +25,10 @@ impl Operations {
     pub fn sync(&self) -> Result<()> {
         self.alive()?;
         self.may_sync()?;
-        if self.is_durable() {
-            return Ok(());
-        }
         // The thread that does the work takes locks of files, and all callers wait for it.
         levels::assert_may_take(Level::Directory);
-        let shared = self.syncs.share(|| self.write_and_commit().map_err(Arc::new));
+        let work = || self.write_and_commit().map_err(Arc::new);
+        let shared = self.syncs.share(|| !self.is_durable(), work).unwrap_or(Ok(()));
         shared.map_err(|e| Arc::try_unwrap(e).unwrap_or_else(|e| e.to_another()))
     }
 

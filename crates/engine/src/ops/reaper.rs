@@ -21,29 +21,56 @@ use extant_sync::scheduler::Bell;
 use extant_sync::{Level, Mutex, Sharded};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Inodes, in a list for each shard of threads.
+#[derive(Debug, Default)]
+struct Queue(Sharded<Shard>);
+
+/// A list, and its length for threads that only ask whether it is empty: callers of sync do, and
+/// a hundred of them would wait for each other's locks.
 #[derive(Debug)]
-struct Queue(Sharded<Mutex<Vec<Arc<Inode>>>>);
+struct Shard {
+    /// Changes only under the lock of `list`. A release publishes the thread's work so far.
+    len: AtomicUsize,
+    list: Mutex<Vec<Arc<Inode>>>,
+}
 
-impl Queue {
-    fn push(&self, inode: Arc<Inode>) {
-        self.0.local().lock().push(inode);
-    }
-
-    fn take(&self) -> Vec<Arc<Inode>> {
-        self.0.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.iter().all(|list| list.lock().is_empty())
+impl Default for Shard {
+    fn default() -> Self {
+        Shard { len: AtomicUsize::new(0), list: Mutex::new(Level::Leaf, Vec::new()) }
     }
 }
 
-impl Default for Queue {
-    fn default() -> Self {
-        Queue(Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new())))
+impl Shard {
+    fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
+    fn push(&self, inode: Arc<Inode>) {
+        let mut list = self.list.lock();
+        list.push(inode);
+        self.len.store(list.len(), Ordering::Release);
+    }
+
+    fn take(&self) -> Vec<Arc<Inode>> {
+        let mut list = self.list.lock();
+        self.len.store(0, Ordering::Release);
+        std::mem::take(&mut list)
+    }
+}
+
+impl Queue {
+    fn push(&self, inode: Arc<Inode>) {
+        self.0.local().push(inode);
+    }
+
+    fn take(&self) -> Vec<Arc<Inode>> {
+        self.0.iter().filter(|shard| !shard.is_empty()).flat_map(Shard::take).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(Shard::is_empty)
     }
 }
 
@@ -83,7 +110,7 @@ impl Default for Reaper {
 impl Reaper {
     /// Returns whether all inodes queued before this call have been freed.
     ///
-    /// A thread sets `at_work` before it takes a list, and the list's lock publishes that to a
+    /// A thread sets `at_work` before it takes a list, and the list's length publishes that to a
     /// thread that finds the list empty. It is therefore enough to examine the lists first. The end
     /// of the work is published by a release and read by an acquire.
     fn is_idle(&self) -> bool {
@@ -191,7 +218,7 @@ impl Operations {
     /// Frees the queued inodes, after another thread that does so. Returns their number.
     pub(crate) fn reap(&self) -> usize {
         let _turn = self.reaper.turn.lock();
-        // Relaxed: the locks of the lists publish it.
+        // Relaxed: the lengths of the lists publish it.
         self.reaper.at_work.store(true, Ordering::Relaxed);
         self.queue_left_values();
         let batch = self.reaper.queue.take();

@@ -22,12 +22,13 @@ fn place() -> Arc<Place> {
 /// Requests a round and checks that it began after the request.
 fn ask(place: &Place) {
     let asked = place.clock.fetch_add(1, SeqCst);
-    let begun = place.rounds.share(|| {
+    let work = || {
         assert_eq!(place.running.fetch_add(1, SeqCst), 0, "two rounds at once");
         let begun = place.clock.fetch_add(1, SeqCst);
         place.running.fetch_sub(1, SeqCst);
         begun
-    });
+    };
+    let begun = place.rounds.share(|| true, work).expect("there is work");
     assert!(begun > asked, "a round that had begun before");
 }
 
@@ -53,4 +54,26 @@ fn two_threads_request_repeatedly() {
 #[test]
 fn two_wait_for_the_round_after_the_one_that_runs() {
     asked_by(3, 1);
+}
+
+/// Each thread changes something and requests a round, which is wanted if there are changes. Its
+/// own change is done when the request returns, by whichever thread.
+#[test]
+fn a_round_that_is_not_wanted_leaves_no_change_behind() {
+    model(|| {
+        let (place, done) = (place(), Arc::new(AtomicUsize::new(0)));
+        let change = |place: &Place, done: &AtomicUsize| {
+            let own = place.clock.fetch_add(1, SeqCst) + 1;
+            let wanted = || done.load(SeqCst) < place.clock.load(SeqCst);
+            place.rounds.share(wanted, || {
+                done.store(place.clock.load(SeqCst), SeqCst);
+                0
+            });
+            assert!(done.load(SeqCst) >= own, "a change was left");
+        };
+        let (theirs, their_done) = (place.clone(), done.clone());
+        let other = thread::spawn(move || change(&theirs, &their_done));
+        change(&place, &done);
+        other.join().unwrap();
+    });
 }
