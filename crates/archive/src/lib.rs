@@ -1,4 +1,4 @@
-//! Sources of ext4 images: directories, tar archives and images of containers.
+//! Sources of ext4 images: directories, tar archives, images of containers and manifests.
 //!
 //! A [`Loader`] adds them to an [`extant_image::Tree`], in the order of the calls. Archives are
 //! plain or compressed by gzip, zstd, xz or bzip2, which the first bytes show.
@@ -15,6 +15,7 @@ mod files;
 mod layer;
 mod loader;
 mod members;
+mod mtree;
 mod oci;
 mod patterns;
 mod spool;

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 /// The files of a scan. A million of them take some 24 MB and their names.
 #[derive(Debug, Default)]
-pub(super) struct HostFiles {
+pub(crate) struct HostFiles {
     pub directories: Vec<PathBuf>,
     files: Vec<HostFile>,
     names: Vec<u8>,
@@ -32,7 +32,7 @@ struct HostFile {
 
 impl HostFiles {
     /// Adds a file of the directory that was added last; returns its position.
-    pub(super) fn push(&mut self, name: &[u8], found: &Metadata) -> u64 {
+    pub(crate) fn push(&mut self, name: &[u8], found: &Metadata) -> u64 {
         let name_start = self.names.len() as u64;
         self.names.extend_from_slice(name);
         self.files.push(HostFile {
@@ -63,14 +63,14 @@ pub(super) fn state(found: &Metadata) -> u64 {
 }
 
 /// Opens a file for reading; a symlink is refused, and a FIFO does not wait.
-pub(super) fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     File::options().read(true).custom_flags(flags.bits() as i32).open(path)
 }
 
 /// The files of a scan that may still be under way.
 #[derive(Debug, Default)]
-pub(super) struct HostSource(pub OnceLock<HostFiles>);
+pub(crate) struct HostSource(pub OnceLock<HostFiles>);
 
 impl ContentSource for HostSource {
     fn open(&self, position: u64) -> io::Result<Box<dyn OpenContent + '_>> {

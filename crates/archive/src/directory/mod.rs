@@ -13,7 +13,8 @@ use crate::loader::Loader;
 use crate::patterns::Patterns;
 use extant_format::{Printable, Timestamp};
 use extant_image::{Attributes, DataRange, EntryKind, FileContent, SourceId, Tree};
-use files::{HostFiles, HostSource, state};
+use files::state;
+pub(crate) use files::{HostFiles, HostSource, open};
 use rustix::fs::{Access, Mode, OFlags, SeekFrom};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -288,7 +289,7 @@ fn names(directory: &Path) -> io::Result<Vec<OsString>> {
 }
 
 /// Returns the ranges of a file that are no holes.
-fn data_ranges(file: &File, position: u64, size: u64) -> io::Result<Vec<DataRange>> {
+pub(crate) fn data_ranges(file: &File, position: u64, size: u64) -> io::Result<Vec<DataRange>> {
     let mut ranges = Vec::new();
     let mut next = 0;
     while next < size {

@@ -6,4 +6,5 @@ mod directories;
 mod hostile;
 mod hosts;
 mod layers;
+mod manifests;
 mod programs;

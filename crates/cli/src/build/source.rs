@@ -23,6 +23,9 @@ const FEIGNED_ROOT: [&str; 3] = ["FAKEROOTKEY", "PSEUDO", "PSEUDO_PREFIX"];
 const MAGIC: Range<usize> = 1080..1082;
 const TAR_MAGIC: Range<usize> = 257..262;
 
+/// First bytes of most manifests.
+const MANIFEST_MAGIC: &[u8; 6] = b"#mtree";
+
 /// Kind of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -34,16 +37,18 @@ enum Kind {
     Image,
     Oci,
     Docker,
+    Manifest,
 }
 
 /// Kinds by the prefixes that ask for them.
-const PREFIXES: [(&str, Kind); 6] = [
+const PREFIXES: [(&str, Kind); 7] = [
     ("dir:", Kind::Directory),
     ("tar:", Kind::Tar),
     ("layer:", Kind::Layer),
     ("ext4:", Kind::Image),
     ("oci:", Kind::Oci),
     ("docker:", Kind::Docker),
+    ("mtree:", Kind::Manifest),
 ];
 
 /// A source of an image.
@@ -67,6 +72,7 @@ impl Source {
             (true, true) => Kind::Oci,
             (true, false) => Kind::Directory,
             _ if is_image(&path) => Kind::Image,
+            _ if is_manifest(&path) => Kind::Manifest,
             _ => Kind::Archive,
         };
         Source { kind, path }
@@ -91,6 +97,7 @@ impl Source {
             Kind::Image => return ext4::add(loader.tree(), &ImageArgs::of(&self.path), context),
             Kind::Oci => loader.add_oci(&name, self.container()?, select),
             Kind::Docker => loader.add_docker(&name, self.container()?, select),
+            Kind::Manifest => loader.add_mtree(&name, self.input()?),
         };
         added.map_err(|error| self.failed(&error))
     }
@@ -151,6 +158,13 @@ fn is_image(path: &Path) -> bool {
     matches!(read, Some(Ok(()))) && bytes[MAGIC] == [0x53, 0xef] && &bytes[TAR_MAGIC] != b"ustar"
 }
 
+/// Returns whether a file begins as manifests do.
+fn is_manifest(path: &Path) -> bool {
+    let mut bytes = [0; MANIFEST_MAGIC.len()];
+    let read = path.is_file().then(|| File::open(path)?.read_exact_at(&mut bytes, 0));
+    matches!(read, Some(Ok(()))) && bytes == *MANIFEST_MAGIC
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,6 +175,8 @@ mod tests {
     fn kinds_are_named_or_found() {
         let scratch = Scratch::new();
         let (plain, oci) = (scratch.dir("plain"), scratch.dir("oci"));
+        let list = scratch.join("list");
+        std::fs::write(&list, "#mtree\n").unwrap();
         std::fs::write(oci.join("oci-layout"), "{}").unwrap();
         let image = Image::mke2fs(1 << 20, &["-t", "ext4", "-O", "^has_journal"]);
         let disk = Loop::attach(image.path(), true);
@@ -172,12 +188,14 @@ mod tests {
             (join("dir:", &oci), Kind::Directory, &oci),
             (image.path().into(), Kind::Image, image.path()),
             (disk.device().into(), Kind::Image, disk.device()),
+            (list.clone().into_os_string(), Kind::Manifest, &list),
             ("a.tar".into(), Kind::Archive, Path::new("a.tar")),
             ("-".into(), Kind::Archive, Path::new("-")),
             ("tar:-".into(), Kind::Tar, Path::new("-")),
             ("layer:l.tar".into(), Kind::Layer, Path::new("l.tar")),
             ("ext4:i@p1".into(), Kind::Image, Path::new("i@p1")),
             ("docker:a:b".into(), Kind::Docker, Path::new("a:b")),
+            ("mtree:-".into(), Kind::Manifest, Path::new("-")),
             ("./dir:a".into(), Kind::Archive, Path::new("./dir:a")),
         ] {
             assert_eq!(Source::of(&argument), Source { kind, path: path.into() });

@@ -152,6 +152,16 @@ fn an_image_of_the_exact_size_is_built() {
 }
 
 #[test]
+fn the_files_of_an_image_are_listed() {
+    let recipe = Recipe::of("List the files of an image");
+    tree(&recipe.file("rootfs"));
+    recipe.run_as_user(Fuse::Root);
+    let listed = recipe.kernel_tree("listed.img");
+    assert!(listed.nodes.values().all(|node| (node.uid, node.gid) == (0, 0)));
+    assert!(listed.nodes.contains_key(&b"dev/null"[..]) && listed.nodes.len() == 6, "{listed:?}");
+}
+
+#[test]
 fn an_image_is_sealed() {
     let recipe = Recipe::of("Seal an image");
     recipe.has_disk();

@@ -21,6 +21,7 @@ mod helpers;
 mod impostors;
 mod installed;
 mod layers;
+mod manifests;
 mod mounting;
 mod others;
 mod outputs;
