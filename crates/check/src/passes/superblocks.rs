@@ -10,8 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const SUPERBLOCK_OFFSET: u64 = 1024;
 const SUPERBLOCK_LEN: usize = 1024;
 
-/// Bytes of an inode that every revision has.
+/// Bytes of an inode that every revision has, and the first ordinary inode of the oldest.
 const OLD_INODE_SIZE: u16 = 128;
+const OLD_FIRST_INO: u32 = 11;
 
 /// Seconds that a time may be ahead of this computer's clock.
 const CLOCK_SLACK: u64 = 24 * 3600;
@@ -91,6 +92,10 @@ pub fn check_fields(primary: &Primary, as_is: bool, findings: &mut Findings<'_>)
         if room > 0 && !valid {
             bad(field, size.into(), room.into());
         }
+    }
+    let first = sb.first_ino();
+    if !(OLD_FIRST_INO..=sb.inodes_per_group()).contains(&first) {
+        bad("first inode", first.into(), OLD_FIRST_INO.into());
     }
     let half = sb.blocks_count() / 2;
     if sb.r_blocks_count() > half {

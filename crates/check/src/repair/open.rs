@@ -1,7 +1,7 @@
 //! The start of a repair: superblock, replay of the log in memory.
 
 use super::draft::Draft;
-use super::superblock::{find_copy, is_same_layout, without_contradictions};
+use super::superblock::{find_copy, has_same_facts, is_same_layout, without_contradictions};
 use super::{RepairError, RepairLevel};
 use crate::descriptors::{RestoredBlock, restorable};
 use crate::finding::{Finding, FindingCode, FindingPlace, Findings};
@@ -46,21 +46,40 @@ fn primary(device: &dyn BlockDevice) -> Option<Superblock> {
 }
 
 /// Returns the superblock to go on with, and whether it comes from a copy. A primary superblock
-/// with a wrong checksum is believed if no copy of the same file system tells of another layout.
+/// with a wrong checksum is believed if it differs from the copies in counts, times and the like.
 pub fn choose_superblock(device: &dyn BlockDevice) -> Result<(Superblock, bool), RepairError> {
     let primary = primary(device);
     let is_usable = |sb: &&Superblock| Geometry::new(sb).is_ok();
     match primary.as_ref().filter(is_usable).cloned() {
-        Some(primary) if primary.verify_checksum().is_ok() => Ok((primary, false)),
-        Some(primary) => match find_copy(device, Some(primary.uuid())) {
-            Some(copy) if !is_same_layout(&copy, &primary) => Ok((copy, true)),
-            _ => Ok((primary, false)),
+        Some(primary) if is_sealed(&primary) => Ok((primary, false)),
+        Some(primary) => match better_copy(device, &primary) {
+            Some(copy) => Ok((copy, true)),
+            None => Ok((primary, false)),
         },
         None => {
             let copy = find_copy(device, None).or_else(|| without_contradictions(primary?));
             Ok((copy.ok_or(RepairError::NoSuperblock)?, true))
         }
     }
+}
+
+/// Returns whether the checksum is right. A checksum without the feature is no proof of anything:
+/// the feature may be a flipped bit.
+fn is_sealed(superblock: &Superblock) -> bool {
+    let has_trace = !superblock.has_checksum() && superblock.raw().checksum.get() != 0;
+    superblock.verify_checksum().is_ok() && !has_trace
+}
+
+/// Returns a copy, protected by a checksum, that contradicts a primary superblock which is not.
+fn better_copy(device: &dyn BlockDevice, primary: &Superblock) -> Option<Superblock> {
+    let copy = match find_copy(device, Some(primary.uuid())) {
+        Some(copy) => Some(copy).filter(|copy| !has_same_facts(copy, primary)),
+        // The UUID may be damaged, too. A copy of an earlier file system has another time.
+        None => find_copy(device, None).filter(|copy| {
+            copy.mkfs_time() == primary.mkfs_time() || is_same_layout(copy, primary)
+        }),
+    };
+    copy.filter(Superblock::has_checksum)
 }
 
 /// Returns the damage of a primary superblock that a copy replaces.

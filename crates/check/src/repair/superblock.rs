@@ -28,6 +28,39 @@ pub fn is_same_layout(one: &Superblock, other: &Superblock) -> bool {
     layout(one) == layout(other)
 }
 
+/// Returns whether both tell the same facts: everything but counts, times, states, names, and
+/// features that a kernel adds without a change of the copies.
+pub fn has_same_facts(one: &Superblock, other: &Superblock) -> bool {
+    let features = |sb: &Superblock| {
+        let mut features = sb.features();
+        features.compat.remove(Compat::EXT_ATTR);
+        features.incompat.remove(Incompat::RECOVER);
+        features.ro_compat.remove(RoCompat::LARGE_FILE | RoCompat::ORPHAN_PRESENT);
+        (features, sb.raw().rev_level, sb.uuid(), sb.raw().checksum_type, sb.checksum_seed())
+    };
+    let groups = |sb: &Superblock| {
+        let raw = sb.raw();
+        let clusters = (raw.log_cluster_size, raw.clusters_per_group, raw.first_data_block);
+        let table = (raw.reserved_gdt_blocks, raw.first_meta_bg, raw.log_groups_per_flex);
+        (clusters, table, raw.inodes_count, raw.first_ino, raw.backup_bgs)
+    };
+    let inodes = |sb: &Superblock| {
+        let raw = sb.raw();
+        let journal = (raw.journal_inum, raw.journal_dev, raw.journal_uuid);
+        let quota = (raw.usr_quota_inum, raw.grp_quota_inum, raw.prj_quota_inum);
+        (journal, quota, raw.orphan_file_inum, raw.mmp_block)
+    };
+    let names = |sb: &Superblock| {
+        let raw = sb.raw();
+        (raw.hash_seed, raw.def_hash_version, raw.encoding, raw.encoding_flags)
+    };
+    is_same_layout(one, other)
+        && features(one) == features(other)
+        && groups(one) == groups(other)
+        && inodes(one) == inodes(other)
+        && names(one) == names(other)
+}
+
 /// Returns the superblock that lies at a byte of the device, if it is a copy for that place.
 fn copy_at(bytes: &[u8], offset: u64) -> Option<Superblock> {
     let mut copy = Superblock::parse_unverified(bytes).ok()?;
@@ -150,6 +183,7 @@ impl Round<'_> {
                 match field {
                     "required extra inode size" => sb.set_min_extra_isize(EXTRA_ISIZE.min(room)),
                     "wanted extra inode size" => sb.set_want_extra_isize(EXTRA_ISIZE.min(room)),
+                    "first inode" => sb.set_first_ino(OLD_FIRST_INO),
                     "reserved blocks" => sb.set_r_blocks_count(sb.blocks_count() / 20),
                     "last mount" => sb.set_mtime(now),
                     "last write" => sb.set_wtime(now),

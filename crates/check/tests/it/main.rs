@@ -9,5 +9,6 @@ mod mutants;
 mod oracle;
 mod repairs;
 mod substitutes;
+mod superblocks;
 mod trims;
 mod tuning;

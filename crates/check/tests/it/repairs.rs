@@ -176,7 +176,7 @@ fn damage_counts(bytes: &mut [u8]) {
 }
 
 /// Returns the tree of an image, as Extant reads it.
-fn contents(bytes: &[u8]) -> Manifest {
+pub fn contents(bytes: &[u8]) -> Manifest {
     let device = Arc::new(MemDevice::from_bytes(bytes));
     let fs = Fs::open_device(device, &options().read_only(true)).expect("a clean image opens");
     Manifest::read(&fs).expect("a clean image is read")

@@ -1,0 +1,79 @@
+//! Flipped bits in the primary superblock: its copies cost no file.
+
+use crate::oracle::damages;
+use crate::repairs::{Repaired, contents, objection, repair};
+use extant_check::repair::RepairLevel;
+use extant_format::Superblock;
+use extant_hostile::seeds::Seed;
+use extant_testkit::FeatureSet;
+
+/// Offset of the superblock on the device.
+const START: usize = 1024;
+
+/// Bytes of the superblock that have a meaning, without the checksum.
+const FIELDS: usize = 0x284;
+
+/// One image in so many is judged by e2fsck and the kernel, too.
+const JUDGED: usize = 16;
+
+/// Repairs an image with some flipped bits, given as bytes of the superblock and masks.
+fn repair_flipped(seed: &Seed, flips: &[(usize, u8)]) -> Vec<u8> {
+    let mut bytes = seed.bytes.clone();
+    flips.iter().for_each(|(at, mask)| bytes[START + at] ^= mask);
+    match repair(&bytes, RepairLevel::Lossy) {
+        Repaired::Done(repaired) => repaired,
+        other => panic!("{flips:?}: {other:?}"),
+    }
+}
+
+/// With a wrong checksum, no field is believed that a copy contradicts. Otherwise a larger number
+/// of the first ordinary inode, for example, would make reserved inodes of all others.
+#[test]
+fn a_flipped_bit_of_the_superblock_costs_no_file() {
+    for (crashed, step) in [(false, 3), (true, 7)] {
+        let seed = Seed::make(FeatureSet::named("1k"), crashed);
+        let expected = contents(&seed.bytes);
+        for at in (0..FIELDS).step_by(step) {
+            let flips = [(at, 1 << (at % 8))];
+            let repaired = repair_flipped(&seed, &flips);
+            assert!(contents(&repaired) == expected, "{flips:?}: content changed");
+            if at % (step * JUDGED) == 0 {
+                assert_eq!(objection(&repaired), None, "{flips:?}");
+            }
+        }
+    }
+}
+
+/// The flipped bits are in the UUID or in the feature of checksums, besides others.
+#[test]
+fn a_copy_is_found_although_its_names_are_flipped() {
+    let seed = Seed::make(FeatureSet::named("1k"), false);
+    let expected = contents(&seed.bytes);
+    let (uuid, checksums, first_inode, blocks) = ((111, 128), (101, 4), (85, 8), (4, 1));
+    for flips in [
+        &[uuid][..],
+        &[uuid, first_inode],
+        &[uuid, blocks],
+        &[checksums],
+        &[checksums, first_inode],
+        &[(101, 8), (184, 2)],
+    ] {
+        let repaired = repair_flipped(&seed, flips);
+        assert!(contents(&repaired) == expected, "{flips:?}: content changed");
+        assert_eq!(objection(&repaired), None, "{flips:?}");
+    }
+}
+
+/// Without a copy and a checksum, an impossible number of the first ordinary inode is reset.
+#[test]
+fn an_impossible_first_inode_is_reset() {
+    let seed = Seed::make(FeatureSet::named("ext3"), false);
+    let mut bytes = seed.bytes.clone();
+    let mut sb = Superblock::parse(&bytes[START..2 * START]).expect("a superblock");
+    sb.set_first_ino(sb.inodes_per_group() + 1);
+    bytes[START..2 * START].copy_from_slice(&sb.seal());
+    assert!(damages(&bytes, true).iter().any(|line| line.contains("first inode")));
+    let Repaired::Done(repaired) = repair(&bytes, RepairLevel::Lossy) else { panic!("refused") };
+    assert!(contents(&repaired) == contents(&seed.bytes), "content changed");
+    assert_eq!(objection(&repaired), None);
+}
