@@ -121,7 +121,7 @@ scale: setup
 
 # Fuzzing that watches which code is reached, with AddressSanitizer: FUZZ_SECONDS for each of
 # FUZZ_TARGETS. Needs a nightly toolchain.
-FUZZ_TARGETS ?= parsers journal image
+FUZZ_TARGETS ?= parsers journal image archive
 fuzz: setup
 	scripts/fuzz.sh build sanitized
 	scripts/images.sh target/images

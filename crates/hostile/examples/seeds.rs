@@ -1,13 +1,16 @@
 //! Writes seed inputs for fuzzing into a folder. `parsers` gets structures of valid images, and of
-//! damaged images from the folder in `EXTANT_IMAGES`; the other targets get random choices. With
-//! `E2FSPROGS_FAKE_TIME` the files are reproducible.
+//! damaged images from the folder in `EXTANT_IMAGES`, `archive` small archives of many forms; the
+//! other targets get random choices. With `E2FSPROGS_FAKE_TIME` the files are reproducible.
 
 use extant_format::mmp::MMP_MAGIC;
+use extant_hostile::archives::{DOCKER, LAYER, MANIFEST, OCI, SEALED, TAR};
 use extant_hostile::image::FAST_COMMITS;
 use extant_hostile::parsers::of_image;
 use extant_hostile::seeds::{Seed, of_others, with_fast_commits};
+use extant_testkit::Scratch;
 use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
+use extant_testkit::tool::run;
 use std::path::{Path, PathBuf};
 
 const SETS: [&str; 6] = ["1k", "ext3_1k", "quota_1k", "mmp", "inline_data", "large_dir"];
@@ -17,12 +20,42 @@ fn write(dir: &Path, name: &str, bytes: &[u8]) {
     std::fs::write(&path, bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
+/// A script that makes archives in the current directory.
+const ARCHIVES: &str = include_str!("archives.sh");
+
+/// Writes archives with each kind that they can be read as.
+fn write_archives(to: &Path) {
+    let scratch = Scratch::new();
+    let script = format!("cd {}; umask 022; {ARCHIVES}", scratch.path().display());
+    run("bash", &["-euc".to_owned(), script]).must_succeed();
+    let entries = std::fs::read_dir(scratch.path()).expect("the archives");
+    for path in entries.map(|entry| entry.expect("an archive").path()).filter(|p| p.is_file()) {
+        let bytes = std::fs::read(&path).expect("an archive");
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let kinds: &[u8] = match &*name {
+            "image.oci" => &[OCI],
+            "image.docker" => &[DOCKER],
+            "list" | "list2" => &[MANIFEST],
+            _ => &[TAR, LAYER],
+        };
+        for kind in kinds {
+            // Each choice of the place, and of the form of the image.
+            for choice in [SEALED, 1 << 4, 3 << 5] {
+                let choices = kind | choice;
+                write(to, &format!("{name} {choices}"), &[&[choices][..], &bytes].concat());
+            }
+        }
+    }
+}
+
 fn main() {
     let to = PathBuf::from(std::env::args().nth(1).expect("a folder to write to"));
-    let [parsers, journal, image] = ["parsers", "journal", "image"].map(|name| to.join(name));
-    for dir in [&parsers, &journal, &image] {
+    let names = ["parsers", "journal", "image", "archive"];
+    let [parsers, journal, image, archive] = names.map(|name| to.join(name));
+    for dir in [&parsers, &journal, &image, &archive] {
         std::fs::create_dir_all(dir).expect("a folder");
     }
+    write_archives(&archive);
     for set in SETS {
         let set = FeatureSet::named(set);
         let seed = Seed::make(set, set.journal && set.name != "mmp");

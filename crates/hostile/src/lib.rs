@@ -5,12 +5,14 @@
 //! - [`mutate`](mod@mutate) damages structures by their fields, [`records`] those of fast commits;
 //! - [`deep`] gives images maps and indexes of several levels;
 //! - [`drive`] runs all operations of a program on an image;
-//! - [`parsers`], [`log`] and [`image`] take bytes from outside, such as from a coverage-guided
-//!   fuzzer, and panic if the input has a forbidden effect: these are the [`TARGETS`].
+//! - [`parsers`], [`log`], [`image`] and [`archives`] take bytes from outside, such as from a
+//!   coverage-guided fuzzer, and panic if the input has a forbidden effect: these are the
+//!   [`TARGETS`].
 //!
 //! Like the testkit, this panics with a message instead of returning errors.
 #![forbid(unsafe_code)]
 
+pub mod archives;
 pub mod atlas;
 pub mod bombs;
 pub mod deep;
@@ -26,5 +28,9 @@ pub mod seeds;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets of fuzzing.
-pub const TARGETS: [Target; 3] =
-    [("parsers", parsers::run), ("journal", log::run), ("image", image::run)];
+pub const TARGETS: [Target; 4] = [
+    ("parsers", parsers::run),
+    ("journal", log::run),
+    ("image", image::run),
+    ("archive", archives::run),
+];
