@@ -12,7 +12,7 @@ use crate::interrupt::Interrupt;
 use crate::json;
 use crate::text::{shown, size};
 use extant_check::Trim;
-use extant_engine::device::{BlockDevice, Place, image_spec};
+use extant_engine::device::{BlockDevice, DeviceError, Place, image_spec};
 use extant_engine::format::Superblock;
 use extant_engine::{Errno, Error};
 use serde_json::Map;
@@ -130,7 +130,9 @@ fn beside(
     }
     let mut output = Output::begin(dest)?;
     let device = output.device(tree.end()).at_path(dest.as_os_str().as_bytes())?;
-    let root = tree.write(&**data, &device, stop).map_err(|error| failed(image, error))?;
+    let root = tree.write(&**data, &device, stop).map_err(|error| {
+        of_tree(&error, &device.name(), dest).unwrap_or_else(|| failed(image, error))
+    })?;
     drop(device);
     output.finish()?;
     Ok(root)
@@ -158,6 +160,19 @@ fn behind(
         let _ = device.set_len(data);
         failed(image, error)
     })
+}
+
+/// Returns the failure for an error of the new file, which its device knows by another name.
+fn of_tree(error: &extant_image::Error, own: &str, dest: &Path) -> Option<Failure> {
+    let extant_image::Error::Layout(extant_image::mkfs::Error::Io(error)) = error else {
+        return None;
+    };
+    let inner = error.get_ref()?.downcast_ref::<DeviceError>()?;
+    let cause = inner.cause.raw_os_error().filter(|_| inner.device == own)?;
+    let cause = io::Error::from_raw_os_error(cause);
+    let name = dest.as_os_str().as_bytes();
+    let message = format!("{}: {cause}", shown(name));
+    Some(Failure::of(&Error::Io(cause), name, message))
 }
 
 fn has_tree(device: &dyn BlockDevice, offset: u64) -> bool {

@@ -77,7 +77,14 @@ fn a_later_change_needs_a_new_tree() {
     assert_ne!(root, second);
     verify(&image, &image, &second, &offset).must_succeed();
     e2fsck::check(&image).assert_clean();
-    // Elsewhere, and of a disk.
+    // Elsewhere, which may be full, and of a disk.
+    let small = scratch.dir("small");
+    run("mount", &args!["-t", "tmpfs", "-o", "size=16k", "none", &small]).must_succeed();
+    let printed = extant(&args!["verity", "--tree", small.join("tree"), &image]);
+    let left = fs::read_dir(&small).unwrap().count();
+    run("umount", &[&small]).must_succeed();
+    assert!(printed.code == 1 && left == 0, "{printed}");
+    assert!(printed.errors().contains("small/tree: No space left"), "{printed}");
     let beside = scratch.join("beside");
     let before = fs::read(&image).unwrap();
     let disk = Loop::attach(&image, true);
