@@ -27,6 +27,7 @@ mod ordered;
 mod overwrite;
 mod pages;
 mod recovery;
+mod sandbox;
 mod script;
 mod spill;
 mod substitutes;
@@ -34,11 +35,15 @@ mod tell;
 mod text;
 mod walk;
 
+use mounting::keep;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let args: Vec<OsString> = std::env::args_os().collect();
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    if args == [keep::NAME] {
+        args = keep::arguments();
+    }
     match helper::called(&args) {
         Some(helper) => helper.run(args),
         None => cli::run(args),

@@ -24,7 +24,8 @@ pub fn mount(
     options: &MountOptions,
     read_only: bool,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
-    let (thread, instead) = crate::mount::start(&Arc::new(handler), dir, options, read_only, None)?;
+    let keeper = crate::mount::own_keeper(dir, options, None);
+    let (thread, instead) = crate::mount::start(&Arc::new(handler), &keeper, options, read_only)?;
     match instead {
         None => Ok(thread),
         Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),

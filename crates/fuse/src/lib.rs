@@ -25,7 +25,7 @@ mod transport;
 mod types;
 
 pub use inherited::keep_descriptors_from_children;
-pub use mount::{Claim, Mounted, Unmounter, mount, mount_claimed};
+pub use mount::{Claim, Keep, Keeper, Mounted, Unmounter, mount, mount_by, mount_claimed};
 pub use options::{MountOptions, Transport, View};
 
 /// The examples of the README are tests, too.

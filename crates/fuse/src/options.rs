@@ -93,6 +93,8 @@ pub struct MountOptions {
     pub view: View,
     /// Options as the user gave them, for display with the counters.
     pub shown_options: String,
+    /// Parts of the sandbox of the process with their states, for display with the counters.
+    pub containment: Vec<(&'static str, String)>,
 }
 
 impl Default for MountOptions {
@@ -112,6 +114,7 @@ impl Default for MountOptions {
             transport: Transport::default(),
             view: View::default(),
             shown_options: String::new(),
+            containment: Vec::new(),
         }
     }
 }

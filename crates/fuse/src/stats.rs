@@ -5,17 +5,14 @@ use extant_engine::{FsStats, Operations, OrphanStats, PreallocStats};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Returns state, options and all counters, grouped by module. `begin` is the time at which this
-/// process began to serve.
-pub fn document(fs: &Operations, options: &str, begin: Instant) -> Vec<u8> {
+/// Returns state, options and all counters, grouped by module.
+pub fn document(fs: &Operations, options: &str, about: &ServerFacts) -> Vec<u8> {
     let stats = FsStats::of(fs);
     let fragmentation = fs.fragmentation();
     let document = json!({
         "state": state(&stats),
-        "server": {
-            "process": std::process::id(),
-            "seconds": begin.elapsed().as_secs(),
-        },
+        "server": server(about),
+        "sandbox": sandbox(about),
         "options": options,
         "usage": usage(&stats),
         "memory": memory(&stats),
@@ -33,6 +30,27 @@ pub fn document(fs: &Operations, options: &str, begin: Instant) -> Vec<u8> {
         "orphans": orphans(&stats),
     });
     document.to_string().into_bytes()
+}
+
+/// The serving process.
+#[derive(Debug)]
+pub struct ServerFacts {
+    /// When it began to serve.
+    pub begin: Instant,
+    /// Parts of its sandbox with their states.
+    pub containment: Vec<(&'static str, String)>,
+}
+
+fn sandbox(about: &ServerFacts) -> Value {
+    let parts = about.containment.iter();
+    parts.map(|(name, state)| ((*name).to_owned(), Value::from(state.as_str()))).collect()
+}
+
+fn server(about: &ServerFacts) -> Value {
+    json!({
+        "process": std::process::id(),
+        "seconds": about.begin.elapsed().as_secs(),
+    })
 }
 
 fn state(stats: &FsStats) -> Value {

@@ -6,7 +6,7 @@ use crate::log::SYSLOG;
 use crate::mounting::announce::Audience;
 use crate::mounting::directory;
 use crate::mounting::options::{Options, help};
-use crate::mounting::{Patience, Plan, Remounted, anew, serve, spawn};
+use crate::mounting::{Patience, Plan, Remounted, anew, keep, serve, spawn};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -41,6 +41,12 @@ pub struct Args {
     /// The type shows as fuse.SUBTYPE, or fuseblk.SUBTYPE
     #[arg(long, hide = true, default_value = "extant")]
     subtype: String,
+    /// Keep the privileges of the process that serves, as -o no_sandbox
+    #[arg(long)]
+    no_sandbox: bool,
+    /// Mount and unmount for the server at the other ends of standard input and output
+    #[arg(long, hide = true, requires = "foreground", conflicts_with = "announce")]
+    keep: bool,
     /// The process that started this one listens on standard output
     #[arg(long, hide = true, requires = "foreground")]
     announce: bool,
@@ -48,10 +54,13 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let mut options =
-        Options::parse(args.options.iter().map(String::as_str)).map_err(Failure::usage)?;
+    let lists = args.lists();
+    let mut options = Options::parse(lists.iter().map(String::as_str)).map_err(Failure::usage)?;
     options.threads = context.threads.unwrap_or(options.threads);
-    let mut plan = args.plan(options, context)?;
+    let mut plan = args.plan(options, lists, context)?;
+    if args.keep {
+        return keep::run(&plan);
+    }
     if plan.options.remount {
         return match crate::mounting::remount(&mut plan)? {
             Remounted::Done => Ok(()),
@@ -60,7 +69,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
         .and_then(|()| plan.tell(context));
     }
     if !args.foreground {
-        spawn::start(&plan, &args.options, context)?;
+        spawn::start(&plan, &plan.lists, context)?;
         return plan.tell(context);
     }
     let level = match context.verbose {
@@ -85,14 +94,20 @@ pub fn run(args: &Args, context: &Context) -> Result {
 }
 
 impl Args {
-    fn plan(&self, options: Options, context: &Context) -> Result<Plan> {
+    /// Returns the lists of options.
+    fn lists(&self) -> Vec<String> {
+        let own = self.no_sandbox.then(|| String::from("no_sandbox"));
+        self.options.iter().cloned().chain(own).collect()
+    }
+
+    fn plan(&self, options: Options, lists: Vec<String>, context: &Context) -> Result<Plan> {
         let absolute =
             |path: &PathBuf| std::path::absolute(path).at_path(path.as_os_str().as_bytes());
         Ok(Plan {
             image: absolute(&self.image)?,
             dir: directory(&self.dir)?,
             options,
-            lists: self.options.clone(),
+            lists,
             subtype: self.subtype.clone(),
             log: self.log.as_ref().map(absolute).transpose()?,
             traces: context.traces.clone(),

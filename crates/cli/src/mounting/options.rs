@@ -62,6 +62,8 @@ pub struct Options {
     pub view: View,
     /// Place of the copy of the superblock to take, in KiB.
     pub superblock: Option<u64>,
+    /// The serving process gives up the power that it does not need.
+    pub sandbox: bool,
     /// Flags that the kernel keeps for the mount.
     pub flags: MountFlags,
 }
@@ -93,6 +95,7 @@ impl Default for Options {
             prefetch: true,
             view: View::default(),
             superblock: None,
+            sandbox: true,
             flags: MountFlags::empty(),
         }
     }
@@ -180,6 +183,8 @@ Options of -o:
   nodelalloc, no_writeback_cache
                                 each write has its space when it returns
   blkdev, noblkdev              whether the kernel holds a disk for the mount; it does by default
+  sandbox, no_sandbox           whether the process that serves gives up privileges, files and
+                                system calls that it does not need; it does by default
   journal_path=PATH             the disk or image of an external journal
   mb_frsp_max_mem=SIZE          what free-space trees may take
   frsp_cache_aggression=0..3    what a request for space does to know more free space
@@ -241,6 +246,8 @@ impl Options {
             "allow_idmap" => self.id_maps = true,
             "allow_other" => self.allow_other = Some(true),
             "no_allow_other" => self.allow_other = Some(false),
+            "sandbox" => self.sandbox = true,
+            "no_sandbox" => self.sandbox = false,
             "dirsync" => self.flags |= MountFlags::DIRSYNC,
             "prefetch_block_bitmaps" => self.prefetch = true,
             "no_prefetch_block_bitmaps" => self.prefetch = false,

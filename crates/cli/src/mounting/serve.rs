@@ -1,6 +1,7 @@
 //! Serving a mounted image, from opening it to its clean end.
 
 use super::announce::Audience;
+use super::keep::{self, Kept};
 use super::table::{self, HeldMount};
 use super::{Patience, Plan};
 use crate::failure::{At, Failure, Result};
@@ -9,12 +10,13 @@ use crate::image::substituted;
 use crate::interrupt::Interrupt;
 use crate::log::{Log, Sink};
 use crate::recovery;
+use crate::sandbox::{self, Containment, Sandbox};
 use crate::substitutes::{self, is_damage};
 use crate::text::{count, shown};
 use extant_engine::device::{image_spec, is_write_protected};
 use extant_engine::format::Superblock;
 use extant_engine::{Errno, Error, Fs, OpenOptions, Operations};
-use extant_fuse::{Claim, MountOptions, Unmounter};
+use extant_fuse::{Keeper, MountOptions, Mounted, Transport, Unmounter};
 use rustix::mount::MountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -45,10 +47,10 @@ pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
         .map(|path| File::options().create(true).append(true).open(path))
         .transpose();
     let log_path = plan.log.as_deref().unwrap_or_else(|| Path::new("the log")).as_os_str();
-    let (mounted, log) = match log
-        .at_path(log_path.as_bytes())
-        .and_then(|log| Ok((mount(plan, audience, log.as_ref(), level)?, log)))
-    {
+    let (mounted, kept, log) = match log.at_path(log_path.as_bytes()).and_then(|log| {
+        let (mounted, kept) = mount(plan, audience, log.as_ref(), level)?;
+        Ok((mounted, kept, log))
+    }) {
         Ok(done) => done,
         Err(failure) => return audience.failed(failure),
     };
@@ -59,6 +61,7 @@ pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
     audience.ready(log.as_ref()).at("standard output and error")?;
     let ended =
         mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()));
+    drop(kept);
     match &ended {
         Ok(()) => tracing::info!("{} is unmounted", plan.image.display()),
         Err(failure) => tracing::error!("{}", failure.message().unwrap_or_default()),
@@ -71,10 +74,11 @@ fn mount(
     audience: &Audience,
     log: Option<&File>,
     level: tracing::Level,
-) -> Result<extant_fuse::Mounted> {
+) -> Result<(Mounted, Kept)> {
     start_log(plan, audience, log, level).at("the log file")?;
     let interrupt = Interrupt::register().at("signals")?;
-    let (fs, claim) = open(plan, audience, &interrupt)?;
+    let (keeper, containment) = contained(plan, audience, &interrupt)?;
+    let fs = open(plan, audience, &interrupt, &keeper)?;
     tell_recovery(plan, audience, &fs);
     let operations = fs.operations().clone();
     // Before there is a mount: a signal that came between would leave it without a server.
@@ -84,20 +88,23 @@ fn mount(
     }
     tracing::info!("{} is mounted at {}", plan.image.display(), plan.dir.display());
     let collects = plan.options.writeback_cache.unwrap_or_else(|| !is_small(&fs));
-    let options = MountOptions { writeback_cache: collects, ..fuse_options(plan) };
-    let mounted = extant_fuse::mount_claimed(fs, &plan.dir, &options, claim)
-        .at_path(plan.dir.as_os_str().as_bytes())?;
+    let options = MountOptions { writeback_cache: collects, containment, ..fuse_options(plan) };
+    let mounted =
+        extant_fuse::mount_by(fs, &keeper, &options).at_path(plan.dir.as_os_str().as_bytes())?;
+    if plan.options.sandbox {
+        sandbox::forbid_rings();
+    }
     if let Some(why) = mounted.instead() {
         audience.note(format_args!("{}: served through /dev/fuse: {why}", plan.dir.display()));
     }
     if plan.options.needs_more_flags()
-        && let Err(error) = change_flags(plan)
+        && let Err(error) = keeper.set_flags()
     {
         audience.note(format_args!("{}: some options have no effect: {error}", plan.dir.display()));
     }
     let detached = matches!(audience, Audience::Parent);
     watch_signals(signals, mounted.unmounter(), operations, detached).at("signals")?;
-    Ok(mounted)
+    Ok((mounted, keeper))
 }
 
 /// Starts the log of the engine's messages: to the file of `--log`; otherwise, for a server in the
@@ -160,19 +167,77 @@ fn open_options(plan: &Plan) -> OpenOptions {
     options
 }
 
+/// Starts the keeper of the mount and enters the sandbox, once no other program uses the image: the
+/// wait for others looks into their processes.
+fn contained(
+    plan: &Plan,
+    audience: &Audience,
+    interrupt: &Interrupt,
+) -> Result<(Kept, Containment)> {
+    if !plan.options.sandbox {
+        return Ok((Kept::own(plan), vec![("state", "off".into())]));
+    }
+    let keeper = keep::start(plan)?;
+    let options = open_options(plan).interrupt(interrupt.flag());
+    let free = || {
+        let found = claimed(plan, &options, &keeper).and_then(|options| device(plan, &options));
+        // The next opening may be one that takes the disk for itself.
+        keeper.release();
+        found
+    };
+    // Other errors come again when the image is opened.
+    drop(await_free(plan, audience, interrupt, free)?);
+    let journal = plan.options.journal.as_deref().map(image_spec);
+    let files = sandbox::files_of(
+        &image_spec(&plan.image).path,
+        journal.as_ref().map(|spec| spec.path.as_path()),
+    );
+    // Called by mount(8) to mount for reading, the server recovers the image first.
+    let writes = !plan.options.read_only || plan.patience == Patience::Helper;
+    let (read, write) = if writes { (Vec::new(), files) } else { (files, Vec::new()) };
+    let rings = plan.options.transport != Transport::Device;
+    Ok((keeper, Sandbox { read, write, rings }.enter()))
+}
+
+/// Opens the device of the image, and closes it.
+fn device(plan: &Plan, options: &OpenOptions) -> Result<(), Error> {
+    options.device_of(&image_spec(&plan.image)).map(drop)
+}
+
 /// Opens the image, a disk when the kernel holds it for the mount. One that is not mounted but in
 /// use is waited for: `umount` returns before the server has finished. Each user with the right to
 /// read the image can hold it, too. A wait longer than [`QUIET`] is therefore reported, with the
 /// processes that hold the image, and has a limit.
-fn open(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<(Fs, Option<Claim>)> {
+fn open(plan: &Plan, audience: &Audience, interrupt: &Interrupt, keeper: &Keeper) -> Result<Fs> {
     let flag = interrupt.flag();
     let options = open_options(plan).interrupt(flag.clone());
+    let opened = await_free(plan, audience, interrupt, || {
+        recover_first(plan, &flag)?;
+        claim_and_open(plan, &options, keeper).inspect_err(|_| keeper.release())
+    })?;
+    accepted(plan, opened.map_err(|error| refused(plan, &error))?)
+}
+
+/// Calls `open` until the image is not in use. Returns the error of another kind that `open`
+/// returned.
+///
+/// # Errors
+/// The image stays in use, or a signal came.
+fn await_free<T>(
+    plan: &Plan,
+    audience: &Audience,
+    interrupt: &Interrupt,
+    mut open: impl FnMut() -> Result<T, Error>,
+) -> Result<Result<T, Error>> {
+    let flag = interrupt.flag();
     let begin = Instant::now();
     let mut told = false;
     loop {
-        let opened = recover_first(plan, &flag).and_then(|()| claim_and_open(plan, &options));
-        match opened {
-            Err(Error::Io(e)) if e.kind() == ErrorKind::ResourceBusy && may_wait(plan, begin) => {
+        match open() {
+            Err(Error::Io(e)) if e.kind() == ErrorKind::ResourceBusy => {
+                if !may_wait(plan, begin) {
+                    return Err(refused(plan, &Error::Io(e)));
+                }
                 if flag.load(Ordering::Acquire) {
                     return Err(refused(plan, &Errno::Intr.into()));
                 }
@@ -183,8 +248,7 @@ fn open(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<(Fs, 
                 }
                 thread::sleep(LOOK);
             }
-            Err(e) => return Err(refused(plan, &e)),
-            Ok((fs, claim)) => return Ok((accepted(plan, fs)?, claim)),
+            opened => return Ok(opened),
         }
     }
 }
@@ -236,24 +300,23 @@ pub fn was_in_use(sb: &Superblock) -> bool {
             .any(|name| ["needs_recovery", "orphan_present"].contains(&name.as_str()))
 }
 
-fn claim_and_open(plan: &Plan, options: &OpenOptions) -> Result<(Fs, Option<Claim>), Error> {
-    let spec = image_spec(&plan.image);
-    let claim = if plan.options.block_device && spec.path == plan.image {
-        Claim::of(&spec.path, &fuse_options(plan), plan.options.read_only).map_err(Error::Io)?
-    } else {
-        None
-    };
-    let options = options.clone().claimed(claim.is_some());
+/// Lets the kernel claim a disk, and returns options that know it.
+fn claimed(plan: &Plan, options: &OpenOptions, keeper: &Keeper) -> Result<OpenOptions, Error> {
+    let claimed = keeper.claim(plan.options.read_only).map_err(Error::Io)?;
+    Ok(options.clone().claimed(claimed))
+}
+
+fn claim_and_open(plan: &Plan, options: &OpenOptions, keeper: &Keeper) -> Result<Fs, Error> {
+    let options = claimed(plan, options, keeper)?;
     if let Some(place) = plan.options.superblock {
-        return Ok((by_copy_at(place, plan, &options)?, claim));
+        return by_copy_at(place, plan, &options);
     }
-    let fs = match Fs::open_image(&spec, &options) {
+    match Fs::open_image(&image_spec(&plan.image), &options) {
         Err(error) if may_use_copies(plan, &options) && is_damage(&error) => {
-            by_copies(plan, error, &options)?
+            by_copies(plan, error, &options)
         }
-        opened => opened?,
-    };
-    Ok((fs, claim))
+        opened => opened,
+    }
 }
 
 /// Returns whether a damaged superblock and damaged descriptors may be replaced in memory: the user
@@ -365,7 +428,8 @@ fn is_small(fs: &Fs) -> bool {
     sb.blocks_count().saturating_mul(sb.block_size().into()) < SMALL_BYTES
 }
 
-fn fuse_options(plan: &Plan) -> MountOptions {
+/// Returns the options of the server.
+pub fn fuse_options(plan: &Plan) -> MountOptions {
     let own = &plan.options;
     let mut options = MountOptions {
         source: plan.image.clone().into_os_string(),
@@ -386,7 +450,7 @@ fn fuse_options(plan: &Plan) -> MountOptions {
 }
 
 /// Sets flags of the mount that cannot be given when a FUSE file system is mounted.
-fn change_flags(plan: &Plan) -> io::Result<()> {
+pub fn change_flags(plan: &Plan) -> io::Result<()> {
     let held = HeldMount::of(&plan.dir)?;
     // A user that may write to the mounted directory can mount a server of their own over it at
     // once.

@@ -17,8 +17,7 @@ pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
     let mut command = Command::new(program());
     // For ps(1), with the image and the directory among the arguments.
     command.arg0("extant");
-    command.arg("mount").arg("--foreground").arg("--announce");
-    command.arg("--subtype").arg(&plan.subtype);
+    command.args(arguments(plan, lists)).arg("--announce");
     if let Some(patience) = plan.patience.to_possible_value() {
         command.arg("--patience").arg(patience.get_name());
     }
@@ -30,9 +29,6 @@ pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
     }
     if plan.syslog != Path::new(SYSLOG) {
         command.arg("--syslog").arg(&plan.syslog);
-    }
-    for list in lists {
-        command.arg("-o").arg(list);
     }
     command.args((0..context.verbose).map(|_| "-v"));
     command.args(plan.traces.iter().map(|target| format!("--trace={target}")));
@@ -49,8 +45,16 @@ pub fn start(plan: &Plan, lists: &[String], context: &Context) -> Result {
     heard
 }
 
+/// Returns the arguments of a server, without the image and the directory.
+pub fn arguments(plan: &Plan, lists: &[String]) -> Vec<OsString> {
+    let mut arguments = ["mount", "--foreground", "--subtype"].map(OsString::from).to_vec();
+    arguments.push(plan.subtype.clone().into());
+    arguments.extend(lists.iter().flat_map(|list| ["-o".into(), list.into()]));
+    arguments
+}
+
 /// This program, even if its file was replaced meanwhile.
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     let own = PathBuf::from("/proc/self/exe");
     if own.exists() {
         own

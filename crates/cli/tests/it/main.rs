@@ -7,6 +7,7 @@ mod building;
 mod checking;
 mod cloning;
 mod comparing;
+mod contained;
 mod copying;
 mod counters;
 mod damaged;

@@ -9,10 +9,10 @@ pub use notify::teller;
 
 use init::MAX_REQUEST;
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 
 /// Bytes for the largest request or reply with its headers.
@@ -43,15 +43,24 @@ pub fn try_next(mut fuse: &File, buf: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
+/// Ends a mount by force.
+#[derive(Clone)]
+pub struct ForcedEnd {
+    /// The mount point.
+    pub dir: PathBuf,
+    /// Ends it. Fails for users other than root.
+    pub end: Arc<dyn Fn() -> io::Result<()> + Send + Sync>,
+}
+
 /// Ends the connection when one of its threads ends early, with requests that no other thread
 /// serves. Only root may unmount by force. For other users the function ends the threads that
 /// depend on this one, which closes their descriptors; the kernel then fails all requests.
-struct Abort<'a, F: Fn()>(&'a Path, &'a F);
+struct Abort<'a, F: Fn()>(&'a ForcedEnd, &'a F);
 
 impl<F: Fn()> Drop for Abort<'_, F> {
     fn drop(&mut self) {
-        tracing::error!("a thread that serves {} ended early", self.0.display());
-        if let Err(e) = unmount(self.0, UnmountFlags::FORCE | UnmountFlags::DETACH) {
+        tracing::error!("a thread that serves {} ended early", self.0.dir.display());
+        if let Err(e) = (self.0.end)() {
             tracing::error!("it cannot be unmounted: {e}");
         }
         (self.1)();
@@ -60,11 +69,11 @@ impl<F: Fn()> Drop for Abort<'_, F> {
 
 /// Runs the work of a thread. If it fails, the mount ends, by `end_all` where unmounting fails.
 pub fn needed<T>(
-    dir: &Path,
+    forced: &ForcedEnd,
     end_all: &impl Fn(),
     work: impl FnOnce() -> io::Result<T>,
 ) -> io::Result<T> {
-    let abort = Abort(dir, end_all);
+    let abort = Abort(forced, end_all);
     let done = work()?;
     std::mem::forget(abort);
     Ok(done)

@@ -2,28 +2,30 @@
 //!
 //! There are three ways to get a connection: the kernel claims the block device first
 //! ([`block_claim`]), root calls mount(2) ([`root`]), and other users run fusermount3
-//! ([`fusermount`]). The connection then gets its transport, INIT is answered, and threads serve
-//! until the mount ends. [`Mounted::wait`] joins them and returns the result of the last unmount.
+//! ([`fusermount`]). A [`Keeper`] does that, in this process or another one. The connection then
+//! gets its transport, INIT is answered, and threads serve until the mount ends. [`Mounted::wait`]
+//! joins them and returns the result of the last unmount.
 
 mod block_claim;
 mod fusermount;
+mod keeper;
 mod limits;
 mod root;
 
 pub use block_claim::Claim;
+pub use keeper::{Keep, Keeper};
 
-use crate::connection::{self, init};
+use crate::connection::{self, ForcedEnd, init};
 use crate::handler::Handler;
 use crate::interrupts::Interrupts;
 use crate::options::{MountOptions, Transport};
-use crate::server::Server;
+use crate::server::{Server, credentials};
 use crate::transport::ring::Rings;
 use crate::transport::{device, ring};
 use extant_engine::Fs;
-use rustix::mount::UnmountFlags;
+use keeper::unmount_dir;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,7 +33,7 @@ use std::thread::JoinHandle;
 /// A mounted file system. [`Mounted::wait`] returns when it is unmounted and clean.
 #[derive(Debug)]
 pub struct Mounted {
-    dir: PathBuf,
+    keeper: Keeper,
     thread: JoinHandle<io::Result<()>>,
     outcome: std::sync::mpsc::Receiver<Result<(), extant_engine::Error>>,
     instead: Option<String>,
@@ -57,11 +59,26 @@ pub fn mount_claimed(
     options: &MountOptions,
     claim: Option<Claim>,
 ) -> io::Result<Mounted> {
+    mount_by(fs, &own_keeper(dir, options, claim), options)
+}
+
+/// Returns a keeper in this process.
+pub(crate) fn own_keeper(dir: &Path, options: &MountOptions, claim: Option<Claim>) -> Keeper {
+    let set_flags = Box::new(|| Ok(()));
+    let (dir, options) = (dir.to_path_buf(), options.clone());
+    Keeper::own(Keep { dir, read_only: false, options, disk: None, claim, set_flags })
+}
+
+/// As [`mount`], through a keeper, which may have claimed the block device.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_by(fs: Fs, keeper: &Keeper, options: &MountOptions) -> io::Result<Mounted> {
     let read_only = fs.is_read_only();
     let (server, outcome) = Server::new(fs, options)?;
     let interrupts = server.interrupts().cloned();
-    let (thread, instead) = start(&Arc::new(server), dir, options, read_only, claim)?;
-    Ok(Mounted { dir: dir.into(), thread, outcome, instead, interrupts })
+    let (thread, instead) = start(&Arc::new(server), keeper, options, read_only)?;
+    Ok(Mounted { keeper: keeper.clone(), thread, outcome, instead, interrupts })
 }
 
 type Serving = JoinHandle<io::Result<()>>;
@@ -70,33 +87,22 @@ type Serving = JoinHandle<io::Result<()>>;
 /// serving. The text is the reason why the transport is another one than the requested one.
 pub(crate) fn start(
     handler: &Arc<impl Handler>,
-    dir: &Path,
+    keeper: &Keeper,
     options: &MountOptions,
     read_only: bool,
-    claim: Option<Claim>,
 ) -> io::Result<(Serving, Option<String>)> {
-    let fuse = Arc::new(File::from(connect(dir, options, read_only, claim)?));
-    let started = serve(handler, fuse, dir, options);
+    if keeper.is_other() {
+        let keeper = keeper.clone();
+        credentials::look_through(Box::new(move |thread| keeper.shares_user_namespace(thread)));
+    }
+    let fuse = Arc::new(File::from(keeper.mount(read_only)?));
+    let started = serve(handler, fuse, keeper, options);
     if started.is_err() {
-        unmount_dir(dir, true)?;
+        keeper.detach()?;
     }
     let (thread, missing) = started?;
-    limits::raise_limits(dir);
+    keeper.raise_limits();
     Ok((thread, missing.filter(|_| options.transport == Transport::IoUring)))
-}
-
-/// Mounts and returns the descriptor of the connection.
-fn connect(
-    dir: &Path,
-    options: &MountOptions,
-    read_only: bool,
-    claim: Option<Claim>,
-) -> io::Result<OwnedFd> {
-    match claim {
-        Some(claim) => claim.mount(dir, options, read_only),
-        None if is_root() => root::mount(dir, options, read_only),
-        None => fusermount::mount(dir, options, read_only),
-    }
 }
 
 fn is_root() -> bool {
@@ -120,26 +126,28 @@ fn rings(fuse: &File, transport: Transport) -> Result<Rings, String> {
 fn serve(
     handler: &Arc<impl Handler>,
     fuse: Arc<File>,
-    dir: &Path,
+    keeper: &Keeper,
     options: &MountOptions,
 ) -> io::Result<(Serving, Option<String>)> {
     let rings = rings(&fuse, options.transport);
+    let aborting = keeper.clone();
+    let forced = ForcedEnd { dir: keeper.dir().into(), end: Arc::new(move || aborting.abort()) };
     let over_rings = init::agree(&fuse, &**handler, rings.is_ok())?;
     handler.connect(connection::teller(fuse.clone()));
     let missing = match rings {
         Ok(rings) if over_rings => {
-            return Ok((ring::start(handler.clone(), fuse, dir, rings)?, None));
+            return Ok((ring::start(handler.clone(), fuse, &forced, rings)?, None));
         }
         Ok(_) => "this kernel does not offer FUSE over io_uring".into(),
         Err(missing) => missing,
     };
-    Ok((device::start(handler.clone(), fuse, dir, options.thread_count())?, Some(missing)))
+    Ok((device::start(handler.clone(), fuse, &forced, options.thread_count())?, Some(missing)))
 }
 
 impl Mounted {
     /// Returns the mount point.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.keeper.dir()
     }
 
     /// Returns the reason why another transport serves than the requested one, if so.
@@ -149,7 +157,7 @@ impl Mounted {
 
     /// Returns a handle that unmounts from another thread.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { dir: self.dir.clone(), interrupts: self.interrupts.clone() }
+        Unmounter { place: Place::Served(self.keeper.clone()), interrupts: self.interrupts.clone() }
     }
 
     /// Waits until the mount has ended and everything is written.
@@ -175,29 +183,46 @@ impl Mounted {
 /// Unmounts a mounted file system, from any thread.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
-    dir: PathBuf,
+    place: Place,
     interrupts: Option<Arc<Interrupts>>,
+}
+
+/// The mount of an [`Unmounter`].
+#[derive(Clone, Debug)]
+enum Place {
+    /// The mount that this process serves.
+    Served(Keeper),
+    /// The topmost mount at a place.
+    Dir(PathBuf),
 }
 
 impl Unmounter {
     /// Returns a handle for the mount on `dir`.
     pub fn of(dir: &Path) -> Unmounter {
-        Unmounter { dir: dir.into(), interrupts: None }
+        Unmounter { place: Place::Dir(dir.into()), interrupts: None }
     }
 
     /// Makes the kernel write its cache, and unmounts. Long requests end with `EINTR`. Returns
     /// `EBUSY` while files are open.
     pub fn unmount(&self) -> io::Result<()> {
         self.interrupt();
-        // A failure to write is reported, but the mount ends nevertheless.
-        let synced = sync(&self.dir);
-        unmount_dir(&self.dir, false).and(synced)
+        match &self.place {
+            Place::Served(keeper) => keeper.unmount(),
+            Place::Dir(dir) => {
+                // A failure to write is reported, but the mount ends nevertheless.
+                let synced = sync(dir);
+                unmount_dir(dir, false).and(synced)
+            }
+        }
     }
 
     /// Detaches the mount at once; it ends with its last user. Long requests end with `EINTR`.
     pub fn detach(&self) -> io::Result<()> {
         self.interrupt();
-        unmount_dir(&self.dir, true)
+        match &self.place {
+            Place::Served(keeper) => keeper.detach(),
+            Place::Dir(dir) => unmount_dir(dir, true),
+        }
     }
 }
 
@@ -220,12 +245,4 @@ fn sync(dir: &Path) -> io::Result<()> {
         }
         Err(_) => Ok(rustix::fs::syncfs(std::fs::File::open(dir)?)?),
     }
-}
-
-fn unmount_dir(dir: &Path, lazy: bool) -> io::Result<()> {
-    if !is_root() {
-        return fusermount::unmount(dir, lazy);
-    }
-    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    Ok(rustix::mount::unmount(dir, flags)?)
 }

@@ -97,7 +97,7 @@ impl Server {
     ) -> Result<Vec<u8>, Error> {
         self.may_control(credentials, ino)?;
         self.stats
-            .page(input, || stats::document(&self.ops, &self.options, self.begin))
+            .page(input, || stats::document(&self.ops, &self.options, &self.about))
             .ok_or(Errno::Inval.into())
     }
 

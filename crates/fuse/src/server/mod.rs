@@ -8,7 +8,7 @@
 mod attr;
 mod convert;
 mod create;
-mod credentials;
+pub mod credentials;
 mod descriptors;
 mod io;
 mod ioctl;
@@ -26,6 +26,7 @@ use crate::interrupts::Interrupts;
 use crate::kernel_cache::notices::Notices;
 use crate::kernel_cache::writers::Writers;
 use crate::options::{MountOptions, View};
+use crate::stats::ServerFacts;
 use crate::types::{ErrorCode, FileAttr, NodeId, WriteFlags};
 use attr::{SET_GROUP, keeps_group};
 use convert::{disk_ino, errno, file_attr, protocol_ino};
@@ -71,8 +72,8 @@ pub struct Server {
     interrupts: Arc<Interrupts>,
     /// Options of the mount, for the counters.
     options: String,
-    /// When the server began.
-    begin: Instant,
+    /// The serving process.
+    about: ServerFacts,
     /// User id of the mounter.
     owner: u32,
     /// The image was opened for reading only.
@@ -107,7 +108,7 @@ impl Server {
             stats: Pages::default(),
             interrupts: Arc::default(),
             options: options.shown_options.clone(),
-            begin: Instant::now(),
+            about: ServerFacts { begin: Instant::now(), containment: options.containment.clone() },
             owner: rustix::process::geteuid().as_raw(),
             read_only,
         };

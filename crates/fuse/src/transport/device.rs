@@ -7,7 +7,7 @@
 use super::clone::another;
 use super::held_writes::HeldWrites;
 use super::workers::Pool;
-use crate::connection::{BUFFER, forget, join, needed, next};
+use crate::connection::{BUFFER, ForcedEnd, forget, join, needed, next};
 use crate::guard::caught;
 use crate::handler::{Answer, Handler};
 use crate::protocol::abi::{InHeader, OutHeader, argument, op};
@@ -15,7 +15,6 @@ use crate::protocol::{Call, answer, is_written_first, write_back_for, writes_pas
 use crate::types::{ErrorCode, NodeId};
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use zerocopy::{FromBytes, IntoBytes};
@@ -26,25 +25,25 @@ const WAITERS: usize = 16;
 /// Bytes for the reply to a request that other threads serve: these replies are short.
 const SHORT: usize = 64;
 
-/// Starts the threads that serve the connection, which is mounted on `dir`. Joining them gives the
+/// Starts the threads that serve the connection, whose mount `forced` ends. Joining them gives the
 /// result of serving.
 pub fn start(
     handler: Arc<impl Handler>,
     fuse: Arc<File>,
-    dir: &Path,
+    forced: &ForcedEnd,
     threads: usize,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
-    let dir = dir.to_path_buf();
-    Builder::new().name("extant-fuse".into()).spawn(move || serve(&handler, fuse, &dir, threads))
+    let forced = forced.clone();
+    Builder::new().name("extant-fuse".into()).spawn(move || serve(&handler, fuse, &forced, threads))
 }
 
 fn serve(
     handler: &Arc<impl Handler>,
     fuse: Arc<File>,
-    dir: &Path,
+    forced: &ForcedEnd,
     threads: usize,
 ) -> io::Result<()> {
-    let served = read(handler, fuse, dir, threads);
+    let served = read(handler, fuse, forced, threads);
     handler.end();
     served
 }
@@ -54,10 +53,10 @@ fn serve(
 fn read(
     handler: &Arc<impl Handler>,
     fuse: Arc<File>,
-    dir: &Path,
+    forced: &ForcedEnd,
     threads: usize,
 ) -> io::Result<()> {
-    let pool = Arc::new(needed(dir, &|| (), || Pool::start(WAITERS, threads / 2))?);
+    let pool = Arc::new(needed(forced, &|| (), || Pool::start(WAITERS, threads / 2))?);
     let held = HeldWrites::new();
     let served = std::thread::scope(|scope| {
         let spawn = |number: usize| {
@@ -68,10 +67,11 @@ fn read(
             let name = format!("extant-fuse-{number}");
             Builder::new()
                 .name(name)
-                .spawn_scoped(scope, move || needed(dir, &|| (), || reader.run()))
+                .spawn_scoped(scope, move || needed(forced, &|| (), || reader.run()))
         };
-        let running =
-            needed(dir, &|| (), || (0..threads.max(1)).map(spawn).collect::<io::Result<Vec<_>>>())?;
+        let running = needed(forced, &|| (), || {
+            (0..threads.max(1)).map(spawn).collect::<io::Result<Vec<_>>>()
+        })?;
         running.into_iter().map(join).fold(Ok(()), io::Result::and)
     });
     if let Some(mut pool) = Arc::into_inner(pool) {

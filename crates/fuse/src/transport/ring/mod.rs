@@ -11,7 +11,7 @@ mod slot;
 
 use crate::connection::forget::ForgetReader;
 use crate::connection::init::MAX_REQUEST;
-use crate::connection::{join, needed};
+use crate::connection::{ForcedEnd, join, needed};
 use crate::handler::Handler;
 use crate::transport::held_writes::HeldWrites;
 use latency::Pace;
@@ -19,7 +19,6 @@ use queue::{Dispatcher, Place, Queue, WorkerPools};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
@@ -89,22 +88,24 @@ impl Rings {
     }
 }
 
-/// Starts the threads that serve the connection, which is mounted on `dir`. Joining them gives the
+/// Starts the threads that serve the connection, whose mount `forced` ends. Joining them gives the
 /// result of serving.
 pub fn start(
     handler: Arc<impl Handler>,
     fuse: Arc<File>,
-    dir: &Path,
+    forced: &ForcedEnd,
     rings: Rings,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
-    let dir = dir.to_path_buf();
+    let forced = forced.clone();
     let forgets = ForgetReader::new(&fuse)?;
-    Builder::new().name("extant-fuse".into()).spawn(move || serve(&handler, &dir, rings, &forgets))
+    Builder::new()
+        .name("extant-fuse".into())
+        .spawn(move || serve(&handler, &forced, rings, &forgets))
 }
 
 fn serve(
     handler: &Arc<impl Handler>,
-    dir: &Path,
+    forced: &ForcedEnd,
     rings: Rings,
     // Keeps the connection open, which must outlive the rings.
     forgets: &ForgetReader,
@@ -125,7 +126,7 @@ fn serve(
     let served = std::thread::scope(|scope| {
         let end_all = &end_all;
         let spawn = |name: String, work: Box<dyn FnOnce() -> io::Result<()> + Send>| {
-            Builder::new().name(name).spawn_scoped(scope, move || needed(dir, end_all, work))
+            Builder::new().name(name).spawn_scoped(scope, move || needed(forced, end_all, work))
         };
         let mut running = Vec::new();
         for (number, place) in rings.places.into_iter().enumerate() {

@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "the kernel reads and writes memory that is lent to it")]
 
 use crate::protocol::abi::{InHeader, OutHeader};
+use io_uring::register::Restriction;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::event::PollFlags;
@@ -181,7 +182,13 @@ impl Ring {
 
     /// Starts the ring. From then on only this thread may use it.
     pub fn enable(&self) -> io::Result<()> {
-        self.ring.submitter().register_enable_rings()
+        let submitter = self.ring.submitter();
+        // Nothing else is needed. System calls of a ring escape filters of system calls.
+        submitter.register_restrictions(&mut [
+            Restriction::sqe_op(opcode::UringCmd80::CODE),
+            Restriction::sqe_op(opcode::PollAdd::CODE),
+        ])?;
+        submitter.register_enable_rings()
     }
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {

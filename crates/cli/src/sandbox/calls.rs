@@ -1,0 +1,172 @@
+//! The system calls that remain in a sandbox.
+//!
+//! The list has the calls of the standard library, the engine and the server: transfers, memory
+//! that cannot be executed, threads, time, waits, and opening of files, which Landlock bounds.
+//! There is no way to run a program, to make a socket that reaches others, to trace a process, to
+//! mount, or to change credentials. A missing call fails with `EPERM`.
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch, apply_filter, apply_filter_all_threads,
+};
+use std::collections::BTreeMap;
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Calls with any arguments.
+#[rustfmt::skip]
+const CALLS: &[c_long] = &[
+    // Transfers.
+    libc::SYS_read, libc::SYS_write, libc::SYS_readv, libc::SYS_writev, libc::SYS_pread64,
+    libc::SYS_pwrite64, libc::SYS_preadv, libc::SYS_pwritev, libc::SYS_preadv2, libc::SYS_pwritev2,
+    libc::SYS_lseek, libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_sync_file_range,
+    libc::SYS_fallocate, libc::SYS_ftruncate, libc::SYS_copy_file_range, libc::SYS_fadvise64,
+    libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_shutdown, libc::SYS_getsockopt,
+    // Files and descriptors.
+    libc::SYS_openat, libc::SYS_close, libc::SYS_fcntl, libc::SYS_flock, libc::SYS_dup,
+    libc::SYS_dup3, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_faccessat,
+    libc::SYS_faccessat2, libc::SYS_readlinkat, libc::SYS_getdents64, libc::SYS_getcwd,
+    libc::SYS_pipe2, libc::SYS_eventfd2, libc::SYS_epoll_create1, libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait, libc::SYS_ppoll,
+    // Memory.
+    libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise, libc::SYS_brk, libc::SYS_membarrier,
+    // Threads and signals of this process.
+    libc::SYS_futex, libc::SYS_set_robust_list, libc::SYS_get_robust_list,
+    libc::SYS_set_tid_address, libc::SYS_rseq, libc::SYS_sched_yield, libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity, libc::SYS_getcpu, libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall, libc::SYS_exit, libc::SYS_exit_group, libc::SYS_wait4,
+    libc::SYS_waitid,
+    // Time, and identity of this process and machine.
+    libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_clock_gettime, libc::SYS_clock_getres,
+    libc::SYS_gettimeofday, libc::SYS_getpid, libc::SYS_getppid, libc::SYS_gettid, libc::SYS_getuid,
+    libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getegid, libc::SYS_getgroups,
+    libc::SYS_getrandom, libc::SYS_uname, libc::SYS_sysinfo, libc::SYS_capget,
+    // Further restrictions.
+    libc::SYS_seccomp,
+];
+
+/// Older forms of some of them.
+#[cfg(target_arch = "x86_64")]
+#[rustfmt::skip]
+const OLD_CALLS: &[c_long] = &[
+    libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink,
+    libc::SYS_poll, libc::SYS_dup2, libc::SYS_pipe, libc::SYS_epoll_wait, libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_CALLS: &[c_long] = &[];
+
+/// Calls of io_uring.
+const RINGS: [c_long; 3] =
+    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
+/// Flags of clone(2) that make a thread; a process of its own lacks them.
+const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
+
+/// Requests of ioctl(2) that put text into the input of a terminal.
+const TIOCSTI: u64 = 0x5412;
+const TIOCLINUX: u64 = 0x541c;
+
+/// PR_GET_AUXV.
+const PR_GET_AUXV: u64 = 0x4155_5856;
+
+/// Controls of prctl(2): names of threads and of memory, signals of the parent's end,
+/// no_new_privs, properties of the processor.
+const CONTROLS: [u64; 7] = [
+    libc::PR_SET_NAME as u64,
+    libc::PR_GET_NAME as u64,
+    libc::PR_SET_PDEATHSIG as u64,
+    libc::PR_SET_NO_NEW_PRIVS as u64,
+    libc::PR_GET_NO_NEW_PRIVS as u64,
+    libc::PR_SET_VMA as u64,
+    PR_GET_AUXV,
+];
+
+/// A condition on the lower half of an argument.
+fn low(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Error> {
+    Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?)
+}
+
+fn rule(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, Error> {
+    Ok(SeccompRule::new(conditions)?)
+}
+
+/// Returns the calls that depend on their arguments.
+fn conditional() -> Result<Rules, Error> {
+    use SeccompCmpOp::{Eq, MaskedEq, Ne};
+    let executable = libc::PROT_EXEC as u64;
+    let is = |argument, value| low(argument, Eq, value);
+    let not_executed = || rule(vec![low(2, MaskedEq(executable), 0)?]);
+    let no_pointer = |argument| -> Result<SeccompCondition, Error> {
+        Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Qword, Eq, 0)?)
+    };
+    let own = u64::from(std::process::id());
+    let controls = CONTROLS.iter().map(|control| rule(vec![is(0, *control)?]));
+    Ok([
+        (libc::SYS_mmap, vec![not_executed()?]),
+        (libc::SYS_mprotect, vec![not_executed()?]),
+        (libc::SYS_clone, vec![rule(vec![low(0, MaskedEq(THREAD), THREAD)?])?]),
+        // By its pointer the flags cannot be read: `restrict` makes it fail with ENOSYS.
+        (libc::SYS_clone3, Vec::new()),
+        (libc::SYS_prctl, controls.collect::<Result<_, _>>()?),
+        (libc::SYS_tgkill, vec![rule(vec![is(0, own)?])?]),
+        // Of this thread: jobs in the background yield to others.
+        (libc::SYS_getpriority, vec![rule(vec![is(1, 0)?])?]),
+        (libc::SYS_setpriority, vec![rule(vec![is(1, 0)?])?]),
+        (libc::SYS_prlimit64, vec![rule(vec![no_pointer(2)?])?]),
+        // Without an address, which could be that of another socket.
+        (libc::SYS_sendto, vec![rule(vec![no_pointer(4)?])?]),
+        (libc::SYS_socketpair, vec![rule(vec![is(0, libc::AF_UNIX as u64)?])?]),
+        // Not to type into the terminal of the caller.
+        (libc::SYS_ioctl, vec![rule(vec![low(1, Ne, TIOCSTI)?, low(1, Ne, TIOCLINUX)?])?]),
+    ]
+    .into())
+}
+
+/// Builds a filter.
+fn program(
+    rules: Rules,
+    others: SeccompAction,
+    listed: SeccompAction,
+) -> Result<BpfProgram, Error> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    Ok(SeccompFilter::new(rules, others, listed, arch)?.try_into()?)
+}
+
+fn errno(number: i32) -> SeccompAction {
+    SeccompAction::Errno(number as u32)
+}
+
+fn listed(calls: impl IntoIterator<Item = c_long>) -> Rules {
+    calls.into_iter().map(|call| (call, Vec::new())).collect()
+}
+
+/// Restricts this thread, and those that it starts, to the listed calls. Returns the state.
+pub fn restrict(rings: bool) -> String {
+    let apply = || {
+        let mut rules = conditional()?;
+        rules.extend(listed(CALLS.iter().chain(OLD_CALLS).copied()));
+        if rings {
+            rules.extend(listed(RINGS));
+        }
+        // The C library then makes threads by clone(2), whose flags are seen.
+        let others = SeccompAction::Allow;
+        apply_filter(&program(listed([libc::SYS_clone3]), others, errno(libc::ENOSYS))?)?;
+        apply_filter(&program(rules, errno(libc::EPERM), SeccompAction::Allow)?)
+    };
+    match apply() {
+        Ok(()) if rings => "all, with io_uring".into(),
+        Ok(()) => "all".into(),
+        Err(error) => format!("none: {error}"),
+    }
+}
+
+/// Forbids all threads to make rings of io_uring. Those of the server take its own operations only.
+pub fn forbid_rings() {
+    let calls = listed([libc::SYS_io_uring_setup]);
+    let filter = program(calls, SeccompAction::Allow, errno(libc::EPERM));
+    if let Err(error) = filter.and_then(|filter| apply_filter_all_threads(&filter)) {
+        tracing::warn!("rings of io_uring stay allowed: {error}");
+    }
+}

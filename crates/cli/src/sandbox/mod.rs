@@ -1,0 +1,261 @@
+//! Containment of a process that reads the image of a stranger: it gives up its privileges, the
+//! files of the machine, and the system calls that it does not need.
+//!
+//! # Parts
+//! - *no_new_privs*: no program that it could run would gain privileges.
+//! - *Capabilities*: all are dropped but `CAP_DAC_OVERRIDE`, by which root opens an image that
+//!   belongs to another user. Landlock bounds it to the allowed files.
+//! - *Landlock*: files of the machine can be opened only where [`Sandbox`] allows it; no TCP, no
+//!   signals and no ptrace to processes outside.
+//! - *seccomp*: [`calls`] lists the system calls that remain; all others fail with `EPERM`.
+//!
+//! A kernel without one of these applies the others; [`Sandbox::enter`] returns the state of each.
+//!
+//! # Threads
+//! Capabilities and Landlock belong to a thread, and new threads inherit them: a process must enter
+//! before it starts threads.
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+mod calls;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+mod calls {
+    //! Filters of system calls for other processors, which have none.
+
+    /// Restricts nothing.
+    pub fn restrict(_rings: bool) -> String {
+        "none: there is no filter for this processor".into()
+    }
+
+    /// Forbids nothing.
+    pub fn forbid_rings() {}
+}
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use std::path::{Path, PathBuf};
+
+/// Directories that the engine and the server read: credentials of callers, properties of disks,
+/// limits of memory.
+const READABLE: [&str; 7] = [
+    "/proc",
+    "/sys/block",
+    "/sys/class",
+    "/sys/dev",
+    "/sys/devices",
+    "/sys/fs/cgroup",
+    "/sys/module/fuse",
+];
+
+/// Devices that are read and written.
+const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/null"];
+
+/// The newest features of Landlock that are asked for. The kernel may have fewer.
+const LANDLOCK: ABI = ABI::V6;
+
+/// Files and calls that a process keeps.
+#[derive(Clone, Debug, Default)]
+pub struct Sandbox {
+    /// Files that it may open for reading.
+    pub read: Vec<PathBuf>,
+    /// Files that it may open for reading and writing.
+    pub write: Vec<PathBuf>,
+    /// It sets rings of io_uring up, until [`forbid_rings`].
+    pub rings: bool,
+}
+
+/// Names of the parts of a sandbox, with their states.
+pub type Containment = Vec<(&'static str, String)>;
+
+impl Sandbox {
+    /// Enters for the rest of this thread and of those that it starts.
+    pub fn enter(&self) -> Containment {
+        let landlock = self.landlock().unwrap_or_else(|error| format!("failed: {error}"));
+        vec![
+            ("state", "on".into()),
+            ("capabilities", drop_capabilities()),
+            ("landlock", landlock),
+            ("seccomp", calls::restrict(self.rings)),
+        ]
+    }
+
+    fn landlock(&self) -> Result<String, RulesetError> {
+        let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+        let created = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(LANDLOCK))?
+            .handle_access(AccessNet::from_all(LANDLOCK))?
+            .scope(Scope::from_all(LANDLOCK))?
+            .create()?;
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        let created = allow(created, &READABLE.map(PathBuf::from), read)?;
+        let created = allow(created, &DEVICES.map(PathBuf::from), device)?;
+        let created = allow(created, &self.read, AccessFs::ReadFile | AccessFs::IoctlDev)?;
+        let created = allow(created, &self.write, device | AccessFs::Truncate)?;
+        let held = created.restrict_self()?;
+        Ok(match held.ruleset {
+            RulesetStatus::FullyEnforced => "all",
+            RulesetStatus::PartiallyEnforced => "partly: the kernel is older",
+            RulesetStatus::NotEnforced => "none: the kernel has no Landlock",
+        }
+        .into())
+    }
+}
+
+/// Allows access to files, as far as they exist.
+fn allow(
+    mut created: RulesetCreated,
+    paths: &[PathBuf],
+    access: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    for path in paths {
+        if let Ok(open) = PathFd::new(path) {
+            let access =
+                if path.is_dir() { access } else { access & AccessFs::from_file(LANDLOCK) };
+            created = created.add_rule(PathBeneath::new(open, access))?;
+        }
+    }
+    Ok(created)
+}
+
+/// Drops the capabilities of this thread. Returns the remaining ones.
+fn drop_capabilities() -> String {
+    let drop = || {
+        let kept = capabilities(None)?.effective & CapabilitySet::DAC_OVERRIDE;
+        let inheritable = CapabilitySet::empty();
+        set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?;
+        Ok::<_, rustix::io::Errno>(kept)
+    };
+    match drop() {
+        Ok(kept) if kept.is_empty() => "none".into(),
+        Ok(_) => "dac_override".into(),
+        Err(error) => format!("all: {error}"),
+    }
+}
+
+/// Forbids further rings of io_uring, to all threads of this process.
+pub fn forbid_rings() {
+    calls::forbid_rings();
+}
+
+/// Returns the files that belong to an image: the image itself and its external journal.
+pub fn files_of(image: &Path, journal: Option<&Path>) -> Vec<PathBuf> {
+    [Some(image), journal].into_iter().flatten().map(Path::to_path_buf).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+    use rustix::process::{Pid, test_kill_process};
+    use std::fs::{self, File};
+    use std::io::{self, Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+    use std::process::Command;
+    use std::thread;
+
+    /// Number of the error of an act that must fail.
+    #[track_caller]
+    fn refused<T>(done: io::Result<T>) -> Option<i32> {
+        done.err().expect("the sandbox refuses it").raw_os_error()
+    }
+
+    /// Enters on a thread of its own; the others stay free.
+    fn contained(rings: bool, exploit: impl FnOnce(&Path) + Send + 'static) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("allowed");
+        fs::write(&file, "content").expect("a file");
+        let body = move || {
+            let sandbox = Sandbox { read: Vec::new(), write: vec![file.clone()], rings };
+            let held = sandbox.enter();
+            assert_eq!(held[2], ("landlock", "all".into()), "tests need Landlock");
+            assert!(held[3].1.starts_with("all"), "tests need seccomp: {held:?}");
+            exploit(&file);
+        };
+        thread::spawn(body).join().expect("the contained thread");
+    }
+
+    #[test]
+    fn files_of_the_machine_are_out_of_reach() {
+        contained(false, |file| {
+            let denied = Some(Errno::ACCESS.raw_os_error());
+            assert_eq!(refused(File::open("/etc/passwd")), denied);
+            assert_eq!(refused(File::open("/")), denied);
+            assert_eq!(refused(File::open("/proc/self/root/etc/passwd")), denied);
+            assert_eq!(refused(File::open("/proc/self/exe")), denied);
+            let beside = file.with_file_name("beside");
+            assert_eq!(refused(File::create(&beside)), denied);
+            let proc = File::options().write(true).open("/proc/sys/kernel/core_pattern");
+            assert_eq!(refused(proc), denied);
+            let forbidden = Some(Errno::PERM.raw_os_error());
+            assert_eq!(refused(fs::remove_file(file)), forbidden);
+            assert_eq!(refused(fs::rename(file, beside)), forbidden);
+            assert_eq!(refused(fs::hard_link(file, "/tmp/extant-link")), forbidden);
+            assert_eq!(refused(std::os::unix::fs::chown(file, Some(7), None)), forbidden);
+        });
+    }
+
+    #[test]
+    fn other_processes_and_machines_are_out_of_reach() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        for rings in [false, true] {
+            contained(rings, move |_| {
+                let forbidden = Some(Errno::PERM.raw_os_error());
+                assert_eq!(refused(TcpStream::connect(address)), forbidden);
+                assert_eq!(refused(UdpSocket::bind("127.0.0.1:0")), forbidden);
+                assert_eq!(refused(UnixStream::connect("/dev/log")), forbidden);
+                assert_eq!(refused(UnixDatagram::unbound()), forbidden);
+                let (one, _other) = UnixDatagram::pair().expect("a pair");
+                assert_eq!(refused(one.send_to(b"x", "/dev/log")), forbidden);
+                assert_eq!(refused(Command::new("true").spawn()), forbidden);
+                let first = Pid::from_raw(1).expect("a process");
+                assert_eq!(test_kill_process(first), Err(Errno::PERM));
+                assert!(fs::read("/proc/1/environ").is_err());
+            });
+        }
+    }
+
+    #[test]
+    fn mounts_and_credentials_stay() {
+        contained(false, |_| {
+            let flags = rustix::mount::MountFlags::empty();
+            let mounted = rustix::mount::mount("none", "/tmp", "tmpfs", flags, None);
+            assert_eq!(mounted, Err(Errno::PERM));
+            let unmounted = rustix::mount::unmount("/", rustix::mount::UnmountFlags::DETACH);
+            assert_eq!(unmounted, Err(Errno::PERM));
+            let all = CapabilitySet::all();
+            let sets = CapabilitySets { effective: all, permitted: all, inheritable: all };
+            assert_eq!(set_capabilities(None, sets), Err(Errno::PERM));
+            let kept = capabilities(None).expect("capabilities").effective;
+            assert!((kept - CapabilitySet::DAC_OVERRIDE).is_empty(), "{kept:?}");
+            assert_eq!(
+                std::env::set_current_dir("/proc").map_err(|e| e.kind()),
+                Err(io::ErrorKind::PermissionDenied)
+            );
+        });
+    }
+
+    #[test]
+    fn work_goes_on() {
+        contained(false, |file| {
+            let mut file = File::options().read(true).write(true).open(file).expect("the file");
+            let mut text = String::new();
+            file.read_to_string(&mut text).expect("content");
+            assert_eq!(text, "content");
+            file.write_all(b"more").and_then(|()| file.sync_all()).expect("a write");
+            assert!(fs::read_to_string("/proc/self/status").is_ok());
+            assert!(File::options().write(true).open("/dev/null").is_ok());
+            let thread = thread::Builder::new()
+                .name("within".into())
+                .spawn(|| File::open("/etc/passwd").map(drop).map_err(|e| e.kind()));
+            let within = thread.expect("a thread").join().expect("its end");
+            assert_eq!(within, Err(io::ErrorKind::PermissionDenied));
+            let caught = std::panic::catch_unwind(|| panic!("caught"));
+            assert!(caught.is_err());
+        });
+    }
+}
