@@ -18,6 +18,8 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Unmount an image, and wait until its server has written everything and closed it
 #[derive(clap::Args, Debug)]
@@ -29,6 +31,12 @@ pub struct Args {
     #[arg(short, long)]
     lazy: bool,
 }
+
+/// How long a mount may be in use: programs look at it in passing, `extant mounts` for example.
+const PASSING: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether it still is.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
@@ -105,7 +113,15 @@ fn unmount(mount: &Mount, lazy: bool) -> Result<Option<Failure>> {
     let dir = shown(mount.dir.as_os_str().as_bytes());
     let (path, _parent) = steady(&mount.dir).at(&dir)?;
     let unmounter = Unmounter::of(&path);
-    let ended = if lazy { unmounter.detach() } else { unmounter.unmount() };
+    let begin = Instant::now();
+    let ended = loop {
+        match if lazy { unmounter.detach() } else { unmounter.unmount() } {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy && begin.elapsed() < PASSING => {
+                sleep(LOOK);
+            }
+            done => break done,
+        }
+    };
     let is_there = || table::mounts().iter().any(|other| other.id == mount.id);
     match ended {
         Ok(()) => Ok(None),
