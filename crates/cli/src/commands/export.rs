@@ -68,7 +68,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
         Target { tar: Some(tar), .. } => {
             to_tar(context, source, tar, args.compress.unwrap_or(Compression::None))
         }
-        Target { dir: Some(dir), .. } => get::copy(context, &fs, source.node, path, dir),
+        Target { dir: Some(dir), .. } => {
+            let job = Job::out_of(&fs, context);
+            get::copy(context, &job, (&fs, source.node), path, dir)
+        }
         Target { oci: Some(dest), .. } => to_oci(context, source, dest, args),
         _ => Err(Failure::usage("export needs --tar, --dir or --oci")),
     }

@@ -29,6 +29,9 @@ pub struct Args {
     /// Where to; - is standard output, for a file's content
     #[arg(required_unless_present = "tar", conflicts_with = "tar")]
     dest: Option<PathBuf>,
+    /// Make no devices, FIFOs and sockets
+    #[arg(long, conflicts_with = "tar")]
+    no_special: bool,
     /// Write a tar archive instead; - is standard output
     #[arg(long, value_name = "FILE")]
     tar: Option<PathBuf>,
@@ -44,21 +47,29 @@ pub fn run(args: &Args, context: &Context) -> Result {
             let source = Source { fs: &fs, node, path };
             export::to_tar(context, source, tar, Compression::None)
         }
-        (None, Some(dest)) => copy(context, &fs, node, path, dest),
+        (None, Some(dest)) => {
+            let job = Job::out_of(&fs, context).no_special(args.no_special);
+            copy(context, &job, (&fs, node), path, dest)
+        }
         (None, None) => Err(Failure::usage("get needs a destination")),
     }
 }
 
 /// Copies a file or the entries of a directory to `dest`.
-pub fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) -> Result {
+pub fn copy(
+    context: &Context,
+    job: &Job<'_>,
+    (fs, node): (&Fs, Node),
+    path: &[u8],
+    dest: &Path,
+) -> Result {
     if dest == OsStr::new("-") {
         return to_stdout(context, fs, &node, path);
     }
-    let job = Job::out_of(fs, context);
     let place = dest.display();
     if node.file_type() == FileType::Directory {
         let made = dest::make_base(dest).at_path(dest.as_os_str().as_bytes())?;
-        let copier = dest::Copier::new(fs, &job, dest).at_path(dest.as_os_str().as_bytes())?;
+        let copier = dest::Copier::new(fs, job, dest).at_path(dest.as_os_str().as_bytes())?;
         copier.tree(node, made, context.thread_count()).at_path(dest.as_os_str().as_bytes())?;
         return job.finish();
     }
@@ -78,7 +89,7 @@ pub fn copy(context: &Context, fs: &Fs, node: Node, path: &[u8], dest: &Path) ->
     } else {
         (parent(dest), dest.file_name().unwrap_or_default().as_bytes())
     };
-    dest::Copier::new(fs, &job, dir).at_path(dir.as_os_str().as_bytes())?.single(&node, name);
+    dest::Copier::new(fs, job, dir).at_path(dir.as_os_str().as_bytes())?.single(&node, name);
     job.finish()
 }
 

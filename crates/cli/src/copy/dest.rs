@@ -235,10 +235,16 @@ impl<'a> Copier<'a> {
     }
 
     /// Makes a new entry that is no directory. Removes an existing entry of the name first, unless
-    /// that is a directory. Returns `None` for a device that this user may not make, and counts it.
+    /// that is a directory. Returns `None` for a device that this user may not make, or for a
+    /// special file that is not wanted, and counts it.
     fn other(&self, target: Target<'_>, node: &Node) -> Result<Option<Identity>> {
         use rustix::fs::FileType as Kind;
         let attr = node.attr();
+        let is_plain = matches!(attr.ftype, FileType::Regular | FileType::Symlink);
+        if self.job.leaves_special() && !is_plain {
+            self.job.left(Left::Special);
+            return Ok(None);
+        }
         match rustix::fs::unlinkat(target.dir, target.os_name(), AtFlags::empty()) {
             Ok(()) | Err(No::NOENT) => {}
             Err(e) => return Err(e.into()),

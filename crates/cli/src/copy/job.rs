@@ -23,6 +23,8 @@ pub enum Left {
     Attribute,
     /// A device.
     Device,
+    /// A device, a FIFO or a socket that is not wanted.
+    Special,
 }
 
 /// Problems that are told one by one.
@@ -44,6 +46,9 @@ pub struct Job<'c> {
     modes_left: AtomicU64,
     attributes_left: AtomicU64,
     devices_left: AtomicU64,
+    special_left: AtomicU64,
+    /// Devices, FIFOs and sockets are left out.
+    no_special: bool,
     budget: Budget,
 }
 
@@ -74,6 +79,8 @@ impl<'c> Job<'c> {
             modes_left: AtomicU64::new(0),
             attributes_left: AtomicU64::new(0),
             devices_left: AtomicU64::new(0),
+            special_left: AtomicU64::new(0),
+            no_special: false,
             budget: Budget::unlimited(),
         }
     }
@@ -81,6 +88,16 @@ impl<'c> Job<'c> {
     /// Makes the job of a copy out of an image, of no more data than [`Budget::of`] admits.
     pub fn out_of(fs: &Fs, context: &'c Context) -> Job<'c> {
         Job { budget: Budget::of(fs), ..Job::new(context, 0) }
+    }
+
+    /// Leaves devices, FIFOs and sockets out if `no_special` is set.
+    pub fn no_special(self, no_special: bool) -> Job<'c> {
+        Job { no_special, ..self }
+    }
+
+    /// Returns whether devices, FIFOs and sockets are left out.
+    pub fn leaves_special(&self) -> bool {
+        self.no_special
     }
 
     /// Returns the bound on copied data.
@@ -167,6 +184,7 @@ impl<'c> Job<'c> {
             Left::Mode => &self.modes_left,
             Left::Attribute => &self.attributes_left,
             Left::Device => &self.devices_left,
+            Left::Special => &self.special_left,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -210,6 +228,12 @@ impl<'c> Job<'c> {
                 count(left, what)
             ));
         }
+        match number(&self.special_left) {
+            0 => {}
+            left => self
+                .context
+                .note(format_args!("{} left out, as asked", count(left, "special file"))),
+        }
     }
 
     /// Tells the result with `more` values of the JSON document.
@@ -251,6 +275,7 @@ impl<'c> Job<'c> {
             "owners": number(&self.owners_left),
             "modes": number(&self.modes_left),
             "devices": number(&self.devices_left),
+            "special": number(&self.special_left),
         });
         object.insert("left_out".into(), left_out);
         object

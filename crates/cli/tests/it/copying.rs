@@ -6,6 +6,7 @@ use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::tree::{Manifest, Plan, Shape, What};
 use extant_testkit::{FeatureSet, Image, Scratch};
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 
 fn tree(scratch: &Scratch, seed: u64, shape: &Shape) -> std::path::PathBuf {
@@ -271,6 +272,40 @@ fn special_files_are_not_replaced() {
     }
     assert!(std::fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo());
     assert!(std::fs::symlink_metadata(scratch.join("link")).unwrap().is_symlink());
+}
+
+/// Devices, FIFOs and sockets of an image are left out, and replace no file of the host.
+#[test]
+fn special_files_are_left_out_where_asked() {
+    let (scratch, image) = (Scratch::new(), FeatureSet::named("default").make());
+    let mknod = |path: &str, kind: &[&str]| {
+        let mut all = args!["mknod", image.path(), path].to_vec();
+        all.extend(kind.iter().map(OsString::from));
+        done(&all);
+    };
+    done(&args!["mkdir", image.path(), "/d"]);
+    mknod("/d/pipe", &["p"]);
+    mknod("/d/socket", &["s"]);
+    mknod("/d/block", &["b", "7", "0"]);
+    mknod("/d/char", &["c", "1", "3"]);
+    done(&args!["ln", image.path(), "/d/pipe", "/d/again"]);
+    done(&args!["ln", "-s", image.path(), "pipe", "/d/link"]);
+    std::fs::write(scratch.join("f"), "data").unwrap();
+    done(&args!["put", image.path(), scratch.join("f"), "/d/f"]);
+    let out = scratch.dir("out");
+    std::fs::write(out.join("pipe"), "of the host").unwrap();
+    let printed = done(&args!["get", "--no-special", image.path(), "/d", &out]);
+    assert!(printed.errors().contains("special files left out, as asked"), "{printed}");
+    let mut names: Vec<_> =
+        std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["f", "link", "pipe"]);
+    assert_eq!(std::fs::read(out.join("pipe")).unwrap(), b"of the host");
+    let single = scratch.join("single");
+    let document = json(&args!["get", "--no-special", image.path(), "/d/char", &single]);
+    assert_eq!(document["left_out"]["special"], 1, "{document}");
+    assert!(!single.exists());
+    refused(&args!["get", "--no-special", "--tar", "-", image.path(), "/d"], 2, "--tar");
 }
 
 /// Hard links replace existing files, and all names lead to one file afterwards.
