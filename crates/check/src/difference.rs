@@ -81,6 +81,25 @@ impl Difference {
         blocks.iter().map(content).collect()
     }
 
+    /// Returns the blocks in use with their new contents.
+    pub fn used_contents(&self, overlay: &OverlayDevice) -> io::Result<Vec<ChangedBlock>> {
+        self.contents(overlay, &self.used)
+    }
+
+    /// Writes the new blocks, without a flush. Nothing refers to them before the others are
+    /// written.
+    pub fn write_new(&self, device: &dyn BlockDevice, overlay: &OverlayDevice) -> io::Result<()> {
+        for blocks in self.new.chunks(PIECE.checked_div(self.block_size).unwrap_or(1).max(1)) {
+            let contents = self.contents(overlay, blocks)?;
+            let mut plug = Plug::new(device);
+            for (nr, bytes) in contents {
+                plug.add(nr.saturating_mul(self.block_size as u64), bytes);
+            }
+            plug.finish()?;
+        }
+        Ok(())
+    }
+
     /// Writes the blocks: wholly or not at all through an empty log; in place without one. The
     /// blocks in use are in memory meanwhile.
     pub fn write(
@@ -92,20 +111,12 @@ impl Difference {
         // Before their contents are in memory.
         log.map_or(Ok(()), |log| check_fit(log, self.used.len()))
             .map_err(OfflineError::Unchanged)?;
-        let used = self.contents(overlay, &self.used)?;
+        let used = self.used_contents(overlay)?;
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time = Timestamp::new(time.as_secs() as i64, time.subsec_nanos());
         let changes = OfflineChanges { device, blocks: &used, time };
         log.map_or(Ok(()), |log| changes.check(log))?;
-        // Nothing refers to these blocks before the others are written.
-        for blocks in self.new.chunks(PIECE.checked_div(self.block_size).unwrap_or(1).max(1)) {
-            let contents = self.contents(overlay, blocks)?;
-            let mut plug = Plug::new(device);
-            for (nr, bytes) in contents {
-                plug.add(nr.saturating_mul(self.block_size as u64), bytes);
-            }
-            plug.finish()?;
-        }
+        self.write_new(device, overlay)?;
         device.flush()?;
         match log {
             Some(log) => Ok(changes.commit(log)?),

@@ -234,7 +234,8 @@ impl Round<'_> {
             inode.i_block = [0; I_BLOCK_SIZE];
             put_pointer(&mut inode.i_block, DIND, dind as u32);
             inode.size = size.saturating_mul(geometry.block_size.into());
-            inode.blocks = blocks.saturating_mul(geometry.sectors_per_block().into());
+            let sectors = u64::from(geometry.sectors_per_block());
+            inode.blocks = blocks.saturating_mul(sectors << geometry.cluster_bits);
         })
     }
 

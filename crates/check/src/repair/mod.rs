@@ -36,9 +36,11 @@ mod undo;
 mod xattrs;
 
 pub use apply::RepairPlan;
+pub(crate) use draft::{Draft, Round};
 pub use error::RepairError;
 pub use extant_journal::offline::OfflineError;
 pub(crate) use open::{choose_superblock, replaced};
+pub(crate) use stage::{Stage, is_open, stage};
 pub(crate) use superblock::copy_in_block;
 pub use undo::restore;
 
@@ -47,10 +49,8 @@ use crate::parallel::Workers;
 use crate::passes::superblocks::read_primary;
 use crate::survey::{Passes, Survey};
 use crate::view::View;
-use draft::{Draft, Round};
 use extant_blocks::BlockDevice;
 use open::Opened;
-use stage::Stage;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 

@@ -1,5 +1,7 @@
 //! Reasons for a change of the size to fail.
 
+use crate::difference::WriteError;
+use crate::repair::RepairError;
 use extant_format::Corrupt;
 use extant_journal::offline::OfflineError;
 use std::io;
@@ -9,14 +11,26 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// A size below the present one, in bytes.
-    #[error("the file system has {present} bytes, and cannot shrink to {wanted}")]
-    Smaller {
-        /// The present size.
-        present: u64,
-        /// The size that was asked for.
-        wanted: u64,
+    /// A size that the content does not fit into, as far as it can move.
+    #[error("the content does not fit into that size: {0}")]
+    Full(String),
+    /// The log cannot take the changes of blocks in use.
+    #[error(
+        "the change takes {wanted} blocks of the journal, which has {available}; a larger size \
+         takes fewer"
+    )]
+    TooLarge {
+        /// Blocks that the changes take.
+        wanted: u32,
+        /// Blocks that the log has.
+        available: u32,
     },
+    /// There is no log, so that a power cut would leave a part of the changes.
+    #[error("the file system has no journal, through which it could become smaller safely")]
+    NoJournal,
+    /// The plan was interrupted.
+    #[error("interrupted")]
+    Interrupted,
     /// A size that this file system cannot have.
     #[error("{0}")]
     Size(String),
@@ -48,4 +62,40 @@ pub enum ResizeError {
     /// cleanly unmounted, and a repair makes one of the two sizes valid.
     #[error("a part of the changes may be written: {0}")]
     Partly(extant_journal::Error),
+}
+
+impl ResizeError {
+    /// Returns whether another size may be possible.
+    pub(super) fn is_about_size(&self) -> bool {
+        matches!(self, ResizeError::Full(_) | ResizeError::TooLarge { .. } | ResizeError::Size(_))
+    }
+}
+
+impl From<WriteError> for ResizeError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Io(error) => ResizeError::Io(error),
+            WriteError::Log(error) => ResizeError::Apply(error),
+            WriteError::Partly(error) => ResizeError::Partly(error),
+        }
+    }
+}
+
+impl From<RepairError> for ResizeError {
+    fn from(error: RepairError) -> Self {
+        match error {
+            RepairError::NoSpace => ResizeError::Full("too few blocks are free below it".into()),
+            RepairError::InUse => ResizeError::InUse,
+            RepairError::Interrupted => ResizeError::Interrupted,
+            RepairError::Unsupported(why) => ResizeError::Unsupported(why.into()),
+            RepairError::FastCommits => ResizeError::NeedsRecovery,
+            RepairError::Journal(error) | RepairError::Partly(error) => ResizeError::Journal(error),
+            RepairError::Corrupt(corrupt) => ResizeError::Corrupt(corrupt),
+            RepairError::Io(error) => ResizeError::Io(error),
+            RepairError::Apply(error) => ResizeError::Apply(error),
+            RepairError::NoSuperblock | RepairError::NeedsLossy(_) | RepairError::Remaining(_) => {
+                ResizeError::HasErrors
+            }
+        }
+    }
 }

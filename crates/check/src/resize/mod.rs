@@ -1,18 +1,19 @@
-//! Larger file systems: growth of one that nothing has open.
+//! Another size of a file system that nothing has open.
 //!
-//! [`Resize::plan`] computes the new superblock and reads only. [`ResizePlan::apply`] extends the
-//! device if it can and must, and makes the change. For example, a file system of two groups, of
-//! which the second has 5,000 of 32,768 blocks, grows to four groups: the bitmap of group 1 loses
-//! its padding, and groups 2 and 3 get descriptors, bitmaps and inode tables.
+//! [`Resize::plan`] computes the new superblock and reads only. [`ResizePlan::apply`] makes the
+//! change, with the length of an image file. A smaller size moves content (module `shrink`). Growth
+//! extends the device before if it can and must. For example, a file system of two groups, of which
+//! the second has 5,000 of 32,768 blocks, grows to four groups: the bitmap of group 1 loses its
+//! padding, and groups 2 and 3 get descriptors, bitmaps and inode tables.
 //!
-//! # Descriptors
+//! # Descriptors of more groups
 //! Where the table needs another block, the file system gets `meta_bg`: further descriptor blocks
 //! lie in the groups that they describe, and nothing has to move. The kernel's growth of a mounted
 //! file system does the same in the end. Before that it uses the blocks that `resize_inode` keeps
 //! behind each copy of the superblock. These have another content while the old size counts, so
 //! no single write could make the new one count. They become free.
 //!
-//! # Order of writes
+//! # Order of writes in growth
 //! 1. Bitmaps, inode tables, copies of superblock and descriptors in the new groups. They lie
 //!    behind the end of the file system, where nothing refers to them. Descriptors of new groups
 //!    in old descriptor blocks, which the old superblock does not count. A flush follows.
@@ -28,11 +29,12 @@
 //!
 //! # Invariants
 //! - Nothing is written before the new size is accepted, and all structures that change are valid.
-//! - No block of the file system moves, so that its content is safe whatever happens.
+//! - Content that the old size uses is not overwritten, but by growth without a usable log.
 
 mod changes;
 mod error;
 mod groups;
+mod shrink;
 mod step;
 mod target;
 
@@ -41,7 +43,9 @@ pub use error::ResizeError;
 use crate::tune::{Tunable, TuneError};
 use extant_blocks::BlockDevice;
 use extant_format::Superblock;
+use shrink::Shrinking;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use step::Step;
 use target::Target;
 
@@ -49,6 +53,8 @@ use target::Target;
 pub struct Resize {
     device: Arc<dyn BlockDevice>,
     journal: Option<Arc<dyn BlockDevice>>,
+    threads: usize,
+    stop: Arc<AtomicBool>,
 }
 
 /// The size that a file system is to have at most.
@@ -66,14 +72,19 @@ pub enum NewSize {
 pub struct ResizePlan {
     device: Arc<dyn BlockDevice>,
     journal: Option<Arc<dyn BlockDevice>>,
+    threads: usize,
+    stop: Arc<AtomicBool>,
     old: Superblock,
     new: Superblock,
+    /// The first step to a smaller size.
+    step: Option<shrink::Step>,
 }
 
 impl Resize {
     /// Makes a change of the file system that begins at the start of the device.
     pub fn new(device: Arc<dyn BlockDevice>) -> Resize {
-        Resize { device, journal: None }
+        let stop = Arc::new(AtomicBool::new(false));
+        Resize { device, journal: None, threads: 1, stop }
     }
 
     /// Sets the device of the journal, for file systems with an external one.
@@ -83,13 +94,27 @@ impl Resize {
         self
     }
 
-    /// Plans growth to at most this size: whole clusters, without a last group that would be too
+    /// Sets the number of threads that survey a file system before it gets smaller; 0 counts as 1.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// Sets a flag that ends a plan early.
+    #[must_use]
+    pub fn interrupt(mut self, flag: Arc<AtomicBool>) -> Self {
+        self.stop = flag;
+        self
+    }
+
+    /// Plans a change to at most this size: whole clusters, without a last group that would be too
     /// short for its own tables. Only reads.
     ///
     /// # Errors
-    /// A size below the present one, or beyond the limits of the format; a file system that must be
-    /// recovered or repaired first, that another host uses, or that has unknown features; those of
-    /// the device.
+    /// A size below that of the content, or beyond the limits of the format; a file system that
+    /// must be recovered or repaired first, that another host uses, or that has unknown features;
+    /// those of the device.
     pub fn plan(&self, size: NewSize) -> Result<ResizePlan, ResizeError> {
         let tunable = Tunable::open(&self.device, self.journal.as_ref())?;
         let old = tunable.primary.superblock.clone();
@@ -99,9 +124,35 @@ impl Resize {
             NewSize::MoreBytes(bytes) => (bytes >> bits).saturating_add(old.blocks_count()),
             NewSize::Blocks(blocks) => blocks,
         };
-        let new = Target::new(&tunable.primary, blocks)?.superblock;
+        let (new, step) = if blocks < old.blocks_count() {
+            let (new, step) = self.shrinking().plan(blocks)?;
+            (new, Some(step))
+        } else {
+            (Target::new(&tunable.primary, blocks)?.superblock, None)
+        };
+        Ok(self.planned(old, new, step))
+    }
+
+    /// Plans the smallest size that can be reached. Each size below is refused. Only reads.
+    ///
+    /// # Errors
+    /// Those of [`Resize::plan`].
+    pub fn plan_minimum(&self) -> Result<ResizePlan, ResizeError> {
+        let tunable = Tunable::open(&self.device, self.journal.as_ref())?;
+        let old = tunable.primary.superblock.clone();
+        let (new, step) = self.shrinking().plan_minimum(&old)?;
+        Ok(self.planned(old, new, step))
+    }
+
+    fn planned(&self, old: Superblock, new: Superblock, step: Option<shrink::Step>) -> ResizePlan {
         let (device, journal) = (self.device.clone(), self.journal.clone());
-        Ok(ResizePlan { device, journal, old, new })
+        let (threads, stop) = (self.threads, self.stop.clone());
+        ResizePlan { device, journal, threads, stop, old, new, step }
+    }
+
+    fn shrinking(&self) -> Shrinking<'_> {
+        let (device, journal) = (&self.device, self.journal.as_ref());
+        Shrinking { device, journal, threads: self.threads, stop: &self.stop }
     }
 }
 
@@ -127,8 +178,9 @@ impl ResizePlan {
         bytes_of(&self.new)
     }
 
-    /// Makes the file system as large as planned, and extends a shorter device before. Returns the
-    /// new superblock.
+    /// Makes the file system as large as planned. A shorter device is extended before, and a longer
+    /// image file is cut when the file system has become smaller, if it ended with the old one.
+    /// Returns the new superblock.
     ///
     /// # Errors
     /// Those of [`Resize::plan`]; those of the device and of the log. [`ResizeError`] says whether
@@ -136,6 +188,9 @@ impl ResizePlan {
     pub fn apply(&self) -> Result<Superblock, ResizeError> {
         if self.is_done() {
             return Ok(self.old.clone());
+        }
+        if let Some(step) = &self.step {
+            return self.shrink(step);
         }
         let before = self.device.len();
         if before < self.bytes() {
@@ -147,6 +202,20 @@ impl ResizePlan {
             let _ = self.device.set_len(before);
         }
         grown
+    }
+
+    fn shrink(&self, step: &shrink::Step) -> Result<Superblock, ResizeError> {
+        let (device, journal) = (&self.device, self.journal.as_ref());
+        let shrinking = Shrinking { device, journal, threads: self.threads, stop: &self.stop };
+        shrinking.apply(self.new.blocks_count(), step)?;
+        let superblock = Tunable::open(device, journal)?.primary.superblock;
+        // Bytes that were behind the old end may belong to something else.
+        let end = bytes_of(&self.old).saturating_add(self.old.block_size().into());
+        if device.len() < end {
+            // The length is no part of the file system: a failure changes no result.
+            let _ = device.set_len(bytes_of(&superblock));
+        }
+        Ok(superblock)
     }
 
     fn grow(&self) -> Result<Superblock, ResizeError> {

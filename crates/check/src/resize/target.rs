@@ -14,14 +14,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// Finds the largest size of at most `blocks` blocks.
+    /// Finds the largest size of at most `blocks` blocks, and at least the present one.
     pub fn new(old: &Primary, blocks: u64) -> Result<Target, ResizeError> {
         let geometry = &old.geometry;
-        if blocks < geometry.blocks_count {
-            let (present, wanted) = (geometry.blocks_count, blocks);
-            let [present, wanted] = [present, wanted].map(|blocks| bytes(geometry, blocks));
-            return Err(ResizeError::Smaller { present, wanted });
-        }
         // The present end may lie within a cluster.
         let cut = blocks >> geometry.cluster_bits << geometry.cluster_bits;
         let mut blocks = cut.max(geometry.blocks_count);
@@ -38,6 +33,37 @@ impl Target {
         }
     }
 
+    /// Finds the largest size of at most `blocks` blocks, which are fewer than the present ones.
+    pub fn smaller(old: &Primary, blocks: u64) -> Result<Target, ResizeError> {
+        let geometry = &old.geometry;
+        let mut blocks = blocks >> geometry.cluster_bits << geometry.cluster_bits;
+        loop {
+            if blocks <= u64::from(geometry.first_data_block) {
+                return Err(ResizeError::Full("no block is left for its own structures".into()));
+            }
+            let target = Target::cut(old, blocks)?;
+            let last = GroupNr(target.geometry.groups_count - 1);
+            let short = u64::from(target.geometry.blocks_in_group(last));
+            if last.0 == 0 || short >= least_blocks(&target.geometry) {
+                return Ok(target);
+            }
+            blocks = target.geometry.first_block_of_group(last).0;
+        }
+    }
+
+    fn cut(old: &Primary, blocks: u64) -> Result<Target, ResizeError> {
+        let geometry = &old.geometry;
+        let mut superblock = old.superblock.clone();
+        let groups = group_count(geometry, blocks);
+        superblock.set_blocks_count(blocks);
+        superblock.set_inodes_count((groups * u64::from(geometry.inodes_per_group)) as u32);
+        leave_descriptors(&mut superblock, geometry, groups);
+        let copies = geometry.backup_bgs;
+        superblock.set_backup_bgs(copies.map(|nr| if u64::from(nr) < groups { nr } else { 0 }));
+        let geometry = set_reserved(&mut superblock, old, blocks)?;
+        Ok(Target { superblock, geometry })
+    }
+
     fn of(old: &Primary, blocks: u64) -> Result<Target, ResizeError> {
         let geometry = &old.geometry;
         let mut superblock = old.superblock.clone();
@@ -45,11 +71,31 @@ impl Target {
         superblock.set_blocks_count(blocks);
         superblock.set_inodes_count((groups * u64::from(geometry.inodes_per_group)) as u32);
         place_descriptors(&mut superblock, geometry, groups)?;
-        let share = u128::from(old.superblock.r_blocks_count()) * u128::from(blocks);
-        let share = share / u128::from(geometry.blocks_count);
-        superblock.set_r_blocks_count(share.min(u128::from(blocks)) as u64);
-        let geometry = Geometry::new(&superblock)?;
+        let geometry = set_reserved(&mut superblock, old, blocks)?;
         Ok(Target { superblock, geometry })
+    }
+}
+
+/// Sets the reserved blocks to the same share of all. Returns the geometry.
+fn set_reserved(
+    superblock: &mut Superblock,
+    old: &Primary,
+    blocks: u64,
+) -> Result<Geometry, ResizeError> {
+    let share = u128::from(old.superblock.r_blocks_count()) * u128::from(blocks);
+    let share = share / u128::from(old.geometry.blocks_count);
+    superblock.set_r_blocks_count(share.min(u128::from(blocks)) as u64);
+    Ok(Geometry::new(superblock)?)
+}
+
+/// Leaves descriptor blocks of so many groups. The resize inode keeps the others.
+fn leave_descriptors(superblock: &mut Superblock, old: &Geometry, groups: u64) {
+    let needed = groups.div_ceil(old.descs_per_block().into()) as u32;
+    if old.has_meta_bg() {
+        superblock.set_first_meta_bg(old.first_meta_bg.min(needed));
+    } else if old.compat(Compat::RESIZE_INODE) {
+        let kept = u32::from(old.reserved_gdt_blocks) + (old.desc_blocks - needed);
+        superblock.set_reserved_gdt_blocks(kept.min(old.block_size / 4) as u16);
     }
 }
 

@@ -38,7 +38,7 @@ const MORE: &[(&str, &[&str])] = &[
     ("sparse_super2", &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "sparse_super2"]),
 ];
 
-fn kinds() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+pub fn kinds() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     let tuned = KINDS.iter().filter(|(name, _)| *name != "sparse_super2");
     tuned.chain(MORE).copied()
 }
@@ -55,7 +55,7 @@ fn with_file(args: &[&str]) -> Image {
 
 /// Recovers an image by e2fsck. It asks before it replays the log of a superblock without a mark.
 #[track_caller]
-fn recover_by_e2fsck(image: &Image) {
+pub fn recover_by_e2fsck(image: &Image) {
     let args: [OsString; 2] = ["-fy".into(), image.path().into()];
     let recovered = run("e2fsck", &args);
     assert!(recovered.code <= 1, "{recovered}");
@@ -191,10 +191,6 @@ fn damaged_structures_are_refused_before_a_write() {
 fn sizes_that_cannot_be_had_change_nothing() {
     let image = Image::mke2fs(SIZE, &["-t", "ext4", "-b", "1024", "-O", "^64bit"]);
     let bytes = image.bytes();
-    for size in [0, SIZE - 1024] {
-        let error = grow(image.path(), size).expect_err("a refusal");
-        assert!(matches!(error, ResizeError::Smaller { present: SIZE, .. }), "{size}: {error}");
-    }
     for size in [1 << 43, u64::MAX] {
         let error = grow(image.path(), size).expect_err("a refusal");
         assert!(matches!(error, ResizeError::Size(_)), "{size}: {error}");
@@ -264,7 +260,7 @@ fn recorded(bytes: &[u8], size: u64) -> Arc<RecordingDevice<MemDevice>> {
 }
 
 /// Returns the image after Extant has opened and unmounted it.
-fn recovered_by_extant(state: &[u8]) -> Image {
+pub fn recovered_by_extant(state: &[u8]) -> Image {
     let device = Arc::new(MemDevice::from_bytes(state));
     let options = extant_engine::OpenOptions::new();
     let fs = extant_engine::Fs::open_device(device.clone(), &options).expect("a file system");
@@ -344,6 +340,6 @@ fn more_copies_than_the_log_takes_are_written_in_place() {
     assert_eq!(complaints(image.path()), [""; 0]);
 }
 
-fn is_write(event: &Event) -> bool {
+pub fn is_write(event: &Event) -> bool {
     matches!(event, Event::Write { .. })
 }

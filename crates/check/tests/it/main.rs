@@ -8,6 +8,7 @@ mod images;
 mod mutants;
 mod oracle;
 mod repairs;
+mod shrinking;
 mod substitutes;
 mod superblocks;
 mod trims;

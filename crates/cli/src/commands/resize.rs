@@ -4,8 +4,9 @@
 
 use super::repair::open_for_writing;
 use crate::context::Context;
-use crate::failure::{Failure, Result};
+use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, OfflineArgs};
+use crate::interrupt::Interrupt;
 use crate::json::put_bytes;
 use crate::text::size;
 use extant_check::repair::OfflineError;
@@ -15,20 +16,29 @@ use extant_engine::format::{MAGIC_FIELD, Superblock};
 use extant_engine::mkfs::parse_size;
 use extant_engine::{Errno, Error};
 use serde_json::{Map, Value, json};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// Make a file system larger.
+/// Make a file system larger or smaller.
 ///
-/// An image file grows with its file system; a block device, or a partition, must have the new size
-/// before. No block of a file moves. With a journal a crash leaves the old size or a larger one
-/// that is valid. An image that must be recovered or repaired first is refused.
+/// An image file grows and shrinks with its file system; a block device, or a partition, must have
+/// a larger size before, and keeps its own. A crash leaves the old size or the new one, both valid.
+/// A smaller size moves the files behind it, and needs a journal. An image that must be recovered
+/// or repaired first is refused.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
     on: OfflineArgs,
     /// New size in bytes, with k, M, G or T for powers of 1024; +SIZE adds to the present one
     /// [default: the size of the image or device]
+    #[arg(conflicts_with_all = ["minimum", "estimate"])]
     size: Option<String>,
+    /// Make the file system as small as its files allow
+    #[arg(long, short = 'M')]
+    minimum: bool,
+    /// Print the size in bytes that --minimum would reach, and change nothing
+    #[arg(long, short = 'P', conflicts_with = "minimum")]
+    estimate: bool,
     /// Print the new size, and change nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
@@ -55,9 +65,18 @@ pub fn run(args: &Args, context: &Context) -> Result {
     if let Some(path) = &args.on.journal {
         resize = resize.journal(open_for_writing(&image, path).map_err(|f| f.with_exit_code(1))?);
     }
+    let interrupt = Interrupt::register().at("signals")?;
+    resize = resize.threads(context.thread_count()).interrupt(interrupt.flag());
     let size = args.new_size(device.len())?;
     let refuse = |error| refused(&image, &*device, error);
-    let plan = resize.plan(size).map_err(refuse)?;
+    let plan = match size {
+        Some(size) => resize.plan(size),
+        None => resize.plan_minimum(),
+    };
+    let plan = plan.map_err(refuse)?;
+    if args.estimate {
+        return tell_minimum(args, &image, context, &plan);
+    }
     if args.dry_run || plan.is_done() {
         return tell(&image, context, &plan, plan.planned(), args.dry_run);
     }
@@ -65,8 +84,15 @@ pub fn run(args: &Args, context: &Context) -> Result {
 }
 
 impl Args {
-    fn new_size(&self, present: u64) -> Result<NewSize> {
-        let Some(text) = &self.size else { return Ok(NewSize::Bytes(present)) };
+    /// Returns the size; `None` for the smallest one.
+    fn new_size(&self, present: u64) -> Result<Option<NewSize>> {
+        if self.minimum || self.estimate {
+            return Ok(None);
+        }
+        self.size.as_ref().map_or(Ok(NewSize::Bytes(present)), |text| self.parsed(text)).map(Some)
+    }
+
+    fn parsed(&self, text: &str) -> Result<NewSize> {
         let usage = |error: String| Failure::usage(error);
         let parse = |text: &str| parse_size(text).map_err(|error| usage(error.to_string()));
         if let Some(more) = text.strip_prefix('+') {
@@ -109,8 +135,29 @@ fn tell(
         context.note(format_args!("{name}: has {} already", size(before)));
         return Ok(());
     }
-    let would = if dry_run { "would grow" } else { "grew" };
-    context.note(format_args!("{name}: {would} from {} to {}", size(before), size(after)));
+    let verb = match (after.blocks_count() < before.blocks_count(), dry_run) {
+        (false, false) => "grew",
+        (false, true) => "would grow",
+        (true, false) => "shrank",
+        (true, true) => "would shrink",
+    };
+    context.note(format_args!("{name}: {verb} from {} to {}", size(before), size(after)));
+    Ok(())
+}
+
+/// Prints the smallest size: as resize2fs does under its name.
+fn tell_minimum(args: &Args, image: &ImageArgs, context: &Context, plan: &ResizePlan) -> Result {
+    let least = plan.planned();
+    if context.json {
+        return tell(image, context, plan, least, true);
+    }
+    let mut out = std::io::stdout().lock();
+    if args.size_in_blocks {
+        let blocks = least.blocks_count();
+        writeln!(out, "Estimated minimum size of the filesystem: {blocks}")?;
+    } else {
+        writeln!(out, "{}", bytes(least))?;
+    }
     Ok(())
 }
 
@@ -142,12 +189,16 @@ fn refused(image: &ImageArgs, device: &dyn BlockDevice, error: ResizeError) -> F
             ));
         }
         ResizeError::Io(error) => return image.refused(&Error::Io(error)),
+        ResizeError::Interrupted => return image.refused(&Errno::Intr.into()),
         ResizeError::InUse => return image.refused(&Errno::Busy.into()),
         ResizeError::Unsupported(why) => return image.refused(&Error::Unsupported(why)),
         ResizeError::NeedsRecovery => format!("; run `extant recover {name}` first"),
         ResizeError::HasErrors => format!("; run `extant repair {name}` first"),
         ResizeError::Partly(_) => format!("; run `extant repair {name}`"),
-        ResizeError::Smaller { .. } => {
+        ResizeError::Full(_) => {
+            format!("; `extant resize --estimate {name}` prints the smallest size")
+        }
+        ResizeError::NoJournal => {
             format!("; `extant build NEW {name}` makes a smaller image of its files")
         }
         ResizeError::Apply(OfflineError::InLog(_)) => {

@@ -275,6 +275,17 @@ fn an_image_is_made_larger() {
 }
 
 #[test]
+fn an_image_shrinks_in_its_place() {
+    let recipe = Recipe::of("Shrink an image in its place");
+    recipe.has_disk();
+    let tree = recipe.kernel_tree("disk.img");
+    recipe.run_as_user(Fuse::Root);
+    let len = fs::metadata(recipe.file("disk.img")).expect("the disk").len();
+    assert!(len < 100 << 20, "{len}");
+    tree.assert_same(&recipe.kernel_tree("disk.img"));
+}
+
+#[test]
 fn an_image_is_cloned() {
     let recipe = Recipe::of("Clone an image");
     recipe.has_disk();

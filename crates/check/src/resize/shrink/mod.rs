@@ -1,0 +1,248 @@
+//! Smaller file systems: content behind the new end moves before it, and the rest is cut off.
+//!
+//! All changes are made in memory first, over the device ([`Cut`]): inodes of groups that go get
+//! new numbers, files get new maps, bitmaps and counts follow. The result is surveyed like any file
+//! system that is checked, and only one without a finding is written.
+//!
+//! # Order of writes
+//! 1. A log with blocks behind the new end gets new ones: a transaction of its own, through the new
+//!    log, of which the write of the journal's inode counts
+//!    ([`OfflineChanges::commit_by_switch`]). The file system keeps its size.
+//! 2. Copies of data and new structures go to free blocks. Nothing refers to them. A flush follows.
+//! 3. All changes of blocks in use are one transaction, of which the write of the superblock counts
+//!    ([`OfflineChanges::commit_by_superblock`]): the kernel counts the groups before it replays a
+//!    log, and must not count those that are gone.
+//! 4. The image file is cut.
+//!
+//! Old content stays where it is, so that a power cut before step 3 leaves the old file system, and
+//! one after it the new one.
+//!
+//! [`OfflineChanges::commit_by_switch`]:
+//!     extant_journal::offline::OfflineChanges::commit_by_switch
+//! [`OfflineChanges::commit_by_superblock`]:
+//!     extant_journal::offline::OfflineChanges::commit_by_superblock
+//!
+//! # Invariants
+//! - Nothing is written before the survey of the result has found nothing, and its transaction fits
+//!   into the log.
+//! - Blocks behind the new end are only read.
+
+mod cut;
+mod finish;
+mod log;
+mod moves;
+mod names;
+mod space;
+
+use crate::difference::{Difference, FreeBlocks};
+use crate::passes::superblocks::Primary;
+use crate::repair::Draft;
+use crate::resize::ResizeError;
+use crate::resize::target::Target;
+use crate::tune::Tunable;
+use cut::Cut;
+use extant_blocks::{BlockDevice, OverlayDevice, Plug};
+use extant_format::Superblock;
+use extant_format::types::Timestamp;
+use extant_journal::Log;
+use extant_journal::offline::{OfflineChanges, check_fit, reset_log};
+use finish::Surveyor;
+use log::NewLog;
+use moves::Copied;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bound on the changes in memory, in bytes.
+const MAX_BYTES: usize = 1 << 30;
+
+/// Bytes that are copied at once.
+const PIECE: u64 = 8 << 20;
+
+/// A change to a smaller size.
+pub struct Shrinking<'s> {
+    pub device: &'s Arc<dyn BlockDevice>,
+    pub journal: Option<&'s Arc<dyn BlockDevice>>,
+    pub threads: usize,
+    pub stop: &'s AtomicBool,
+}
+
+/// Changes in memory, to be written in one transaction.
+pub struct Step {
+    overlay: Arc<OverlayDevice>,
+    copies: Vec<Copied>,
+    difference: Difference,
+    /// The log that replaces the old one; without it the superblock decides.
+    log: Option<NewLog>,
+}
+
+impl Shrinking<'_> {
+    fn surveyor(&self) -> Surveyor<'_> {
+        Surveyor { journal: self.journal, threads: self.threads, stop: self.stop }
+    }
+
+    /// Plans all steps to at most `blocks` blocks, in memory. Returns the superblock that the last
+    /// one leaves, and the first step.
+    ///
+    /// # Errors
+    /// A size that the content does not fit into, or that this file system cannot have; a file
+    /// system with damage, or without a log that takes the change; those of the device.
+    pub fn plan(&self, blocks: u64) -> Result<(Superblock, Step), ResizeError> {
+        let tunable = Tunable::open(self.device, self.journal)?;
+        let target = Target::smaller(&tunable.primary, blocks)?;
+        if !log::is_beyond(&tunable, target.geometry.blocks_count) {
+            return self.cut(&tunable, &target);
+        }
+        let step = self.move_log(&tunable, &target)?;
+        let moved: Arc<dyn BlockDevice> = step.overlay.clone();
+        let later = Shrinking { device: &moved, ..*self };
+        let tunable = Tunable::open(&moved, self.journal)?;
+        let (superblock, _) = later.cut(&tunable, &target)?;
+        Ok((superblock, step))
+    }
+
+    /// Plans the smallest size that can be reached. Returns no step if that is the present one.
+    ///
+    /// # Errors
+    /// Those of the device; a file system that cannot become smaller for a reason other than its
+    /// content.
+    pub fn plan_minimum(
+        &self,
+        old: &Superblock,
+    ) -> Result<(Superblock, Option<Step>), ResizeError> {
+        // The least size that can be reached, with its plan, and the largest one that cannot.
+        let (mut best, mut least) = ((old.clone(), None), 0u64);
+        while least.saturating_add(1) < best.0.blocks_count() {
+            let blocks = least.midpoint(best.0.blocks_count());
+            match self.plan(blocks) {
+                Ok((superblock, step)) => best = (superblock, Some(step)),
+                Err(error) if error.is_about_size() => least = blocks,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(best)
+    }
+
+    /// Makes the file system at most `blocks` blocks large, of which `planned` is the first step.
+    pub fn apply(&self, blocks: u64, planned: &Step) -> Result<(), ResizeError> {
+        let tunable = Tunable::open(self.device, self.journal)?;
+        planned.write(&tunable)?;
+        if planned.log.is_some() {
+            let (_, step) = self.plan(blocks)?;
+            step.write(&Tunable::open(self.device, self.journal)?)?;
+        }
+        Ok(())
+    }
+
+    fn draft(&self, primary: &Primary) -> Draft {
+        let size = primary.geometry.block_size as usize;
+        Draft::new(Arc::new(OverlayDevice::new(self.device.clone(), size, MAX_BYTES)))
+    }
+
+    fn cut(
+        &self,
+        tunable: &Tunable<'_>,
+        target: &Target,
+    ) -> Result<(Superblock, Step), ResizeError> {
+        let log = tunable.log.as_ref().ok_or(ResizeError::NoJournal)?;
+        let draft = self.draft(&tunable.primary);
+        let copies = Cut { surveyor: self.surveyor(), draft: &draft, target }.make()?;
+        let step = self.step(&draft, tunable, copies, None)?;
+        step.check(log)?;
+        let superblock = self.surveyor().view(&draft)?.primary.superblock;
+        Ok((superblock, step))
+    }
+
+    fn move_log(&self, tunable: &Tunable<'_>, target: &Target) -> Result<Step, ResizeError> {
+        let draft = self.draft(&tunable.primary);
+        let end = target.geometry.blocks_count;
+        let new = NewLog::plan(self.surveyor(), &draft, end)?;
+        let step = self.step(&draft, tunable, Vec::new(), Some(new))?;
+        if let Some(log) = &tunable.log {
+            step.check(log)?;
+        }
+        Ok(step)
+    }
+
+    fn step(
+        &self,
+        draft: &Draft,
+        tunable: &Tunable<'_>,
+        copies: Vec<Copied>,
+        log: Option<NewLog>,
+    ) -> Result<Step, ResizeError> {
+        let geometry = tunable.primary.geometry;
+        let own = tunable.log.as_ref().map(Log::own_blocks).unwrap_or_default();
+        let mut bitmaps = FreeBlocks::new(&**self.device, geometry).verified();
+        let mut is_new = |nr| bitmaps.is_free(nr);
+        let (device, size) = (&**self.device, geometry.block_size);
+        let difference = Difference::between(device, &draft.device, size, &own, &mut is_new)?;
+        Ok(Step { overlay: draft.device.clone(), copies, difference, log })
+    }
+}
+
+impl Step {
+    /// Checks that a log takes the changes of blocks in use. A new log is as long as the old one.
+    fn check(&self, log: &Log) -> Result<(), ResizeError> {
+        match check_fit(log, self.difference.used.len()) {
+            Err(extant_journal::Error::NoCredits { wanted, available }) => {
+                Err(ResizeError::TooLarge { wanted, available })
+            }
+            other => other.map_err(ResizeError::Journal),
+        }
+    }
+
+    fn write(&self, tunable: &Tunable<'_>) -> Result<(), ResizeError> {
+        let device = &**tunable.device;
+        let size = tunable.primary.geometry.block_size;
+        let old = tunable.log.as_ref().ok_or(ResizeError::NoJournal)?;
+        let used = self.difference.used_contents(&self.overlay)?;
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = Timestamp::new(time.as_secs() as i64, time.subsec_nanos());
+        let changes = OfflineChanges { device, blocks: &used, time };
+        changes.check(old)?;
+        self.copy(device, size)?;
+        self.difference.write_new(device, &self.overlay)?;
+        device.flush()?;
+        let Some(new) = &self.log else { return Ok(changes.commit_by_superblock(old)?) };
+        let log = new.format(tunable)?;
+        let switch = used.iter().find(|(nr, _)| *nr == new.switch);
+        let missing = || extant_format::Corrupt::new("journal inode").field("table");
+        Ok(changes.commit_by_switch(&log, switch.ok_or_else(missing)?)?)
+    }
+
+    /// Copies the contents of files to their new places, which are free.
+    fn copy(&self, device: &dyn BlockDevice, size: u32) -> Result<(), ResizeError> {
+        let size = u64::from(size);
+        let most = PIECE.checked_div(size).unwrap_or(1).max(1);
+        for copied in &self.copies {
+            for done in (0..copied.len).step_by(most as usize) {
+                let blocks = copied.len.saturating_sub(done).min(most);
+                let mut bytes = vec![0; blocks.saturating_mul(size) as usize];
+                let at = |start: u64| start.saturating_add(done).saturating_mul(size);
+                device.read_exact_at(&mut bytes, at(copied.from))?;
+                let mut plug = Plug::new(device);
+                plug.add(at(copied.to), bytes);
+                plug.finish()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl NewLog {
+    /// Makes the new log an empty one. Nothing refers to it yet.
+    fn format(&self, tunable: &Tunable<'_>) -> Result<Log, ResizeError> {
+        let size = u64::from(tunable.primary.geometry.block_size);
+        let log = self.open(tunable).map_err(ResizeError::Journal)?;
+        // No older block may be taken for one of the log, nor for a fast commit.
+        for extent in &self.extents {
+            let skipped = u64::from(extent.logical == 0);
+            let start = extent.physical.saturating_add(skipped).saturating_mul(size);
+            let len = u64::from(extent.len).saturating_sub(skipped).saturating_mul(size);
+            tunable.device.write_zeroes(start, len)?;
+        }
+        reset_log(&log).map_err(ResizeError::Journal)?;
+        self.open(tunable).map_err(ResizeError::Journal)
+    }
+}

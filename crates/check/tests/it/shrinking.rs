@@ -1,0 +1,360 @@
+//! Smaller file systems: each is whole for e2fsck, the kernel and the own check, keeps its files
+//! with all attributes, and a cut leaves one of the two sizes.
+
+use crate::growing::{is_write, kinds, recover_by_e2fsck, recovered_by_extant};
+use crate::oracle::{complaints, damages};
+use extant_blocks::{
+    BlockDevice, Event, Fault, FaultDevice, MemDevice, Op, OpenOptions, RecordingDevice,
+};
+use extant_check::repair::OfflineError;
+use extant_check::resize::{NewSize, Resize, ResizeError, ResizePlan};
+use extant_format::{Compat, Superblock};
+use extant_hostile::mutate::mutate_once;
+use extant_hostile::seeds::Seed;
+use extant_testkit::cuts::each_cut;
+use extant_testkit::kernel::Mount;
+use extant_testkit::rng::Rng;
+use extant_testkit::tool::run;
+use extant_testkit::tree::{Manifest, Plan, Shape};
+use extant_testkit::{FEATURE_SETS, Image};
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// The bytes of the images before.
+const SIZE: u64 = 40 * MIB;
+
+/// Features without a kernel that mounts them here.
+const UNMOUNTED: [&str; 2] = ["64k", "quota"];
+
+/// More kinds than those of growth: features with references to inodes and blocks.
+const MORE: &[(&str, &[&str])] = &[
+    ("ea_inode", &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "ea_inode"]),
+    ("inline", &["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "inline_data", "-I", "512"]),
+    ("orphan_file", &["-t", "ext4", "-b", "4096", "-g", "1024", "-O", "orphan_file"]),
+    ("large_dir", &["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "large_dir"]),
+];
+
+fn all_kinds() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    kinds().chain(MORE.iter().copied())
+}
+
+/// Writes files in many groups: small and large, whole and in pieces, with many names.
+fn fill(root: &Path) {
+    fs::create_dir(root.join("tree")).expect("a directory");
+    Plan::random(7, &Shape::small()).apply(&root.join("tree"));
+    let write = |path: &str, bytes: usize| {
+        let content: Vec<u8> = (0..bytes).map(|n| (n * 7 % 251) as u8).collect();
+        fs::write(root.join(path), content).expect("space");
+    };
+    for n in 0..60 {
+        fs::create_dir(root.join(format!("dir{n}"))).expect("a directory");
+        for m in 0..4 {
+            write(&format!("dir{n}/file{m}"), 700 * (m + 1));
+        }
+        fs::hard_link(root.join(format!("dir{n}/file0")), root.join(format!("link{n}")))
+            .expect("a link");
+        let name = root.join(format!("dir{n}/file1"));
+        let value = vec![b'v'; 60 + n];
+        rustix::fs::setxattr(&name, "user.value", &value, rustix::fs::XattrFlags::empty())
+            .expect("an attribute");
+    }
+    fs::create_dir(root.join("many")).expect("a directory");
+    for n in 0..700 {
+        fs::hard_link(root.join("dir3/file2"), root.join(format!("many/a name of no. {n}")))
+            .expect("a link");
+    }
+    (0..300).for_each(|n| write(&format!("many/hole{n}"), 5000));
+    (0..300).step_by(2).for_each(|n| {
+        fs::remove_file(root.join(format!("many/hole{n}"))).expect("a file");
+    });
+    write("pieces", 700_000);
+    write("whole", 3_000_000);
+    std::os::unix::fs::symlink("x".repeat(300), root.join("dir40/symlink")).expect("a link");
+    let sparse = fs::File::create(root.join("dir50/sparse")).expect("a file");
+    let (flags, len) = (rustix::fs::FallocateFlags::empty(), 300_000);
+    // Without extents there is none.
+    let _ = rustix::fs::fallocate(&sparse, flags, 100_000, len);
+    fs::write(root.join("dir59/last"), vec![9; 100_000]).expect("space");
+}
+
+/// Returns a full image of a kind, with its files.
+fn filled(name: &str, args: &[&str]) -> (Image, Manifest) {
+    let source = extant_testkit::Scratch::new();
+    if UNMOUNTED.contains(&name) {
+        fill(source.path());
+        let image = Image::mke2fs_from(SIZE, args, source.path());
+        // mke2fs does not count the files in quotas.
+        let args: [OsString; 2] = ["-fy".into(), image.path().into()];
+        assert!(run("e2fsck", &args).code <= 1);
+        let tree = read(&image);
+        return (image, tree);
+    }
+    let image = Image::mke2fs(SIZE, args);
+    let mount = Mount::new(image.path(), "");
+    fill(mount.path());
+    mount.unmount();
+    let tree = walk(&image);
+    (image, tree)
+}
+
+/// Returns the files as the kernel shows them.
+fn walk(image: &Image) -> Manifest {
+    let mount = Mount::new(image.path(), "");
+    let tree = Manifest::walk(mount.path());
+    mount.unmount();
+    tree
+}
+
+/// Returns the files as Extant shows them.
+fn read(image: &Image) -> Manifest {
+    let options = extant_engine::OpenOptions::new().read_only(true);
+    let fs = extant_engine::Fs::open(image.path(), &options).expect("a file system");
+    let tree = Manifest::read(&fs).expect("a tree");
+    fs.unmount().expect("an unmount");
+    tree
+}
+
+fn files(name: &str, image: &Image) -> Manifest {
+    if UNMOUNTED.contains(&name) { read(image) } else { walk(image) }
+}
+
+fn device(image: &Image) -> Arc<dyn BlockDevice> {
+    Arc::new(OpenOptions::new(image.path()).open().expect("an image"))
+}
+
+fn plan(image: &Image, blocks: u64) -> Result<ResizePlan, ResizeError> {
+    Resize::new(device(image)).threads(2).plan(NewSize::Blocks(blocks))
+}
+
+#[track_caller]
+fn judge(image: &Image, case: &str) {
+    assert_eq!(complaints(image.path()), [""; 0], "{case}");
+    let found = damages(&image.bytes(), true);
+    assert!(found.is_empty(), "{case}: {found:?}");
+}
+
+#[track_caller]
+fn apply(plan: ResizePlan, image: &Image) -> Superblock {
+    let new = plan.apply().expect("a smaller file system");
+    assert_eq!(new.blocks_count(), plan.planned().blocks_count());
+    assert_eq!(fs::metadata(image.path()).expect("an image").len(), plan.bytes());
+    new
+}
+
+fn superblock(bytes: &[u8]) -> Superblock {
+    Superblock::parse(&bytes[1024..2048]).expect("a superblock")
+}
+
+#[test]
+fn file_systems_of_all_kinds_shrink() {
+    for (name, args) in all_kinds() {
+        let (image, before) = filled(name, args);
+        let old = superblock(&image.bytes());
+        if !old.compat().contains(Compat::HAS_JOURNAL) {
+            refuse(&image, old.blocks_count() - 100, "no journal");
+            continue;
+        }
+        for percent in [93, 70] {
+            let case = format!("{name} to {percent}%");
+            match plan(&image, old.blocks_count() * percent / 100) {
+                Ok(plan) => drop(apply(plan, &image)),
+                Err(error) => panic!("{case}: {error}"),
+            }
+            judge(&image, &case);
+            before.assert_same(&files(name, &image));
+        }
+        let least = least(&image);
+        println!("{name}: {} to {least}", old.blocks_count());
+        refuse(&image, least - 1, "");
+        apply(plan(&image, least).expect(name), &image);
+        judge(&image, name);
+        before.assert_same(&files(name, &image));
+    }
+}
+
+/// Returns the blocks of the smallest size.
+fn least(image: &Image) -> u64 {
+    let plan = Resize::new(device(image)).plan_minimum().expect("a size");
+    plan.planned().blocks_count()
+}
+
+/// A size that cannot be had is refused before the first write.
+#[track_caller]
+fn refuse(image: &Image, blocks: u64, why: &str) {
+    let bytes = image.bytes();
+    let error = plan(image, blocks).expect_err("a refusal").to_string();
+    assert!(error.contains(why), "{error}");
+    assert!(image.bytes() == bytes, "refused, but written: {error}");
+}
+
+/// The peer reaches similar sizes; it moves tables, too, and does so in several runs.
+#[test]
+fn sizes_are_near_those_of_resize2fs() {
+    for name in ["1k", "metadata_csum", "flex", "no_64bit", "orphan_file"] {
+        let (_, args) = all_kinds().find(|(known, _)| *known == name).expect("a kind");
+        let (own, tree) = filled(name, args);
+        let theirs = own.copy();
+        let args: [OsString; 3] = ["-f".into(), "-M".into(), theirs.path().into()];
+        run("resize2fs", &args).must_succeed();
+        let theirs = superblock(&theirs.bytes()).blocks_count();
+        let mut sizes = Vec::new();
+        for _ in 0..2 {
+            let least = least(&own);
+            sizes.push(least);
+            match plan(&own, least) {
+                Ok(plan) => drop(apply(plan, &own)),
+                Err(error) => panic!("{name}: {error}"),
+            }
+        }
+        println!("{name}: {sizes:?}, resize2fs {theirs}");
+        tree.assert_same(&walk(&own));
+        judge(&own, name);
+        assert!(sizes[1] <= theirs * 3 / 2, "{name}: {sizes:?}, resize2fs {theirs}");
+    }
+}
+
+/// A full image has no place to move to, and one with many small files has too few inodes.
+#[test]
+fn full_images_are_refused() {
+    let image = Image::mke2fs(SIZE, &["-t", "ext4", "-b", "1024", "-m", "0"]);
+    let mount = Mount::new(image.path(), "");
+    let content = vec![7; 1 << 20];
+    let full =
+        (0..100).map(|n| fs::write(mount.join(format!("file{n}")), &content)).any(|r| r.is_err());
+    assert!(full);
+    mount.unmount();
+    refuse(&image, SIZE / 1024 - 4096, "free");
+    let args = ["-t", "ext4", "-b", "1024", "-g", "2048", "-N", "1280"];
+    let image = Image::mke2fs(SIZE, &args);
+    let mount = Mount::new(image.path(), "");
+    (0..1200).for_each(|n| drop(fs::File::create(mount.join(format!("{n}"))).expect("an inode")));
+    mount.unmount();
+    refuse(&image, SIZE / 2048, "inodes");
+    assert!(least(&image) > SIZE / 1024 * 9 / 10);
+}
+
+/// Records the writes of a change to a smaller size.
+fn recorded(bytes: &[u8], blocks: u64) -> Arc<RecordingDevice<MemDevice>> {
+    let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(bytes)));
+    let plan = Resize::new(recorder.clone()).plan(NewSize::Blocks(blocks)).expect("a plan");
+    plan.apply().expect("a smaller file system");
+    recorder
+}
+
+/// After a cut at any write, the recoveries of e2fsck, the kernel and Extant give the old size or
+/// the new one, with all files.
+#[test]
+fn cut_shrinking_is_whole_or_absent() {
+    let cases = [("1k", 35), ("metadata_csum", 60), ("meta_bg", 80), ("bigalloc", 50)];
+    for (name, percent) in cases {
+        let (_, args) = all_kinds().find(|(known, _)| *known == name).expect("a kind");
+        let (image, tree) = filled(name, args);
+        let before = image.bytes();
+        let own = read(&image);
+        let recorder = recorded(&before, superblock(&before).blocks_count() * percent / 100);
+        let counts =
+            [&before, &recorder.inner().to_vec()].map(|bytes| superblock(bytes).blocks_count());
+        let events = recorder.log();
+        // Writes of superblock, log's superblock and descriptors are among the sparse ones.
+        let every = (events.len() / 16).max(1);
+        let mut seen = [0, 0];
+        each_cut(&before, &events, &mut |cut, state| {
+            let decides = cut.checked_sub(1).is_some_and(|at| decides(&events[at]));
+            if cut % every != 0 && cut + 4 < events.len() && !decides {
+                return;
+            }
+            let case = format!("{name}, cut {cut} of {}", events.len());
+            let image = Image::holding(&state);
+            let by_kernel = image.copy();
+            recover_by_e2fsck(&image);
+            let count = superblock(&image.bytes()).blocks_count();
+            let side = counts.iter().position(|known| *known == count);
+            seen[side.unwrap_or_else(|| panic!("{case}: {count} blocks"))] += 1;
+            own.assert_same(&read(&image));
+            let by_extant = recovered_by_extant(&state);
+            judge(&by_extant, &case);
+            own.assert_same(&read(&by_extant));
+            if cut % (every * 4) == 0 || decides {
+                tree.assert_same(&walk(&by_kernel));
+                assert_eq!(complaints(by_kernel.path()), [""; 0], "{case}");
+            } else {
+                by_kernel.leave_unjudged("it was not recovered");
+            }
+        });
+        println!("{name}: {seen:?} of {} events", events.len());
+        assert!(seen[0] > 0 && seen[1] > 0, "{name}: {seen:?}");
+    }
+}
+
+/// Returns whether an event writes the superblock.
+fn decides(event: &Event) -> bool {
+    matches!(event, Event::Write { offset, data } if *offset <= 1024 && *offset + data.len() as u64 > 1024)
+}
+
+/// A device that refuses a write leaves one of the two sizes, and says which.
+#[test]
+fn failed_writes_leave_the_old_size() {
+    let (_, args) = all_kinds().find(|(known, _)| *known == "metadata_csum").expect("a kind");
+    let (image, _) = filled("metadata_csum", args);
+    let (before, own) = (image.bytes(), read(&image));
+    let blocks = superblock(&before).blocks_count() / 2;
+    let writes = recorded(&before, blocks).log().iter().filter(|event| is_write(event)).count();
+    let mut seen = [0, 0];
+    for nr in (0..writes as u64).filter(|nr| nr % 48 == 0 || nr + 10 > writes as u64) {
+        let memory = Arc::new(MemDevice::from_bytes(&before));
+        let device = Arc::new(FaultDevice::new(memory.clone()));
+        device.inject(Fault::new(Op::Write, nr));
+        let plan = Resize::new(device.clone()).plan(NewSize::Blocks(blocks)).expect("a plan");
+        let Err(error) = plan.apply() else {
+            assert_eq!(device.failed(), 0, "write {nr} failed without an error");
+            continue;
+        };
+        let state = Image::holding(&memory.to_vec());
+        recover_by_e2fsck(&state);
+        own.assert_same(&read(&state));
+        let is_new = superblock(&state.bytes()).blocks_count() == blocks;
+        seen[usize::from(is_new)] += 1;
+        if !matches!(error, ResizeError::Apply(OfflineError::InLog(_))) {
+            assert!(!is_new, "write {nr}: {error}");
+        }
+    }
+    assert!(seen[0] > 0, "{seen:?}");
+}
+
+/// Damaged images are refused, or become smaller without new damage.
+#[test]
+fn mutants_are_refused_or_shrink() {
+    let seeds: Vec<Seed> = FEATURE_SETS.iter().map(|set| Seed::make(set, false)).collect();
+    let (mut refused, mut shrunk) = (0, 0);
+    for number in 0..270 {
+        let seed = &seeds[number as usize % seeds.len()];
+        let mut bytes = seed.bytes.clone();
+        let what = mutate_once(&mut bytes, &seed.atlas, &mut Rng::new(number));
+        let memory = Arc::new(MemDevice::from_bytes(&bytes));
+        let resize = Resize::new(memory.clone());
+        let blocks = seed.atlas.geo.blocks_count * (50 + number % 50) / 100;
+        let Ok(plan) = resize.plan(NewSize::Blocks(blocks)) else {
+            assert!(memory.to_vec() == bytes, "mutant {number} was written");
+            refused += 1;
+            continue;
+        };
+        let old = Image::holding(&bytes);
+        old.leave_unjudged("it may be damaged");
+        plan.apply().unwrap_or_else(|error| panic!("mutant {number} of {}: {error}", seed.name));
+        let image = Image::holding(&memory.to_vec());
+        image.leave_unjudged("it may be damaged");
+        let (before, after) = (complaints(old.path()), complaints(image.path()));
+        assert!(
+            after.is_empty() || !before.is_empty(),
+            "mutant {number} of {}, {what}: {after:?}",
+            seed.name
+        );
+        shrunk += 1;
+    }
+    println!("{refused} refused, {shrunk} smaller");
+    assert!(refused > 0 && shrunk > 0);
+}
