@@ -59,6 +59,35 @@ impl Cut<'_> {
         Ok(copies)
     }
 
+    /// Moves at most so many inodes of each kind in the draft, and keeps the size. Returns the
+    /// contents that must be copied before.
+    ///
+    /// # Errors
+    /// [`ResizeError::Full`] if none is left.
+    pub fn make_part(&self, most: usize) -> Result<Vec<Copied>, ResizeError> {
+        let view = self.surveyor.view(self.draft)?;
+        let (survey, _) = self.surveyor.survey(&view)?;
+        let old = survey.volume.reader.geometry;
+        let end = self.target.geometry.blocks_count;
+        survey.claims.claim_all(end..old.blocks_count);
+        let round = Round::new(&survey, self.draft, RepairLevel::Safe);
+        let mut mover = Mover::new(&round, end, self.target.geometry.groups_count);
+        mover.limit = most;
+        mover.find_numbers()?;
+        mover.move_attributes()?;
+        mover.move_inodes()?;
+        mover.rename()?;
+        mover.seal_orphan_file()?;
+        mover.clear_old_slots()?;
+        self.draft.edit_super(|sb| mover.rename_in_super(sb))?;
+        if mover.moved == 0 {
+            return Err(ResizeError::Full("its structures need more blocks of its journal".into()));
+        }
+        let copies = std::mem::take(&mut mover.copies);
+        self.surveyor.finish(self.draft)?;
+        Ok(copies)
+    }
+
     /// Refuses a size behind which a group that stays has its bitmaps or its table.
     fn check_tables(&self, volume: &Volume<'_>) -> Result<(), ResizeError> {
         let geometry = &self.target.geometry;

@@ -9,13 +9,15 @@
 //!    log, of which the write of the journal's inode counts
 //!    ([`OfflineChanges::commit_by_switch`]). The file system keeps its size.
 //! 2. Copies of data and new structures go to free blocks. Nothing refers to them. A flush follows.
-//! 3. All changes of blocks in use are one transaction, of which the write of the superblock counts
-//!    ([`OfflineChanges::commit_by_superblock`]): the kernel counts the groups before it replays a
-//!    log, and must not count those that are gone.
+//!    If the changes of blocks in use exceed the log, as many inodes as it takes move first, in
+//!    transactions of their own.
+//! 3. All other changes of blocks in use are one transaction, of which the write of the superblock
+//!    counts ([`OfflineChanges::commit_by_superblock`]): the kernel counts the groups before it
+//!    replays a log, and must not count those that are gone.
 //! 4. The image file is cut.
 //!
-//! Old content stays where it is, so that a power cut before step 3 leaves the old file system, and
-//! one after it the new one.
+//! A power cut before step 3 leaves the old size, and one after it the new one. All files are there
+//! in any case: the content of an inode stays where it is until the inode has moved.
 //!
 //! [`OfflineChanges::commit_by_switch`]:
 //!     extant_journal::offline::OfflineChanges::commit_by_switch
@@ -59,6 +61,9 @@ const MAX_BYTES: usize = 1 << 30;
 /// Bytes that are copied at once.
 const PIECE: u64 = 8 << 20;
 
+/// Maximum number of steps.
+const MAX_STEPS: usize = 256;
+
 /// A change to a smaller size.
 pub struct Shrinking<'s> {
     pub device: &'s Arc<dyn BlockDevice>,
@@ -67,13 +72,28 @@ pub struct Shrinking<'s> {
     pub stop: &'s AtomicBool,
 }
 
+/// The last step, with the superblock that it leaves; another step.
+enum Next {
+    Last(Superblock, Step),
+    More(Step),
+}
+
+/// The write of a step that counts.
+enum Decision {
+    /// That of the superblock of the new size.
+    Superblock,
+    /// The commit record: the size stays.
+    Record,
+    /// That of the journal's inode, which gets another log.
+    Journal(NewLog),
+}
+
 /// Changes in memory, to be written in one transaction.
 pub struct Step {
     overlay: Arc<OverlayDevice>,
     copies: Vec<Copied>,
     difference: Difference,
-    /// The log that replaces the old one; without it the superblock decides.
-    log: Option<NewLog>,
+    decision: Decision,
 }
 
 impl Shrinking<'_> {
@@ -88,17 +108,50 @@ impl Shrinking<'_> {
     /// A size that the content does not fit into, or that this file system cannot have; a file
     /// system with damage, or without a log that takes the change; those of the device.
     pub fn plan(&self, blocks: u64) -> Result<(Superblock, Step), ResizeError> {
+        let first = match self.next(blocks)? {
+            Next::Last(superblock, step) => return Ok((superblock, step)),
+            Next::More(step) => step,
+        };
+        let mut device: Arc<dyn BlockDevice> = first.overlay.clone();
+        for _ in 0..MAX_STEPS {
+            // The overlays are stacked: each shows the file system after its step.
+            match (Shrinking { device: &device, ..*self }).next(blocks)? {
+                Next::Last(superblock, _) => return Ok((superblock, first)),
+                Next::More(step) => device = step.overlay,
+            }
+        }
+        Err(ResizeError::Full("too much must move for its journal".into()))
+    }
+
+    /// Plans the next step.
+    fn next(&self, blocks: u64) -> Result<Next, ResizeError> {
         let tunable = Tunable::open(self.device, self.journal)?;
         let target = Target::smaller(&tunable.primary, blocks)?;
-        if !log::is_beyond(&tunable, target.geometry.blocks_count) {
-            return self.cut(&tunable, &target);
+        if log::is_beyond(&tunable, target.geometry.blocks_count) {
+            return self.move_log(&tunable, &target).map(Next::More);
         }
-        let step = self.move_log(&tunable, &target)?;
-        let moved: Arc<dyn BlockDevice> = step.overlay.clone();
-        let later = Shrinking { device: &moved, ..*self };
-        let tunable = Tunable::open(&moved, self.journal)?;
-        let (superblock, _) = later.cut(&tunable, &target)?;
-        Ok((superblock, step))
+        match self.cut(&tunable, &target) {
+            Ok((superblock, step)) => Ok(Next::Last(superblock, step)),
+            Err(ResizeError::TooLarge { .. }) => self.move_part(&tunable, &target).map(Next::More),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Plans to move as many inodes as the log takes, while the size stays.
+    fn move_part(&self, tunable: &Tunable<'_>, target: &Target) -> Result<Step, ResizeError> {
+        let log = tunable.log.as_ref().ok_or(ResizeError::NoJournal)?;
+        // An inode changes the blocks of two slots, and directories.
+        let mut most = (log.superblock().max_len() / 4).max(1) as usize;
+        loop {
+            let draft = self.draft(&tunable.primary);
+            let cut = Cut { surveyor: self.surveyor(), draft: &draft, target };
+            let copies = cut.make_part(most)?;
+            let step = self.step(&draft, tunable, copies, Decision::Record)?;
+            match step.check(log) {
+                Err(ResizeError::TooLarge { .. }) if most > 1 => most /= 2,
+                other => return other.map(|()| step),
+            }
+        }
     }
 
     /// Plans the smallest size that can be reached. Returns no step if that is the present one.
@@ -125,13 +178,17 @@ impl Shrinking<'_> {
 
     /// Makes the file system at most `blocks` blocks large, of which `planned` is the first step.
     pub fn apply(&self, blocks: u64, planned: &Step) -> Result<(), ResizeError> {
-        let tunable = Tunable::open(self.device, self.journal)?;
-        planned.write(&tunable)?;
-        if planned.log.is_some() {
-            let (_, step) = self.plan(blocks)?;
-            step.write(&Tunable::open(self.device, self.journal)?)?;
+        let write = |step: &Step| step.write(&Tunable::open(self.device, self.journal)?);
+        write(planned)?;
+        if matches!(planned.decision, Decision::Superblock) {
+            return Ok(());
         }
-        Ok(())
+        loop {
+            match self.next(blocks)? {
+                Next::Last(_, step) => return write(&step),
+                Next::More(step) => write(&step)?,
+            }
+        }
     }
 
     fn draft(&self, primary: &Primary) -> Draft {
@@ -147,7 +204,7 @@ impl Shrinking<'_> {
         let log = tunable.log.as_ref().ok_or(ResizeError::NoJournal)?;
         let draft = self.draft(&tunable.primary);
         let copies = Cut { surveyor: self.surveyor(), draft: &draft, target }.make()?;
-        let step = self.step(&draft, tunable, copies, None)?;
+        let step = self.step(&draft, tunable, copies, Decision::Superblock)?;
         step.check(log)?;
         let superblock = self.surveyor().view(&draft)?.primary.superblock;
         Ok((superblock, step))
@@ -157,7 +214,7 @@ impl Shrinking<'_> {
         let draft = self.draft(&tunable.primary);
         let end = target.geometry.blocks_count;
         let new = NewLog::plan(self.surveyor(), &draft, end)?;
-        let step = self.step(&draft, tunable, Vec::new(), Some(new))?;
+        let step = self.step(&draft, tunable, Vec::new(), Decision::Journal(new))?;
         if let Some(log) = &tunable.log {
             step.check(log)?;
         }
@@ -169,7 +226,7 @@ impl Shrinking<'_> {
         draft: &Draft,
         tunable: &Tunable<'_>,
         copies: Vec<Copied>,
-        log: Option<NewLog>,
+        decision: Decision,
     ) -> Result<Step, ResizeError> {
         let geometry = tunable.primary.geometry;
         let own = tunable.log.as_ref().map(Log::own_blocks).unwrap_or_default();
@@ -177,7 +234,7 @@ impl Shrinking<'_> {
         let mut is_new = |nr| bitmaps.is_free(nr);
         let (device, size) = (&**self.device, geometry.block_size);
         let difference = Difference::between(device, &draft.device, size, &own, &mut is_new)?;
-        Ok(Step { overlay: draft.device.clone(), copies, difference, log })
+        Ok(Step { overlay: draft.device.clone(), copies, difference, decision })
     }
 }
 
@@ -204,7 +261,11 @@ impl Step {
         self.copy(device, size)?;
         self.difference.write_new(device, &self.overlay)?;
         device.flush()?;
-        let Some(new) = &self.log else { return Ok(changes.commit_by_superblock(old)?) };
+        let new = match &self.decision {
+            Decision::Superblock => return Ok(changes.commit_by_superblock(old)?),
+            Decision::Record => return Ok(changes.commit(old)?),
+            Decision::Journal(new) => new,
+        };
         let log = new.format(tunable)?;
         let switch = used.iter().find(|(nr, _)| *nr == new.switch);
         let missing = || extant_format::Corrupt::new("journal inode").field("table");

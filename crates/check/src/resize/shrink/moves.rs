@@ -42,6 +42,20 @@ pub struct Mover<'m> {
     pub attributes: BTreeMap<u64, u64>,
     /// Contents that are not in the draft.
     pub copies: Vec<Copied>,
+    /// Maximum number of inodes that get another number, of blocks of attributes that move, and of
+    /// other inodes whose blocks do.
+    pub limit: usize,
+    /// The number of inodes that have moved.
+    pub moved: usize,
+}
+
+/// The reason for an inode to move.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// A reference to it, or in it, changes.
+    Reference,
+    /// It has blocks behind the end.
+    Blocks,
 }
 
 /// A visitor that finds out whether a map has a block behind the end.
@@ -71,7 +85,8 @@ impl<'m> Mover<'m> {
     pub fn new(round: &'m Round<'m>, end: u64, groups: u32) -> Mover<'m> {
         let space = FreeSpace::new(&round.survey.claims, *round.geometry());
         let (numbers, attributes) = Default::default();
-        Mover { round, end, groups, space, numbers, attributes, copies: Vec::new() }
+        let (copies, limit, moved) = (Vec::new(), usize::MAX, 0);
+        Mover { round, end, groups, space, numbers, attributes, copies, limit, moved }
     }
 
     pub fn volume(&self) -> &'m Volume<'m> {
@@ -105,7 +120,7 @@ impl<'m> Mover<'m> {
         });
         for group in (self.groups..geometry.groups_count).map(GroupNr) {
             for (index, fact) in (0..).zip(facts.group(group)) {
-                if fact.is_used() {
+                if fact.is_used() && self.numbers.len() < self.limit {
                     let why = "too few inodes are free below that size";
                     let new = free.next().ok_or_else(|| ResizeError::Full(why.into()))?;
                     self.numbers.insert(geometry.inode_at(group, index).0, new);
@@ -127,33 +142,52 @@ impl<'m> Mover<'m> {
         for group in self.volume().reader.groups() {
             let mut list = Vec::new();
             self.volume().each_slot(group, &mut |ino, slot| {
-                if self.must_move(ino, slot) {
-                    list.push(ino);
-                }
+                list.extend(self.reason(ino, slot).map(|reason| (ino, reason)));
             });
+            // Blocks of those that get another number in a later step move then.
+            let mut left = self.limit.saturating_sub(self.moved);
+            if group.0 >= self.groups && self.limit < usize::MAX {
+                left = 0;
+            }
+            list.retain(|(_, reason)| {
+                let moves = *reason == Reason::Reference || left > 0;
+                left -= usize::from(moves && *reason == Reason::Blocks);
+                moves
+            });
+            let list = list.into_iter().map(|(ino, _)| ino);
+            let list: Vec<InodeNr> = list.collect();
+            self.moved += list.len();
             list.into_iter().try_for_each(|ino| self.move_inode(ino, &mut tables))?;
         }
         Ok(())
     }
 
-    fn must_move(&self, ino: InodeNr, slot: &[u8]) -> bool {
+    fn reason(&self, ino: InodeNr, slot: &[u8]) -> Option<Reason> {
         let (volume, geometry) = (self.volume(), self.geometry());
-        let used = self.round.survey.inodes.facts.get(volume, ino).is_some();
-        if !used || ino == InodeNr::RESIZE {
-            return false;
-        }
-        let Ok(inode) = Inode::decode_unverified(slot, geometry, ino) else { return false };
+        self.round.survey.inodes.facts.get(volume, ino).filter(|_| ino != InodeNr::RESIZE)?;
+        let inode = Inode::decode_unverified(slot, geometry, ino).ok()?;
         if self.numbers.contains_key(&ino.0)
             || self.attributes.contains_key(&inode.file_acl)
             || self.has_moved_value(&decode_area(slot, geometry, &inode))
         {
-            return true;
+            return Some(Reason::Reference);
         }
         let mut beyond = Beyond { end: self.end, found: false };
         if has_map(volume, &inode) {
             walk(&volume.reader, ino, &inode, &mut beyond);
         }
-        beyond.found
+        beyond.found.then_some(Reason::Blocks)
+    }
+
+    /// Clears the slots of inodes that have another number.
+    pub fn clear_old_slots(&self) -> Result<(), ResizeError> {
+        for ino in self.numbers.keys() {
+            self.round.edit_slot(InodeNr(*ino), |slot| {
+                slot.fill(0);
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     fn move_inode(&mut self, ino: InodeNr, tables: &mut Tables) -> Result<(), ResizeError> {

@@ -17,7 +17,8 @@ impl Mover<'_> {
             let mut bytes = self.round.block(nr)?;
             let (header, mut list) = decode_block(&bytes)?;
             let is_changed = self.has_moved_value(&list);
-            if nr < self.end && !is_changed {
+            let stays = nr < self.end || self.attributes.len() >= self.limit;
+            if stays && !is_changed {
                 continue;
             }
             if is_changed {
@@ -27,7 +28,7 @@ impl Mover<'_> {
                     return Err(ResizeError::Unsupported(why));
                 }
             }
-            let new = if nr < self.end { nr } else { self.take()? };
+            let new = if stays { nr } else { self.take()? };
             let geometry = self.round.geometry();
             if geometry.metadata_csum {
                 seal_xattr_block(&mut bytes, new, geometry.csum_seed);
