@@ -88,9 +88,9 @@ impl RestoredBlock {
     }
 }
 
-/// Returns the blocks of descriptors with places of inode tables that are impossible, and for which
-/// copies have others. Bitmaps keep their places: the block that a copy names may be a file's by
-/// now, which only a survey of all files tells.
+/// Returns the blocks of descriptors with impossible fields or wrong checksums, for which copies
+/// have other places of inode tables. Bitmaps keep their places: the block that a copy names may be
+/// a file's by now, which only a survey of all files tells.
 pub fn restorable(reader: &Reader<'_>) -> Vec<RestoredBlock> {
     let last = (reader.group_count() as u32).checked_sub(1).map(GroupNr);
     let blocks = last.map_or(0, |last| reader.geometry.desc_location(last).0.saturating_add(1));
@@ -106,10 +106,8 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
     groups.retain(|group| {
         let (_, offset) = geometry.desc_location(*group);
         let raw = bytes.get(offset..).unwrap_or(&[]);
-        let desc = GroupDesc::decode_unverified(raw, geometry);
-        let is_noise = GroupDesc::verify_checksum(raw, geometry, *group).is_err();
-        !is_table_placed(&desc, geometry)
-            || is_noise && !is_placed(&desc, geometry) && !has_inodes(reader, *group, &desc)
+        !is_table_placed(&GroupDesc::decode_unverified(raw, geometry), geometry)
+            || usable(&bytes, geometry, *group).is_none()
     });
     if groups.is_empty() {
         return None;
@@ -120,6 +118,9 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
         let (_, offset) = geometry.desc_location(*group);
         let (Some(copy), Some(raw)) = (copy, bytes.get_mut(offset..)) else { return false };
         let mut desc = GroupDesc::decode_unverified(raw, geometry);
+        if !is_better(reader, *group, &copy, &desc) {
+            return false;
+        }
         if GroupDesc::verify_checksum(raw, geometry, *group).is_err() {
             forget_unused(&mut desc);
         }
@@ -128,6 +129,17 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
         true
     });
     (!groups.is_empty()).then_some(RestoredBlock { nr, bytes, groups })
+}
+
+/// Returns whether a copy tells the right place of an inode table; `desc` is not usable.
+fn is_better(reader: &Reader<'_>, group: GroupNr, copy: &GroupDesc, desc: &GroupDesc) -> bool {
+    if !is_table_placed(desc, &reader.geometry) {
+        return true;
+    }
+    let is_other = copy.inode_table != desc.inode_table;
+    let has_own = has_inodes(reader, group, desc);
+    is_other && (!has_own || has_inodes(reader, group, copy))
+        || !has_own && !is_placed(desc, &reader.geometry)
 }
 
 /// Returns whether the first block of a table, which is possible, has inodes of the group. Without

@@ -99,6 +99,7 @@ impl Passes<'_, '_> {
             find_claimants(volume, &inodes.contested, &mut found);
         }
         findings.report_all(found);
+        volume.claim_doubtful(&claims, findings);
         Some((claims, inodes))
     }
 

@@ -61,8 +61,11 @@ impl<'a> Volume<'a> {
         let mut volume = Volume { reader, superblock, groups: Vec::new(), metadata };
         volume.read_descriptors(findings);
         volume.claim_base();
-        for group in volume.reader.groups() {
-            volume.claim_group(group, findings);
+        // A bitmap that lies in a table is wrong, not the table, whose inodes all else depends on.
+        for wanted in [Part::TrustedTable, Part::Table, Part::Bitmap] {
+            for group in volume.reader.groups() {
+                volume.claim_parts(group, wanted, findings);
+            }
         }
         volume
     }
@@ -119,13 +122,25 @@ impl<'a> Volume<'a> {
         ]
     }
 
-    fn claim_group(&mut self, group: GroupNr, findings: &mut Findings<'_>) {
+    /// Returns the kind of a part of a group's metadata.
+    fn kind(&self, state: &Group, field: &str) -> Part {
+        match (field == TABLE, state.trusted) {
+            (true, true) => Part::TrustedTable,
+            (true, false) => Part::Table,
+            // Neighbors may share a cluster, which is no proof.
+            (false, trusted) if trusted || self.reader.geometry.has_bigalloc() => Part::Bitmap,
+            _ => Part::DoubtfulBitmap,
+        }
+    }
+
+    /// Claims the parts of a kind.
+    fn claim_parts(&mut self, group: GroupNr, wanted: Part, findings: &mut Findings<'_>) {
         let Some(state) = self.groups.get(group.index()).copied().filter(|state| state.usable)
         else {
             return;
         };
         for (field, blocks) in self.parts(&state.desc) {
-            if !self.is_block(blocks.start) {
+            if self.kind(&state, field) != wanted || !self.is_block(blocks.start) {
                 continue;
             }
             let Some(block) = self.metadata.claim(blocks) else { continue };
@@ -152,11 +167,31 @@ impl<'a> Volume<'a> {
             each(self.base(group));
             let state = self.groups.get(group.index()).filter(|state| state.usable);
             if let Some(state) = state {
-                let parts = self.parts(&state.desc).into_iter().map(|(_, blocks)| blocks);
-                parts.filter(|blocks| self.is_block(blocks.start)).for_each(each);
+                let parts = self.parts(&state.desc).into_iter();
+                let parts = parts.filter(|(field, blocks)| {
+                    self.kind(state, field) != Part::DoubtfulBitmap && self.is_block(blocks.start)
+                });
+                parts.for_each(|(_, blocks)| each(blocks));
             }
         }
         self.mmp_block().into_iter().for_each(each);
+    }
+
+    /// Claims the bitmaps of descriptors with a wrong checksum, after all files: such a bitmap does
+    /// not take the block of a file.
+    pub fn claim_doubtful(&self, claims: &ClaimMap, findings: &mut Findings<'_>) {
+        for (group, state) in self.reader.groups().zip(&self.groups) {
+            let parts = self.parts(&state.desc).into_iter().filter(|_| state.usable);
+            for (field, blocks) in parts {
+                if self.kind(state, field) != Part::DoubtfulBitmap || !self.is_block(blocks.start) {
+                    continue;
+                }
+                if let Some(block) = claims.claim(blocks) {
+                    let place = FindingPlace::group(group).block(block).field(field);
+                    findings.report(Finding::new(FindingCode::MetadataOverlap, place));
+                }
+            }
+        }
     }
 
     /// Reads the slot of an inode; `None` if it cannot be in use.
@@ -214,6 +249,17 @@ impl<'a> Volume<'a> {
     pub fn is_block(&self, block: u64) -> bool {
         self.reader.geometry.data_range_valid(BlockNr(block), 1)
     }
+}
+
+/// Kinds of metadata of a group, in the order of their claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    TrustedTable,
+    /// The descriptor has a wrong checksum.
+    Table,
+    Bitmap,
+    /// The descriptor has a wrong checksum.
+    DoubtfulBitmap,
 }
 
 fn read_group(

@@ -4,6 +4,7 @@ use super::RepairError;
 use super::draft::Round;
 use crate::claims::ClaimMap;
 use crate::finding::{Finding, FindingCode as Code};
+use crate::passes::inodes::WRONG_FLAGS;
 use extant_format::extent::{Node, seal_extent_block};
 use extant_format::indirect::{DIND, pointer, pointers_per_block, put_pointer};
 use extant_format::inode::I_BLOCK_SIZE;
@@ -230,7 +231,8 @@ impl Round<'_> {
             inode.mode = RESIZE_MODE;
             inode.links = 1;
             inode.dtime = 0;
-            inode.flags.remove(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
+            inode.flags.remove(WRONG_FLAGS);
+            inode.file_acl = 0;
             inode.i_block = [0; I_BLOCK_SIZE];
             put_pointer(&mut inode.i_block, DIND, dind as u32);
             inode.size = size.saturating_mul(geometry.block_size.into());

@@ -54,6 +54,11 @@ impl Round<'_> {
         if ino == InodeNr::NONE {
             return Err(RepairError::Unsupported("a journal outside of the file system"));
         }
+        // The number may be a file's, which is no log.
+        let usual = self.inode(InodeNr::JOURNAL).is_ok_and(|inode| inode.is_regular());
+        if ino != InodeNr::JOURNAL && usual {
+            return self.draft.edit_super(|sb| sb.set_journal_inum(InodeNr::JOURNAL));
+        }
         match journal_extents(&self.survey.volume.reader, ino) {
             Ok(extents) if is_gapless(&extents) => self.format_log(&extents),
             _ => self.drop_journal(ino),
@@ -70,7 +75,7 @@ impl Round<'_> {
         format_log(&*self.draft.device, extents, &how).map_err(RepairError::Journal)
     }
 
-    /// Drops a journal, and the orphan file, which needs one.
+    /// Drops a journal, and the orphan file, which needs one. An ordinary file remains.
     fn drop_journal(&self, ino: InodeNr) -> Result<(), RepairError> {
         if self.geometry().compat(Compat::ORPHAN_FILE) {
             self.drop_orphan_file(self.survey.volume.superblock.orphan_file_inum())?;
@@ -81,7 +86,7 @@ impl Round<'_> {
         })?;
         let features = Compat::HAS_JOURNAL | Compat::FAST_COMMIT;
         self.edit_features(|compat, _| compat.remove(features))?;
-        self.clear_inode(ino)
+        if ino.0 < self.geometry().first_ino { self.clear_inode(ino) } else { Ok(()) }
     }
 
     pub(super) fn edit_features(

@@ -3,6 +3,7 @@
 mod edits;
 mod exceptions;
 mod findings;
+mod flips;
 mod growing;
 mod images;
 mod mutants;
@@ -10,6 +11,5 @@ mod oracle;
 mod repairs;
 mod shrinking;
 mod substitutes;
-mod superblocks;
 mod trims;
 mod tuning;

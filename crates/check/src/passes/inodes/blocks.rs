@@ -185,7 +185,7 @@ impl InodePass<'_> {
         let (inode, block) = (subject.inode, u64::from(geometry.block_size));
         let least = written_end.saturating_sub(1).saturating_mul(block);
         if inode.size < least && !inode.flags.contains(InodeFlags::VERITY) {
-            self.bad_size(subject, least, scan);
+            self.bad_size(subject, written_end.saturating_mul(block), scan);
         }
         let by_extents = inode.flags.contains(InodeFlags::EXTENTS);
         let blocks = if by_extents { (1 << 32) - 1 } else { max_blocks(geometry.block_size) };

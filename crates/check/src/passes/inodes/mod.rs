@@ -11,6 +11,7 @@ mod symlink;
 mod xattrs;
 
 pub use blocks::{find_claimants, has_map};
+pub use resize::WRONG_FLAGS;
 pub use xattrs::{SharedBlocks, check_shared};
 
 use crate::claims::ClaimMap;

@@ -3,8 +3,12 @@
 
 use super::{GroupScan, InodePass, Subject};
 use crate::finding::{Finding, FindingCode};
-use extant_format::indirect::{DIND, DIRECT, TIND, pointer, pointers_per_block};
-use extant_format::{Compat, GroupNr};
+use extant_format::indirect::{DIND, DIRECT, TIND, max_blocks, pointer, pointers_per_block};
+use extant_format::{Compat, GroupNr, InodeFlags};
+
+/// Flags that the resize inode cannot have: those of other maps and kinds.
+pub const WRONG_FLAGS: InodeFlags =
+    InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA).union(InodeFlags::CASEFOLD);
 
 impl InodePass<'_> {
     pub(super) fn check_resize(&self, subject: &Subject<'_>, scan: &mut GroupScan) {
@@ -29,7 +33,9 @@ impl InodePass<'_> {
             return;
         }
         let bytes = self.volume.reader.block(dind).filter(|_| self.volume.is_block(dind));
-        let Some(bytes) = bytes.filter(|_| inode.is_regular() && inode.links > 0 && !stray) else {
+        let foreign = inode.flags.intersects(WRONG_FLAGS) || inode.file_acl != 0;
+        let is_map = inode.is_regular() && inode.links > 0 && !foreign && !stray;
+        let Some(bytes) = bytes.filter(|_| is_map) else {
             scan.findings.add(FindingCode::ResizeInode, subject.place());
             return;
         };
@@ -57,7 +63,8 @@ impl InodePass<'_> {
         let first = per_block.saturating_add(DIRECT as u64);
         let last = first.saturating_add(last).saturating_add(copies).saturating_sub(1);
         let size = last.saturating_mul(geometry.block_size.into());
-        if copies > 0 && inode.size < size {
+        let most = max_blocks(geometry.block_size).saturating_mul(geometry.block_size.into());
+        if copies > 0 && !(size..=most).contains(&inode.size) {
             let finding = Finding::new(FindingCode::InodeSize, subject.place());
             scan.findings.push(finding.values(inode.size, size));
         }

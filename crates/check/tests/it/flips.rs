@@ -1,9 +1,9 @@
-//! Flipped bits in the primary superblock: its copies cost no file.
+//! Flipped bits in facts that have copies, or that follow from others: no file is lost.
 
 use crate::oracle::damages;
 use crate::repairs::{Repaired, contents, objection, repair};
 use extant_check::repair::RepairLevel;
-use extant_format::Superblock;
+use extant_format::{GroupDesc, InodeNr, Superblock};
 use extant_hostile::seeds::Seed;
 use extant_testkit::FeatureSet;
 
@@ -13,13 +13,16 @@ const START: usize = 1024;
 /// Bytes of the superblock that have a meaning, without the checksum.
 const FIELDS: usize = 0x284;
 
+/// Bytes of an inode that each file system has.
+const OLD_INODE: usize = 128;
+
 /// One image in so many is judged by e2fsck and the kernel, too.
 const JUDGED: usize = 16;
 
-/// Repairs an image with some flipped bits, given as bytes of the superblock and masks.
-fn repair_flipped(seed: &Seed, flips: &[(usize, u8)]) -> Vec<u8> {
+/// Repairs an image with some flipped bits, given as bytes behind `start` and masks.
+fn repair_flipped(seed: &Seed, start: usize, flips: &[(usize, u8)]) -> Vec<u8> {
     let mut bytes = seed.bytes.clone();
-    flips.iter().for_each(|(at, mask)| bytes[START + at] ^= mask);
+    flips.iter().for_each(|(at, mask)| bytes[start + at] ^= mask);
     match repair(&bytes, RepairLevel::Lossy) {
         Repaired::Done(repaired) => repaired,
         other => panic!("{flips:?}: {other:?}"),
@@ -35,12 +38,47 @@ fn a_flipped_bit_of_the_superblock_costs_no_file() {
         let expected = contents(&seed.bytes);
         for at in (0..FIELDS).step_by(step) {
             let flips = [(at, 1 << (at % 8))];
-            let repaired = repair_flipped(&seed, &flips);
+            let repaired = repair_flipped(&seed, START, &flips);
             assert!(contents(&repaired) == expected, "{flips:?}: content changed");
             if at % (step * JUDGED) == 0 {
                 assert_eq!(objection(&repaired), None, "{flips:?}");
             }
         }
+    }
+}
+
+/// A descriptor with a wrong checksum names another table, or has a bitmap in a table: the copies
+/// tell where the inodes are.
+#[test]
+fn a_flipped_bit_of_a_descriptor_costs_no_file() {
+    let seed = Seed::make(FeatureSet::named("1k"), false);
+    let expected = contents(&seed.bytes);
+    let geometry = seed.atlas.geo;
+    let start = geometry.gdt_block(0).index() * geometry.block_size as usize;
+    for at in 0..2 * usize::from(geometry.desc_size) {
+        let flips = [(at, 1 << (at * 5 % 8))];
+        let repaired = repair_flipped(&seed, start, &flips);
+        assert!(contents(&repaired) == expected, "{flips:?}: content changed");
+        assert_eq!(objection(&repaired), None, "{flips:?}");
+    }
+}
+
+/// Size and flags of the resize inode, with a wrong checksum beside them.
+#[test]
+fn a_flipped_bit_of_the_resize_inode_is_repaired() {
+    let seed = Seed::make(FeatureSet::named("1k"), false);
+    let expected = contents(&seed.bytes);
+    let geometry = seed.atlas.geo;
+    let (_, index) = geometry.inode_location(InodeNr::RESIZE).expect("an inode");
+    let (block, offset) = geometry.inode_slot(index);
+    let at = geometry.gdt_block(0).index() * geometry.block_size as usize;
+    let desc = GroupDesc::decode_unverified(&seed.bytes[at..], &geometry);
+    let table = (desc.inode_table + u64::from(block)) as usize * geometry.block_size as usize;
+    for at in 0..OLD_INODE {
+        let flips = [(at, 1 << (at * 3 % 8))];
+        let repaired = repair_flipped(&seed, table + offset, &flips);
+        assert!(contents(&repaired) == expected, "{flips:?}: content changed");
+        assert_eq!(objection(&repaired), None, "{flips:?}");
     }
 }
 
@@ -58,7 +96,7 @@ fn a_copy_is_found_although_its_names_are_flipped() {
         &[checksums, first_inode],
         &[(101, 8), (184, 2)],
     ] {
-        let repaired = repair_flipped(&seed, flips);
+        let repaired = repair_flipped(&seed, START, flips);
         assert!(contents(&repaired) == expected, "{flips:?}: content changed");
         assert_eq!(objection(&repaired), None, "{flips:?}");
     }
