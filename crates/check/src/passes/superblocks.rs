@@ -94,7 +94,7 @@ pub fn check_fields(primary: &Primary, as_is: bool, findings: &mut Findings<'_>)
         }
     }
     let first = sb.first_ino();
-    if !(OLD_FIRST_INO..=sb.inodes_per_group()).contains(&first) {
+    if !(OLD_FIRST_INO..=sb.inodes_count()).contains(&first) {
         bad("first inode", first.into(), OLD_FIRST_INO.into());
     }
     let half = sb.blocks_count() / 2;

@@ -209,9 +209,8 @@ impl ResizePlan {
         let shrinking = Shrinking { device, journal, threads: self.threads, stop: &self.stop };
         shrinking.apply(self.new.blocks_count(), step)?;
         let superblock = Tunable::open(device, journal)?.primary.superblock;
-        // Bytes that were behind the old end may belong to something else.
-        let end = bytes_of(&self.old).saturating_add(self.old.block_size().into());
-        if device.len() < end {
+        // Bytes behind the old end belong to something else, such as the footer of a disk format.
+        if device.len() <= bytes_of(&self.old) {
             // The length is no part of the file system: a failure changes no result.
             let _ = device.set_len(bytes_of(&superblock));
         }

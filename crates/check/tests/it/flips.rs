@@ -5,7 +5,7 @@ use crate::repairs::{Repaired, contents, objection, repair};
 use extant_check::repair::RepairLevel;
 use extant_format::{GroupDesc, InodeNr, Superblock};
 use extant_hostile::seeds::Seed;
-use extant_testkit::FeatureSet;
+use extant_testkit::{FeatureSet, Image};
 
 /// Offset of the superblock on the device.
 const START: usize = 1024;
@@ -102,13 +102,20 @@ fn a_copy_is_found_although_its_names_are_flipped() {
     }
 }
 
+/// Groups may have fewer inodes than are reserved.
+#[test]
+fn groups_of_few_inodes_are_no_damage() {
+    let image = Image::mke2fs(300 << 20, &["-t", "ext4", "-N", "16"]);
+    assert_eq!(damages(&image.bytes(), true), [""; 0]);
+}
+
 /// Without a copy and a checksum, an impossible number of the first ordinary inode is reset.
 #[test]
 fn an_impossible_first_inode_is_reset() {
     let seed = Seed::make(FeatureSet::named("ext3"), false);
     let mut bytes = seed.bytes.clone();
     let mut sb = Superblock::parse(&bytes[START..2 * START]).expect("a superblock");
-    sb.set_first_ino(sb.inodes_per_group() + 1);
+    sb.set_first_ino(sb.inodes_count() + 1);
     bytes[START..2 * START].copy_from_slice(&sb.seal());
     assert!(damages(&bytes, true).iter().any(|line| line.contains("first inode")));
     let Repaired::Done(repaired) = repair(&bytes, RepairLevel::Lossy) else { panic!("refused") };

@@ -9,8 +9,10 @@ use crate::mounting::users::{self, MountUsers};
 use crate::text::{age, shown};
 use rustix::io::Errno;
 use serde_json::{Map, Value, json};
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -103,8 +105,8 @@ pub fn run(_args: &Args, context: &Context) -> Result {
     Ok(out.flush()?)
 }
 
-/// Asks the server of a mount of this user, from a thread: it may never answer. `None` for other
-/// mounts.
+/// Asks the server of a mount of this user, through a process: it may never answer, and a process
+/// that waits for a server cannot end. `None` for other mounts.
 fn ask(mount: &Mount) -> Option<mpsc::Receiver<Answer>> {
     if !mount.is_ours("extant") {
         return None;
@@ -113,24 +115,28 @@ fn ask(mount: &Mount) -> Option<mpsc::Receiver<Answer>> {
     let mount = mount.clone();
     let body = move || {
         // The receiver is gone if this took too long.
-        let _ = sender.send(answer_of(&mount));
+        let _ = sender.send(answer_of(&mount).unwrap_or(Answer::Missing));
     };
     // Without a thread there is no answer.
     let _ = thread::Builder::new().spawn(body);
     Some(answer)
 }
 
-fn answer_of(mount: &Mount) -> Answer {
+fn answer_of(mount: &Mount) -> io::Result<Answer> {
+    let held = HeldMount::of(&mount.dir)?;
     // A mount may lie over it.
-    let held = HeldMount::of(&mount.dir).ok().filter(|held| held.mount() == mount);
-    let told = held.map(|held| extant_fuse::control::stats(&held.path()));
-    match told {
-        Some(Ok(text)) => serde_json::from_slice(&text).map_or(Answer::Missing, Answer::Told),
-        Some(Err(error)) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
-            Answer::Ended
-        }
-        _ => Answer::Missing,
+    if held.mount() != mount {
+        return Ok(Answer::Missing);
     }
+    let mut stats = Command::new("/proc/self/exe");
+    stats.arg0("extant").args(["stats", "--json", "/proc/self/fd/0"]);
+    let told = stats.stdin(held.root()?).stderr(Stdio::null()).output()?;
+    if told.status.success() {
+        return Ok(serde_json::from_slice(&told.stdout).map_or(Answer::Missing, Answer::Told));
+    }
+    let gone = extant_fuse::control::stats(&held.path()).err();
+    let has_ended = gone.and_then(|e| e.raw_os_error()) == Some(Errno::NOTCONN.raw_os_error());
+    Ok(if has_ended { Answer::Ended } else { Answer::Missing })
 }
 
 fn row(mount: Mount, answer: Answer) -> Row {

@@ -125,6 +125,14 @@ impl HeldMount {
         PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()))
     }
 
+    /// Returns another descriptor of the root.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    pub fn root(&self) -> io::Result<File> {
+        self.root.try_clone()
+    }
+
     /// Returns whether its server still answers.
     pub fn answers(&self) -> bool {
         self.root.metadata().is_ok()

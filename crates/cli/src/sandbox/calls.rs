@@ -64,9 +64,12 @@ const RINGS: [c_long; 3] =
 /// Flags of clone(2) that make a thread; a process of its own lacks them.
 const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
 
-/// Requests of ioctl(2) that put text into the input of a terminal.
-const TIOCSTI: u64 = 0x5412;
-const TIOCLINUX: u64 = 0x541c;
+/// Requests of ioctl(2) that put text into the input of a terminal (TIOCSTI, TIOCLINUX), choose the
+/// receiver of signals (FIOSETOWN, SIOCSPGRP), or give a loop device another file or part (LOOP_*).
+const REFUSED_IOCTLS: [u64; 14] = [
+    0x5412, 0x541c, 0x8901, 0x8902, 0x4c00, 0x4c01, 0x4c02, 0x4c04, 0x4c06, 0x4c07, 0x4c08, 0x4c09,
+    0x4c0a, 0x4c0b,
+];
 
 /// PR_GET_AUXV.
 const PR_GET_AUXV: u64 = 0x4155_5856;
@@ -102,6 +105,7 @@ fn conditional() -> Result<Rules, Error> {
         Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Qword, Eq, 0)?)
     };
     let own = u64::from(std::process::id());
+    let refused = REFUSED_IOCTLS.iter().map(|request| low(1, Ne, *request));
     let controls = CONTROLS.iter().map(|control| rule(vec![is(0, *control)?]));
     Ok([
         (libc::SYS_mmap, vec![not_executed()?]),
@@ -112,14 +116,13 @@ fn conditional() -> Result<Rules, Error> {
         (libc::SYS_prctl, controls.collect::<Result<_, _>>()?),
         (libc::SYS_tgkill, vec![rule(vec![is(0, own)?])?]),
         // Of this thread: jobs in the background yield to others.
-        (libc::SYS_getpriority, vec![rule(vec![is(1, 0)?])?]),
-        (libc::SYS_setpriority, vec![rule(vec![is(1, 0)?])?]),
+        (libc::SYS_getpriority, vec![rule(vec![is(0, 0)?, is(1, 0)?])?]),
+        (libc::SYS_setpriority, vec![rule(vec![is(0, 0)?, is(1, 0)?])?]),
         (libc::SYS_prlimit64, vec![rule(vec![no_pointer(2)?])?]),
         // Without an address, which could be that of another socket.
         (libc::SYS_sendto, vec![rule(vec![no_pointer(4)?])?]),
         (libc::SYS_socketpair, vec![rule(vec![is(0, libc::AF_UNIX as u64)?])?]),
-        // Not to type into the terminal of the caller.
-        (libc::SYS_ioctl, vec![rule(vec![low(1, Ne, TIOCSTI)?, low(1, Ne, TIOCLINUX)?])?]),
+        (libc::SYS_ioctl, vec![rule(refused.collect::<Result<_, _>>()?)?]),
     ]
     .into())
 }

@@ -97,7 +97,9 @@ impl Claim {
     ) -> io::Result<OwnedFd> {
         let flags = attributes(&options.kernel, read_only);
         let mount = fsmount(&self.file_system, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
-        move_mount(&mount, "", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        // The path is that of a descriptor.
+        let symlinks = MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
+        move_mount(&mount, "", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | symlinks)?;
         Ok(self.connection.into())
     }
 }

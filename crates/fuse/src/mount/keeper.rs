@@ -13,7 +13,7 @@ use super::block_claim::Claim;
 use super::{fusermount, is_root, limits, root, sync};
 use crate::options::MountOptions;
 use crate::server::credentials::is_in_own_user_namespace;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::net::{
@@ -23,8 +23,9 @@ use rustix::net::{
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
@@ -107,6 +108,8 @@ impl fmt::Debug for Keeper {
 /// The mount as the process knows it that mounts.
 struct Own {
     dir: PathBuf,
+    /// The directory above, held from the beginning: others may rename directories on the way.
+    parent: Option<OwnedFd>,
     /// The mount is for reading only, even if the server asks for more.
     read_only: bool,
     options: MountOptions,
@@ -116,6 +119,8 @@ struct Own {
     claim: Mutex<Option<Claim>>,
     /// Number of the device that the mounted files have.
     mounted: Mutex<Option<(u32, u32)>>,
+    /// The flags were set. Others may have changed them since.
+    has_flags: AtomicBool,
 }
 
 /// The mount of a keeper.
@@ -143,14 +148,17 @@ impl Keeper {
     pub fn own(keep: Keep) -> Keeper {
         let Keep { dir, read_only, options, disk, claim, set_flags } = keep;
         let (claim, mounted) = (Mutex::new(claim), Mutex::default());
+        let parent = dir.parent().and_then(|parent| directory(parent, OFlags::empty()).ok());
         Keeper(Arc::new(Kind::Own(Box::new(Own {
             dir,
+            parent,
             read_only,
             options,
             disk,
             set_flags,
             claim,
             mounted,
+            has_flags: AtomicBool::new(false),
         }))))
     }
 
@@ -278,18 +286,26 @@ impl Own {
             Act::Claim => return Ok((self.claim(read_only)?, None)),
             Act::Release => *lock(&self.claim) = None,
             Act::Mount => return Ok((true, Some(self.mount(read_only)?))),
-            Act::SetFlags => self.only_own().and_then(|()| (self.set_flags)())?,
-            Act::RaiseLimits => limits::raise_limits(&self.dir),
+            Act::SetFlags => {
+                self.only_own()?;
+                if self.has_flags.swap(true, Ordering::AcqRel) {
+                    return Err(Errno::PERM.into());
+                }
+                (self.set_flags)()?;
+            }
+            Act::RaiseLimits => self.only_own().map(|()| limits::raise_limits(&self.place()))?,
             Act::Unmount => {
                 self.only_own()?;
                 // A failure to write is reported, but the mount ends nevertheless.
-                let synced = sync(&self.dir);
-                unmount_dir(&self.dir, false).and(synced)?;
+                let synced = sync(&self.place());
+                self.only_own()?;
+                unmount_dir(&self.place(), false).and(synced)?;
             }
-            Act::Detach => self.only_own().and_then(|()| unmount_dir(&self.dir, true))?,
+            Act::Detach => self.only_own().and_then(|()| unmount_dir(&self.place(), true))?,
             Act::Abort => {
                 self.only_own()?;
-                unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH)?;
+                let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+                unmount(self.place(), flags)?;
             }
             Act::Namespace => return Ok((is_in_own_user_namespace(argument), None)),
         }
@@ -311,19 +327,34 @@ impl Own {
         if mounted.is_some() {
             return Err(Errno::BUSY.into());
         }
-        let connection = match lock(&self.claim).take() {
-            Some(claim) => claim.mount(&self.dir, &self.options, read_only),
-            None if is_root() => root::mount(&self.dir, &self.options, read_only),
-            None => fusermount::mount(&self.dir, &self.options, read_only),
+        let connection = if is_root() {
+            // Not where a symlink leads that has taken its place.
+            let target = directory(&self.place(), OFlags::NOFOLLOW)?;
+            let target = by_descriptor(&target);
+            match lock(&self.claim).take() {
+                Some(claim) => claim.mount(&target, &self.options, read_only),
+                None => root::mount(&target, &self.options, read_only),
+            }
+        } else {
+            fusermount::mount(&self.dir, &self.options, read_only)
         }?;
-        *mounted = device_at(&self.dir);
+        *mounted = device_at(&self.place());
         Ok(connection)
+    }
+
+    /// Returns a path of the mount point. fusermount3(1) needs the plain one, and has checks of its
+    /// own.
+    fn place(&self) -> PathBuf {
+        match (&self.parent, self.dir.file_name()) {
+            (Some(parent), Some(name)) if is_root() => by_descriptor(parent).join(name),
+            _ => self.dir.clone(),
+        }
     }
 
     /// Fails unless the mount that this keeper made is the one at its place.
     fn only_own(&self) -> io::Result<()> {
         let own = *lock(&self.mounted);
-        if own.is_some() && own == device_at(&self.dir) {
+        if own.is_some() && own == device_at(&self.place()) {
             return Ok(());
         }
         Err(io::Error::new(
@@ -331,6 +362,19 @@ impl Own {
             "the mount is gone, or another one lies over it",
         ))
     }
+}
+
+/// Holds a directory, without a question to its server.
+fn directory(dir: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, dir, flags, Mode::empty())
+        .map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("{}: {e}", dir.display())))
+}
+
+/// Returns a path that leads to a held directory. By the number of the process: another program
+/// may use the path.
+fn by_descriptor(held: &OwnedFd) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd()).into()
 }
 
 /// Returns the number of the device at a mount point, without a question to the server.
@@ -346,7 +390,8 @@ pub(super) fn unmount_dir(dir: &Path, lazy: bool) -> io::Result<()> {
         return fusermount::unmount(dir, lazy);
     }
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    Ok(unmount(dir, flags)?)
+    // Symlinks that others put there would lead to other mounts.
+    Ok(unmount(dir, flags | UnmountFlags::NOFOLLOW)?)
 }
 
 fn ask(socket: &OwnedFd, act: Act, argument: u32) -> io::Result<(bool, Option<OwnedFd>)> {
