@@ -52,12 +52,17 @@ fn a_flipped_bit_of_the_superblock_costs_no_file() {
 #[test]
 fn a_flipped_bit_of_a_descriptor_costs_no_file() {
     let seed = Seed::make(FeatureSet::named("1k"), false);
-    let expected = contents(&seed.bytes);
     let geometry = seed.atlas.geo;
     let start = geometry.gdt_block(0).index() * geometry.block_size as usize;
-    for at in 0..2 * usize::from(geometry.desc_size) {
-        let flips = [(at, 1 << (at * 5 % 8))];
-        let repaired = repair_flipped(&seed, start, &flips);
+    flip_each(&seed, start, (2 * usize::from(geometry.desc_size), 5));
+}
+
+/// Flips one bit in each of `len` bytes, the next one `turn` further, and repairs each image.
+fn flip_each(seed: &Seed, start: usize, (len, turn): (usize, usize)) {
+    let expected = contents(&seed.bytes);
+    for at in 0..len {
+        let flips = [(at, 1 << (at * turn % 8))];
+        let repaired = repair_flipped(seed, start, &flips);
         assert!(contents(&repaired) == expected, "{flips:?}: content changed");
         assert_eq!(objection(&repaired), None, "{flips:?}");
     }
@@ -67,19 +72,13 @@ fn a_flipped_bit_of_a_descriptor_costs_no_file() {
 #[test]
 fn a_flipped_bit_of_the_resize_inode_is_repaired() {
     let seed = Seed::make(FeatureSet::named("1k"), false);
-    let expected = contents(&seed.bytes);
     let geometry = seed.atlas.geo;
     let (_, index) = geometry.inode_location(InodeNr::RESIZE).expect("an inode");
     let (block, offset) = geometry.inode_slot(index);
     let at = geometry.gdt_block(0).index() * geometry.block_size as usize;
     let desc = GroupDesc::decode_unverified(&seed.bytes[at..], &geometry);
     let table = (desc.inode_table + u64::from(block)) as usize * geometry.block_size as usize;
-    for at in 0..OLD_INODE {
-        let flips = [(at, 1 << (at * 3 % 8))];
-        let repaired = repair_flipped(&seed, table + offset, &flips);
-        assert!(contents(&repaired) == expected, "{flips:?}: content changed");
-        assert_eq!(objection(&repaired), None, "{flips:?}");
-    }
+    flip_each(&seed, table + offset, (OLD_INODE, 3));
 }
 
 /// The flipped bits are in the UUID or in the feature of checksums, besides others.
