@@ -135,8 +135,8 @@ fn unmount(mount: &Mount, lazy: bool) -> Result<Option<Failure>> {
 
 /// Returns a path of a mount point that renames of the directories above it do not change, with the
 /// descriptor on which it rests. From another namespace of mounts the mount point itself can be
-/// exchanged; a symlink in its place is not followed. fusermount3(1), which unmounts for other users
-/// than root, needs the plain path and has checks of its own.
+/// exchanged; a symlink in its place is not followed. fusermount3(1), which unmounts for users
+/// other than root, needs the plain path and has checks of its own.
 fn steady(dir: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
         return Ok((dir.into(), None));
