@@ -25,7 +25,9 @@ pub fn mount(
     read_only: bool,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let keeper = crate::mount::own_keeper(dir, options, None);
-    let (thread, instead) = crate::mount::start(&Arc::new(handler), &keeper, options, read_only)?;
+    let rings = crate::mount::PreparedRings::of(options.transport);
+    let (thread, instead) =
+        crate::mount::start(&Arc::new(handler), &keeper, options, (rings, read_only))?;
     match instead {
         None => Ok(thread),
         Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),

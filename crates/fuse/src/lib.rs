@@ -24,8 +24,11 @@ mod stats;
 mod transport;
 mod types;
 
-pub use inherited::keep_descriptors_from_children;
-pub use mount::{Claim, Keep, Keeper, Mounted, Unmounter, mount, mount_by, mount_claimed};
+pub use inherited::{close_descriptors_of_caller, keep_descriptors_from_children};
+pub use mount::{
+    Claim, Keep, Keeper, MountIdentity, Mounted, PreparedRings, Unmounter, mount, mount_by,
+    mount_claimed,
+};
 pub use options::{MountOptions, Transport, View};
 
 /// The examples of the README are tests, too.

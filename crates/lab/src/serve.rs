@@ -2,7 +2,7 @@
 
 use crate::null::NullServer;
 use extant_engine::{Fs, OpenOptions};
-use extant_fuse::{Claim, MountOptions, Mounted, Unmounter};
+use extant_fuse::{Claim, MountIdentity, MountOptions, Mounted, Unmounter};
 use parking_lot::Mutex;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub fn serve(image: Option<&Path>, dir: &Path, options: &MountOptions) -> io::Re
             mounted.wait()?;
         } else {
             let served = extant_fuse::bare::mount(null.clone(), dir, &anonymous, false)?;
-            ready(&current, Unmounter::of(dir))?;
+            ready(&current, Unmounter::of(dir, MountIdentity::at(dir)?))?;
             served.join().map_err(|_| io::Error::other("the serving thread panicked"))??;
         }
     }

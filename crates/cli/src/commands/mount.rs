@@ -72,6 +72,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
         spawn::start(&plan, &plan.lists, context)?;
         return plan.tell(context);
     }
+    extant_fuse::close_descriptors_of_caller().at("/proc/self/fd")?;
     let level = match context.verbose {
         0 => tracing::Level::WARN,
         1 => tracing::Level::INFO,

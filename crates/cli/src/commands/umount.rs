@@ -11,7 +11,7 @@ use crate::mounting::users::{self, MountUsers};
 use crate::text::shown;
 use extant_engine::device::image_spec;
 use extant_engine::{Fs, OpenOptions};
-use extant_fuse::Unmounter;
+use extant_fuse::{MountIdentity, Unmounter};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde_json::{Map, Value};
 use std::io::{self, ErrorKind};
@@ -112,7 +112,14 @@ fn nothing(place: &Path) -> Failure {
 fn unmount(mount: &Mount, lazy: bool) -> Result<Option<Failure>> {
     let dir = shown(mount.dir.as_os_str().as_bytes());
     let (path, _parent) = steady(&mount.dir).at(&dir)?;
-    let unmounter = Unmounter::of(&path);
+    let there = MountIdentity::at(&path).at(&dir)?;
+    if !there.is_shown_as(mount.id, mount.device) {
+        return Err(Failure::new(format_args!(
+            "{dir}: another mount lies there, or this one has ended meanwhile; `extant mounts` \
+            lists the mounts"
+        )));
+    }
+    let unmounter = Unmounter::of(&path, there);
     let begin = Instant::now();
     let ended = loop {
         match if lazy { unmounter.detach() } else { unmounter.unmount() } {
@@ -127,6 +134,8 @@ fn unmount(mount: &Mount, lazy: bool) -> Result<Option<Failure>> {
         Ok(()) => Ok(None),
         Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(in_use(mount)),
         Err(error) if is_there() => Err(Failure::new(format_args!("{dir}: {error}"))),
+        // Another program has ended it.
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(None),
         Err(error) => Ok(Some(Failure::new(format_args!(
             "{dir} is unmounted, but changes could not be written: {error}"
         )))),
@@ -135,8 +144,9 @@ fn unmount(mount: &Mount, lazy: bool) -> Result<Option<Failure>> {
 
 /// Returns a path of a mount point that renames of the directories above it do not change, with the
 /// descriptor on which it rests. From another namespace of mounts the mount point itself can be
-/// exchanged; a symlink in its place is not followed. fusermount3(1), which unmounts for users
-/// other than root, needs the plain path and has checks of its own.
+/// exchanged, so the mount there is compared with the one that is meant just before it is
+/// unmounted. fusermount3(1), which unmounts for users other than root, needs the plain path and
+/// has checks of its own.
 fn steady(dir: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
         return Ok((dir.into(), None));

@@ -16,9 +16,9 @@ use crate::text::{count, shown};
 use extant_engine::device::{image_spec, is_write_protected};
 use extant_engine::format::Superblock;
 use extant_engine::{Errno, Error, Fs, OpenOptions, Operations};
-use extant_fuse::{Keeper, MountOptions, Mounted, Transport, Unmounter};
+use extant_fuse::{Keeper, MountOptions, Mounted, PreparedRings, Unmounter};
 use rustix::mount::MountFlags;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -77,23 +77,20 @@ fn mount(
 ) -> Result<(Mounted, Kept)> {
     start_log(plan, audience, log, level).at("the log file")?;
     let interrupt = Interrupt::register().at("signals")?;
-    let (keeper, containment) = contained(plan, audience, &interrupt)?;
+    let Contained { keeper, rings, containment } = contained(plan, audience, &interrupt)?;
     let fs = open(plan, audience, &interrupt, &keeper)?;
     tell_recovery(plan, audience, &fs);
     let operations = fs.operations().clone();
     // Before there is a mount: a signal that came between would leave it without a server.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).at("signals")?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD]).at("signals")?;
     if interrupt.hand_over() {
         return Err(refused(plan, &Errno::Intr.into()));
     }
     tracing::info!("{} is mounted at {}", plan.image.display(), plan.dir.display());
     let collects = plan.options.writeback_cache.unwrap_or_else(|| !is_small(&fs));
     let options = MountOptions { writeback_cache: collects, containment, ..fuse_options(plan) };
-    let mounted =
-        extant_fuse::mount_by(fs, &keeper, &options).at_path(plan.dir.as_os_str().as_bytes())?;
-    if plan.options.sandbox {
-        sandbox::forbid_rings();
-    }
+    let mounted = extant_fuse::mount_by(fs, &keeper, &options, rings)
+        .at_path(plan.dir.as_os_str().as_bytes())?;
     if let Some(why) = mounted.instead() {
         audience.note(format_args!("{}: served through /dev/fuse: {why}", plan.dir.display()));
     }
@@ -103,7 +100,8 @@ fn mount(
         audience.note(format_args!("{}: some options have no effect: {error}", plan.dir.display()));
     }
     let detached = matches!(audience, Audience::Parent);
-    watch_signals(signals, mounted.unmounter(), operations, detached).at("signals")?;
+    let watched = Watched { unmounter: mounted.unmounter(), keeper: keeper.clone(), operations };
+    watch_signals(signals, watched, detached).at("signals")?;
     Ok((mounted, keeper))
 }
 
@@ -167,15 +165,22 @@ fn open_options(plan: &Plan) -> OpenOptions {
     options
 }
 
-/// Starts the keeper of the mount and enters the sandbox, once no other program uses the image: the
-/// wait for others looks into their processes.
-fn contained(
-    plan: &Plan,
-    audience: &Audience,
-    interrupt: &Interrupt,
-) -> Result<(Kept, Containment)> {
+/// Resources of a server from before it entered the sandbox.
+struct Contained {
+    keeper: Kept,
+    rings: PreparedRings,
+    containment: Containment,
+}
+
+/// Starts the keeper of the mount, makes rings, and enters the sandbox, once no other program uses
+/// the image: the wait for others looks into their processes.
+fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<Contained> {
     if !plan.options.sandbox {
-        return Ok((Kept::own(plan), vec![("state", "off".into())]));
+        return Ok(Contained {
+            keeper: Kept::own(plan),
+            rings: PreparedRings::of(plan.options.transport),
+            containment: vec![("state", "off".into())],
+        });
     }
     let keeper = keep::start(plan)?;
     let options = open_options(plan).interrupt(interrupt.flag());
@@ -195,8 +200,9 @@ fn contained(
     // Called by mount(8) to mount for reading, the server recovers the image first.
     let writes = !plan.options.read_only || plan.patience == Patience::Helper;
     let (read, write) = if writes { (Vec::new(), files) } else { (files, Vec::new()) };
-    let rings = plan.options.transport != Transport::Device;
-    Ok((keeper, Sandbox { read, write, rings }.enter()))
+    let rings = PreparedRings::of(plan.options.transport);
+    let containment = Sandbox { read, write, rings: rings.exist() }.enter();
+    Ok(Contained { keeper, rings, containment })
 }
 
 /// Opens the device of the image, and closes it.
@@ -464,28 +470,46 @@ pub fn change_flags(plan: &Plan) -> io::Result<()> {
     )?)
 }
 
-/// Unmounts at the first signal; commits and ends at the second; ends at the third.
-fn watch_signals(
-    mut signals: Signals,
+/// A mount whose server gets signals.
+struct Watched {
     unmounter: Unmounter,
+    keeper: Keeper,
     operations: Arc<Operations>,
-    detached: bool,
-) -> io::Result<()> {
+}
+
+/// Unmounts at the first signal; commits and ends at the second; ends at the third. Tells of the
+/// end of the keeper.
+fn watch_signals(mut signals: Signals, watched: Watched, detached: bool) -> io::Result<()> {
     let body = move || {
         let mut asked = 0;
         for signal in signals.forever() {
+            if signal == SIGCHLD {
+                tell_loss(&watched.keeper);
+                continue;
+            }
             if signal == SIGHUP && detached {
                 continue;
             }
             asked += 1;
             match asked {
-                1 => unmount_beside(unmounter.clone()),
-                2 => commit_beside(operations.clone()),
+                1 => unmount_beside(watched.unmounter.clone()),
+                2 => commit_beside(watched.operations.clone()),
                 _ => std::process::exit(1),
             }
         }
     };
     Builder::new().name("extant-signals".into()).spawn(body).map(|_| ())
+}
+
+/// Says how the mount ends where the process that unmounts was ended.
+fn tell_loss(keeper: &Keeper) {
+    if keeper.is_lost() {
+        let dir = keeper.dir().display();
+        tracing::error!(
+            "the process that keeps the privileges was ended: signals no longer unmount {dir}, and \
+            administration is refused there; `umount {dir}` ends the mount"
+        );
+    }
 }
 
 /// Unmounts from a thread of its own, since that needs the mount to be served. A mount in use is

@@ -8,7 +8,7 @@
 use libc::c_long;
 use seccompiler::{
     BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-    SeccompFilter, SeccompRule, TargetArch, apply_filter, apply_filter_all_threads,
+    SeccompFilter, SeccompRule, TargetArch, apply_filter,
 };
 use std::collections::BTreeMap;
 
@@ -24,27 +24,23 @@ const CALLS: &[c_long] = &[
     libc::SYS_fallocate, libc::SYS_ftruncate, libc::SYS_copy_file_range, libc::SYS_fadvise64,
     libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_shutdown, libc::SYS_getsockopt,
     // Files and descriptors.
-    libc::SYS_openat, libc::SYS_close, libc::SYS_fcntl, libc::SYS_flock, libc::SYS_dup,
-    libc::SYS_dup3, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_faccessat,
+    libc::SYS_openat, libc::SYS_close, libc::SYS_flock, libc::SYS_dup, libc::SYS_dup3,
+    libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_faccessat,
     libc::SYS_faccessat2, libc::SYS_readlinkat, libc::SYS_getdents64, libc::SYS_getcwd,
     libc::SYS_pipe2, libc::SYS_eventfd2, libc::SYS_epoll_create1, libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait, libc::SYS_ppoll,
     // Memory.
     libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise, libc::SYS_brk, libc::SYS_membarrier,
     // Threads and signals of this process.
-    libc::SYS_futex, libc::SYS_set_robust_list, libc::SYS_get_robust_list,
-    libc::SYS_set_tid_address, libc::SYS_rseq, libc::SYS_sched_yield, libc::SYS_sched_getaffinity,
-    libc::SYS_sched_setaffinity, libc::SYS_getcpu, libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_sigaltstack,
-    libc::SYS_restart_syscall, libc::SYS_exit, libc::SYS_exit_group, libc::SYS_wait4,
-    libc::SYS_waitid,
+    libc::SYS_futex, libc::SYS_set_robust_list, libc::SYS_set_tid_address, libc::SYS_rseq,
+    libc::SYS_sched_yield, libc::SYS_getcpu, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn, libc::SYS_sigaltstack, libc::SYS_restart_syscall, libc::SYS_exit,
+    libc::SYS_exit_group, libc::SYS_wait4, libc::SYS_waitid,
     // Time, and identity of this process and machine.
     libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_clock_gettime, libc::SYS_clock_getres,
     libc::SYS_gettimeofday, libc::SYS_getpid, libc::SYS_getppid, libc::SYS_gettid, libc::SYS_getuid,
     libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getegid, libc::SYS_getgroups,
     libc::SYS_getrandom, libc::SYS_uname, libc::SYS_sysinfo, libc::SYS_capget,
-    // Further restrictions.
-    libc::SYS_seccomp,
 ];
 
 /// Older forms of some of them.
@@ -57,9 +53,8 @@ const OLD_CALLS: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CALLS: &[c_long] = &[];
 
-/// Calls of io_uring.
-const RINGS: [c_long; 3] =
-    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+/// IORING_REGISTER_ENABLE_RINGS, which starts a ring.
+const START_RING: u64 = 12;
 
 /// Flags of clone(2) that make a thread; a process of its own lacks them.
 const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
@@ -70,6 +65,10 @@ const REFUSED_IOCTLS: [u64; 14] = [
     0x5412, 0x541c, 0x8901, 0x8902, 0x4c00, 0x4c01, 0x4c02, 0x4c04, 0x4c06, 0x4c07, 0x4c08, 0x4c09,
     0x4c0a, 0x4c0b,
 ];
+
+/// Commands of fcntl(2) that choose the receiver and the number of a signal (F_SETOWN, F_SETSIG,
+/// F_SETOWN_EX), or make other programs wait or be told (F_SETLEASE, F_NOTIFY).
+const REFUSED_COMMANDS: [u64; 5] = [8, 10, 15, 1024, 1026];
 
 /// PR_GET_AUXV.
 const PR_GET_AUXV: u64 = 0x4155_5856;
@@ -106,6 +105,7 @@ fn conditional() -> Result<Rules, Error> {
     };
     let own = u64::from(std::process::id());
     let refused = REFUSED_IOCTLS.iter().map(|request| low(1, Ne, *request));
+    let commands = REFUSED_COMMANDS.iter().map(|command| low(1, Ne, *command));
     let controls = CONTROLS.iter().map(|control| rule(vec![is(0, *control)?]));
     Ok([
         (libc::SYS_mmap, vec![not_executed()?]),
@@ -115,10 +115,15 @@ fn conditional() -> Result<Rules, Error> {
         (libc::SYS_clone3, Vec::new()),
         (libc::SYS_prctl, controls.collect::<Result<_, _>>()?),
         (libc::SYS_tgkill, vec![rule(vec![is(0, own)?])?]),
-        // Of this thread: jobs in the background yield to others.
+        // Of this thread, here and below.
+        (libc::SYS_sched_getaffinity, vec![rule(vec![is(0, 0)?])?]),
+        (libc::SYS_sched_setaffinity, vec![rule(vec![is(0, 0)?])?]),
+        // Jobs in the background yield to others.
         (libc::SYS_getpriority, vec![rule(vec![is(0, 0)?, is(1, 0)?])?]),
         (libc::SYS_setpriority, vec![rule(vec![is(0, 0)?, is(1, 0)?])?]),
-        (libc::SYS_prlimit64, vec![rule(vec![no_pointer(2)?])?]),
+        // Limits are read only.
+        (libc::SYS_prlimit64, vec![rule(vec![is(0, 0)?, no_pointer(2)?])?]),
+        (libc::SYS_fcntl, vec![rule(commands.collect::<Result<_, _>>()?)?]),
         // Without an address, which could be that of another socket.
         (libc::SYS_sendto, vec![rule(vec![no_pointer(4)?])?]),
         (libc::SYS_socketpair, vec![rule(vec![is(0, libc::AF_UNIX as u64)?])?]),
@@ -151,7 +156,10 @@ pub fn restrict(rings: bool) -> String {
         let mut rules = conditional()?;
         rules.extend(listed(CALLS.iter().chain(OLD_CALLS).copied()));
         if rings {
-            rules.extend(listed(RINGS));
+            // Those that are there. None can be made, and none gets files, buffers or credentials.
+            let start = rule(vec![low(1, SeccompCmpOp::Eq, START_RING)?])?;
+            rules.insert(libc::SYS_io_uring_enter, Vec::new());
+            rules.insert(libc::SYS_io_uring_register, vec![start]);
         }
         // The C library then makes threads by clone(2), whose flags are seen.
         let others = SeccompAction::Allow;
@@ -162,14 +170,5 @@ pub fn restrict(rings: bool) -> String {
         Ok(()) if rings => "all, with io_uring".into(),
         Ok(()) => "all".into(),
         Err(error) => format!("none: {error}"),
-    }
-}
-
-/// Forbids all threads to make rings of io_uring. Those of the server take its own operations only.
-pub fn forbid_rings() {
-    let calls = listed([libc::SYS_io_uring_setup]);
-    let filter = program(calls, SeccompAction::Allow, errno(libc::EPERM));
-    if let Err(error) = filter.and_then(|filter| apply_filter_all_threads(&filter)) {
-        tracing::warn!("rings of io_uring stay allowed: {error}");
     }
 }

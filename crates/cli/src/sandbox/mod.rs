@@ -25,9 +25,6 @@ mod calls {
     pub fn restrict(_rings: bool) -> String {
         "none: there is no filter for this processor".into()
     }
-
-    /// Forbids nothing.
-    pub fn forbid_rings() {}
 }
 
 use landlock::{
@@ -62,7 +59,7 @@ pub struct Sandbox {
     pub read: Vec<PathBuf>,
     /// Files that it may open for reading and writing.
     pub write: Vec<PathBuf>,
-    /// It sets rings of io_uring up, until [`forbid_rings`].
+    /// It has rings of io_uring, which it starts and uses; it can make no others.
     pub rings: bool,
 }
 
@@ -135,11 +132,6 @@ fn drop_capabilities() -> String {
     }
 }
 
-/// Forbids further rings of io_uring, to all threads of this process.
-pub fn forbid_rings() {
-    calls::forbid_rings();
-}
-
 /// Returns the files that belong to an image: the image itself and its external journal.
 pub fn files_of(image: &Path, journal: Option<&Path>) -> Vec<PathBuf> {
     [Some(image), journal].into_iter().flatten().map(Path::to_path_buf).collect()
@@ -148,8 +140,10 @@ pub fn files_of(image: &Path, journal: Option<&Path>) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use io_uring::{IoUring, Probe};
     use rustix::io::Errno;
     use rustix::process::{Pid, test_kill_process};
+    use rustix::thread::{sched_getaffinity, sched_setaffinity};
     use std::fs::{self, File};
     use std::io::{self, Read, Write};
     use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -214,7 +208,28 @@ mod tests {
                 assert_eq!(refused(Command::new("true").spawn()), forbidden);
                 let first = Pid::from_raw(1).expect("a process");
                 assert_eq!(test_kill_process(first), Err(Errno::PERM));
+                let all = sched_getaffinity(None).expect("of this thread");
+                assert_eq!(sched_setaffinity(Some(first), &all), Err(Errno::PERM));
+                assert_eq!(sched_setaffinity(None, &all), Ok(()));
                 assert!(fs::read("/proc/1/environ").is_err());
+            });
+        }
+    }
+
+    /// Operations of rings escape filters of system calls. Those that a server has from before are
+    /// restricted to its own (`extant_fuse`), and it can make no others.
+    #[test]
+    fn rings_are_handed_in_and_not_made() {
+        for rings in [false, true] {
+            let handed: IoUring = IoUring::builder().setup_r_disabled().build(4).expect("a ring");
+            contained(rings, move |_| {
+                let forbidden = Some(Errno::PERM.raw_os_error());
+                assert_eq!(refused(IoUring::new(4)), forbidden);
+                let submitter = handed.submitter();
+                assert_eq!(refused(submitter.register_probe(&mut Probe::new())), forbidden);
+                assert_eq!(refused(submitter.register_files(&[0])), forbidden);
+                assert_eq!(submitter.register_enable_rings().is_ok(), rings);
+                assert_eq!(submitter.submit_and_wait(0).is_ok(), rings);
             });
         }
     }

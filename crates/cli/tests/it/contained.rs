@@ -1,12 +1,14 @@
 //! The sandbox of a server.
 
 use crate::args;
-use crate::program::{Server, done, json};
+use crate::program::{EXTANT, Server, done, json};
 use extant_testkit::kernel::enable_rings;
+use extant_testkit::tool::run;
 use extant_testkit::{FeatureSet, Scratch};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The process that serves.
 fn process(dir: &Path) -> PathBuf {
@@ -73,16 +75,66 @@ fn a_sandbox_can_be_left_out() {
     assert_eq!(stats["sandbox"]["seccomp"], Value::Null);
 }
 
+/// The keeper of a server, a child of it.
+fn keeper(server: &Path) -> PathBuf {
+    let id = server.file_name().and_then(|id| id.to_str()).expect("a number");
+    let children = fs::read_to_string(server.join(format!("task/{id}/children")));
+    PathBuf::from("/proc").join(children.expect("children").trim())
+}
+
+/// Without its keeper a server cannot unmount: it says so at once, and at a signal.
+#[test]
+fn the_loss_of_a_keeper_is_told() {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let scratch = Scratch::new();
+    let (dir, log) = (scratch.dir("mnt"), scratch.join("log"));
+    done(&args!["mount", "--log", &log, image.path(), &dir]);
+    let server = process(&dir);
+    let signal = |name: &str, process: &Path| {
+        run("kill", &[format!("-{name}").as_ref(), process.file_name().expect("a number")])
+            .must_succeed();
+    };
+    let told = |words: &str| {
+        let remedy = format!("`umount {}` ends the mount", dir.display());
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        log.lines().any(|line| line.contains(words) && line.contains(&remedy))
+    };
+    signal("KILL", &keeper(&server));
+    crate::program::await_that("a message", || told("signals no longer unmount"));
+    signal("TERM", &server);
+    crate::program::await_that("a message", || told("cannot be unmounted"));
+    fs::write(dir.join("file"), "text").expect("the mount is served");
+    done(&args!["umount", &dir]);
+    image.assert_clean();
+    assert_eq!(done(&args!["cat", image.path(), "/file"]).text(), "text");
+}
+
+#[test]
+fn a_server_closes_descriptors_of_its_caller() {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let scratch = Scratch::new();
+    let (dir, held) = (scratch.dir("mnt"), scratch.file("held", 0));
+    let script = "exec 9< \"$1\"; shift; exec \"$@\"";
+    let mut server = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .args(args![&held, EXTANT, "mount", "--foreground", image.path(), &dir])
+        .spawn()
+        .expect("a server");
+    crate::program::await_that("the mount", || crate::program::is_mount(&dir));
+    let open = fs::read_dir(format!("/proc/{}/fd", server.id())).expect("descriptors");
+    let mut open = open.flatten().filter_map(|link| fs::read_link(link.path()).ok());
+    let inherited = open.any(|target| target == held);
+    done(&args!["umount", &dir]);
+    server.wait().expect("its end");
+    assert!(!inherited, "it has the descriptor");
+}
+
 /// The process that keeps the privileges has no part in the mount, and ends with the server.
 #[test]
 fn a_keeper_ends_with_its_server() {
     let image = FeatureSet::named("default").make_sized(64 << 20);
     let server = Server::start(image.path(), "rw");
-    let process = process(server.dir());
-    let id = process.file_name().unwrap().to_str().unwrap().to_owned();
-    let children =
-        fs::read_to_string(process.join(format!("task/{id}/children"))).expect("children");
-    let keeper = PathBuf::from("/proc").join(children.trim());
+    let keeper = keeper(&process(server.dir()));
     let name = || fs::read_to_string(keeper.join("comm")).unwrap_or_default();
     assert_eq!(name().trim(), "extant-keeper");
     // It holds the directory above the mount point.

@@ -3,15 +3,16 @@
 use crate::args;
 use crate::program::{EXTANT, Server, await_that, done, extant, is_mount, json, refused};
 use crate::unprivileged::{Fuse, as_user, home};
-use extant_testkit::tool::{Printed, run};
+use extant_testkit::tool::{Printed, run, run_with_env};
 use extant_testkit::{FeatureSet, Image, Scratch};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// A process that uses a mount. It ends with the test.
@@ -272,6 +273,80 @@ fn users_list_and_end_their_own_mounts() {
     let mut rows = list.as_array().expect("an array").iter();
     let row = rows.find(|row| row["image"] == own.to_str().unwrap()).expect("a row");
     assert_eq!((&row["mounted_by"], &row["state"]), (&65534.into(), &"writable".into()));
+}
+
+/// Makes a sync(1) that exchanges two mount points. It does so from another mount namespace: there
+/// they are directories, which their owner may rename. Returns the PATH with it.
+fn exchanging(scratch: &Scratch, one: &Path, other: &Path) -> String {
+    let programs = scratch.dir("programs");
+    let (one, other, between) = (one.display(), other.display(), scratch.join("between"));
+    let exchange = format!(
+        "umount -i {one}; umount -i {other}; mv -T {one} {between}; mv -T {other} {one}; mv -T \
+        {between} {other}",
+        between = between.display()
+    );
+    let script =
+        format!("#!/bin/sh\nexec unshare --mount --propagation private sh -c '{exchange}'");
+    let sync = programs.join("sync");
+    fs::write(&sync, script).expect("a program");
+    fs::set_permissions(&sync, Permissions::from_mode(0o755)).expect("a program");
+    format!("{}:{}", programs.display(), std::env::var("PATH").expect("a path"))
+}
+
+/// A mount of tmpfs(5) with a file.
+fn other_mount(scratch: &Scratch) -> PathBuf {
+    let other = scratch.dir("other");
+    run("mount", &args!["-t", "tmpfs", "none", &other]).must_succeed();
+    fs::write(other.join("kept"), "").expect("a file");
+    other
+}
+
+#[test]
+fn a_mount_that_takes_the_place_of_another_stays() {
+    let (image, scratch) = mounted("rw");
+    let (dir, other) = (scratch.path().join("mnt"), other_mount(&scratch));
+    let path = exchanging(&scratch, &dir, &other);
+    let printed = run_with_env(EXTANT, &args!["umount", &dir], &[("PATH", &path)]);
+    let stays = dir.join("kept").exists();
+    run("umount", &args![&dir]);
+    done(&args!["umount", &other]);
+    assert!(stays, "{printed}");
+    assert!(printed.code == 1 && printed.errors().contains("lies in its place"), "{printed}");
+    image.assert_clean();
+}
+
+/// A mount over that of the image is not taken for it.
+#[test]
+fn a_mount_above_is_not_unmounted_instead() {
+    let (image, scratch) = mounted("rw");
+    let dir = scratch.path().join("mnt");
+    run("mount", &args!["-t", "tmpfs", "none", &dir]).must_succeed();
+    let printed = extant(&args!["umount", image.path()]);
+    run("umount", &args![&dir]).must_succeed();
+    assert!(printed.code == 1 && printed.errors().contains("another mount lies"), "{printed}");
+    done(&args!["umount", image.path()]);
+    image.assert_clean();
+}
+
+/// A server that is told to end does not end the mount that others put in the place of its own.
+#[test]
+fn a_signal_ends_the_own_mount_only() {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let scratch = Scratch::new();
+    let (dir, log, other) = (scratch.dir("mnt"), scratch.join("log"), other_mount(&scratch));
+    let path = exchanging(&scratch, &dir, &other);
+    let mount = args!["mount", "--log", &log, image.path(), &dir];
+    run_with_env(EXTANT, &mount, &[("PATH", &path)]).must_succeed();
+    let id = json(&args!["stats", &dir])["server"]["process"].as_i64().expect("a process");
+    let id = i32::try_from(id).ok().and_then(Pid::from_raw).expect("a process");
+    kill_process(id, Signal::TERM).expect("a signal");
+    let told = || fs::read_to_string(&log).unwrap_or_default();
+    await_that("the answer", || told().contains("cannot be unmounted") || !is_mount(&dir));
+    let stays = dir.join("kept").exists();
+    run("umount", &args![&dir]);
+    done(&args!["umount", &other]);
+    assert!(stays && told().contains("lies in its place"), "{}", told());
+    image.assert_clean();
 }
 
 /// Arguments of names that are links.

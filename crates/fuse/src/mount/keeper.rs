@@ -10,10 +10,12 @@
 //! [`Channel::Quick`] wait for no process, so a request of the mount may wait for them.
 
 use super::block_claim::Claim;
+use super::identity::MountIdentity;
 use super::{fusermount, is_root, limits, root, sync};
 use crate::options::MountOptions;
 use crate::server::credentials::is_in_own_user_namespace;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::net::{
@@ -96,13 +98,22 @@ pub struct Keeper(Arc<Kind>);
 
 enum Kind {
     Own(Box<Own>),
-    Other { dir: PathBuf, acts: Mutex<OwnedFd>, quick: Mutex<OwnedFd> },
+    Other(Other),
 }
 
 impl fmt::Debug for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Keeper").field(&self.dir()).finish()
     }
+}
+
+/// A keeper in another process.
+struct Other {
+    dir: PathBuf,
+    acts: Mutex<OwnedFd>,
+    quick: Mutex<OwnedFd>,
+    /// It was asked to end.
+    ended: AtomicBool,
 }
 
 /// The mount as the process knows it that mounts.
@@ -117,8 +128,8 @@ struct Own {
     disk: Option<PathBuf>,
     set_flags: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
     claim: Mutex<Option<Claim>>,
-    /// Number of the device that the mounted files have.
-    mounted: Mutex<Option<(u32, u32)>>,
+    /// The mount that was made.
+    mounted: Mutex<Option<MountIdentity>>,
     /// The flags were set. Others may have changed them since.
     has_flags: AtomicBool,
 }
@@ -165,15 +176,16 @@ impl Keeper {
     /// Returns a keeper that asks another process, which serves the other ends of both sockets by
     /// [`Keeper::serve`]. From then on it also tells user namespaces of threads.
     pub fn other(dir: &Path, acts: OwnedFd, quick: OwnedFd) -> Keeper {
-        let (dir, acts, quick) = (dir.into(), Mutex::new(acts), Mutex::new(quick));
-        Keeper(Arc::new(Kind::Other { dir, acts, quick }))
+        let (dir, ended) = (dir.into(), AtomicBool::new(false));
+        let (acts, quick) = (Mutex::new(acts), Mutex::new(quick));
+        Keeper(Arc::new(Kind::Other(Other { dir, acts, quick, ended })))
     }
 
     /// Returns the mount point.
     pub fn dir(&self) -> &Path {
         match &*self.0 {
             Kind::Own(own) => &own.dir,
-            Kind::Other { dir, .. } => dir,
+            Kind::Other(other) => &other.dir,
         }
     }
 
@@ -230,13 +242,25 @@ impl Keeper {
 
     /// Returns whether another process does the acts.
     pub(crate) fn is_other(&self) -> bool {
-        matches!(*self.0, Kind::Other { .. })
+        matches!(*self.0, Kind::Other(_))
+    }
+
+    /// Returns whether another process did the acts and has ended before it was asked to.
+    pub fn is_lost(&self) -> bool {
+        let Kind::Other(other) = &*self.0 else { return false };
+        // A request of this channel waits for no process, so its lock is free soon.
+        let quick = lock(&other.quick);
+        let mut told = [PollFd::new(&*quick, PollFlags::empty())];
+        let polled = poll(&mut told, Some(&Timespec::default()));
+        let hung_up = polled.is_ok() && told[0].revents().contains(PollFlags::HUP);
+        hung_up && !other.ended.load(Ordering::Acquire)
     }
 
     /// Ends the other process, if there is one. No act is possible from then on.
     pub fn end(&self) {
-        if let Kind::Other { acts, quick, .. } = &*self.0 {
-            for socket in [acts, quick] {
+        if let Kind::Other(other) = &*self.0 {
+            other.ended.store(true, Ordering::Release);
+            for socket in [&other.acts, &other.quick] {
                 // An error says that it has ended.
                 let _ = shutdown(&*lock(socket), Shutdown::Both);
             }
@@ -246,8 +270,8 @@ impl Keeper {
     fn act(&self, act: Act, argument: u32) -> io::Result<(bool, Option<OwnedFd>)> {
         match (&*self.0, act.channel()) {
             (Kind::Own(own), _) => own.act(act, argument),
-            (Kind::Other { acts, .. }, Channel::Acts) => ask(&lock(acts), act, argument),
-            (Kind::Other { quick, .. }, Channel::Quick) => ask(&lock(quick), act, argument),
+            (Kind::Other(other), Channel::Acts) => other.ask(&lock(&other.acts), act, argument),
+            (Kind::Other(other), Channel::Quick) => other.ask(&lock(&other.quick), act, argument),
         }
     }
 
@@ -338,7 +362,7 @@ impl Own {
         } else {
             fusermount::mount(&self.dir, &self.options, read_only)
         }?;
-        *mounted = device_at(&self.place());
+        *mounted = Some(MountIdentity::at(&self.place())?);
         Ok(connection)
     }
 
@@ -354,13 +378,9 @@ impl Own {
     /// Fails unless the mount that this keeper made is the one at its place.
     fn only_own(&self) -> io::Result<()> {
         let own = *lock(&self.mounted);
-        if own.is_some() && own == device_at(&self.place()) {
-            return Ok(());
-        }
-        Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            "the mount is gone, or another one lies over it",
-        ))
+        let own =
+            own.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it is not mounted"))?;
+        own.check(&self.place())
     }
 }
 
@@ -377,13 +397,6 @@ fn by_descriptor(held: &OwnedFd) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd()).into()
 }
 
-/// Returns the number of the device at a mount point, without a question to the server.
-fn device_at(dir: &Path) -> Option<(u32, u32)> {
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let found = statx(CWD, dir, flags, StatxFlags::empty()).ok()?;
-    Some((found.stx_dev_major, found.stx_dev_minor))
-}
-
 /// Ends the mount at a place, perhaps lazily.
 pub(super) fn unmount_dir(dir: &Path, lazy: bool) -> io::Result<()> {
     if !is_root() {
@@ -394,17 +407,36 @@ pub(super) fn unmount_dir(dir: &Path, lazy: bool) -> io::Result<()> {
     Ok(unmount(dir, flags | UnmountFlags::NOFOLLOW)?)
 }
 
-fn ask(socket: &OwnedFd, act: Act, argument: u32) -> io::Result<(bool, Option<OwnedFd>)> {
-    let mut request = vec![act as u8];
-    request.extend(argument.to_ne_bytes());
-    // A sandbox has no sendmsg(2), by which a datagram gets an address.
-    rustix::net::send(socket, &request, SendFlags::NOSIGNAL)?;
-    let mut buf = [0; MESSAGE];
-    let (len, descriptor) = receive(socket, &mut buf)?;
-    if len == 0 {
-        return Err(io::Error::other("the process that keeps the privileges has ended"));
+impl Other {
+    fn ask(
+        &self,
+        socket: &OwnedFd,
+        act: Act,
+        argument: u32,
+    ) -> io::Result<(bool, Option<OwnedFd>)> {
+        let mut request = vec![act as u8];
+        request.extend(argument.to_ne_bytes());
+        // A sandbox has no sendmsg(2), by which a datagram gets an address.
+        match rustix::net::send(socket, &request, SendFlags::NOSIGNAL) {
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(self.is_gone()),
+            sent => sent?,
+        };
+        let mut buf = [0; MESSAGE];
+        match receive(socket, &mut buf) {
+            Ok((len @ 1.., descriptor)) => {
+                decode_reply(&buf[..len]).map(|answer| (answer, descriptor))
+            }
+            Err(error) if error.kind() != ErrorKind::ConnectionReset => Err(error),
+            _ => Err(self.is_gone()),
+        }
     }
-    decode_reply(&buf[..len]).map(|answer| (answer, descriptor))
+
+    fn is_gone(&self) -> io::Error {
+        io::Error::other(format!(
+            "the process that keeps the privileges has ended; `umount {}` ends the mount",
+            self.dir.display()
+        ))
+    }
 }
 
 fn decode(request: &[u8]) -> Option<(Act, u32)> {
@@ -480,6 +512,7 @@ fn receive(socket: &OwnedFd, buf: &mut [u8]) -> io::Result<(usize, Option<OwnedF
 #[cfg(test)]
 mod tests {
     use super::*;
+    use extant_testkit::Scratch;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn pair() -> (OwnedFd, OwnedFd) {
@@ -510,9 +543,41 @@ mod tests {
         for refused in [keeper.unmount(), keeper.detach(), keeper.abort(), keeper.set_flags()] {
             assert_eq!(refused.expect_err("not its mount").kind(), ErrorKind::InvalidInput);
         }
+        assert!(!keeper.is_lost());
         keeper.end();
-        assert!(keeper.claim(false).is_err(), "it has ended");
+        let refused = keeper.claim(false).expect_err("it has ended");
+        assert!(refused.to_string().contains("`umount /proc` ends the mount"), "{refused}");
+        assert!(!keeper.is_lost(), "it was asked to end");
         served.join().expect("the keeper").expect("its end");
+    }
+
+    #[test]
+    fn a_keeper_that_was_ended_is_known() {
+        let (acts, quick) = (pair(), pair());
+        let keeper = Keeper::other(Path::new("/proc"), acts.0, quick.0);
+        drop((acts.1, quick.1));
+        assert!(keeper.is_lost());
+        for refused in [keeper.unmount(), keeper.abort()] {
+            let refused = refused.expect_err("it has ended");
+            assert!(refused.to_string().contains("`umount /proc` ends the mount"), "{refused}");
+        }
+    }
+
+    /// Numbers of devices are used again, and another place of the same file system has the same.
+    #[test]
+    fn a_mount_of_the_same_device_is_not_its_own() {
+        let scratch = Scratch::new();
+        let (dir, other) = (scratch.dir("mnt"), scratch.dir("other"));
+        let keeper = Keeper::own(Keep { dir: dir.clone(), ..keep() });
+        let _connection = keeper.mount(false).expect("a mount");
+        rustix::mount::mount_bind(&dir, &other).expect("a second place");
+        rustix::mount::unmount(&dir, UnmountFlags::DETACH).expect("the first place");
+        rustix::mount::mount_bind(&other, &dir).expect("another mount");
+        let acts = [Keeper::unmount, Keeper::detach, Keeper::abort, Keeper::set_flags];
+        let refused = acts.map(|act| act(&keeper).map_err(|error| error.kind()));
+        let ended = [&dir, &other].map(|dir| rustix::mount::unmount(dir, UnmountFlags::DETACH));
+        assert_eq!(refused, [Err(ErrorKind::InvalidInput); 4]);
+        assert_eq!(ended, [Ok(()), Ok(())]);
     }
 
     #[test]

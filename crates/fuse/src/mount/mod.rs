@@ -8,11 +8,13 @@
 
 mod block_claim;
 mod fusermount;
+mod identity;
 mod keeper;
 mod limits;
 mod root;
 
 pub use block_claim::Claim;
+pub use identity::MountIdentity;
 pub use keeper::{Keep, Keeper};
 
 use crate::connection::{self, ForcedEnd, init};
@@ -20,7 +22,6 @@ use crate::handler::Handler;
 use crate::interrupts::Interrupts;
 use crate::options::{MountOptions, Transport};
 use crate::server::{Server, credentials};
-use crate::transport::ring::Rings;
 use crate::transport::{device, ring};
 use extant_engine::Fs;
 use keeper::unmount_dir;
@@ -59,7 +60,8 @@ pub fn mount_claimed(
     options: &MountOptions,
     claim: Option<Claim>,
 ) -> io::Result<Mounted> {
-    mount_by(fs, &own_keeper(dir, options, claim), options)
+    let rings = PreparedRings::of(options.transport);
+    mount_by(fs, &own_keeper(dir, options, claim), options, rings)
 }
 
 /// Returns a keeper in this process.
@@ -69,15 +71,21 @@ pub(crate) fn own_keeper(dir: &Path, options: &MountOptions, claim: Option<Claim
     Keeper::own(Keep { dir, read_only: false, options, disk: None, claim, set_flags })
 }
 
-/// As [`mount`], through a keeper, which may have claimed the block device.
+/// As [`mount`], through a keeper, which may have claimed the block device, and with rings that
+/// were made before.
 ///
 /// # Errors
 /// As [`mount`].
-pub fn mount_by(fs: Fs, keeper: &Keeper, options: &MountOptions) -> io::Result<Mounted> {
+pub fn mount_by(
+    fs: Fs,
+    keeper: &Keeper,
+    options: &MountOptions,
+    rings: PreparedRings,
+) -> io::Result<Mounted> {
     let read_only = fs.is_read_only();
     let (server, outcome) = Server::new(fs, options)?;
     let interrupts = server.interrupts().cloned();
-    let (thread, instead) = start(&Arc::new(server), keeper, options, read_only)?;
+    let (thread, instead) = start(&Arc::new(server), keeper, options, (rings, read_only))?;
     Ok(Mounted { keeper: keeper.clone(), thread, outcome, instead, interrupts })
 }
 
@@ -89,14 +97,14 @@ pub(crate) fn start(
     handler: &Arc<impl Handler>,
     keeper: &Keeper,
     options: &MountOptions,
-    read_only: bool,
+    (rings, read_only): (PreparedRings, bool),
 ) -> io::Result<(Serving, Option<String>)> {
     if keeper.is_other() {
         let keeper = keeper.clone();
         credentials::look_through(Box::new(move |thread| keeper.shares_user_namespace(thread)));
     }
     let fuse = Arc::new(File::from(keeper.mount(read_only)?));
-    let started = serve(handler, fuse, keeper, options);
+    let started = serve(handler, fuse, keeper, options, rings);
     if started.is_err() {
         keeper.detach()?;
     }
@@ -109,16 +117,36 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Builds rings for a connection, or returns the reason why there are none.
-fn rings(fuse: &File, transport: Transport) -> Result<Rings, String> {
-    if transport == Transport::Device {
-        return Err("the transport is `dev`".into());
+/// Rings of io_uring for a mount that is yet to be made, or the reason why there are none. They
+/// take the operations of a server only. A process that restricts its system calls makes them
+/// before, and keeps io_uring_enter(2) and, to start rings, io_uring_register(2).
+pub struct PreparedRings(Result<ring::Rings, String>);
+
+impl std::fmt::Debug for PreparedRings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("PreparedRings").field(&self.0.as_ref().map(drop)).finish()
     }
-    if let Some(missing) = ring::missing() {
-        return Err(missing);
+}
+
+impl PreparedRings {
+    /// Makes rings for a transport, if it needs them and the kernel has them.
+    pub fn of(transport: Transport) -> PreparedRings {
+        PreparedRings(match (transport, ring::missing()) {
+            (Transport::Device, _) => Err("the transport is `dev`".into()),
+            (_, Some(missing)) => Err(missing),
+            (_, None) => ring::Rings::build().map_err(|error| unusable(&error)),
+        })
     }
+
+    /// Returns whether there are rings.
+    pub fn exist(&self) -> bool {
+        self.0.is_ok()
+    }
+}
+
+fn unusable(error: &io::Error) -> String {
     let remedy = "see the sysctl kernel.io_uring_disabled, and filters of system calls";
-    Rings::build(fuse).map_err(|e| format!("io_uring cannot be used here: {e} ({remedy})"))
+    format!("io_uring cannot be used here: {error} ({remedy})")
 }
 
 /// Answers INIT and starts the threads that serve a connection. The text is the reason why requests
@@ -128,8 +156,9 @@ fn serve(
     fuse: Arc<File>,
     keeper: &Keeper,
     options: &MountOptions,
+    rings: PreparedRings,
 ) -> io::Result<(Serving, Option<String>)> {
-    let rings = rings(&fuse, options.transport);
+    let rings = rings.0.and_then(|rings| rings.connect(&fuse).map_err(|error| unusable(&error)));
     let aborting = keeper.clone();
     let forced = ForcedEnd { dir: keeper.dir().into(), end: Arc::new(move || aborting.abort()) };
     let over_rings = init::agree(&fuse, &**handler, rings.is_ok())?;
@@ -192,14 +221,14 @@ pub struct Unmounter {
 enum Place {
     /// The mount that this process serves.
     Served(Keeper),
-    /// The topmost mount at a place.
-    Dir(PathBuf),
+    /// A mount at a place.
+    Dir(PathBuf, MountIdentity),
 }
 
 impl Unmounter {
-    /// Returns a handle for the mount on `dir`.
-    pub fn of(dir: &Path) -> Unmounter {
-        Unmounter { place: Place::Dir(dir.into()), interrupts: None }
+    /// Returns a handle for a mount on `dir`. It ends no other mount that is there later.
+    pub fn of(dir: &Path, mount: MountIdentity) -> Unmounter {
+        Unmounter { place: Place::Dir(dir.into(), mount), interrupts: None }
     }
 
     /// Makes the kernel write its cache, and unmounts. Long requests end with `EINTR`. Returns
@@ -208,9 +237,11 @@ impl Unmounter {
         self.interrupt();
         match &self.place {
             Place::Served(keeper) => keeper.unmount(),
-            Place::Dir(dir) => {
+            Place::Dir(dir, mount) => {
+                mount.check(dir)?;
                 // A failure to write is reported, but the mount ends nevertheless.
                 let synced = sync(dir);
+                mount.check(dir)?;
                 unmount_dir(dir, false).and(synced)
             }
         }
@@ -221,7 +252,7 @@ impl Unmounter {
         self.interrupt();
         match &self.place {
             Place::Served(keeper) => keeper.detach(),
-            Place::Dir(dir) => unmount_dir(dir, true),
+            Place::Dir(dir, mount) => mount.check(dir).and_then(|()| unmount_dir(dir, true)),
         }
     }
 }

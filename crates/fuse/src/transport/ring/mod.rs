@@ -62,30 +62,39 @@ fn processors() -> io::Result<u16> {
         .ok_or_else(|| io::Error::other(format!("{POSSIBLE} is not understood")))
 }
 
-/// Rings and threads for a connection. They are built before INIT selects this transport, so that a
-/// failure still leaves the choice of the other one.
-pub struct Rings {
-    places: Vec<Place>,
-    pools: WorkerPools,
-}
+/// Disabled rings for a connection that is yet to be made. They are built before the process
+/// restricts its system calls, which then need not include the one that makes rings.
+pub struct Rings(Vec<Place>);
 
 impl Rings {
-    /// Builds them for a connection.
+    /// Builds them. No thread starts.
     ///
     /// # Errors
     /// EPERM where io_uring is disabled (`kernel.io_uring_disabled`) or filtered, ENOMEM and the
     /// like.
-    pub fn build(fuse: &File) -> io::Result<Rings> {
+    pub fn build() -> io::Result<Rings> {
         let queues = processors()?;
         let threads =
             std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
-        let place =
-            |first: usize| Place::build(fuse, (0..queues).skip(first).step_by(threads).collect());
-        Ok(Rings {
-            places: (0..threads).map(place).collect::<io::Result<_>>()?,
-            pools: WorkerPools::start()?,
-        })
+        let place = |first: usize| Place::build((0..queues).skip(first).step_by(threads).collect());
+        Ok(Rings((0..threads).map(place).collect::<io::Result<_>>()?))
     }
+
+    /// Sets the connection, and starts the threads beside those of the rings. This happens before
+    /// INIT selects this transport, so that a failure still leaves the choice of the other one.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn connect(mut self, fuse: &File) -> io::Result<ConnectedRings> {
+        self.0.iter_mut().for_each(|place| place.connect(fuse));
+        Ok(ConnectedRings { places: self.0, pools: WorkerPools::start()? })
+    }
+}
+
+/// Rings of a connection, and the threads beside those that serve them.
+pub struct ConnectedRings {
+    places: Vec<Place>,
+    pools: WorkerPools,
 }
 
 /// Starts the threads that serve the connection, whose mount `forced` ends. Joining them gives the
@@ -94,7 +103,7 @@ pub fn start(
     handler: Arc<impl Handler>,
     fuse: Arc<File>,
     forced: &ForcedEnd,
-    rings: Rings,
+    rings: ConnectedRings,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let forced = forced.clone();
     let forgets = ForgetReader::new(&fuse)?;
@@ -106,7 +115,7 @@ pub fn start(
 fn serve(
     handler: &Arc<impl Handler>,
     forced: &ForcedEnd,
-    rings: Rings,
+    rings: ConnectedRings,
     // Keeps the connection open, which must outlive the rings.
     forgets: &ForgetReader,
 ) -> io::Result<()> {

@@ -189,15 +189,20 @@ pub struct Place {
 }
 
 impl Place {
-    /// Builds a ring for the requests of these processors.
-    pub fn build(fuse: impl AsFd, queues: Vec<u16>) -> io::Result<Place> {
-        let ring = Ring::new(fuse.as_fd(), queues.len() * DEPTH)?;
+    /// Builds a disabled ring for the requests of these processors.
+    pub fn build(queues: Vec<u16>) -> io::Result<Place> {
+        let ring = Ring::new(queues.len() * DEPTH)?;
         let bell = Bell::new()?;
         Ok(Place {
             ring,
             inbox: Arc::new(Inbox { done: Mutex::default(), ends: AtomicBool::new(false), bell }),
             queues,
         })
+    }
+
+    /// Sets the connection, which must outlive the queue.
+    pub fn connect(&mut self, fuse: impl AsFd) {
+        self.ring.connect(fuse.as_fd());
     }
 
     /// Returns a function that ends the thread of this place.
@@ -247,7 +252,7 @@ impl Asking {
 }
 
 impl<S: Handler> Queue<S> {
-    /// Registers the slots. The connection must outlive the queue.
+    /// Starts the ring, for this thread, and registers the slots.
     pub fn new(
         place: Place,
         payload: usize,

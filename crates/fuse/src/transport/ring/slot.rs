@@ -30,6 +30,9 @@ const SEGMENTS: usize = 2;
 /// Offset of the field `len` in `struct io_uring_sqe`.
 const SQE_LEN: usize = 24;
 
+/// Descriptor of a ring before its connection; the kernel refuses it.
+const NOT_CONNECTED: RawFd = -1;
+
 /// User data of the entry for the bell; no slot has this number.
 const WAKE: u64 = u64::MAX;
 
@@ -169,26 +172,31 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Builds a disabled ring for this number of slots; [`Ring::enable`] starts it. The connection
-    /// `fuse` must outlive the ring.
-    pub fn new(fuse: BorrowedFd<'_>, slots: usize) -> io::Result<Ring> {
+    /// Builds a disabled ring for this number of slots; [`Ring::enable`] starts it. It takes the
+    /// commands of a connection and polls only, always: operations of a ring escape filters of
+    /// system calls, so it is built and restricted before a process filters its own.
+    pub fn new(slots: usize) -> io::Result<Ring> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         builder.setup_single_issuer().setup_coop_taskrun().setup_r_disabled();
         let room = u32::try_from(slots + 1).map_err(io::Error::other)?.next_power_of_two();
         let ring = builder.build(room)?;
+        // Only a disabled ring takes restrictions, and only once. They hold from its start on.
+        ring.submitter().register_restrictions(&mut [
+            Restriction::sqe_op(opcode::UringCmd80::CODE),
+            Restriction::sqe_op(opcode::PollAdd::CODE),
+        ])?;
         let lent = ManuallyDrop::new((0..slots).map(|_| None).collect());
-        Ok(Ring { lent, ring, fuse: fuse.as_raw_fd() })
+        Ok(Ring { lent, ring, fuse: NOT_CONNECTED })
+    }
+
+    /// Sets the connection of the slots, which must outlive the ring.
+    pub fn connect(&mut self, fuse: BorrowedFd<'_>) {
+        self.fuse = fuse.as_raw_fd();
     }
 
     /// Starts the ring. From then on only this thread may use it.
     pub fn enable(&self) -> io::Result<()> {
-        let submitter = self.ring.submitter();
-        // Nothing else is needed. System calls of a ring escape filters of system calls.
-        submitter.register_restrictions(&mut [
-            Restriction::sqe_op(opcode::UringCmd80::CODE),
-            Restriction::sqe_op(opcode::PollAdd::CODE),
-        ])?;
-        submitter.register_enable_rings()
+        self.ring.submitter().register_enable_rings()
     }
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
@@ -296,6 +304,47 @@ impl Drop for Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::CWD;
+    use rustix::net::{AddressFamily, SocketType};
+    use std::os::fd::AsFd;
+
+    /// Result of an entry that a ring was given.
+    fn result_of(entry: squeue::Entry, ring: &mut Ring) -> i32 {
+        ring.push(&entry.user_data(0).into()).expect("a place");
+        ring.wait(None).expect("a wait");
+        ring.ring.completion().next().expect("a completion").result()
+    }
+
+    /// A process that is taken over has the rings that it was given.
+    #[test]
+    fn a_ring_takes_the_operations_of_its_transport_only() {
+        let mut ring = Ring::new(1).expect("a ring");
+        let again = ring
+            .ring
+            .submitter()
+            .register_restrictions(&mut [Restriction::sqe_op(opcode::Socket::CODE)]);
+        assert!(again.is_err(), "restrictions stay as they are");
+        ring.enable().expect("its start");
+        let refused = -Errno::ACCESS.raw_os_error();
+        let (domain, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let socket = opcode::Socket::new(domain.as_raw().into(), kind.as_raw() as i32, 0);
+        assert_eq!(result_of(socket.build(), &mut ring), refused);
+        let path = c"/etc/passwd";
+        let open = opcode::OpenAt::new(Fd(CWD.as_raw_fd()), path.as_ptr());
+        assert_eq!(result_of(open.build(), &mut ring), refused);
+        assert_eq!(result_of(opcode::Nop::new().build(), &mut ring), refused);
+        let by_number = opcode::PollAdd::new(io_uring::types::Fixed(0), 1);
+        assert_eq!(result_of(by_number.build(), &mut ring), refused, "no registered files");
+        let mut probe = io_uring::Probe::new();
+        assert!(ring.ring.submitter().register_probe(&mut probe).is_err());
+        let bell = crate::connection::bell::Bell::new().expect("a bell");
+        bell.ring().expect("a ring");
+        ring.listen(bell.as_fd()).expect("a place");
+        ring.wait(None).expect("a wait");
+        let mut events = Vec::new();
+        ring.taken(&mut events);
+        assert!(matches!(events.as_slice(), [Event::Wake]), "{events:?}");
+    }
 
     #[test]
     fn a_reply_stands_where_the_request_stood() {

@@ -1,0 +1,53 @@
+//! Identities of mounts: paths and numbers of devices lead to other mounts over time.
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+/// STATX_MNT_ID_UNIQUE, since Linux 6.8: a number that no other mount gets.
+const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+/// A mount at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MountIdentity {
+    /// Number of the device of its files: major and minor.
+    device: (u32, u32),
+    /// Number in the table of mounts. Others get it after the end of the mount.
+    number: u64,
+    /// The number that no other mount gets; before Linux 6.8 `number` again.
+    unique: u64,
+}
+
+impl MountIdentity {
+    /// Returns the identity of the topmost mount at a directory, without a question to its server.
+    /// A symlink in the place of the directory is not followed.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn at(dir: &Path) -> io::Result<MountIdentity> {
+        // Both numbers are of one mount. The descriptor must not stay: it would keep the mount.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = openat(CWD, dir, flags, Mode::empty())?;
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let shown = statx(&root, c"", flags, StatxFlags::MNT_ID)?;
+        let unique = statx(&root, c"", flags, StatxFlags::MNT_ID | UNIQUE)?;
+        let device = (shown.stx_dev_major, shown.stx_dev_minor);
+        Ok(MountIdentity { device, number: shown.stx_mnt_id, unique: unique.stx_mnt_id })
+    }
+
+    /// Returns whether the table of mounts shows this mount by a number and a device.
+    pub fn is_shown_as(&self, number: u64, device: (u32, u32)) -> bool {
+        (self.number, self.device) == (number, device)
+    }
+
+    /// Fails unless this mount is the topmost one at a directory.
+    pub(super) fn check(&self, dir: &Path) -> io::Result<()> {
+        if MountIdentity::at(dir).is_ok_and(|found| found == *self) {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            ErrorKind::InvalidInput,
+            "the mount is gone, or another one lies in its place",
+        ))
+    }
+}
