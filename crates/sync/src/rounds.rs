@@ -9,16 +9,18 @@
 //! when A's has ended, and C gets B's result.
 //!
 //! # Crowds
-//! Many threads that were served together mostly request again soon, and are best served together
-//! again. After a round with many threads the next one therefore begins after a rest of twice the
-//! duration of the last round, at most [`PATIENCE`]. Other threads of the machine work meanwhile:
-//! a hundred threads that request again and again would otherwise leave them little, since a
-//! scheduler gives each thread the same share of the processors.
+//! Many threads that request again and again would leave other threads of the machine little, since
+//! a scheduler gives each thread the same share of the processors. They are a *crowd*. After its
+//! rounds with work the next one begins after a rest of twice the duration of the work, at most
+//! [`PATIENCE`]. The others work meanwhile, and the crowd gathers for the next round.
 //!
-//! For the same reason a thread whose request needs no work returns at once only if the last round
-//! had no crowd. In a crowd it takes part in the next round: threads that ask without a pause keep
-//! the processors from those that would change something. A round that finds no work although the
-//! others had a rest to make some ends the crowd.
+//! For the same reason a thread whose request needs no work returns at once only if there is no
+//! crowd. In a crowd it takes part in the next round: threads that ask without a pause keep the
+//! processors from those that would change something. A crowd ends when there was no work for
+//! [`LINGER`].
+//!
+//! A crowd is at least [`CROWD`] threads that wait for a round or share it, or that requested
+//! lately: with few processors most of them do not run at the same time, so that a round sees few.
 //!
 //! # Invariants
 //! - One round runs at a time.
@@ -33,7 +35,7 @@
 //! all can run at once. If each needed a lock that wakes the next one, a hundred threads would take
 //! a hundred context switches, one after the other, with other threads of the machine in between.
 
-use crate::atomic::{AtomicBool, Ordering};
+use crate::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::thread::{self, Thread};
 use crate::{Arc, Level, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -44,12 +46,21 @@ const CROWD: usize = 8;
 /// The longest rest between two rounds of a crowd.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// How long a crowd lasts without work.
+const LINGER: Duration = Duration::from_millis(10);
+
+/// How long the threads that requested are counted together.
+const LATELY: Duration = Duration::from_millis(50);
+
 /// Rounds of shared work, whose result all requesting threads get.
 #[derive(Debug)]
 pub struct Coalescer<R> {
     state: Mutex<State<R>>,
-    /// Whether the last round served a crowd and had work. A hint: no order with other words.
+    /// Whether there is a crowd. A hint: no order with other words.
     crowded: AtomicBool,
+    /// Threads that requested since [`State::counted`], a bit for each number of a thread. A hint,
+    /// too.
+    lately: AtomicU64,
 }
 
 /// The result of a round, `None` if the round panicked; the result of its work, `None` if there was
@@ -65,22 +76,42 @@ struct State<R> {
     came: usize,
     /// Number of threads that the running round serves, or the last round served.
     serves: usize,
+    /// The end of the last round with work.
+    worked: Instant,
+    /// Since when the threads that request are counted.
+    counted: Instant,
     /// When `next` may begin.
     until: Instant,
 }
 
 impl<R> State<R> {
+    fn new(now: Instant) -> Self {
+        State {
+            running: false,
+            heir: None,
+            next: Arc::default(),
+            came: 0,
+            serves: 0,
+            worked: now,
+            counted: now,
+            until: now,
+        }
+    }
+
     /// Returns whether `next` may begin.
     fn is_due(&self) -> bool {
         !self.running && Instant::now() >= self.until
     }
 
-    /// Records the end of a round and its duration. Returns whether it had a crowd.
-    fn end(&mut self, took: Duration) -> bool {
+    /// Records the end of a round and the duration of its work. Returns whether there is a crowd:
+    /// `lately` threads that requested lately, or those of the round.
+    fn end(&mut self, now: Instant, worked: Option<Duration>, lately: usize) -> bool {
         self.running = false;
-        let crowded = self.serves + self.came >= CROWD;
-        let rest = if crowded { (took * 2).min(PATIENCE) } else { Duration::ZERO };
-        self.until = Instant::now() + rest;
+        self.worked = if worked.is_some() { now } else { self.worked };
+        let many = lately.max(self.serves + self.came) >= CROWD;
+        let crowded = many && now.saturating_duration_since(self.worked) < LINGER;
+        let rest = worked.map_or(PATIENCE, |took| (took * 2).min(PATIENCE));
+        self.until = now + if crowded { rest } else { Duration::ZERO };
         crowded
     }
 }
@@ -105,9 +136,15 @@ impl<R> Drop for Running<'_, R> {
     fn drop(&mut self) {
         let heir = {
             let mut state = self.rounds.state.lock();
-            let crowded = state.end(self.began.elapsed());
             let worked = matches!(self.result, Some(Some(_)));
-            self.rounds.crowded.store(crowded && worked, Ordering::Relaxed);
+            let (now, lately) = (Instant::now(), self.rounds.lately.load(Ordering::Relaxed));
+            let took = worked.then(|| now.saturating_duration_since(self.began));
+            let crowded = state.end(now, took, lately.count_ones() as usize);
+            self.rounds.crowded.store(crowded, Ordering::Relaxed);
+            if now.saturating_duration_since(state.counted) > LATELY {
+                state.counted = now;
+                self.rounds.lately.store(0, Ordering::Relaxed);
+            }
             state.heir.clone()
         };
         // The heir is woken first: it begins the next round, or knows now when to.
@@ -122,15 +159,34 @@ impl<R> Drop for Running<'_, R> {
 impl<R: Clone> Coalescer<R> {
     /// Makes a coalescer without a round. Its lock is of `level` and is not held during the work.
     pub fn new(level: Level) -> Self {
-        let (next, until) = (Arc::default(), Instant::now());
-        let state = State { running: false, heir: None, next, came: 0, serves: 0, until };
-        Coalescer { state: Mutex::new(level, state), crowded: AtomicBool::new(false) }
+        let state = Mutex::new(level, State::new(Instant::now()));
+        Coalescer { state, crowded: AtomicBool::new(false), lately: AtomicU64::new(0) }
+    }
+
+    /// Counts this thread among those that requested lately.
+    fn count(&self) {
+        // Models have no crowds.
+        #[cfg(not(loom))]
+        {
+            let own = 1 << (crate::shard_index() % u64::BITS as usize);
+            if self.lately.load(Ordering::Relaxed) & own != 0 {
+                return;
+            }
+            let (mut state, now) = (self.state.lock(), Instant::now());
+            if now.saturating_duration_since(state.counted) > LATELY {
+                state.counted = now;
+                self.lately.store(own, Ordering::Relaxed);
+            } else {
+                self.lately.fetch_or(own, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Returns the result of a round that begins after the call: of this thread's `work`, or of
     /// another thread's. `None` if there was no work: `wanted` returned false, in this call or when
     /// the round began.
     pub fn share(&self, wanted: impl Fn() -> bool, work: impl FnOnce() -> R) -> Option<R> {
+        self.count();
         if !self.crowded.load(Ordering::Relaxed) && !wanted() {
             return None;
         }
@@ -283,26 +339,53 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_work_ends_a_crowd() {
+    fn a_crowd_rests_and_lasts_while_there_is_work() {
+        let begin = Instant::now();
+        let mut state = State::<()>::new(begin);
+        let at = |millis| begin + Duration::from_millis(millis);
+        let short = Some(Duration::from_micros(100));
+        assert!(!state.end(at(0), short, 1), "one thread");
+        assert_eq!(state.until, at(0));
+        assert!(state.end(at(1), short, CROWD), "threads that requested lately");
+        assert_eq!(state.until, at(1) + Duration::from_micros(200));
+        state.serves = CROWD;
+        assert!(state.end(at(2), Some(PATIENCE), 1), "threads of the round");
+        assert_eq!(state.until, at(2) + PATIENCE);
+        assert!(state.end(at(11), None, 1));
+        assert_eq!(state.until, at(11) + PATIENCE);
+        assert!(!state.end(at(12), None, 1), "no work for a long time");
+        assert_eq!(state.until, at(12));
+    }
+
+    #[test]
+    fn threads_that_request_one_after_the_other_are_a_crowd() {
+        let rounds = Coalescer::new(Level::Leaf);
+        let (rounds, many) = (&rounds, || rounds.lately.load(Ordering::Relaxed).count_ones());
+        // On a busy machine they may not all request in time.
+        while many() < CROWD as u32 {
+            let one = || assert_eq!(rounds.share(|| false, || 1), None);
+            std::thread::scope(|scope| scope.spawn(one).join()).expect("no panic");
+            rounds.count();
+        }
+        assert!(!rounds.crowded.load(Ordering::Relaxed), "no request had work");
+        assert_eq!(rounds.share(|| true, || 1), Some(1));
+        assert!(rounds.crowded.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_crowd_without_work_ends() {
         let rounds = Coalescer::new(Level::Leaf);
         let next = || Arc::as_ptr(&rounds.state.lock().next);
-        std::thread::scope(|scope| {
-            let one = || rounds.share(|| true, || 1);
-            let work = || {
-                (0..CROWD).for_each(|_| drop(scope.spawn(one)));
-                while rounds.state.lock().came < CROWD {
-                    std::thread::yield_now();
-                }
-                0
-            };
-            assert_eq!(rounds.share(|| true, work), Some(0));
-        });
+        rounds.crowded.store(true, Ordering::Relaxed);
         let before = next();
         assert_eq!(rounds.share(|| false, || 2), None);
         assert_ne!(next(), before, "a request of a crowd takes part in a round");
-        let before = next();
-        assert_eq!(rounds.share(|| false, || 2), None);
-        assert_eq!(next(), before, "a request without work makes no round");
+        let ended = || {
+            let before = next();
+            assert_eq!(rounds.share(|| false, || 2), None);
+            next() == before
+        };
+        while !ended() {}
     }
 
     #[test]

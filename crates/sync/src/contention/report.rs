@@ -74,6 +74,8 @@ pub struct Report {
     pub sites: Vec<Site>,
     /// Levels of the locks that workers took, outermost first.
     pub levels: Vec<LevelReport>,
+    /// The same of all other threads, which work in the background.
+    pub background: Vec<LevelReport>,
     /// Named events of workers.
     pub events: BTreeMap<&'static str, u64>,
 }
@@ -90,7 +92,8 @@ impl Report {
         for (name, count) in workers.iter().flat_map(|log| &log.events) {
             *events.entry(*name).or_default() += count;
         }
-        Report { workers: workers.len(), lines, sites, levels: levels(&workers), events }
+        let [levels, background] = [&workers, &others].map(|logs| levels(logs));
+        Report { workers: workers.len(), lines, sites, levels, background, events }
     }
 
     /// Writes by workers to lines that several threads wrote.
@@ -192,7 +195,7 @@ fn sites(workers: &[Log], lines: &BTreeMap<usize, Line>) -> Vec<Site> {
     sites
 }
 
-fn levels(workers: &[Log]) -> Vec<LevelReport> {
+fn levels(logs: &[Log]) -> Vec<LevelReport> {
     let sum = |level: Level| {
         let mut sum = LevelReport {
             level,
@@ -201,7 +204,7 @@ fn levels(workers: &[Log]) -> Vec<LevelReport> {
             waited: Duration::ZERO,
             held: Duration::ZERO,
         };
-        for lock in workers.iter().map(|log| &log.locks[level as usize]) {
+        for lock in logs.iter().map(|log| &log.locks[level as usize]) {
             sum.taken += lock.taken;
             sum.contended += lock.contended;
             sum.waited += lock.waited;
