@@ -1,9 +1,9 @@
 //! The project's bars: the required rate of each workload beside another side.
 
-use crate::grid::{Grid, row_name};
 use crate::huge::Huge;
-use crate::interval::{Interval, Verdict};
 use crate::side::Side;
+use extant_measure::grid::{Grid, row_name};
+use extant_measure::interval::{Interval, Verdict};
 
 /// How many times fuse2fs a workload has to be.
 const TIMES_FUSE2FS: [(&str, f64); 10] = [
@@ -115,7 +115,7 @@ fn large_mount(huge: &Huge) -> [Verdict; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interval::Standing;
+    use extant_measure::interval::Standing;
 
     #[test]
     fn the_lower_of_two_bars_counts() {

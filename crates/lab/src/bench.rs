@@ -1,17 +1,17 @@
 //! Runs: every scenario on every side, turn about, several times.
 
 use crate::bars;
-use crate::grid::Grid;
 use crate::huge::{self, Huge};
-use crate::interval::{Verdict, judged};
-use crate::measure::Awake;
-use crate::options::{Options, invalid};
-use crate::scratch;
-use crate::sheet::Sheet;
 use crate::side::Side;
-use crate::stored::Results;
 use crate::workload::{SCENARIOS, Scale, Scenario, Stage};
 use extant_fuse::Transport;
+use extant_measure::grid::Grid;
+use extant_measure::interval::{Verdict, judged};
+use extant_measure::options::{Options, invalid};
+use extant_measure::scratch;
+use extant_measure::sheet::Sheet;
+use extant_measure::stored::Results;
+use extant_measure::timing::Awake;
 use serde::{Deserialize, Serialize};
 use std::io::{self, IsTerminal};
 

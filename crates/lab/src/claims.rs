@@ -5,17 +5,18 @@
 //! - With a limit of memory it is still faster than buddies on the fragmented disk.
 
 use crate::allocators::{Buddy, Cost, Defects, Lists, Map, Policy, Posted, Reading, Shape, Want};
-use crate::grid::Grid;
-use crate::interval::{Standing, Verdict};
-use crate::measure::{in_threads, median};
-use crate::options::Options;
-use crate::scratch;
-use crate::sheet::Sheet;
 use crate::side::{Running, Side, make_sparse};
 use crate::space60t;
-use crate::stored::Results;
 use crate::target::{How, write_all};
 use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
+use extant_measure::grid::Grid;
+use extant_measure::interval::{Standing, Verdict};
+use extant_measure::options::Options;
+use extant_measure::scratch;
+use extant_measure::sheet::Sheet;
+use extant_measure::stored::Results;
+use extant_measure::timing::{in_threads, median};
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::Arc;
 
@@ -25,14 +26,18 @@ pub fn run(options: &Options) -> io::Result<bool> {
     let claims: [(&str, Judge); 3] =
         [("memory", memory), ("limited", limited), ("parallel", parallel)];
     let wanted = claims.iter().filter(|(name, _)| options.wants(name));
-    let claims = wanted.map(|(_, claim)| claim(options)).collect::<io::Result<Vec<_>>>()?;
-    claims.report(options)
+    let claims = wanted.map(|(_, claim)| claim(options)).collect::<io::Result<_>>()?;
+    Claims(claims).report(options)
 }
 
-impl Results for Vec<Verdict> {
+/// Results of `extant-lab space-claims`.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Claims(Vec<Verdict>);
+
+impl Results for Claims {
     fn sheets(&self) -> Vec<Sheet> {
         let mut sheet = Sheet::new("claims of the postings", ["claim", "found", ""]);
-        for Verdict { what, found, standing } in self {
+        for Verdict { what, found, standing } in &self.0 {
             let word = match standing {
                 Standing::Reached => "holds",
                 Standing::Open => "open: more runs, or a quieter machine, decide",
@@ -44,7 +49,7 @@ impl Results for Vec<Verdict> {
     }
 
     fn verdicts(&self) -> Vec<Verdict> {
-        self.clone()
+        self.0.clone()
     }
 }
 
@@ -125,11 +130,8 @@ fn parallel(options: &Options) -> io::Result<Verdict> {
     let [ours, theirs] = [0, 1].map(|side| median(&rates.rows[0].1[side]).unwrap_or(0.0) / 1e6);
     let found = format!("{ours:.0} MB/s, the kernel's ext4 {theirs:.0}, ratio {ratio}");
     let what = "16 threads that write to a new disk, to the end of fsync";
-    Ok(Verdict::new(what, found, ratio.beside(EQUAL)))
+    Ok(Verdict::new(what, found, ratio.beside(1.0)))
 }
-
-/// Least ratio that counts as equal.
-const EQUAL: f64 = 0.95;
 
 /// Returns the bytes per second of threads that each write a new file, and removes the files.
 fn writers(side: &Running, writes: u64) -> io::Result<f64> {

@@ -1,7 +1,6 @@
 //! The command line of `extant-lab`.
 
 use crate::bench;
-use crate::options::Options;
 #[cfg(not(feature = "designs"))]
 use crate::tables::DESIGNS;
 use crate::tables::aim7;
@@ -12,6 +11,7 @@ use crate::{
 };
 use clap::{Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
+use extant_measure::options::Options;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -6,13 +6,13 @@
 //! when it has done 15% of its work, and at its end; the last is the processor time in nanoseconds.
 
 use crate::jobs::SYNCERS;
-use crate::measure::joined;
-use crate::options::{Options, invalid};
-use crate::scratch::{Server, catch_signals};
 use crate::side::{Running, Setup, Side};
-use crate::stored::Results;
 use crate::tables::Grid;
 use crate::target::{Put, Target};
+use extant_measure::options::{Options, invalid};
+use extant_measure::scratch::{Server, catch_signals};
+use extant_measure::stored::Results;
+use extant_measure::timing::joined;
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::process::Command;

@@ -3,10 +3,10 @@
 //! This project's mkfs makes it on the sparse device. A process of its own makes and opens it, so
 //! that memory of other measurements does not count.
 
-use crate::measure::Spread;
-use crate::sheet::say;
 use crate::side::make_sparse;
 use extant_engine::{Fs, OpenOptions};
+use extant_measure::sheet::say;
+use extant_measure::timing::Spread;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::process::{Command, Stdio};

@@ -10,12 +10,12 @@
 //! operation has a tolerance above the rest.
 
 use crate::jobs::{Kind, Size};
-use crate::measure::{Limit, run_threads};
-use crate::options::Options;
-use crate::sheet::{Name, Sheet};
 use crate::side::{Running, Side};
-use crate::stored::{Results, Store};
 use crate::target::How;
+use extant_measure::options::Options;
+use extant_measure::sheet::{Name, Sheet};
+use extant_measure::stored::{ListItem, Results, Store};
+use extant_measure::timing::{Limit, run_threads};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
@@ -70,11 +70,11 @@ pub(crate) struct Count {
     each: f64,
 }
 
-impl Results for Vec<Count> {
-    fn sheets(&self) -> Vec<Sheet> {
+impl ListItem for Count {
+    fn sheets(all: &[Self]) -> Vec<Sheet> {
         let mut sheet =
             Sheet::new("instructions of an operation", ["", "instructions", "operations"]);
-        for Count { operation, times, each } in self {
+        for Count { operation, times, each } in all {
             sheet.row([operation.to_string(), format!("{each:.0}"), times.to_string()]);
         }
         vec![sheet]
@@ -117,7 +117,7 @@ fn compared(counts: &[Count], stored: &[Count]) -> io::Result<bool> {
         .map(|cell| cell.unwrap_or_else(|| "-".into()));
         sheet.row([operation.to_string(), format!("{each:.0}"), before, change, word.into()]);
     }
-    crate::sheet::say(&sheet.text()).map(|()| kept)
+    extant_measure::sheet::say(&sheet.text()).map(|()| kept)
 }
 
 /// Counts an operation in processes of its own.
@@ -142,7 +142,7 @@ fn counted(word: &str) -> io::Result<f64> {
         "--play",
         word,
     ];
-    let printed = crate::scratch::run("valgrind", &arguments)?;
+    let printed = extant_measure::scratch::run("valgrind", &arguments)?;
     let found = |line: &str| line.split_once("Collected : ")?.1.trim().parse::<f64>().ok();
     let nothing = || {
         let cause = "callgrind counted nothing: the program has no symbols";

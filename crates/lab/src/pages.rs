@@ -4,12 +4,12 @@
 //! `<!-- NAME -->`, the tables, and a line `<!-- end of NAME -->`. A test compares the tables with
 //! their runs.
 
-use crate::grid::Grid;
-use crate::interval::{Interval, judged};
 use crate::pairs::{ENGINE, EXT4, Pairs, THREADS};
 use crate::reproduce;
-use crate::sheet::Sheet;
-use crate::stored::{Results, Run, Store};
+use extant_measure::grid::Grid;
+use extant_measure::interval::{Interval, judged};
+use extant_measure::sheet::Sheet;
+use extant_measure::stored::{Results, Run, Store};
 use std::collections::BTreeMap;
 use std::{fs, io};
 
@@ -86,6 +86,7 @@ fn origin<T>(Run { machine, command, .. }: &Run<T>) -> String {
 /// The table of `pairs`, with a column for each number of threads.
 fn pairs(store: &Store, name: &str) -> io::Result<String> {
     let run: Run<Pairs> = store.read(name)?;
+    let origin = origin(&run);
     let mut sheet = Sheet::new("", ["row", "1 thread", "2", "4", "16"]);
     for (name, ratios) in by_name(run.results.rates()) {
         match ratios.iter().find(|(threads, _)| !THREADS.contains(threads)) {
@@ -96,7 +97,9 @@ fn pairs(store: &Store, name: &str) -> io::Result<String> {
     let verdicts = judged(&run.results.verdicts());
     sheet.notes.push(verdicts.title);
     sheet.notes.extend(verdicts.notes);
-    Ok(format!("{}\n{}\n", origin(&run), sheet.lines().trim_end()))
+    let costs = run.results.grids().into_iter().skip(1).filter(|grid| !grid.rows.is_empty());
+    let costs: Vec<Sheet> = costs.flat_map(|grid| grid.sheets()).collect();
+    Ok(format!("{origin}\n{}\n\n{}", sheet.lines().trim_end(), joined(&costs)))
 }
 
 /// Some rows of `pairs`, means alone.

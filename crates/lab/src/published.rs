@@ -4,10 +4,10 @@
 //! also names the rows and designs of the lab that do the same, so that both effects stand side by
 //! side.
 
-use crate::grid::{Grid, shown};
-use crate::measure::Spread;
-use crate::sheet::Sheet;
-use crate::stored::{Machine, Results};
+use extant_measure::grid::{Grid, shown};
+use extant_measure::sheet::Sheet;
+use extant_measure::stored::{ListItem, Machine};
+use extant_measure::timing::Spread;
 use serde::{Deserialize, Serialize};
 
 /// A work: its source, its tables, and parts that this lab cannot repeat.
@@ -191,9 +191,9 @@ pub fn number(cell: &str) -> Option<f64> {
     Some(value.parse::<f64>().ok()? * scale)
 }
 
-impl Results for Vec<Work> {
-    fn sheets(&self) -> Vec<Sheet> {
-        self.iter().flat_map(Work::sheets).collect()
+impl ListItem for Work {
+    fn sheets(all: &[Self]) -> Vec<Sheet> {
+        all.iter().flat_map(Work::sheets).collect()
     }
 }
 

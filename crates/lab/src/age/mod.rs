@@ -9,15 +9,15 @@ mod designs;
 mod look;
 mod trace;
 
-use crate::grid::Grid;
-use crate::interval::{Interval, Verdict};
-use crate::options::Options;
-use crate::scratch::{self, Scratch};
-use crate::sheet::{Name, Sheet};
 use crate::side::mounted;
-use crate::stored::Results;
 use crate::target::{Directory, Engine, How, Target};
 use extant_engine::{Fs, OpenOptions};
+use extant_measure::grid::Grid;
+use extant_measure::interval::{Interval, Verdict};
+use extant_measure::options::Options;
+use extant_measure::scratch::{self, Scratch};
+use extant_measure::sheet::{Name, Sheet};
+use extant_measure::stored::{ListItem, Results};
 use look::State;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -165,8 +165,8 @@ fn judge(rows: &[Row]) -> Vec<Verdict> {
     files.into_iter().chain(free).collect()
 }
 
-impl Results for Vec<Row> {
-    fn sheets(&self) -> Vec<Sheet> {
+impl ListItem for Row {
+    fn sheets(all: &[Self]) -> Vec<Sheet> {
         let head = [
             "",
             "trace",
@@ -179,26 +179,26 @@ impl Results for Vec<Row> {
             "free space in runs of 2 MiB",
         ];
         let mut sheet = Sheet::new("fragmentation after use", head);
-        self.iter().for_each(|row| sheet.row(cells(row)));
-        sheet.notes = judge(self).iter().map(Verdict::line).collect();
+        all.iter().for_each(|row| sheet.row(cells(row)));
+        sheet.notes = judge(all).iter().map(Verdict::line).collect();
         vec![sheet]
     }
 
-    fn verdicts(&self) -> Vec<Verdict> {
-        judge(self)
+    fn verdicts(all: &[Self]) -> Vec<Verdict> {
+        judge(all)
     }
 
-    fn maps(&self) -> Vec<(String, String)> {
-        let drawn = self.iter().filter(|row| !row.map.is_empty());
+    fn maps(all: &[Self]) -> Vec<(String, String)> {
+        let drawn = all.iter().filter(|row| !row.map.is_empty());
         drawn.map(|row| (format!("{}, trace {}", row.name, row.seed), row.map.clone())).collect()
     }
 
-    fn grids(self) -> Vec<Grid> {
-        let mut columns: Vec<Name> = self.iter().map(|row| row.name.clone()).collect();
+    fn grids(all: Vec<Self>) -> Vec<Grid> {
+        let mut columns: Vec<Name> = all.iter().map(|row| row.name.clone()).collect();
         columns.sort_unstable();
         columns.dedup();
         let mut grid = Grid::new("pieces of a file", "", &columns, 0).less();
-        for Row { name, seed, state, .. } in self {
+        for Row { name, seed, state, .. } in all {
             let pieces = state.pieces_per_file();
             grid.column(&name)
                 .into_iter()

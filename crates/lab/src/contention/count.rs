@@ -1,12 +1,12 @@
 //! Counting, and verdicts about the counts.
 
 use super::Args;
-use crate::interval::Verdict;
 use crate::jobs::{Kind, Size, Watch};
-use crate::measure::Done;
 use crate::scale::{Counts, Shared};
-use crate::sheet::Sheet;
 use crate::side::{Setup, Side};
+use extant_measure::interval::Verdict;
+use extant_measure::sheet::Sheet;
+use extant_measure::timing::Done;
 use extant_sync::contention::{self, LevelReport, Line, Report};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -122,10 +122,14 @@ impl Counted {
                 *lock = (lock.0 + line.held, lock.1 + line.taken);
             }
         }
-        let level = |level: &LevelReport| {
-            let each = (self.each(level.taken), held(level.held, level.taken));
-            (format!("{:?}", level.level), each)
-        };
+        let mut levels: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
+        for LevelReport { level, taken, held, .. } in
+            self.report.levels.iter().chain(&self.report.background)
+        {
+            let sum = levels.entry(format!("{level:?}")).or_default();
+            *sum = (sum.0 + taken, sum.1 + *held);
+        }
+        let level = |(taken, time)| (self.each(taken), held(time, taken));
         let counts = Counts {
             service: self.done.elapsed.as_nanos() as f64 / self.ops() as f64,
             shared,
@@ -133,7 +137,7 @@ impl Counted {
                 .into_iter()
                 .map(|(place, (time, taken))| (place, held(time, taken)))
                 .collect(),
-            levels: self.report.levels.iter().map(level).collect(),
+            levels: levels.into_iter().map(|(name, sums)| (name, level(sums))).collect(),
         };
         Ok(format!("{}\n", serde_json::to_string(&counts)?))
     }

@@ -11,7 +11,7 @@ mod count;
 pub use count::Counter;
 
 use crate::jobs::KINDS;
-use crate::sheet::say;
+use extant_measure::sheet::say;
 use std::io;
 
 /// Arguments of `extant-lab contention`.
@@ -62,7 +62,7 @@ fn counted(args: &Args) -> io::Result<bool> {
     for counted in count::count(&kinds, args)? {
         let text = if args.json { counted.json()? } else { count::text(&counted) };
         say(&text)?;
-        passed &= crate::interval::all_reached(&counted.verdicts());
+        passed &= extant_measure::interval::all_reached(&counted.verdicts());
     }
     Ok(passed || !args.strict)
 }

@@ -1,8 +1,8 @@
 //! Jobs that change nothing.
 
 use super::{Job, Size, ensure_dir, ensure_file};
-use crate::measure::Limit;
 use crate::target::{How, Target};
+use extant_measure::timing::Limit;
 use std::io;
 
 const DIRS: [&[u8]; 5] =

@@ -1,8 +1,8 @@
 //! Files that come and go.
 
 use super::{Job, Size, accept, ensure_file, filled, many, own};
-use crate::measure::Limit;
 use crate::target::{Put, Target};
+use extant_measure::timing::Limit;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

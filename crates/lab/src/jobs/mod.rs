@@ -10,9 +10,9 @@ mod make;
 mod orphans;
 mod sync;
 
-use crate::measure::{Done, Limit, run_threads};
-use crate::options::invalid;
 use crate::target::{How, OpenFile, Target};
+use extant_measure::options::invalid;
+use extant_measure::timing::{Done, Limit, run_threads};
 use std::io;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Many callers of sync at once, with many inodes in memory.
 
 use super::{Watch, ensure_dir, ensure_file};
-use crate::measure::{beside, joined, share_out};
 use crate::target::Target;
+use extant_measure::timing::{beside, joined, share_out};
 use std::io;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -4,15 +4,15 @@
 
 mod cost;
 
-use crate::grid::{Grid, row_name};
-use crate::interval::{Interval, Verdict, judged};
 use crate::jobs::{self, Crowd, KINDS, Kind, SYNCERS, Size};
-use crate::measure::median;
-use crate::options::{Options, invalid};
-use crate::scratch;
-use crate::sheet::Sheet;
 use crate::side::{Running, Setup, Side};
-use crate::stored::Results;
+use extant_measure::grid::{Grid, row_name};
+use extant_measure::interval::{Interval, Verdict, judged};
+use extant_measure::options::{Options, invalid};
+use extant_measure::scratch;
+use extant_measure::sheet::Sheet;
+use extant_measure::stored::Results;
+use extant_measure::timing::median;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Duration;
@@ -34,7 +34,7 @@ const CREATORS: usize = 2;
 /// rate.
 const SYNCS: [(&str, Crowd, f64); 2] = [
     ("100 syncs, clean inodes", Crowd { calls: 200, creators: 0 }, 10.0),
-    ("100 syncs, files being made", Crowd { calls: 10, creators: CREATORS }, 20.0),
+    ("100 syncs, files being made", Crowd { calls: 10, creators: CREATORS }, 8.0),
 ];
 
 /// Rows of creators, with an unrelated stat beside them: name, and threads that call sync all the
@@ -51,6 +51,14 @@ enum Work {
 
 /// Share of their rate that creators must keep beside syncs.
 const KEPT: f64 = 0.5;
+
+/// Processor time of an operation by one thread, at most, in microseconds, where the kernel cuts
+/// six pieces about 100,000 times a second.
+const AT_MOST: [(&str, f64); 3] =
+    [("create empty files", 3.2), ("unlink", 2.8), ("creat_clo, unlink each time", 3.2)];
+
+/// Least rate of stats as a user, relative to those as root.
+const AS_USER: f64 = 0.9;
 
 /// Arguments of `extant-lab pairs`.
 #[derive(Debug, clap::Args)]
@@ -202,6 +210,29 @@ impl Pairs {
     }
 }
 
+impl Pairs {
+    /// Returns how the processor time of some operations stands to its bars.
+    fn costs(&self) -> impl Iterator<Item = Verdict> {
+        AT_MOST.iter().filter_map(|(name, bar)| {
+            let name = row_name(name, 1);
+            let found = median(&self.0[1].rows[self.0[1].row(&name)?].1[ENGINE])?;
+            let what = format!("{name}: at most {bar} us of a processor");
+            Some(Verdict::new(what, format!("{found:.2} us"), found <= *bar))
+        })
+    }
+
+    /// Returns how stats as a user stand to those as root.
+    fn as_user(&self) -> impl Iterator<Item = Verdict> {
+        THREADS.iter().filter_map(|threads| {
+            let [root, user] = ["stat one path of depth 6", "stat that path as a user"]
+                .map(|name| row_name(name, *threads));
+            let rates = |name| Some(&self.rates().rows[self.rates().row(name)?].1[ENGINE]);
+            let found = Interval::of_pairs(rates(&user)?, rates(&root)?)?;
+            Some(Verdict::of(format!("{user}: {AS_USER} of root's rate"), found, AS_USER))
+        })
+    }
+}
+
 impl Results for Pairs {
     fn sheets(&self) -> Vec<Sheet> {
         let tables = self.0.sheets().into_iter().filter(|sheet| !sheet.rows.is_empty());
@@ -211,6 +242,8 @@ impl Results for Pairs {
     fn verdicts(&self) -> Vec<Verdict> {
         let mut verdicts = judge(self.rates());
         verdicts.extend(self.around_syncs());
+        verdicts.extend(self.costs());
+        verdicts.extend(self.as_user());
         verdicts
     }
 
@@ -253,8 +286,8 @@ fn judge(rates: &Grid) -> Vec<Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interval::Standing::{self, Missed, Reached};
     use crate::pairs::tables;
+    use extant_measure::interval::Standing::{self, Missed, Reached};
 
     fn standings(rows: &[(usize, f64, f64)]) -> Vec<Standing> {
         let [mut rates, ..] = tables();
@@ -273,6 +306,24 @@ mod tests {
         assert_eq!(standings(&rows), [Reached, Missed, Reached, Missed]);
         let rows = [(1, 10.0, 1.0), (16, 18.0, 1.0)];
         assert_eq!(standings(&rows), [Reached, Reached, Reached], "the best is its own measure");
+    }
+
+    #[test]
+    fn processor_time_and_stats_of_users_are_judged() {
+        let standings = |cost: f64, user: f64| {
+            let [mut rates, mut times, rest @ ..] = tables();
+            times.add(&row_name("unlink", 1), ENGINE, cost);
+            for (name, rate) in
+                [("stat one path of depth 6", 10.0), ("stat that path as a user", user)]
+            {
+                (0..3).for_each(|_| rates.add(&row_name(name, 2), ENGINE, rate));
+            }
+            let pairs = Pairs([rates, times].into_iter().chain(rest).collect());
+            let found = pairs.costs().chain(pairs.as_user()).map(|verdict| verdict.standing);
+            found.collect::<Vec<_>>()
+        };
+        assert_eq!(standings(2.8, 9.1), [Reached, Reached]);
+        assert_eq!(standings(2.9, 8.9), [Missed, Missed]);
     }
 
     #[test]

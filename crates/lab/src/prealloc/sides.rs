@@ -2,11 +2,11 @@
 //! allocation.
 
 use super::trials::{FILE, Outcome};
-use crate::measure::in_threads;
-use crate::scratch::{self, Scratch};
 use crate::side::{Side, mounted};
 use crate::target::{Directory, Engine, Target};
 use extant_engine::{Fs, OpenOptions};
+use extant_measure::scratch::{self, Scratch};
+use extant_measure::timing::in_threads;
 use parking_lot::Mutex;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

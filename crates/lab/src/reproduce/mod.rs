@@ -8,14 +8,13 @@
 mod page;
 mod plot;
 
-use crate::grid::Grid;
-use crate::interval::Verdict;
 use crate::published::{Found, Here, Work, works};
 use crate::scale::Simulated;
-use crate::sheet::Sheet;
-use crate::stored::{Results, Run, Store};
 use crate::tables::DESIGNS;
-use crate::{age, instructions, prealloc, space60t};
+use crate::{age, claims, instructions, prealloc, space60t};
+use extant_measure::grid::Grid;
+use extant_measure::sheet::Sheet;
+use extant_measure::stored::{Results, Run, Store};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -131,7 +130,7 @@ pub fn tables(store: &Store, name: &str) -> io::Result<Tables> {
         "instructions" => tables_of::<Vec<instructions::Count>>(store, name),
         "prealloc" => tables_of::<prealloc::Tests>(store, name),
         SCALE => tables_of::<Simulated>(store, name),
-        "space-claims" => tables_of::<Vec<Verdict>>(store, name),
+        "space-claims" => tables_of::<claims::Claims>(store, name),
         "space60t" => tables_of::<space60t::SpaceResults>(store, name),
         _ => tables_of::<Vec<Grid>>(store, name),
     }

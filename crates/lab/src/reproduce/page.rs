@@ -1,10 +1,10 @@
 //! One page with plots and tables of all works, complete in itself.
 
 use super::plot::{self, Effects, Series};
-use crate::grid::parts;
-use crate::measure::Spread;
 use crate::published::{Found, Here, Published, Work, number};
-use crate::sheet::escaped;
+use extant_measure::grid::parts;
+use extant_measure::sheet::escaped;
+use extant_measure::timing::Spread;
 use std::io;
 
 /// The page around the works.

@@ -1,7 +1,7 @@
 //! Plots as SVG: values by threads, and effects beside published ones.
 
-use crate::interval::Interval;
-use crate::sheet::figure;
+use extant_measure::interval::Interval;
+use extant_measure::sheet::figure;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::fmt::Display;

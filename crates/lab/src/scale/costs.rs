@@ -3,7 +3,7 @@
 //! The costs are quoted latencies and two estimates (`local`, `spin`), fixed before the first
 //! comparison with published curves; docs/lab.md has the sources.
 
-use crate::options::invalid;
+use extant_measure::options::invalid;
 use std::io;
 use std::str::FromStr;
 

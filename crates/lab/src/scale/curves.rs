@@ -1,8 +1,8 @@
 //! Published curves beside simulated ones, with the errors of the simulation.
 
-use crate::grid::Grid;
 use crate::published::{Here, Published, number, works};
-use crate::sheet::Sheet;
+use extant_measure::grid::Grid;
+use extant_measure::sheet::Sheet;
 
 const HEAD: [&str; 10] = [
     "",

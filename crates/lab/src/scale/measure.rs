@@ -3,11 +3,11 @@
 use super::Args;
 use super::costs::{COSTS, Topology};
 use super::model::{Operation, Visits, rate};
-use crate::interval::Verdict;
 use crate::jobs::{Kind, Size};
-use crate::measure::Done;
 use crate::pairs::Meter;
 use crate::side::{Setup, Side};
+use extant_measure::interval::Verdict;
+use extant_measure::timing::Done;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,7 +24,8 @@ pub struct Counts {
     pub shared: BTreeMap<String, Shared>,
     /// Mean nanoseconds for which locks are held, by place.
     pub holds: BTreeMap<String, f64>,
-    /// Acquisitions of each operation and mean nanoseconds for which they hold, by level.
+    /// Acquisitions of each operation, those of the background among them, and mean nanoseconds for
+    /// which they hold, by level.
     pub levels: BTreeMap<String, (f64, f64)>,
 }
 
@@ -60,9 +61,10 @@ fn former_lock(kind: &Kind) -> &'static str {
 pub struct Work<'a> {
     pub kind: &'static Kind,
     args: &'a Args,
-    /// Service times by shards, and whether the list of orphans is kept.
-    services: BTreeMap<(usize, bool), f64>,
-    /// Counts of one thread, whose critical sections no other one interrupts, likewise.
+    /// Service times by shards.
+    services: BTreeMap<usize, f64>,
+    /// Counts of one thread, whose critical sections no other one interrupts, with the engine's
+    /// records of orphans and with those of the design before.
     alone: [Counts; 2],
 }
 
@@ -75,8 +77,9 @@ impl<'a> Work<'a> {
     }
 
     /// Returns the operation on so many processors, with the design before and that of the engine.
+    /// Both have the same service time: they differ in lines that threads share.
     pub fn operations(&mut self, cpus: usize) -> io::Result<[Operation; 2]> {
-        let service = self.service(cpus, false)?;
+        let service = self.service(cpus)?;
         let counts = self.counts(cpus, false)?;
         // Counting makes critical sections as much longer as the rest, so their share is kept.
         let slower = self.alone[0].service / service;
@@ -89,9 +92,7 @@ impl<'a> Work<'a> {
         let engine = Operation { service, visits: visits.collect() };
         let level = former_lock(self.kind);
         let mut before = engine.clone();
-        before.service = self.service(cpus, level == ORPHAN)?;
-        let measured =
-            |(each, hold): &(f64, f64)| (*each, hold * before.service / self.alone[1].service);
+        let measured = |(each, hold): &(f64, f64)| (*each, hold * service / self.alone[1].service);
         let (each, hold) = match level {
             "" => (2.0, 2.0 * COSTS.local),
             level => self.alone[1].levels.get(level).map_or((0.0, 0.0), measured),
@@ -102,16 +103,16 @@ impl<'a> Work<'a> {
     }
 
     /// Returns the least processor time of an operation by one thread, background work included.
-    fn service(&mut self, cpus: usize, orphan_list: bool) -> io::Result<f64> {
+    fn service(&mut self, cpus: usize) -> io::Result<f64> {
         let shards = cpus.next_power_of_two();
-        if let Some(known) = self.services.get(&(shards, orphan_list)) {
+        if let Some(known) = self.services.get(&shards) {
             return Ok(*known);
         }
-        let setup = Setup { shards, orphan_list, ..Setup::default() };
+        let setup = Setup { shards, ..Setup::default() };
         let times =
             self.play(1, &setup, |done, time| time.as_nanos() as f64 / done.ops[0].max(1) as f64)?;
         let least = times.into_iter().fold(f64::INFINITY, f64::min);
-        self.services.insert((shards, orphan_list), least);
+        self.services.insert(shards, least);
         Ok(least)
     }
 

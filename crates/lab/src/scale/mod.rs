@@ -10,13 +10,13 @@ mod curves;
 mod measure;
 mod model;
 
-use crate::grid::Grid;
-use crate::interval::Verdict;
 use crate::jobs::Kind;
-use crate::options::Options;
-use crate::sheet::Sheet;
-use crate::stored::Results;
 use costs::{COSTS, Topology, numbers};
+use extant_measure::grid::Grid;
+use extant_measure::interval::Verdict;
+use extant_measure::options::Options;
+use extant_measure::sheet::Sheet;
+use extant_measure::stored::Results;
 use measure::Work;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

@@ -2,8 +2,8 @@
 //! device.
 
 use super::{Open, Setup, Source, make_with};
-use crate::scratch::{Loop, MountGuard, Scratch};
 use crate::target::{Directory, Target};
+use extant_measure::scratch::{Loop, MountGuard, Scratch};
 use rustix::mount::{MountFlags, mount};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! The engine in process.
 
 use super::{Open, Setup, Source, make_with};
-use crate::scratch::Scratch;
 use crate::target::{Engine, Target};
 use extant_blocks::{BlockDevice, SparseDevice};
 use extant_engine::mkfs::{self, Zeroing};
 use extant_engine::{Fs, OpenOptions};
+use extant_measure::scratch::Scratch;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;

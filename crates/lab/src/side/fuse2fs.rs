@@ -2,8 +2,8 @@
 
 use super::directory::Mounted;
 use super::{Open, Setup, Source, make_with};
-use crate::scratch::{self, MountGuard, Scratch, Server};
 use crate::target::Target;
+use extant_measure::scratch::{self, MountGuard, Scratch, Server};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;

@@ -8,13 +8,13 @@ mod engine;
 mod fuse2fs;
 mod served;
 
-use crate::options::word;
-use crate::scratch::{self, Loop, MountGuard, Scratch};
-use crate::sheet::Name;
 use crate::target::Target;
 use directory::{Kernel, Tmpfs};
 use engine::InProcess;
 use extant_fuse::Transport;
+use extant_measure::options::word;
+use extant_measure::scratch::{self, Loop, MountGuard, Scratch};
+use extant_measure::sheet::Name;
 use fuse2fs::Fuse2fs;
 use served::Served;
 use std::ffi::CStr;

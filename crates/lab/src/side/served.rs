@@ -5,8 +5,8 @@
 
 use super::directory::Mounted;
 use super::{Open, Setup, Source, make_with};
-use crate::scratch::{self, Loop, MountGuard, Scratch};
 use extant_fuse::Transport;
+use extant_measure::scratch::{self, Loop, MountGuard, Scratch};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;

@@ -71,6 +71,7 @@ fn write(policy: &mut dyn Policy, bytes: u64) -> Write {
     let waited = (cost.waited - before.waited) as f64 / 1e9;
     Write {
         seconds: start.elapsed().as_secs_f64() + waited,
+        runs: Vec::new(),
         waited,
         pieces,
         tree_bytes: cost.bytes,

@@ -2,9 +2,9 @@
 
 use super::disk::{Disk, Profile, waited};
 use super::{Row, Sizes, Write};
-use crate::scratch::poll;
 use crate::target::{pieces, write_all};
 use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
+use extant_measure::scratch::poll;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,8 +59,11 @@ const RUNS: usize = 3;
 fn median(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Result<Row> {
     let mut rows =
         (0..RUNS).map(|_| row(profile, disk, how, sizes)).collect::<io::Result<Vec<_>>>()?;
+    let times = [0, 1].map(|write| rows.iter().map(|row| row.writes[write].seconds).collect());
     rows.sort_by(|a, b| a.writes[1].seconds.total_cmp(&b.writes[1].seconds));
-    Ok(rows.swap_remove(RUNS / 2))
+    let mut row = rows.swap_remove(RUNS / 2);
+    row.writes.iter_mut().zip(times).for_each(|(write, runs)| write.runs = runs);
+    Ok(row)
 }
 
 /// On a slow disk with as little memory for trees as there may be.
@@ -79,7 +82,7 @@ fn row(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Resul
     let fs = Fs::open_device(disk.clone(), &options)?;
     let mount = start.elapsed().as_secs_f64();
     let known = if how.wait { Some(all_known(&fs)?) } else { None };
-    let mut writes = [Write::default(); 2];
+    let mut writes = <[Write; 2]>::default();
     for (write, bytes) in writes.iter_mut().zip(sizes) {
         *write = self::write(&fs, disk, bytes)?;
     }
@@ -118,6 +121,7 @@ fn write(fs: &Fs, disk: &Disk, bytes: u64) -> io::Result<Write> {
     let space = FsStats::of(fs).space;
     Ok(Write {
         seconds,
+        runs: Vec::new(),
         waited,
         pieces: pieces(&file, bytes)?,
         tree_bytes: space.frsp_tree_usage,

@@ -9,11 +9,11 @@ mod designs;
 mod disk;
 mod engine;
 
-use crate::grid::Grid;
-use crate::options::{Options, invalid};
-use crate::sheet::{Name, Sheet};
-use crate::stored::Results;
 use disk::{Disk, Profile};
+use extant_measure::grid::Grid;
+use extant_measure::options::{Options, invalid};
+use extant_measure::sheet::{Name, Sheet};
+use extant_measure::stored::Results;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::Arc;
@@ -28,10 +28,13 @@ pub struct Args {
     engine_only: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Write {
     /// Seconds until it was durable (designs: until it was allocated).
     pub seconds: f64,
+    /// The same of all runs, of which this one took the median time; nothing of designs.
+    #[serde(default)]
+    pub runs: Vec<f64>,
     /// Of these, waiting for the disk.
     pub waited: f64,
     /// Physically discontiguous pieces of the file.
@@ -166,7 +169,7 @@ impl Results for SpaceResults {
         sheets
     }
 
-    /// Seconds, trees or groups that ever were in memory, and bitmaps read.
+    /// Seconds, trees or groups that ever were in memory, bitmaps read, and memory.
     fn grids(self) -> Vec<Grid> {
         let mut grids = Vec::new();
         for rows in self.rows.chunk_by(|a, b| a.profile == b.profile) {
@@ -176,12 +179,17 @@ impl Results for SpaceResults {
                 let mut seconds = Grid::new(name("seconds"), "s", &columns, 0).less();
                 let [mut loaded, mut bitmaps] = ["trees or groups loaded", "bitmaps read"]
                     .map(|what| Grid::new(name(what), "", &columns, 0).less());
+                let mut memory = Grid::new(name("memory"), "MB", &columns, 0).less();
                 for (column, row) in rows.iter().enumerate() {
-                    seconds.add(write, column, row.writes[at].seconds);
+                    let Write { seconds: one, runs, .. } = &row.writes[at];
+                    let all = if runs.is_empty() { std::slice::from_ref(one) } else { runs };
+                    all.iter().for_each(|time| seconds.add(write, column, *time));
+                    let bytes = row.writes[at].tree_bytes + row.writes[at].index_bytes;
+                    memory.add(write, column, bytes as f64 / 1e6);
                     loaded.add(write, column, row.writes[at].trees as f64);
                     bitmaps.add(write, column, row.writes[at].bitmaps as f64);
                 }
-                grids.extend([seconds, loaded, bitmaps]);
+                grids.extend([seconds, loaded, bitmaps, memory]);
             }
         }
         grids

@@ -8,11 +8,11 @@
 
 use super::Grid;
 use crate::jobs::{ensure_dir, ensure_file};
-use crate::measure::{Limit, run_threads};
-use crate::options::Options;
 use crate::side::{Setup, Side};
-use crate::stored::Results;
 use crate::target::{How, Target};
+use extant_measure::options::Options;
+use extant_measure::stored::Results;
+use extant_measure::timing::{Limit, run_threads};
 use std::io;
 
 /// The sides: the kernel, the mount, the engine in process.
@@ -65,7 +65,7 @@ fn prepare(target: &dyn Target) -> io::Result<()> {
 
 /// Runs the command.
 pub fn run(options: &Options) -> io::Result<bool> {
-    crate::scratch::catch_signals()?;
+    extant_measure::scratch::catch_signals()?;
     vec![grid(options)?].report(options)
 }
 

@@ -1,8 +1,8 @@
 //! Content of files: large ones in order, pieces at random places, appends that must be durable.
 
 use super::{Stage, filler};
-use crate::measure::{Limit, run_threads};
 use crate::target::{How, OpenFile};
+use extant_measure::timing::{Limit, run_threads};
 use extant_sync::SplitMix64;
 use std::io;
 use std::time::Instant;

@@ -4,11 +4,11 @@
 mod content;
 mod tree;
 
-use crate::grid::{Grid, row_name};
 use crate::jobs::{KINDS, Kind, SMALL, Size};
-use crate::measure::Done;
 use crate::side::Running;
 use crate::target::Target;
+use extant_measure::grid::{Grid, row_name};
+use extant_measure::timing::Done;
 use extant_sync::SplitMix64;
 use std::io;
 use std::time::Duration;

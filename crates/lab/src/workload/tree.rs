@@ -1,8 +1,8 @@
 //! A tree: unpacked, looked at cold and warm, walked, removed.
 
 use super::{Stage, filler};
-use crate::measure::{Done, share_out};
 use crate::target::{Put, Target};
+use extant_measure::timing::{Done, share_out};
 use extant_sync::SplitMix64;
 use std::io;
 use std::time::Instant;

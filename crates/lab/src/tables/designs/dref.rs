@@ -6,11 +6,11 @@
 
 use super::{Chosen, Grid, open};
 use crate::jobs::{Kind, Size, Watch};
-use crate::measure::{Done, Limit, beside, run_threads};
-use crate::options::Options;
 use crate::side::{Setup, make_device};
 use extant_engine::OpenOptions;
 use extant_engine::design::{REFS, RefsDesign};
+use extant_measure::options::Options;
+use extant_measure::timing::{Done, Limit, beside, run_threads};
 use extant_sync::CachePadded;
 use extant_sync::atomic::{AtomicI32, Ordering};
 use extant_sync::lockref::Lockref;

@@ -9,9 +9,6 @@ mod orphan;
 mod preallocs;
 mod sync;
 
-use crate::grid::{Grid, row_name};
-use crate::options::Options;
-use crate::stored::Results;
 use crate::target::Engine;
 use extant_blocks::SparseDevice;
 use extant_engine::design::{
@@ -19,6 +16,9 @@ use extant_engine::design::{
     PlugPolicy, REFS, RUNS, RefsDesign, RunsDesign,
 };
 use extant_engine::{Fs, OpenOptions};
+use extant_measure::grid::Grid;
+use extant_measure::options::Options;
+use extant_measure::stored::Results;
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::sync::Arc;
@@ -72,22 +72,6 @@ impl Drop for Chosen {
         REFS.set(RefsDesign::Lockref);
         ORPHANS.set(OrphanRecords::File);
         PLUG.set(PlugPolicy::Batch);
-    }
-}
-
-/// Rows of a table: names, and workloads with numbers of threads.
-type Rows<W> = Vec<(String, (usize, W))>;
-
-impl Options {
-    /// Returns a row for each number of threads and each workload.
-    pub fn rows<W: Copy, N: AsRef<str>>(&self, usual: &[usize], works: &[(N, W)]) -> Rows<W> {
-        let of = |&threads: &usize| {
-            works
-                .iter()
-                .map(move |(name, work)| (row_name(name.as_ref(), threads), (threads, *work)))
-        };
-        let rows = self.threads(usual).iter().flat_map(of);
-        rows.filter(|(name, _)| self.wants(name)).collect()
     }
 }
 

@@ -3,14 +3,13 @@
 
 use super::{Chosen, Grid, open};
 use crate::jobs::{Kind, Size};
-use crate::options::Options;
-use crate::scratch::poll;
 use crate::side::{Setup, make_device};
 use crate::target::Engine;
 use extant_engine::OpenOptions;
 use extant_engine::design::{ORPHANS, OrphanRecords};
+use extant_measure::options::Options;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const DESIGNS: [(&str, OrphanRecords); 4] = [
     ("list", OrphanRecords::List),
@@ -79,7 +78,8 @@ fn start() -> io::Result<Vec<Engine>> {
     opened.collect()
 }
 
-/// Returns the rate, and the records added and removed by an operation.
+/// Returns the rate, and the records added and removed by an operation. The time ends when the
+/// engine has freed all files, which it does in the background.
 fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result<[f64; 3]> {
     let size = if quick {
         Size { cuts: 20, rounds: 20, ..Size::QUICK }
@@ -88,26 +88,33 @@ fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result
     };
     let before = engine.fs().stats().orphans;
     let done = kind.play(engine, (threads, u64::MAX), &size, &())?;
+    let elapsed = done.elapsed + reaped(engine)?;
     let after = engine.fs().stats().orphans;
-    let ops = done.ops.iter().sum::<u64>().max(1) as f64;
     let records = [after.added - before.added, after.removed - before.removed];
+    let ops = done.ops.iter().sum::<u64>().max(1) as f64;
     let [added, removed] = records.map(|count| count as f64 / ops);
-    Ok([done.rate(), added, removed])
+    Ok([ops / elapsed.as_secs_f64(), added, removed])
 }
 
-/// Closes the engines; checks that all records were removed.
-fn finish(engines: Vec<Engine>) -> io::Result<()> {
-    for (engine, (name, _)) in engines.into_iter().zip(DESIGNS) {
-        engine.fs().sync()?;
-        // Files that were closed last may still be with the reaper.
-        let reaped = poll(REAPED, || {
-            let stats = engine.fs().stats().orphans;
-            Ok((stats.added == stats.removed).then_some(()))
-        })?;
-        engine.unmount()?;
-        reaped.ok_or_else(|| io::Error::other(format!("{name}: records were left")))?;
+/// Returns how long it takes until all records are removed.
+fn reaped(engine: &Engine) -> io::Result<Duration> {
+    let start = Instant::now();
+    let is_reaped = || {
+        let stats = engine.fs().stats().orphans;
+        stats.added == stats.removed
+    };
+    while !is_reaped() {
+        if start.elapsed() > REAPED {
+            return Err(io::Error::other("records were left"));
+        }
+        std::thread::yield_now();
     }
-    Ok(())
+    Ok(start.elapsed())
+}
+
+/// Closes the engines.
+fn finish(engines: Vec<Engine>) -> io::Result<()> {
+    engines.into_iter().try_for_each(Engine::unmount)
 }
 
 #[cfg(test)]
@@ -127,6 +134,7 @@ mod tests {
             let each = records(word);
             assert!(each.len() == 8 && each.iter().all(|n| *n >= 0.9), "{word}: {each:?}");
         }
+        assert_eq!(grids[1].rows, grids[2].rows, "all records are removed while the clock runs");
         // One transaction cuts these files.
         for word in ["stress-orphan, byte", "stress-orphan, block", "creat_clo, unlink each"] {
             let each = records(word);

@@ -4,12 +4,12 @@
 //! searches for a preallocation and makes one.
 
 use super::{Chosen, Grid};
-use crate::options::Options;
 use crate::side::make_sparse;
 use crate::target::{Engine, How, Target};
 use extant_blocks::SparseDevice;
 use extant_engine::design::{RUNS, RunsDesign};
 use extant_engine::{Fs, OpenOptions};
+use extant_measure::options::Options;
 use extant_sync::SplitMix64;
 use std::io;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! dropped.
 
 use super::THREADS;
-use crate::grid::Grid;
-use crate::measure::{Limit, run_threads};
-use crate::options::Options;
+use extant_measure::grid::Grid;
+use extant_measure::options::Options;
+use extant_measure::timing::{Limit, run_threads};
 use extant_sync::list_lru::{Link, ListLru};
 use extant_sync::{CachePadded, Level, Mutex, Sharded};
 use std::io;

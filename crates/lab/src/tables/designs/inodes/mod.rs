@@ -5,13 +5,13 @@ mod lru;
 
 use super::{Chosen, Grid, open};
 use crate::jobs;
-use crate::measure::{Limit, beside, run_threads, share_out};
-use crate::options::Options;
 use crate::side::{Setup, make_device};
 use crate::target::{Engine, Target};
 use extant_blocks::SparseDevice;
 use extant_engine::design::{FIND, FindWrites, InodeList, InodeLookup, LIST, LOOKUP};
 use extant_engine::{Caller, Follow, OpenOptions};
+use extant_measure::options::Options;
+use extant_measure::timing::{Limit, beside, run_threads, share_out};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;

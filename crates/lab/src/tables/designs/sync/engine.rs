@@ -1,12 +1,12 @@
 //! Cost of a sync of the engine while many inodes are in memory.
 
 use crate::jobs::{self, Crowd, SYNCERS, Watch};
-use crate::options::Options;
 use crate::pairs::Meter;
 use crate::side::{Setup, make_device};
 use crate::tables::designs::{Grid, open};
 use crate::target::{Engine, Target};
 use extant_engine::OpenOptions;
+use extant_measure::options::Options;
 use std::io;
 use std::time::Instant;
 

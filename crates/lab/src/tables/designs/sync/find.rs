@@ -2,10 +2,11 @@
 
 use super::engine::{CREATORS, clean};
 use crate::jobs::{self, Crowd};
-use crate::options::Options;
+use crate::pairs::Meter;
 use crate::tables::designs::{Chosen, Grid};
 use crate::target::{Engine, How, Target};
 use extant_engine::design::{FIND, FindWrites, InodeList, LIST};
+use extant_measure::options::Options;
 use std::io;
 
 const DESIGNS: [(&str, FindWrites); 6] = [
@@ -23,13 +24,16 @@ const CHOSEN: usize = 4;
 /// Files that are written one after the other.
 pub const WRITTEN: usize = 500;
 
-/// Time of syncs, files that are made beside them, and inodes that designs remember.
+/// Time of syncs, files that are made beside them, inodes that designs remember, and processor time
+/// of syncs.
 pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
     let _chosen = Chosen::hold();
     let sizes: &[usize] =
         if options.quick { &[1000, 10_000] } else { &[10_000, 100_000, 1_000_000] };
     let names = DESIGNS.map(|(name, _)| name);
     let mut times = Grid::new("100 syncs at once", "s", &names, CHOSEN).less();
+    let mut costs = Grid::new("processor time of 100 syncs", "s", &names, CHOSEN).less();
+    let meter = Meter::new();
     let title = "inodes written while two threads sync all the time";
     let mut rates = Grid::new(title, "inodes/s", &names, CHOSEN);
     let title = format!("inodes remembered after {WRITTEN} files were written");
@@ -44,7 +48,12 @@ pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
         options.fill(&mut times, &works, |creators, column| {
             choose(&engine, column)?;
             let crowd = Crowd { calls: 1, creators: *creators };
-            Ok(jobs::sync_crowd(&engine, "crowd", crowd, &())?.0.as_secs_f64())
+            let time = jobs::sync_crowd(&engine, "crowd", crowd, &meter)?.0.as_secs_f64();
+            if *creators == 0 {
+                let row = format!("{size} inodes, nothing written");
+                costs.add(&row, column, meter.cost().time.as_secs_f64());
+            }
+            Ok(time)
         })?;
         options.fill(&mut rates, &row, |(), column| {
             choose(&engine, column)?;
@@ -57,7 +66,7 @@ pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
         choose(&engine, CHOSEN)?;
         engine.unmount()?;
     }
-    Ok(vec![times, rates, kept])
+    Ok(vec![times, rates, kept, costs])
 }
 
 /// Chooses a design while nothing is under writeback.

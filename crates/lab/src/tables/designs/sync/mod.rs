@@ -5,8 +5,8 @@ mod engine;
 mod find;
 mod plug;
 
-use crate::grid::Grid;
-use crate::options::Options;
+use extant_measure::grid::Grid;
+use extant_measure::options::Options;
 use std::io;
 
 /// Arguments of `extant-lab sync`.

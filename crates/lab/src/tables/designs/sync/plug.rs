@@ -1,13 +1,13 @@
 //! The engine writing back many files of one block: each file's write by itself, or those of many
 //! kept together, sorted and merged.
 
-use crate::options::Options;
 use crate::side::{Setup, make_device};
 use crate::tables::designs::{Chosen, Grid};
 use crate::target::{Engine, How, Target};
 use extant_blocks::{Latency, LatencyDevice, RecordingDevice, SparseDevice};
 use extant_engine::design::{PLUG, PlugPolicy};
 use extant_engine::{Fs, OpenOptions};
+use extant_measure::options::Options;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -43,6 +43,7 @@ impl Interval {
         Some(Interval { mean: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() })
     }
 
+    /// Of `ours` divided by `theirs`, run by run, likewise.
     pub fn of_pairs(ours: &[f64], theirs: &[f64]) -> Option<Interval> {
         let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
         Interval::of(&ratios)
@@ -89,12 +90,16 @@ impl From<bool> for Standing {
 /// A bar, the figures of a run, and how they stand to it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Verdict {
+    /// The bar.
     pub what: Name,
+    /// The figures.
     pub found: String,
+    /// How they stand to it.
     pub standing: Standing,
 }
 
 impl Verdict {
+    /// Makes a verdict.
     pub fn new(
         what: impl Into<Name>,
         found: impl ToString,

@@ -50,7 +50,7 @@ pub trait Results: DeserializeOwned + Serialize {
     /// Prints one JSON document, or the tables.
     fn print(&self, json: bool) -> io::Result<()> {
         if json {
-            let command = command(std::env::args().skip(1));
+            let command = command(&crate::program(), std::env::args().skip(1));
             let run = Run { machine: Machine::this(), command, results: self };
             return say(&format!("{}\n", serde_json::to_string(&run)?));
         }
@@ -59,17 +59,56 @@ pub trait Results: DeserializeOwned + Serialize {
     }
 }
 
-impl Results for Vec<Grid> {
+/// Parts of results that are a list.
+pub trait ListItem: DeserializeOwned + Serialize {
+    /// As [`Results::sheets`], of all.
+    fn sheets(all: &[Self]) -> Vec<Sheet>;
+
+    /// As [`Results::verdicts`], of all.
+    fn verdicts(_all: &[Self]) -> Vec<Verdict> {
+        Vec::new()
+    }
+
+    /// As [`Results::grids`], of all.
+    fn grids(_all: Vec<Self>) -> Vec<Grid> {
+        Vec::new()
+    }
+
+    /// As [`Results::maps`], of all.
+    fn maps(_all: &[Self]) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}
+
+impl<T: ListItem> Results for Vec<T> {
     fn sheets(&self) -> Vec<Sheet> {
-        self.iter().flat_map(Grid::sheets).collect()
+        T::sheets(self)
     }
 
     fn verdicts(&self) -> Vec<Verdict> {
-        self.iter().flat_map(Grid::verdicts).collect()
+        T::verdicts(self)
     }
 
     fn grids(self) -> Vec<Grid> {
-        self
+        T::grids(self)
+    }
+
+    fn maps(&self) -> Vec<(String, String)> {
+        T::maps(self)
+    }
+}
+
+impl ListItem for Grid {
+    fn sheets(all: &[Self]) -> Vec<Sheet> {
+        all.iter().flat_map(Grid::sheets).collect()
+    }
+
+    fn verdicts(all: &[Self]) -> Vec<Verdict> {
+        all.iter().flat_map(Grid::verdicts).collect()
+    }
+
+    fn grids(all: Vec<Self>) -> Vec<Grid> {
+        all
     }
 }
 
@@ -87,6 +126,7 @@ impl Store {
         self.0.join(format!("{name}.json")).exists()
     }
 
+    /// Reads a run.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Run<T>> {
         let path = self.0.join(format!("{name}.json"));
         let within = |kind, e: &dyn std::fmt::Display| {
@@ -104,9 +144,9 @@ impl Store {
 }
 
 /// Returns the command line of these arguments, without the form of the output.
-fn command(arguments: impl Iterator<Item = String>) -> String {
+fn command(program: &str, arguments: impl Iterator<Item = String>) -> String {
     let arguments = arguments.filter(|argument| argument != "--json");
-    ["extant-lab".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
+    [program.to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
 /// A machine, and the commit that ran on it.
@@ -164,6 +204,6 @@ mod tests {
     #[test]
     fn a_stored_command_can_be_repeated() {
         let arguments = ["pairs", "--json", "--runs", "3"].map(String::from);
-        assert_eq!(command(arguments.into_iter()), "extant-lab pairs --runs 3");
+        assert_eq!(command("lab", arguments.into_iter()), "lab pairs --runs 3");
     }
 }

@@ -19,6 +19,7 @@ const LOOK_EVERY: u64 = 16;
 pub struct Limit {
     /// Operations of each thread.
     pub ops: u64,
+    /// From the start.
     pub time: Duration,
 }
 
@@ -164,6 +165,7 @@ pub fn turn(run: usize, columns: usize) -> Vec<usize> {
 /// Median and extremes.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Spread {
+    /// The middle one, or the mean of the two in the middle.
     pub median: f64,
     /// The least.
     pub min: f64,
@@ -218,7 +220,8 @@ impl Awake {
             Ok(file)
         });
         if let Err(e) = &open {
-            eprintln!("extant-lab: processors may sleep while it measures: {LATENCY}: {e}");
+            let program = crate::program();
+            eprintln!("{program}: processors may sleep while it measures: {LATENCY}: {e}");
         }
         Awake { _open: open.ok() }
     }

@@ -21,6 +21,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
+    /// Makes a table without rows.
     pub fn new<S: Into<String>>(
         title: impl Into<String>,
         head: impl IntoIterator<Item = S>,
@@ -29,6 +30,7 @@ impl Sheet {
         Sheet { title: title.into(), head, rows: Vec::new(), notes: Vec::new() }
     }
 
+    /// Adds a row.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }

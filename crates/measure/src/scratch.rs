@@ -70,7 +70,7 @@ pub fn catch_signals() -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
             let name = signal_name(signal).unwrap_or("a signal");
-            eprintln!("\nextant-lab: {name}, cleaning up");
+            eprintln!("\n{}: {name}, cleaning up", crate::program());
             undo_all();
             std::process::exit(128 + signal);
         }
@@ -88,20 +88,22 @@ pub struct Scratch {
 impl Scratch {
     /// Makes a directory below `/dev/shm`.
     pub fn new() -> io::Result<Scratch> {
-        let path = tempfile::Builder::new().prefix("extant-lab-").tempdir_in("/dev/shm")?.keep();
+        let path = tempfile::Builder::new().prefix("extant-").tempdir_in("/dev/shm")?.keep();
         let gone = path.clone();
         let undo = Undo::new(move || {
             if let Err(e) = std::fs::remove_dir_all(&gone) {
-                eprintln!("extant-lab: {} stays: {e}", gone.display());
+                eprintln!("{}: {} stays: {e}", crate::program(), gone.display());
             }
         });
         Ok(Scratch { path, _undo: undo })
     }
 
+    /// Returns the path of a name in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
+    /// Makes a directory in it.
     pub fn dir(&self, name: &str) -> io::Result<PathBuf> {
         let dir = self.join(name);
         std::fs::create_dir(&dir)?;
@@ -125,7 +127,7 @@ impl Loop {
         let gone = device.clone();
         let undo = Undo::new(move || {
             if let Err(e) = run("losetup", &["--detach".as_ref(), gone.as_os_str()]) {
-                eprintln!("extant-lab: {e}");
+                eprintln!("{}: {e}", crate::program());
             }
         });
         Ok(Loop { device, _undo: undo })
@@ -187,6 +189,7 @@ pub fn poll<T>(
 /// A child process, killed when dropped unless it has ended.
 #[derive(Debug)]
 pub struct Server {
+    /// The process.
     pub child: Child,
     ended: Arc<AtomicBool>,
     _undo: Undo,
@@ -243,7 +246,7 @@ pub fn need(tool: &str) -> io::Result<PathBuf> {
 
 /// Makes an ext4 file system in an image, with further arguments. Tables and journal are zeroed at
 /// once, so that no side zeroes them in the background.
-pub(crate) fn mke2fs(image: &Path, more: &[&str]) -> io::Result<()> {
+pub fn mke2fs(image: &Path, more: &[&str]) -> io::Result<()> {
     const USUAL: &str = "-q -F -t ext4 -b 4096 -E lazy_itable_init=0,lazy_journal_init=0,nodiscard";
     let words = USUAL.split(' ').chain(more.iter().copied()).map(OsStr::new);
     run("mke2fs", &words.chain([image.as_os_str()]).collect::<Vec<_>>()).map(drop)

@@ -1,8 +1,13 @@
 //! Options that commands have in common.
 
-use crate::measure::turn;
+use crate::grid::{Grid, row_name};
 use crate::sheet::Name;
+use crate::timing::turn;
 use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+/// Rows of a table: names, and workloads with numbers of threads.
+pub type Rows<W> = Vec<(String, (usize, W))>;
 
 /// Options of measurements.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -39,7 +44,6 @@ impl Options {
     }
 
     /// Returns the numbers of threads.
-    #[cfg(feature = "designs")]
     pub fn threads<'a>(&'a self, usual: &'a [usize]) -> &'a [usize] {
         if self.threads.is_empty() { usual } else { &self.threads }
     }
@@ -68,8 +72,37 @@ impl Options {
         Ok(())
     }
 
+    /// Returns how long rows without an end of their own take.
+    pub fn window(&self) -> Duration {
+        Duration::from_millis(if self.quick { 5 } else { 40 })
+    }
+
+    /// Measures every design in every row, run by run; the designs take turns.
+    pub fn fill<R>(
+        &self,
+        grid: &mut Grid,
+        rows: &[(String, R)],
+        mut cell: impl FnMut(&R, usize) -> io::Result<f64>,
+    ) -> io::Result<()> {
+        let designs = grid.columns.clone();
+        self.measure(self.runs(9, 2), rows, &designs, |name, row, design| {
+            grid.add(name, design, cell(row, design)?);
+            Ok(())
+        })
+    }
+
+    /// Returns a row for each number of threads and each workload.
+    pub fn rows<W: Copy, N: AsRef<str>>(&self, usual: &[usize], works: &[(N, W)]) -> Rows<W> {
+        let of = |&threads: &usize| {
+            works
+                .iter()
+                .map(move |(name, work)| (row_name(name.as_ref(), threads), (threads, *work)))
+        };
+        let rows = self.threads(usual).iter().flat_map(of);
+        rows.filter(|(name, _)| self.wants(name)).collect()
+    }
+
     /// Returns one measurement of little.
-    #[cfg(all(test, feature = "designs"))]
     pub fn least(threads: &[usize]) -> Options {
         let threads = threads.to_vec();
         Options { runs: Some(1), quick: true, threads, ..Options::default() }

@@ -1,8 +1,8 @@
 //! Measured values by workload and design.
 
 use crate::interval::{Interval, Verdict};
-use crate::measure::median;
 use crate::sheet::{Name, Sheet, figure};
+use crate::timing::median;
 use serde::{Deserialize, Serialize};
 
 /// A table: rows are workloads, columns designs, each cell has a value of each run.
@@ -57,6 +57,7 @@ impl Grid {
         Grid { compared: false, ..self }
     }
 
+    /// Adds a value of the next run to a cell, in a new row if there is none of this name.
     pub fn add(&mut self, row: &str, column: usize, value: f64) {
         let at = self.row(row).unwrap_or_else(|| {
             self.rows.push((row.to_owned(), vec![Vec::new(); self.columns.len()]));
@@ -85,10 +86,12 @@ impl Grid {
         })
     }
 
+    /// Returns the index of a row.
     pub fn row(&self, name: &str) -> Option<usize> {
         self.rows.iter().position(|(row, _)| row == name)
     }
 
+    /// Returns the index of a column.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column == name)
     }
@@ -159,7 +162,7 @@ pub fn parts(name: &str) -> Option<(&str, usize)> {
 }
 
 /// Four digits or so, of small values too.
-pub(crate) fn shown(value: f64) -> String {
+pub fn shown(value: f64) -> String {
     if value < 10.0 { format!("{value:.4}") } else { figure(value) }
 }
 
