@@ -237,6 +237,47 @@ fn full_images_are_refused() {
     assert!(least(&image) > SIZE / 1024 * 9 / 10);
 }
 
+/// Values of attributes that the kernel has written into inodes of their own get other numbers, as
+/// well as their owners.
+#[test]
+fn values_in_inodes_move_with_their_files() {
+    let args = ["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "ea_inode"];
+    let image = Image::mke2fs(SIZE, &args);
+    let mount = Mount::new(image.path(), "");
+    for n in 0..40 {
+        let dir = mount.join(format!("dir{n}"));
+        fs::create_dir(&dir).expect("a directory");
+        let file = dir.join("file");
+        fs::write(&file, "text").expect("space");
+        let value = vec![b'a' + n % 20; 3000];
+        rustix::fs::setxattr(&file, "user.value", &value, rustix::fs::XattrFlags::empty())
+            .expect("an attribute");
+    }
+    mount.unmount();
+    let before = walk(&image);
+    let blocks = least(&image);
+    assert!(blocks < SIZE / 1024 / 2, "{blocks}");
+    apply(plan(&image, blocks).expect("a plan"), &image);
+    judge(&image, "values");
+    before.assert_same(&walk(&image));
+}
+
+/// The search for the smallest size goes on above inodes that keep their numbers.
+#[test]
+fn inodes_that_keep_their_numbers_bound_the_smallest_size() {
+    let args = ["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "stable_inodes"];
+    let image = Image::mke2fs(SIZE, &args);
+    let mount = Mount::new(image.path(), "");
+    (0..30).for_each(|n| fs::create_dir(mount.join(format!("dir{n}"))).expect("a directory"));
+    mount.unmount();
+    let (before, blocks) = (walk(&image), least(&image));
+    assert!(blocks < SIZE / 1024, "{blocks}");
+    refuse(&image, blocks / 2, "stable_inodes");
+    apply(plan(&image, blocks).expect("a plan"), &image);
+    judge(&image, "stable inodes");
+    before.assert_same(&walk(&image));
+}
+
 /// Records the writes of a change to a smaller size.
 fn recorded(bytes: &[u8], blocks: u64) -> Arc<RecordingDevice<MemDevice>> {
     let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(bytes)));

@@ -17,8 +17,8 @@ use crate::repair::Round;
 use crate::resize::ResizeError;
 use crate::volume::Volume;
 use extant_format::inode::tail;
-use extant_format::xattr::{Entry, Value, decode_inode_area, encode_inode_area};
-use extant_format::{Geometry, GroupFlags, GroupNr, Incompat, Inode, InodeFlags, InodeNr};
+use extant_format::xattr::{Entry, Value, decode_inode_area, encode_inode_area, inode_entry_hash};
+use extant_format::{Geometry, GroupFlags, GroupNr, Inode, InodeFlags, InodeNr};
 use std::collections::BTreeMap;
 
 /// Blocks of a file whose content is copied on the device.
@@ -131,7 +131,7 @@ impl<'m> Mover<'m> {
         if stable && !self.numbers.is_empty() {
             let why = "its inodes must keep their numbers (stable_inodes), and some are behind \
                        that size";
-            return Err(ResizeError::Unsupported(why.into()));
+            return Err(ResizeError::Size(why.into()));
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl<'m> Mover<'m> {
         }
         if ino == InodeNr::BAD_BLOCKS {
             let why = "it has a list of bad blocks behind that size";
-            return Err(ResizeError::Unsupported(why.into()));
+            return Err(ResizeError::Size(why.into()));
         }
         let is_plain = inode.is_regular()
             && !inode.flags.contains(InodeFlags::EA_INODE)
@@ -289,11 +289,17 @@ impl<'m> Mover<'m> {
     /// Changes the numbers of inodes with values in a list of attributes.
     pub fn renumber_values(&self, entries: &mut [Entry]) -> Result<(), ResizeError> {
         for entry in entries {
+            let (name, hash) = (&entry.name, entry.hash);
             let Value::EaInode { ino, .. } = &mut entry.value else { continue };
             let new = self.number(InodeNr(*ino));
-            let is_old = self.geometry().incompat(Incompat::EA_INODE)
-                && self.round.inode(InodeNr(*ino))?.ea_parent() != 0;
-            if new.0 != *ino && is_old {
+            if new.0 == *ino {
+                continue;
+            }
+            // The old form names the owner in the time of the last change, and has no hash of the
+            // value. The new form has a time there.
+            let value = self.round.inode(InodeNr(*ino))?;
+            let is_old = hash != inode_entry_hash(name, value.ea_hash());
+            if is_old {
                 let why = "it has values of attributes in inodes of an old form";
                 return Err(ResizeError::Unsupported(why.into()));
             }
