@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -159,6 +159,14 @@ repair-images: setup
 repair-mutants: setup
 	EXTANT_MUTANTS=$(MUTANTS) \
 		$(CARGO) test --release -p extant-check --test it -- --ignored many_mutants_are_repaired --nocapture
+
+# Flipped bits in images of all kinds, from FLIP_SEED on for FLIP_SECONDS: names and contents that a
+# repair keeps, beside those that e2fsck keeps.
+FLIP_SEED ?= 1000
+FLIP_SECONDS ?= 600
+repair-flips: setup
+	EXTANT_FLIP_SEED=$(FLIP_SEED) EXTANT_FLIP_SECONDS=$(FLIP_SECONDS) \
+		$(CARGO) test --release -p extant-check --test it -- --ignored repairs_of_flipped_bits --nocapture
 
 # All tests of mounts, the long ones too, served through io_uring.
 rings: setup

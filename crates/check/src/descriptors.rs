@@ -6,7 +6,7 @@
 use crate::finding::{Finding, FindingCode, FindingPlace};
 use crate::reader::Reader;
 use extant_format::inode::verify_inode;
-use extant_format::{BlockNr, Geometry, GroupDesc, GroupFlags, GroupNr, Inode};
+use extant_format::{BlockNr, Geometry, GroupDesc, GroupFlags, GroupNr, Incompat, Inode};
 use std::ops::Range;
 
 /// Maximum number of copies that are read of a block of descriptors.
@@ -40,6 +40,69 @@ pub fn groups_of(geometry: &Geometry, index: u32) -> impl Iterator<Item = GroupN
     range.map(GroupNr)
 }
 
+/// A group, and a copy of its descriptor that has other places.
+#[derive(Clone, Copy)]
+pub struct ContestedGroup {
+    group: GroupNr,
+    copy: GroupDesc,
+}
+
+/// Returns the places of bitmaps and table.
+fn places(desc: &GroupDesc) -> [u64; 3] {
+    [desc.block_bitmap, desc.inode_bitmap, desc.inode_table]
+}
+
+/// Returns the number of blocks with descriptors of groups that begin on the device.
+fn block_count(reader: &Reader<'_>) -> u32 {
+    let last = (reader.group_count() as u32).checked_sub(1).map(GroupNr);
+    last.map_or(0, |last| reader.geometry.desc_location(last).0.saturating_add(1))
+}
+
+/// Returns the groups whose copies have other places.
+pub fn contested(reader: &Reader<'_>) -> Vec<ContestedGroup> {
+    let geometry = &reader.geometry;
+    let mut list = Vec::new();
+    for index in 0..block_count(reader) {
+        let Some(bytes) = reader.block(geometry.gdt_block(index).0) else { continue };
+        let copies = DescriptorCopies::read(reader, index);
+        for group in groups_of(geometry, index).filter(|group| reader.begins_on_device(*group)) {
+            let (_, offset) = geometry.desc_location(group);
+            let (Some(raw), Some(copy)) = (bytes.get(offset..), copies.find(geometry, group))
+            else {
+                continue;
+            };
+            let desc = GroupDesc::decode_unverified(raw, geometry);
+            if places(&desc) != places(&copy) {
+                list.push(ContestedGroup { group, copy });
+            }
+        }
+    }
+    list
+}
+
+/// Returns blocks of descriptors with the places of copies.
+pub fn with_places(reader: &Reader<'_>, groups: &[ContestedGroup]) -> Vec<RestoredBlock> {
+    let geometry = &reader.geometry;
+    let mut blocks: Vec<RestoredBlock> = Vec::new();
+    for ContestedGroup { group, copy } in groups {
+        let (index, offset) = geometry.desc_location(*group);
+        let BlockNr(nr) = geometry.gdt_block(index);
+        if blocks.last().is_none_or(|block| block.nr != nr) {
+            let Some(bytes) = reader.block(nr) else { continue };
+            blocks.push(RestoredBlock { nr, bytes, groups: Vec::new() });
+        }
+        let Some(block) = blocks.last_mut() else { continue };
+        let Some(raw) = block.bytes.get_mut(offset..) else { continue };
+        let mut desc = GroupDesc::decode_unverified(raw, geometry);
+        desc.block_bitmap = copy.block_bitmap;
+        desc.inode_bitmap = copy.inode_bitmap;
+        desc.inode_table = copy.inode_table;
+        desc.encode(raw, geometry, *group);
+        block.groups.push(*group);
+    }
+    blocks
+}
+
 /// Returns the descriptor of a group in a block of descriptors, if it is usable: its checksum is
 /// right, and its places and counts are possible.
 pub fn usable(block: &[u8], geometry: &Geometry, group: GroupNr) -> Option<GroupDesc> {
@@ -47,24 +110,32 @@ pub fn usable(block: &[u8], geometry: &Geometry, group: GroupNr) -> Option<Group
     let desc = GroupDesc::decode(block.get(offset..)?, geometry, group).ok()?;
     let counts = desc.free_clusters <= geometry.clusters_in_group(group)
         && desc.used_dirs <= geometry.inodes_per_group;
-    (counts && is_placed(&desc, geometry)).then_some(desc)
+    (counts && is_placed(&desc, geometry, group)).then_some(desc)
 }
 
-/// Returns whether bitmaps and inode table lie in the file system, behind the descriptors.
-fn is_placed(desc: &GroupDesc, geometry: &Geometry) -> bool {
+/// Returns whether bitmaps and inode table lie in the file system, behind the descriptors, and in
+/// their group where nothing allows another one.
+fn is_placed(desc: &GroupDesc, geometry: &Geometry, group: GroupNr) -> bool {
     let bitmaps = [desc.block_bitmap, desc.inode_bitmap];
-    bitmaps.into_iter().all(|block| is_behind_descriptors(geometry, block, 1))
-        && is_table_placed(desc, geometry)
+    bitmaps.into_iter().all(|block| is_part_placed(geometry, group, block, 1))
+        && is_table_placed(desc, geometry, group)
 }
 
-/// Returns whether the inode table lies in the file system, behind the descriptors.
-fn is_table_placed(desc: &GroupDesc, geometry: &Geometry) -> bool {
-    is_behind_descriptors(geometry, desc.inode_table, geometry.inode_table_blocks().into())
+/// Does as [`is_placed`], for the inode table.
+fn is_table_placed(desc: &GroupDesc, geometry: &Geometry, group: GroupNr) -> bool {
+    is_part_placed(geometry, group, desc.inode_table, geometry.inode_table_blocks().into())
 }
 
-fn is_behind_descriptors(geometry: &Geometry, start: u64, len: u64) -> bool {
+fn is_part_placed(geometry: &Geometry, group: GroupNr, start: u64, len: u64) -> bool {
     let reserved = geometry.base_meta(GroupNr(0)).descriptors.end;
-    geometry.data_range_valid(BlockNr(start), len) && start >= reserved
+    let last = BlockNr(start.saturating_add(len).saturating_sub(1));
+    let is_home = || {
+        geometry.group_of_block(BlockNr(start)) == Some(group)
+            && geometry.group_of_block(last) == Some(group)
+    };
+    geometry.data_range_valid(BlockNr(start), len)
+        && start >= reserved
+        && (geometry.incompat(Incompat::FLEX_BG) || is_home())
 }
 
 /// Makes a descriptor say that all bitmaps were written and all inodes may be in use.
@@ -92,9 +163,7 @@ impl RestoredBlock {
 /// have other places of inode tables. Bitmaps keep their places: the block that a copy names may be
 /// a file's by now, which only a survey of all files tells.
 pub fn restorable(reader: &Reader<'_>) -> Vec<RestoredBlock> {
-    let last = (reader.group_count() as u32).checked_sub(1).map(GroupNr);
-    let blocks = last.map_or(0, |last| reader.geometry.desc_location(last).0.saturating_add(1));
-    (0..blocks).filter_map(|index| restore_block(reader, index)).collect()
+    (0..block_count(reader)).filter_map(|index| restore_block(reader, index)).collect()
 }
 
 fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
@@ -106,7 +175,7 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
     groups.retain(|group| {
         let (_, offset) = geometry.desc_location(*group);
         let raw = bytes.get(offset..).unwrap_or(&[]);
-        !is_table_placed(&GroupDesc::decode_unverified(raw, geometry), geometry)
+        !is_table_placed(&GroupDesc::decode_unverified(raw, geometry), geometry, *group)
             || usable(&bytes, geometry, *group).is_none()
     });
     if groups.is_empty() {
@@ -133,13 +202,13 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
 
 /// Returns whether a copy tells the right place of an inode table; `desc` is not usable.
 fn is_better(reader: &Reader<'_>, group: GroupNr, copy: &GroupDesc, desc: &GroupDesc) -> bool {
-    if !is_table_placed(desc, &reader.geometry) {
+    if !is_table_placed(desc, &reader.geometry, group) {
         return true;
     }
     let is_other = copy.inode_table != desc.inode_table;
     let has_own = has_inodes(reader, group, desc);
     is_other && (!has_own || has_inodes(reader, group, copy))
-        || !has_own && !is_placed(desc, &reader.geometry)
+        || !has_own && !is_placed(desc, &reader.geometry, group)
 }
 
 /// Returns whether the first block of a table, which is possible, has inodes of the group. Without

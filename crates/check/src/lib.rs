@@ -113,14 +113,14 @@ impl<'c> Check<'c> {
     pub fn run(mut self, sink: &mut dyn FnMut(Finding)) -> CheckSummary {
         let mut findings = Findings::new(sink);
         let journal = self.journal.as_ref();
-        if let Some((device, found)) = Substitutes::for_check(&self.device, journal) {
+        let stop = Arc::clone(&self.stop);
+        let workers = Workers { threads: self.threads, stop: &stop };
+        if let Some((device, found)) = Substitutes::for_check(&self.device, journal, workers) {
             found.into_iter().for_each(|finding| findings.report(finding));
             self.device = device;
         }
         let source = Source { device: &self.device, journal, as_is: self.as_is };
         if let Some(view) = source.view(&mut findings) {
-            let stop = Arc::clone(&self.stop);
-            let workers = Workers { threads: self.threads, stop: &stop };
             let passes = Passes { as_is: self.as_is, workers, progress: self.progress.take() };
             passes.run(&view, &mut findings);
         }

@@ -6,11 +6,12 @@
 //!
 //! Counts of copies are old, but readers need places only.
 
-use crate::descriptors::{DescriptorCopies, groups_of, restorable, usable};
+use crate::descriptors::{DescriptorCopies, RestoredBlock, groups_of, restorable, usable};
 use crate::finding::Finding;
+use crate::parallel::Workers;
 use crate::passes::superblocks::Primary;
 use crate::reader::Reader;
-use crate::repair::{RepairError, choose_superblock, copy_in_block, replaced};
+use crate::repair::{Chooser, RepairError, choose_superblock, copy_in_block, replaced};
 use crate::view::Source;
 use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::superblock::SUPERBLOCK_OFFSET;
@@ -102,20 +103,26 @@ impl Substitutes {
     pub(crate) fn for_check(
         device: &Arc<dyn BlockDevice>,
         journal: Option<&Arc<dyn BlockDevice>>,
+        workers: Workers<'_>,
     ) -> Option<(Arc<dyn BlockDevice>, Vec<Finding>)> {
-        let (mut superblock, is_copy) = choose_superblock(&**device).ok()?;
+        let choice = Chooser { device, journal, workers }.choose().ok()?;
+        let (mut superblock, is_copy) = (choice.superblock, choice.replaced);
         let geometry = Geometry::new(&superblock).ok()?;
-        let descriptors = restorable(&Reader::new(&**device, geometry));
-        if !is_copy && descriptors.is_empty() {
-            return None;
-        }
         let size = geometry.block_size;
         let overlay = Arc::new(OverlayDevice::new(device.clone(), size as usize, MAX_BYTES));
         let mut found = Vec::new();
-        for block in &descriptors {
-            let offset = block.nr.saturating_mul(size.into());
-            overlay.write_all_at(&block.bytes, offset).ok()?;
-            found.extend(block.findings());
+        let mut put = |blocks: Vec<RestoredBlock>| {
+            for block in blocks {
+                let offset = block.nr.saturating_mul(size.into());
+                overlay.write_all_at(&block.bytes, offset).ok()?;
+                found.extend(block.findings());
+            }
+            Some(())
+        };
+        put(choice.descriptors)?;
+        put(restorable(&Reader::new(&*overlay, geometry)))?;
+        if !is_copy && found.is_empty() {
+            return None;
         }
         if is_copy {
             put_superblock(&overlay, &superblock, geometry).ok()?;
@@ -123,7 +130,7 @@ impl Substitutes {
                 mark(&mut superblock);
                 put_superblock(&overlay, &superblock, geometry).ok()?;
             }
-            found.insert(0, replaced(&**device));
+            found.insert(0, replaced(&**device, choice.field));
         }
         Some((overlay, found))
     }

@@ -63,6 +63,9 @@ impl Source<'_> {
             if sb.journal_inum() != InodeNr::NONE {
                 findings.report(contradiction("journal inode without a journal"));
             }
+            if sb.journal_uuid() != [0; 16] {
+                findings.report(contradiction("journal device without a journal"));
+            }
             return None;
         }
         let log = match self.open_log(primary) {
@@ -78,7 +81,8 @@ impl Source<'_> {
             }
         };
         let journal = log.superblock();
-        if sb.journal_inum() != InodeNr::NONE && sb.journal_uuid() != [0; 16] {
+        let is_outside = sb.journal_uuid() != [0; 16] || sb.journal_dev() != 0;
+        if sb.journal_inum() != InodeNr::NONE && is_outside {
             findings.report(contradiction("journal in the file system and outside"));
         }
         if journal.is_v2() && journal.raw().feature_ro_compat.get() != 0 {

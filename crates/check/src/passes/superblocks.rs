@@ -3,7 +3,9 @@
 use crate::finding::{Finding, FindingCode, FindingPlace, Findings};
 use crate::reader::Reader;
 use extant_blocks::BlockDevice;
-use extant_format::{Corrupt, Features, Geometry, GroupNr, Incompat, RoCompat, Superblock};
+use extant_format::{
+    Corrupt, Features, Geometry, GroupNr, Incompat, InodeNr, RoCompat, Superblock,
+};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Byte of the primary superblock on the device, and its length.
@@ -68,7 +70,7 @@ pub fn read_primary(device: &dyn BlockDevice, findings: &mut Findings<'_>) -> Op
 }
 
 /// Returns the bits of features that cannot be checked, if there are any.
-fn unknown_features(features: &Features) -> Option<u32> {
+pub fn unknown_features(features: &Features) -> Option<u32> {
     let incompat = features.incompat.unknown()
         | features.incompat.intersection(NO_INCOMPAT | Incompat::JOURNAL_DEV).bits();
     let ro_compat =
@@ -115,7 +117,8 @@ pub fn check_fields(primary: &Primary, as_is: bool, findings: &mut Findings<'_>)
         ("group quota inode", sb.grp_quota_inum()),
         ("project quota inode", sb.prj_quota_inum()),
     ] {
-        if found.0 > sb.inodes_count() {
+        let has_own = [InodeNr::NONE, InodeNr::USER_QUOTA, InodeNr::GROUP_QUOTA].contains(&found);
+        if !has_own && !(first..=sb.inodes_count()).contains(&found.0) {
             bad(field, found.0.into(), sb.inodes_count().into());
         }
     }

@@ -156,10 +156,14 @@ impl RepairPlan {
 
     fn replay(&self, geometry: &Geometry) -> Result<(), RepairError> {
         let blocks = self.opened.device.len() >> geometry.block_bits;
-        if let Some(log) = self.log()? {
-            recovery::recover(log, &*self.opened.device, blocks).map_err(RepairError::Journal)?;
-        }
-        Ok(())
+        let device = &*self.opened.device;
+        let Some(log) = self.log()? else { return Ok(()) };
+        let replayed = if self.opened.salvaged {
+            recovery::salvage(&log, blocks).and_then(|replay| replay.apply(device))
+        } else {
+            recovery::recover(log, device, blocks).map(|(_, outcome)| outcome)
+        };
+        replayed.map(|_| ()).map_err(RepairError::Journal)
     }
 
     /// Writes superblocks of logs that are to be empty. Such a log has nothing that counts.

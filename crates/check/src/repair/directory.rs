@@ -9,7 +9,8 @@ use super::draft::Round;
 use crate::facts::InodeState;
 use crate::maps::{Run, Runs};
 use extant_format::dir::{
-    DirFormat, NAME_MAX, NewEntry, entries, entry_len, fill, insert, seal_dir_leaf,
+    DirEntry, DirFormat, NAME_MAX, NewEntry, entries, entry_len, fill, insert, seal_dir_leaf,
+    set_rec_len,
 };
 use extant_format::extent::NodeMut as ExtentNodeMut;
 use extant_format::htree::{HashVersion, Kind, NodeMut, RootInfo, dirhash, seal_htree};
@@ -20,6 +21,9 @@ use std::collections::HashSet;
 
 /// The shortest encrypted name.
 const MIN_ENCRYPTED: usize = 16;
+
+/// Records begin at multiples of this number of bytes.
+const RECORD_STEP: usize = 4;
 
 /// An entry of a directory.
 #[derive(Clone, Debug)]
@@ -90,19 +94,67 @@ impl Round<'_> {
         Ok(directory)
     }
 
-    /// Adds the valid entries of an area, up to the first broken record.
+    /// Adds the valid entries of an area, also those behind a broken record.
     fn read_area(&self, area: &[u8], directory: &mut Directory, names: &mut HashSet<Vec<u8>>) {
         let format = DirFormat::new(self.geometry());
-        let encrypted = directory.inode.flags.contains(InodeFlags::ENCRYPT);
-        for entry in entries(area, &format).map_while(Result::ok) {
-            let short = encrypted && entry.name.len() < MIN_ENCRYPTED;
-            if !entry.is_used() || entry.is_dot_or_dot_dot() || short {
-                continue;
+        let mut start = 0;
+        while let Some(rest) = area.get(start..).filter(|rest| !rest.is_empty()) {
+            let mut end = 0usize;
+            for entry in entries(rest, &format).map_while(Result::ok) {
+                end = entry.offset.saturating_add(entry.rec_len);
+                self.read_entry(&entry, directory, names);
             }
-            let Some(kind) = self.named_kind(entry.ino) else { continue };
-            let name = unique(clean(entry.name, encrypted), names);
-            directory.entries.push(Named { name, ino: entry.ino, kind });
+            let Some(broken) = rest.get(end..).filter(|broken| !broken.is_empty()) else { return };
+            start = start.saturating_add(end);
+            // A record whose length alone is wrong has a name, and the next one follows on that.
+            let mut record = broken.to_vec();
+            let len = record.len();
+            set_rec_len(&mut record, &format, 0, len);
+            let entry = entries(&record, &format).next().and_then(Result::ok);
+            if let Some(entry) = entry.filter(|entry| self.is_likely(entry)) {
+                self.read_entry(&entry, directory, names);
+                start = start.saturating_add(entry.needed());
+            } else {
+                start = start.saturating_add(RECORD_STEP);
+            }
+            start = self.find_record(area, start, &format);
         }
+    }
+
+    /// Returns the place of the next record that is likely to be one, from a place on; the end of
+    /// the area if there is none.
+    fn find_record(&self, area: &[u8], from: usize, format: &DirFormat) -> usize {
+        let is_record = |at: &usize| {
+            let first = area.get(*at..).and_then(|rest| entries(rest, format).next());
+            first.and_then(Result::ok).is_some_and(|entry| self.is_likely(&entry))
+        };
+        (from..area.len()).step_by(RECORD_STEP).find(is_record).unwrap_or(area.len())
+    }
+
+    /// Returns whether bytes are likely to be an entry: the name is one, and the inode has the
+    /// type.
+    fn is_likely(&self, entry: &DirEntry<'_>) -> bool {
+        let kind = self.named_kind(entry.ino);
+        let is_name =
+            !entry.name.is_empty() && !entry.name.iter().any(|byte| b"/\0".contains(byte));
+        let has_kind = kind == Some(entry.file_type) || !self.geometry().has_filetype();
+        entry.is_used() && kind.is_some() && has_kind && is_name && !entry.is_dot_or_dot_dot()
+    }
+
+    fn read_entry(
+        &self,
+        entry: &DirEntry<'_>,
+        directory: &mut Directory,
+        names: &mut HashSet<Vec<u8>>,
+    ) {
+        let encrypted = directory.inode.flags.contains(InodeFlags::ENCRYPT);
+        let short = encrypted && entry.name.len() < MIN_ENCRYPTED;
+        if !entry.is_used() || entry.is_dot_or_dot_dot() || short {
+            return;
+        }
+        let Some(kind) = self.named_kind(entry.ino) else { return };
+        let name = unique(clean(entry.name, encrypted), names);
+        directory.entries.push(Named { name, ino: entry.ino, kind });
     }
 
     /// Returns the type of an inode that may have names.

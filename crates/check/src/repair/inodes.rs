@@ -38,6 +38,11 @@ impl Round<'_> {
         for finding in found {
             by_inode.entry(finding.place.inode.unwrap_or(0)).or_default().push(*finding);
         }
+        // Blocks of inodes whose type was wrong have no owner in this survey: the next one knows
+        // them, before another repair takes free blocks.
+        if self.restore_types(&by_inode)? {
+            return Ok(());
+        }
         let geometry = self.geometry();
         let nodes = ClaimMap::of_blocks(geometry, self.survey.volume.groups.len());
         for (ino, list) in &by_inode {
@@ -98,7 +103,6 @@ impl Round<'_> {
                 }
                 Code::ReservedInode | Code::Symlink => true,
                 Code::InlineData => finding.place.field != Some("size"),
-                Code::InodeFlag => finding.found == Some(InodeFlags::ENCRYPT.bits().into()),
                 _ => false,
             };
             if gone {
@@ -183,6 +187,9 @@ impl Round<'_> {
         for finding in found {
             let Some(ino) = finding.place.inode.map(InodeNr) else { continue };
             let inode = self.inode(ino)?;
+            if finding.expected == Some(0) && self.restore_type(ino)? {
+                continue;
+            }
             match (finding.code, finding.expected) {
                 (Code::InodeBlocks, Some(blocks)) => {
                     self.edit_inode(ino, |inode| inode.blocks = blocks)?;
@@ -211,8 +218,12 @@ impl Round<'_> {
         }
         let geometry = self.geometry();
         let base = geometry.base_meta(GroupNr(0));
-        if !geometry.compat(extant_format::Compat::RESIZE_INODE) || base.reserved.is_empty() {
+        if !geometry.compat(extant_format::Compat::RESIZE_INODE) {
             return self.clear_inode(InodeNr::RESIZE);
+        }
+        // Of a slot that cannot be read, nothing is of use.
+        if self.inode(InodeNr::RESIZE).is_err() {
+            self.clear_inode(InodeNr::RESIZE)?;
         }
         let inode = self.inode(InodeNr::RESIZE)?;
         let old = u64::from(pointer(&inode.i_block, DIND));
@@ -220,7 +231,8 @@ impl Round<'_> {
         let reusable = volume.is_block(old)
             && inode.is_regular()
             && volume.metadata.first_claimed(old..old.saturating_add(1)).is_none()
-            && !list.iter().any(|finding| finding.place.block.is_none());
+            && !list.iter().any(|finding| finding.place.block.is_none())
+            && self.lists_reserved(old)?;
         let dind = if reusable { old } else { self.allocate()? };
         let copies = self.write_reserved(dind)?;
         let reserved = base.reserved.end.saturating_sub(base.reserved.start);
@@ -239,6 +251,17 @@ impl Round<'_> {
             let sectors = u64::from(geometry.sectors_per_block());
             inode.blocks = blocks.saturating_mul(sectors << geometry.cluster_bits);
         })
+    }
+
+    /// Returns whether a block may be the list of the reserved blocks, and no block of a file: it
+    /// has at least one of them, and nothing else.
+    fn lists_reserved(&self, block: u64) -> Result<bool, RepairError> {
+        let geometry = self.geometry();
+        let (bytes, reserved) = (self.block(block)?, geometry.base_meta(GroupNr(0)).reserved);
+        let slots = pointers_per_block(geometry.block_size) as usize;
+        let mut listed = (0..slots).map(|slot| u64::from(pointer(&bytes, slot)));
+        let has_some = listed.clone().any(|nr| nr != 0) || reserved.is_empty();
+        Ok(has_some && listed.all(|nr| nr == 0 || reserved.contains(&nr)))
     }
 
     /// Writes the block that lists the reserved blocks, and those, which list their copies. Returns

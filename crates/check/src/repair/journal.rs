@@ -3,13 +3,18 @@
 use super::RepairError;
 use super::draft::Round;
 use crate::finding::Finding;
+use crate::maps::{Run, Runs};
 use crate::passes::superblocks::Primary;
 use crate::view::{Source, journal_extents};
 use extant_blocks::BlockDevice;
-use extant_format::{Compat, Incompat, InodeNr};
+use extant_format::extent::Node;
+use extant_format::{Compat, Incompat, InodeFlags, InodeNr};
 use extant_journal::offline::reset_log;
 use extant_journal::{FormatLog, Log, LogExtent, format_log};
 use std::sync::Arc;
+
+/// Mode of the journal: a regular file of root alone.
+const MODE: u16 = 0o100_600;
 
 impl Round<'_> {
     /// Opens the log in the file system.
@@ -32,7 +37,9 @@ impl Round<'_> {
                 Some("journal inode without a journal") => {
                     self.draft.edit_super(|sb| sb.set_journal_inum(InodeNr::NONE))?;
                 }
-                Some("journal in the file system and outside") => {
+                Some(
+                    "journal in the file system and outside" | "journal device without a journal",
+                ) => {
                     self.draft.edit_super(|sb| {
                         sb.set_journal_uuid([0; 16]);
                         sb.set_journal_dev(0);
@@ -50,7 +57,11 @@ impl Round<'_> {
             self.draft.mark_changed();
             return reset_log(&log).map_err(RepairError::Journal);
         }
-        let ino = self.survey.volume.superblock.journal_inum();
+        let superblock = &self.survey.volume.superblock;
+        let ino = superblock.journal_inum();
+        if self.restore_map(ino)? {
+            return Ok(());
+        }
         if ino == InodeNr::NONE {
             return Err(RepairError::Unsupported("a journal outside of the file system"));
         }
@@ -63,6 +74,37 @@ impl Round<'_> {
             Ok(extents) if is_gapless(&extents) => self.format_log(&extents),
             _ => self.drop_journal(ino),
         }
+    }
+
+    /// Takes the map of the journal from the superblock, which has a copy. Returns whether it has
+    /// another one.
+    fn restore_map(&self, ino: InodeNr) -> Result<bool, RepairError> {
+        let backup = self.survey.volume.superblock.journal_backup();
+        let (Some(backup), InodeNr::JOURNAL, Ok(inode)) = (backup, ino, self.inode(ino)) else {
+            return Ok(false);
+        };
+        let is_tree = Node::parse(&backup.i_block, None).is_ok();
+        let mut restored = inode.clone();
+        restored.i_block = backup.i_block;
+        restored.size = backup.size;
+        restored.flags.set(InodeFlags::EXTENTS, is_tree);
+        let volume = &self.survey.volume;
+        let runs = Runs::of(&volume.reader, ino, &restored);
+        let is_own = |run: &Run| volume.metadata.first_claimed(run.blocks()).is_none();
+        let is_usable = !runs.damaged && !runs.runs.is_empty() && runs.runs.iter().all(is_own);
+        let is_same = inode.i_block == restored.i_block && inode.size == restored.size;
+        if is_same || !is_usable {
+            return Ok(false);
+        }
+        self.edit_inode(ino, |inode| {
+            inode.mode = MODE;
+            inode.links = 1;
+            inode.dtime = 0;
+            inode.size = restored.size;
+            inode.i_block = restored.i_block;
+            inode.flags.set(InodeFlags::EXTENTS, is_tree);
+        })?;
+        Ok(true)
     }
 
     /// Makes an empty journal in the blocks of the old one.

@@ -15,15 +15,19 @@
 //! - New structures lie in blocks that no structure has in the survey of the round.
 
 mod apply;
+mod choice;
 mod clones;
 mod counts;
 mod directories;
 mod directory;
 mod draft;
 mod error;
+mod facts;
 mod groups;
+mod guesses;
 mod inodes;
 mod journal;
+mod kinds;
 mod map;
 mod names;
 mod open;
@@ -36,6 +40,7 @@ mod undo;
 mod xattrs;
 
 pub use apply::RepairPlan;
+pub(crate) use choice::Chooser;
 pub(crate) use draft::{Draft, Round};
 pub use error::RepairError;
 pub use extant_journal::offline::OfflineError;
@@ -63,6 +68,9 @@ pub enum RepairLevel {
     /// Damaged entries, extents, attributes and inodes are removed.
     Lossy,
 }
+
+/// Bound on the changes in memory, in bytes.
+const MAX_BYTES: usize = 1 << 30;
 
 /// Maximum number of rounds. Damage that hides other damage takes several.
 const MAX_ROUNDS: usize = 64;
@@ -120,7 +128,8 @@ impl Repair {
     /// # Errors
     /// Damage that cannot be repaired, or not at this level; a lack of space; those of the device.
     pub fn plan(self, sink: &mut dyn FnMut(Finding)) -> Result<RepairPlan, RepairError> {
-        let opened = Opened::new(&self.device, self.journal.as_ref(), self.level)?;
+        let workers = Workers { threads: self.threads, stop: &self.stop };
+        let opened = Opened::new(&self.device, self.journal.as_ref(), self.level, workers)?;
         opened.removed.iter().for_each(|finding| sink(*finding));
         let mut planner = Planner { repair: &self, sink, in_use: None };
         planner.orphans(&opened.draft)?;

@@ -1,22 +1,24 @@
 //! The start of a repair: superblock, replay of the log in memory.
 
+use super::choice::Chooser;
 use super::draft::Draft;
-use super::superblock::{find_copy, has_same_facts, is_same_layout, without_contradictions};
-use super::{RepairError, RepairLevel};
+use super::superblock::{
+    corrected, find_copy, has_same_facts, is_same_layout, without_contradictions,
+};
+use super::{MAX_BYTES, RepairError, RepairLevel};
 use crate::descriptors::{RestoredBlock, restorable};
 use crate::finding::{Finding, FindingCode, FindingPlace, Findings};
-use crate::passes::superblocks::{Primary, read_primary};
+use crate::parallel::Workers;
+use crate::passes::superblocks::{Primary, read_primary, unknown_features};
 use crate::reader::Reader;
 use crate::view::{Source, is_in_use};
 use extant_blocks::{BlockDevice, OverlayDevice};
-use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use extant_format::superblock::{RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use extant_format::{Compat, Geometry, Incompat, Superblock};
 use extant_journal::offline::reset_log;
 use extant_journal::{Error, Log, recovery};
+use std::mem::offset_of;
 use std::sync::Arc;
-
-/// Bound on the changes in memory, in bytes.
-const MAX_BYTES: usize = 1 << 30;
 
 /// Unit in which changes of an external journal are kept, in bytes.
 const JOURNAL_UNIT: usize = 4096;
@@ -35,29 +37,57 @@ pub struct Opened {
     pub removed: Vec<Finding>,
     /// The log was replayed, and must be replayed on the device before any other change.
     pub replayed: bool,
+    /// The log is damaged: the valid copies were replayed.
+    pub salvaged: bool,
 }
 
-/// Reads the primary superblock; `None` if it cannot be read, or has another magic or revision.
+/// Reads the primary superblock; `None` if it cannot be read, or has another magic.
 fn primary(device: &dyn BlockDevice) -> Option<Superblock> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET).ok()?;
-    let superblock = Superblock::parse_unverified(&bytes).ok();
-    superblock.filter(|sb| sb.rev_level() <= 1)
+    Superblock::parse_unverified(&bytes).ok()
 }
 
-/// Returns the superblock to go on with, and whether it comes from a copy. A primary superblock
-/// with a wrong checksum is believed if it differs from the copies in counts, times and the like.
+/// Reads the primary superblock, and corrects one flipped bit of its magic. Returns whether it did.
+pub fn parse_primary(device: &dyn BlockDevice) -> Option<(Superblock, bool)> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET).ok()?;
+    if let Ok(superblock) = Superblock::parse_unverified(&bytes) {
+        return Some((superblock, false));
+    }
+    let start = offset_of!(RawSuperblock, magic);
+    let flips = (start..start.saturating_add(2)).flat_map(|at| (0..8).map(move |bit| (at, bit)));
+    let mut corrected = flips.filter_map(|(at, bit)| {
+        let mut bytes = bytes;
+        *bytes.get_mut(at)? ^= 1 << bit;
+        Superblock::parse_unverified(&bytes).ok()
+    });
+    corrected.next().map(|superblock| (superblock, true))
+}
+
+/// Returns whether all passes can use a superblock.
+pub fn is_usable(sb: &Superblock) -> bool {
+    sb.rev_level() <= 1 && unknown_features(&sb.features()).is_none() && Geometry::new(sb).is_ok()
+}
+
+/// Returns the superblock to go on with, and whether it comes from a copy or a correction. A
+/// primary superblock with a wrong checksum is believed if it differs from the copies in counts,
+/// times and the like.
 pub fn choose_superblock(device: &dyn BlockDevice) -> Result<(Superblock, bool), RepairError> {
-    let primary = primary(device);
-    let is_usable = |sb: &&Superblock| Geometry::new(sb).is_ok();
-    match primary.as_ref().filter(is_usable).cloned() {
+    let primary = primary(device).filter(|sb| sb.rev_level() <= 1);
+    let has_layout = |sb: &&Superblock| Geometry::new(sb).is_ok();
+    match primary.as_ref().filter(has_layout).cloned() {
         Some(primary) if is_sealed(&primary) => Ok((primary, false)),
-        Some(primary) => match better_copy(device, &primary) {
+        Some(primary) => match corrected(&primary).or_else(|| better_copy(device, &primary)) {
             Some(copy) => Ok((copy, true)),
             None => Ok((primary, false)),
         },
         None => {
-            let copy = find_copy(device, None).or_else(|| without_contradictions(primary?));
+            let parsed = parse_primary(device);
+            let copy = parsed
+                .and_then(|(primary, _)| corrected(&primary))
+                .or_else(|| find_copy(device, None))
+                .or_else(|| without_contradictions(primary?));
             Ok((copy.ok_or(RepairError::NoSuperblock)?, true))
         }
     }
@@ -82,11 +112,14 @@ fn better_copy(device: &dyn BlockDevice, primary: &Superblock) -> Option<Superbl
     copy.filter(Superblock::has_checksum)
 }
 
-/// Returns the damage of a primary superblock that a copy replaces.
-pub fn replaced(device: &dyn BlockDevice) -> Finding {
+/// Returns the damage of a primary superblock that is replaced; `field` is the first fact that was.
+pub fn replaced(device: &dyn BlockDevice, field: Option<&'static str>) -> Finding {
+    let code = FindingCode::SuperblockReplaced;
+    if let Some(field) = field {
+        return Finding::new(code, FindingPlace::default().field(field));
+    }
     let mut first = None;
     read_primary(device, &mut Findings::new(&mut |finding| first = first.or(Some(finding))));
-    let code = FindingCode::SuperblockReplaced;
     match first {
         Some(finding) => Finding { code, ..finding },
         None => Finding::new(code, FindingPlace::default()),
@@ -99,15 +132,17 @@ impl Opened {
         device: &Arc<dyn BlockDevice>,
         journal: Option<&Arc<dyn BlockDevice>>,
         level: RepairLevel,
+        workers: Workers<'_>,
     ) -> Result<Opened, RepairError> {
-        let (superblock, restored) = choose_superblock(&**device)?;
+        let choice = Chooser { device, journal, workers }.choose()?;
+        let (superblock, restored) = (choice.superblock, choice.replaced);
         let geometry = Geometry::new(&superblock)?;
         let size = geometry.block_size as usize;
         let overlay = Arc::new(OverlayDevice::new(device.clone(), size, MAX_BYTES));
         let draft = Draft::new(overlay);
         let mut removed = Vec::new();
         if restored {
-            removed.push(replaced(&**device));
+            removed.push(replaced(&**device, choice.field));
             draft.write(SUPERBLOCK_OFFSET, &superblock.encode())?;
         }
         let journal = journal
@@ -120,8 +155,11 @@ impl Opened {
             descriptors: Vec::new(),
             removed,
             replayed: false,
+            salvaged: false,
         };
-        opened.restore_descriptors(geometry)?;
+        opened.put_descriptors(choice.descriptors, geometry)?;
+        let impossible = restorable(&Reader::new(&*opened.draft.device, geometry));
+        opened.put_descriptors(impossible, geometry)?;
         if is_in_use(&*opened.draft.device, &superblock, &geometry)? {
             return Err(RepairError::InUse);
         }
@@ -129,11 +167,14 @@ impl Opened {
         Ok(opened)
     }
 
-    /// Takes impossible places of inode tables from copies, as the log can only be found with their
-    /// help, and new bitmaps must not lie in them. The log may have newer ones.
-    fn restore_descriptors(&mut self, geometry: Geometry) -> Result<(), RepairError> {
-        let reader = Reader::new(&*self.draft.device, geometry);
-        for block in restorable(&reader) {
+    /// Takes places of inode tables from copies, as the log can only be found with their help, and
+    /// new bitmaps must not lie in them. The log may have newer ones.
+    fn put_descriptors(
+        &mut self,
+        blocks: Vec<RestoredBlock>,
+        geometry: Geometry,
+    ) -> Result<(), RepairError> {
+        for block in blocks {
             self.draft.write(block.nr.saturating_mul(geometry.block_size.into()), &block.bytes)?;
             self.removed.extend(block.findings());
             self.descriptors.push(block);
@@ -163,8 +204,9 @@ impl Opened {
             }
             Err(_) => return self.unmark(marked),
         };
-        // A copy of the superblock has no mark.
-        if log.needs_recovery() && (marked || self.restored) {
+        // A copy of the superblock has no mark, and the mark may be damaged: a log with
+        // transactions is replayed in any case.
+        if log.needs_recovery() {
             self.replay_log(log, &primary.geometry, level)?;
         }
         self.unmark(marked)
@@ -177,16 +219,23 @@ impl Opened {
         level: RepairLevel,
     ) -> Result<(), RepairError> {
         let blocks = self.device.len() >> geometry.block_bits;
+        let salvaged = |error| match recovery::salvage(&log, blocks) {
+            _ if level == RepairLevel::Safe => Err(RepairError::Journal(error)),
+            other => Ok(other.ok()),
+        };
         let replay = match recovery::scan(&log, blocks) {
-            Ok(replay) if !replay.fast_commits().is_empty() => {
+            Ok(replay) => Some(replay),
+            Err(error) => {
+                self.salvaged = true;
+                salvaged(error)?
+            }
+        };
+        let replay = match replay {
+            Some(replay) if !replay.fast_commits().is_empty() => {
                 return Err(RepairError::FastCommits);
             }
-            Ok(replay) => replay,
-            Err(error) if level == RepairLevel::Safe => return Err(RepairError::Journal(error)),
-            Err(_) => {
-                let dropped = reset_log(&log);
-                return dropped.map_err(RepairError::Journal);
-            }
+            Some(replay) => replay,
+            None => return reset_log(&log).map_err(RepairError::Journal),
         };
         replay.apply(&*self.draft.device).map_err(RepairError::Journal)?;
         self.replayed = true;

@@ -7,6 +7,7 @@ use crate::maps::Runs;
 use crate::passes::orphans::collect;
 use extant_format::inode::RawInode;
 use extant_format::{Compat, InodeFlags, InodeNr, RoCompat, orphan};
+use std::mem::offset_of;
 
 impl Round<'_> {
     /// Completes the removal and truncation of the orphans, and empties their records.
@@ -97,10 +98,10 @@ impl Round<'_> {
                 (Some(ino), Some("next orphan")) => {
                     let ino = InodeNr(ino);
                     let reserved = ino.0 < self.geometry().first_ino;
-                    if self.inode(ino)?.links == 0 && !reserved {
+                    if RawInode::read(&self.slot(ino)?).links.get() == 0 && !reserved {
                         self.clear_inode(ino)?;
                     } else {
-                        self.edit_inode(ino, |inode| inode.dtime = 0)?;
+                        self.clear_dtime(ino)?;
                     }
                 }
                 (Some(ino), None) if ino == file.0 => self.drop_orphan_file(file)?,
@@ -110,11 +111,21 @@ impl Round<'_> {
         self.empty_records()
     }
 
+    /// Clears the deletion time of an inode whose other fields may be damaged.
+    fn clear_dtime(&self, ino: InodeNr) -> Result<(), RepairError> {
+        let dtime = offset_of!(RawInode, dtime);
+        self.edit_slot(ino, |slot| {
+            let end = dtime.saturating_add(size_of::<u32>());
+            slot.get_mut(dtime..end).unwrap_or(&mut []).fill(0);
+            Ok(())
+        })
+    }
+
     fn init_orphan_file(&self, ino: InodeNr) -> Result<(), RepairError> {
         if !self.geometry().compat(Compat::ORPHAN_FILE) {
             return Ok(());
         }
-        let inode = self.inode(ino)?;
+        let Ok(inode) = self.inode(ino) else { return self.drop_orphan_file(ino) };
         let runs = Runs::of(&self.survey.volume.reader, ino, &inode);
         let blocks = runs.blocks(inode.size >> self.geometry().block_bits);
         let seed = inode.seed(self.geometry(), ino);

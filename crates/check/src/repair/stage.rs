@@ -108,6 +108,11 @@ pub fn lossy(found: &[Finding], of: Stage) -> Vec<Finding> {
         .collect()
 }
 
+/// Returns whether the repair of a finding, alone in its inode, loses data.
+pub fn is_lossy(finding: &Finding) -> bool {
+    level(finding, true) == RepairLevel::Lossy
+}
+
 /// Returns the price of a repair. A wrong checksum is no proof of other damage: if it is `alone`,
 /// the content of its structure is valid.
 fn level(finding: &Finding, alone: bool) -> RepairLevel {

@@ -76,6 +76,23 @@ fn copy_at(bytes: &[u8], offset: u64) -> Option<Superblock> {
     Some(copy)
 }
 
+/// Returns a superblock in which one flipped bit makes the checksum right, which then tells which
+/// bit that is: a checksum of 32 bits is different for each.
+pub fn corrected(primary: &Superblock) -> Option<Superblock> {
+    let mut bytes = primary.as_bytes().to_vec();
+    (0..SUPERBLOCK_SIZE).flat_map(|at| (0..8).map(move |bit| (at, 1u8 << bit))).find_map(
+        |(at, mask)| {
+            let byte = bytes.get_mut(at)?;
+            *byte ^= mask;
+            let flipped = Superblock::parse_unverified(&bytes).ok().filter(|sb| {
+                sb.has_checksum() && sb.verify_checksum().is_ok() && Geometry::new(sb).is_ok()
+            });
+            *bytes.get_mut(at)? ^= mask;
+            flipped
+        },
+    )
+}
+
 /// Returns a superblock whose features exclude each other without the one that can be missed.
 pub fn without_contradictions(mut sb: Superblock) -> Option<Superblock> {
     let mut features = sb.features();
@@ -93,6 +110,17 @@ pub fn without_contradictions(mut sb: Superblock) -> Option<Superblock> {
     Geometry::new(&sb).is_ok().then_some(sb)
 }
 
+/// Returns the bytes where copies lie in groups of the usual size, for each size of blocks.
+fn usual_places() -> impl Iterator<Item = u64> {
+    [1u64, 3, 5, 7, 9, 25, 27, 49].into_iter().flat_map(|group| {
+        (10..=16).map(move |bits: u32| {
+            let size = 1u64 << bits;
+            let first = u64::from(bits == 10);
+            size.saturating_mul(8).saturating_mul(group).saturating_add(first).saturating_mul(size)
+        })
+    })
+}
+
 /// Finds a valid copy of the superblock, with this UUID if one is given: at the places of usual
 /// layouts, then anywhere in the first [`MAX_SEARCH`] bytes.
 ///
@@ -101,18 +129,44 @@ pub fn without_contradictions(mut sb: Superblock) -> Option<Superblock> {
 /// in blocks of 4 KiB. The file system that was made last is the present one.
 pub fn find_copy(device: &dyn BlockDevice, uuid: Option<[u8; 16]>) -> Option<Superblock> {
     let is_wanted = |copy: &Superblock| uuid.is_none_or(|uuid| copy.uuid() == uuid);
-    let usual = [1u64, 3, 5, 7, 9, 25, 27, 49].into_iter().flat_map(|group| {
-        (10..=16).map(move |bits: u32| {
-            let size = 1u64 << bits;
-            let first = u64::from(bits == 10);
-            size.saturating_mul(8).saturating_mul(group).saturating_add(first).saturating_mul(size)
-        })
-    });
-    let copies = usual.filter_map(|offset| read_copy(device, offset));
+    let copies = usual_places().filter_map(|offset| read_copy(device, offset));
     let copies: Vec<Superblock> = copies.filter(is_wanted).collect();
     let intact = copies.iter().filter(|copy| !is_overwritten(device, copy)).cloned();
     // A change of the UUID that was interrupted leaves copies that contradict each other.
     newest(intact).or_else(|| newest(copies.into_iter())).or_else(|| search(device, &is_wanted))
+}
+
+/// Returns the copies of the file system of a primary superblock that may be damaged, first those
+/// that most others agree with.
+pub fn copies_of(device: &dyn BlockDevice, primary: &Superblock) -> Vec<Superblock> {
+    let own = Geometry::new(primary).into_iter().flat_map(|geometry| {
+        let groups = geometry.super_groups().skip(1).take(MAX_COMPARED);
+        groups.filter_map(move |group| {
+            geometry.super_block_of(group)?.0.checked_mul(geometry.block_size.into())
+        })
+    });
+    let mut offsets: Vec<u64> = own.chain(usual_places()).collect();
+    offsets.sort_unstable();
+    offsets.dedup();
+    let read = offsets.into_iter().filter_map(|offset| read_copy(device, offset));
+    let mut copies: Vec<Superblock> = read
+        .filter(|copy| is_of(copy, primary) && !is_overwritten(device, copy))
+        .take(MAX_COMPARED)
+        .collect();
+    if copies.is_empty() && Geometry::new(primary).is_err() {
+        copies.extend(search(device, &|copy| is_of(copy, primary)));
+    }
+    let all = copies.clone();
+    let others = |copy: &Superblock| all.iter().filter(|all| !has_same_facts(all, copy)).count();
+    copies.sort_by_cached_key(others);
+    copies
+}
+
+/// Returns whether a copy is of the file system of a primary superblock, one of which is damaged.
+fn is_of(copy: &Superblock, primary: &Superblock) -> bool {
+    copy.uuid() == primary.uuid()
+        || copy.mkfs_time() == primary.mkfs_time()
+        || is_same_layout(copy, primary)
 }
 
 fn read_copy(device: &dyn BlockDevice, offset: u64) -> Option<Superblock> {
@@ -188,8 +242,8 @@ impl Round<'_> {
                     "last mount" => sb.set_mtime(now),
                     "last write" => sb.set_wtime(now),
                     "clusters per group" => sb.set_clusters_per_group(sb.blocks_per_group()),
-                    "user quota inode" => sb.set_usr_quota_inum(InodeNr::NONE),
-                    "group quota inode" => sb.set_grp_quota_inum(InodeNr::NONE),
+                    "user quota inode" => sb.set_usr_quota_inum(usual(sb, InodeNr::USER_QUOTA)),
+                    "group quota inode" => sb.set_grp_quota_inum(usual(sb, InodeNr::GROUP_QUOTA)),
                     "project quota inode" => sb.set_prj_quota_inum(InodeNr::NONE),
                     "large_file" => add_ro_compat(sb, RoCompat::LARGE_FILE),
                     _ => {}
@@ -197,6 +251,11 @@ impl Round<'_> {
             }
         })
     }
+}
+
+/// Returns the usual inode of a quota file, and none without the feature.
+fn usual(sb: &Superblock, ino: InodeNr) -> InodeNr {
+    if sb.ro_compat().contains(RoCompat::QUOTA) { ino } else { InodeNr::NONE }
 }
 
 /// Adds a feature. Revision 0 has none.

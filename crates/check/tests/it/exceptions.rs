@@ -47,6 +47,10 @@ pub const OWN: &[Exception] = &[
         &["block-in-metadata, inode 1,"],
         "e2fsck accepts bad blocks in inode tables, whose inodes it does not read",
     ),
+    exception(
+        &["journal-invalid", "in the file system and outside"],
+        "the kernel refuses the number of a device beside that of an inode; e2fsck reads the UUID",
+    ),
     exception(&["acl,"], "e2fsck does not read access control lists"),
 ];
 

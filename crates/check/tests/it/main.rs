@@ -6,6 +6,7 @@ mod findings;
 mod flips;
 mod growing;
 mod images;
+mod losses;
 mod mutants;
 mod oracle;
 mod repairs;

@@ -43,6 +43,13 @@ pub enum Dropped {
     Incomplete,
 }
 
+/// The treatment of damage in committed transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    Fails,
+    IsSkipped,
+}
+
 /// The result of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
@@ -74,6 +81,20 @@ pub struct Outcome {
 /// do not exist or belong to the log; [`Unsupported`](crate::Error::Unsupported) for unknown kinds
 /// of fast commits; I/O errors.
 pub fn scan(log: &Log, device_blocks: u64) -> Result<Replay> {
+    replay_of(log, device_blocks, Damage::Fails)
+}
+
+/// Determines the replay of a damaged log: as [`scan`], without the copies that are damaged or have
+/// no possible home, and without the transactions from a damaged descriptor on. The result is no
+/// consistent state, which a repair must make of it.
+///
+/// # Errors
+/// As [`scan`], without the damage that is skipped.
+pub fn salvage(log: &Log, device_blocks: u64) -> Result<Replay> {
+    replay_of(log, device_blocks, Damage::IsSkipped)
+}
+
+fn replay_of(log: &Log, device_blocks: u64, damage: Damage) -> Result<Replay> {
     let mut outcome = Outcome {
         first: log.superblock().sequence(),
         end: log.superblock().sequence(),
@@ -90,8 +111,8 @@ pub fn scan(log: &Log, device_blocks: u64) -> Result<Replay> {
             log.superblock().first(),
         ));
     }
-    let mut found = scan::transactions(log, device_blocks)?;
-    let copies = resolve::copies(log, &mut found, &mut outcome)?;
+    let mut found = scan::transactions(log, device_blocks, damage)?;
+    let copies = resolve::copies(log, &mut found, &mut outcome, damage)?;
     outcome.transactions = found.transactions.len() as u32;
     outcome.end = outcome.first.wrapping_add(outcome.transactions);
     outcome.dropped = found.dropped;

@@ -2,7 +2,7 @@
 //! others.
 
 use super::scan::{Copy, Found};
-use super::{Dropped, Outcome};
+use super::{Damage, Dropped, Outcome};
 use crate::error::Result;
 use crate::log::Log;
 use extant_format::Corrupt;
@@ -13,9 +13,16 @@ use rustc_hash::FxHashMap;
 type Revoked = FxHashMap<u64, Option<u32>>;
 
 /// Returns the copies to replay, one for each block, in order of blocks, with verified checksums.
-pub(super) fn copies(log: &Log, found: &mut Found, outcome: &mut Outcome) -> Result<Vec<Copy>> {
+pub(super) fn copies(
+    log: &Log,
+    found: &mut Found,
+    outcome: &mut Outcome,
+    damage: Damage,
+) -> Result<Vec<Copy>> {
     let mut revoked = revokes(log, found)?;
-    if let Err(bad) = verify(log, found, &revoked)? {
+    if damage == Damage::IsSkipped {
+        drop_bad(log, found)?;
+    } else if let Err(bad) = verify(log, found, &revoked)? {
         let last = outcome.first.wrapping_add(found.transactions.len() as u32).wrapping_sub(1);
         let forgivable = log.superblock().incompat().contains(JournalIncompat::ASYNC_COMMIT);
         if !forgivable || bad.sequence != last {
@@ -60,6 +67,20 @@ fn revokes(log: &Log, found: &Found) -> Result<Revoked> {
 /// transaction has no revoke record there, so equal sequences mean revoked.
 fn is_revoked(revoked: &Revoked, copy: &Copy) -> bool {
     revoked.get(&copy.block).copied().flatten().is_some_and(|last| tid_geq(last, copy.sequence))
+}
+
+/// Drops the copies with a wrong checksum. An older copy of the same block may remain.
+fn drop_bad(log: &Log, found: &mut Found) -> Result<()> {
+    let (format, mut block) = (log.superblock().format(), vec![0; log.block_size()]);
+    let mut kept = Vec::new();
+    for copy in &found.copies {
+        log.read(copy.at, &mut block)?;
+        let is_good =
+            !format.has_crc32c() || format.tag_checksum(copy.sequence, &block) == copy.checksum;
+        kept.extend(is_good.then_some(*copy));
+    }
+    found.copies = kept;
+    Ok(())
 }
 
 /// Verifies the copies that are not revoked. Returns the first bad one.

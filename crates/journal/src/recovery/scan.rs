@@ -4,7 +4,7 @@
 //! Each step of [`Scanner`] consumes some of `left`, the log's blocks that were not visited; the
 //! scan ends when none is left.
 
-use super::Dropped;
+use super::{Damage, Dropped};
 use crate::error::Result;
 use crate::log::Log;
 use extant_format::Corrupt;
@@ -82,8 +82,8 @@ impl Found {
 }
 
 /// Finds the transactions of a log that needs recovery.
-pub(super) fn transactions(log: &Log, device_blocks: u64) -> Result<Found> {
-    let mut scanner = Scanner::new(log, device_blocks);
+pub(super) fn transactions(log: &Log, device_blocks: u64, damage: Damage) -> Result<Found> {
+    let mut scanner = Scanner::new(log, device_blocks, damage);
     while let Step::Continue = scanner.step()? {}
     let mut found = scanner.found;
     let torn = found.transactions.last().copied().unwrap_or_default();
@@ -104,6 +104,7 @@ enum Step {
 
 struct Scanner<'a> {
     log: &'a Log,
+    damage: Damage,
     format: JournalFormat,
     device_blocks: u64,
     /// The log's own blocks, as sorted ranges.
@@ -123,9 +124,10 @@ struct Scanner<'a> {
 const V1_INIT: u32 = u32::MAX;
 
 impl<'a> Scanner<'a> {
-    fn new(log: &'a Log, device_blocks: u64) -> Scanner<'a> {
+    fn new(log: &'a Log, device_blocks: u64, damage: Damage) -> Scanner<'a> {
         Scanner {
             log,
+            damage,
             format: log.superblock().format(),
             device_blocks,
             own: log.own_blocks(),
@@ -193,7 +195,10 @@ impl<'a> Scanner<'a> {
             self.found.dropped = Some(Dropped::CommitChecksum);
             return Ok(Step::End);
         }
-        self.check_homes()?;
+        match self.damage {
+            Damage::Fails => self.check_homes()?,
+            Damage::IsSkipped => self.drop_bad_homes(),
+        }
         let found = &mut self.found;
         let (copies_end, revokes_end) = (found.copies.len(), found.revokes.len());
         found.transactions.push(Transaction { copies_end, revokes_end, next: self.next });
@@ -209,7 +214,7 @@ impl<'a> Scanner<'a> {
     fn damaged_transaction(&mut self, commit: &CommitBlock, at: u32) -> Result<Step> {
         let whole = CommitBlock::verify(&self.block, &self.format);
         let newer = self.last_commit.is_none_or(|last| time_key(&commit.time) >= time_key(&last));
-        if whole && newer {
+        if whole && newer && self.damage == Damage::Fails {
             return Err(Corrupt::new("journal descriptor")
                 .field("checksum")
                 .found(self.sequence)
@@ -231,10 +236,22 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Returns the place of the transaction's first copy in the list.
+    fn first_copy(&self) -> usize {
+        self.found.transactions.last().map_or(0, |last| last.copies_end)
+    }
+
+    /// Drops the transaction's copies whose home block cannot be one.
+    fn drop_bad_homes(&mut self) {
+        let (start, blocks) = (self.first_copy().min(self.found.copies.len()), self.device_blocks);
+        let mut copies = self.found.copies.split_off(start);
+        copies.retain(|copy| copy.block < blocks && !contains(&self.own, copy.block));
+        self.found.copies.append(&mut copies);
+    }
+
     /// Checks the home blocks of the transaction's copies.
     fn check_homes(&self) -> Result<()> {
-        let start = self.found.transactions.last().map_or(0, |last| last.copies_end);
-        for copy in self.found.copies.get(start..).unwrap_or(&[]) {
+        for copy in self.found.copies.get(self.first_copy()..).unwrap_or(&[]) {
             if copy.block >= self.device_blocks {
                 let error = Corrupt::new("journal tag")
                     .field("block")

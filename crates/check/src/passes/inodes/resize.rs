@@ -64,14 +64,17 @@ impl InodePass<'_> {
         let last = first.saturating_add(last).saturating_add(copies).saturating_sub(1);
         let size = last.saturating_mul(geometry.block_size.into());
         let most = max_blocks(geometry.block_size).saturating_mul(geometry.block_size.into());
-        if copies > 0 && !(size..=most).contains(&inode.size) {
+        let size = if copies > 0 { size } else { 0 };
+        if !(size..=most).contains(&inode.size) {
             let finding = Finding::new(FindingCode::InodeSize, subject.place());
             scan.findings.push(finding.values(inode.size, size));
         }
         let reserved = base.reserved.end.saturating_sub(base.reserved.start);
         let blocks = reserved.saturating_mul(copies.saturating_add(1)).saturating_add(1);
-        let expected = blocks.saturating_mul(geometry.sectors_per_block().into());
-        if !geometry.has_bigalloc() && inode.blocks != expected {
+        let sectors = u64::from(geometry.sectors_per_block()) << geometry.cluster_bits;
+        let expected = blocks.saturating_mul(sectors);
+        // Reserved blocks share clusters.
+        if (!geometry.has_bigalloc() || reserved == 0) && inode.blocks != expected {
             let finding = Finding::new(FindingCode::InodeBlocks, subject.place());
             scan.findings.push(finding.values(inode.blocks, expected));
         }
