@@ -43,6 +43,9 @@ pub struct Global {
     /// Print the engine's traces of this target, too; `extant::frsp`: searches for free space
     #[arg(long, global = true, value_name = "TARGET")]
     trace: Vec<String>,
+    /// Keep all privileges, files and system calls while the image is read
+    #[arg(long, global = true)]
+    no_sandbox: bool,
     /// When to use colours
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     color: Color,
@@ -69,6 +72,8 @@ pub struct Context {
     pub traces: Vec<String>,
     /// Threads as asked for.
     pub threads: Option<usize>,
+    /// A command enters a sandbox before it reads an image.
+    pub sandbox: bool,
     /// Standard output is coloured.
     pub color: bool,
     /// Standard output is a terminal.
@@ -97,6 +102,7 @@ impl Context {
             verbose: global.verbose,
             traces: global.trace.clone(),
             threads: global.threads.map(usize::from),
+            sandbox: !global.no_sandbox,
             color: color && !global.json,
             terminal,
             printed: Arc::default(),
@@ -113,6 +119,7 @@ impl Context {
             verbose: 0,
             traces: Vec::new(),
             threads: None,
+            sandbox: true,
             color: false,
             terminal: false,
             printed: Arc::default(),

@@ -14,8 +14,9 @@
 //! Exit codes are those of fsck(8).
 
 use crate::arguments::{Argument, arguments};
-use crate::context::complain;
+use crate::context::{Context, complain};
 use crate::mounting::serve::was_in_use;
+use crate::sandbox::command::{Images, Preparation};
 use extant_engine::device::image_spec;
 use extant_engine::format::{State, Superblock};
 use extant_engine::{Error, Fs, OpenOptions};
@@ -144,6 +145,14 @@ impl Call {
     }
 
     fn run(&self) -> ExitCode {
+        let journal = self.journal.as_deref().map(image_spec);
+        let image = Images { journal, ..Images::of(&self.image) };
+        let reads =
+            self.answer == Answer::No || self.answer == Answer::Missing && !self.journal_only;
+        let sandbox = Preparation::writing(!reads);
+        let sandbox = self.undo.iter().fold(sandbox, |all, file| all.output(file));
+        // The command that fails for the same reason tells it.
+        let _ = sandbox.enter(&Context::helper(false), &[image]);
         if self.journal_only && self.answer == Answer::No {
             return self.command(&["recover", "--dry-run"]);
         }

@@ -7,6 +7,7 @@ use crate::holders;
 use crate::interrupt::Interrupt;
 use crate::json;
 use crate::recovery::{self, replayed};
+use crate::sandbox::command::{Images, Preparation};
 use crate::substitutes::{self, Damaged, is_damage};
 use crate::text::shown;
 use extant_check::Substitutes;
@@ -99,9 +100,15 @@ impl Deref for ReadArgs {
 }
 
 impl ReadArgs {
-    /// Opens for reading. An image that needs recovery is recovered in memory; without its journal
-    /// if that is damaged.
+    /// Opens for reading, in a sandbox. An image that needs recovery is recovered in memory;
+    /// without its journal if that is damaged.
     pub fn read(&self, context: &Context) -> Result<Fs> {
+        self.read_within(context, Preparation::default())
+    }
+
+    /// As [`ReadArgs::read`], in a sandbox with further files.
+    pub fn read_within(&self, context: &Context, sandbox: Preparation) -> Result<Fs> {
+        self.contain(context, sandbox)?;
         let options =
             OpenOptions::new().read_only(true).skip_damaged_log(true).no_recovery(self.noload);
         let options = self.options(&options);
@@ -114,6 +121,8 @@ impl ReadArgs {
                 opened => opened.map_err(|error| self.refused(&error))?,
             },
         };
+        #[cfg(feature = "planted-exploit")]
+        crate::planted::strike(&fs.superblock());
         let (name, recovery) = (self.name(), fs.recovery());
         if let Some(replayed) = replayed(recovery) {
             context.detail(format_args!("{name}: {replayed} in memory, the image stays as it is"));
@@ -353,6 +362,17 @@ impl ImageArgs {
         } else {
             Ok(fs)
         }
+    }
+
+    /// Enters the sandbox of a command on this image.
+    pub fn contain(&self, context: &Context, sandbox: Preparation) -> Result {
+        sandbox.enter(context, &[self.files()]).map_err(|(_, error)| self.refused(&error))
+    }
+
+    /// Returns the files of the image for a sandbox.
+    pub fn files(&self) -> Images {
+        let (image, journal) = self.specs();
+        Images { image, journal, wait: self.wait }
     }
 
     /// Returns the places of the image and of its external journal.

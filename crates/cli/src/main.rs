@@ -26,11 +26,14 @@ mod mounting;
 mod ordered;
 mod overwrite;
 mod pages;
+#[cfg(feature = "planted-exploit")]
+mod planted;
 mod recovery;
 mod sandbox;
 mod script;
 mod spill;
 mod substitutes;
+mod table;
 mod tell;
 mod text;
 mod walk;

@@ -5,6 +5,7 @@ use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json::Array;
+use crate::sandbox::command::Preparation;
 use crate::text::count;
 use extant_check::{Check, CheckStage, CheckSummary, Finding};
 use extant_engine::OpenOptions;
@@ -91,7 +92,11 @@ pub(super) fn object(finding: &Finding) -> Value {
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
     let interrupt = Interrupt::register().at("signals")?;
+    let contained = image.contain(context, Preparation::default());
+    contained.map_err(|failure| failure.with_exit_code(OPERATIONAL))?;
     let device = open_for_reading(&image, &args.on.image)?;
+    #[cfg(feature = "planted-exploit")]
+    crate::planted::strike_from(&*device);
     let journal =
         args.on.journal.as_ref().map(|path| open_for_reading(&image, path)).transpose()?;
     let bar = context.parts();

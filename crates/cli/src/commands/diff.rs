@@ -14,6 +14,7 @@ use crate::failure::{At, Failure, Result};
 use crate::image::{PairArgs, inside, root_path, unless_slash};
 use crate::json::{self, Array};
 use crate::layout::epoch;
+use crate::sandbox::command::Preparation;
 use crate::text::{self, shown};
 use extant_engine::{FileType, Fs, Node};
 use serde_json::{Map, Value, json};
@@ -60,6 +61,11 @@ impl Args {
     /// Compares, or writes the layer. Returns whether to end with the code of differences.
     fn compare(&self, context: &Context) -> Result<bool> {
         let images = self.images.images();
+        let sandbox =
+            self.oci_layer.iter().fold(Preparation::default(), |all, dest| all.output(dest));
+        let files = images.each_ref().map(|image| image.files());
+        let entered = sandbox.enter(context, &files);
+        entered.map_err(|(number, error)| images[number].refused(&error))?;
         let [a, b] = [images[0].read(context)?, images[1].read(context)?];
         let path = inside(&self.path);
         let job = Job::out_of(&b, context);

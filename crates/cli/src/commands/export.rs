@@ -11,6 +11,7 @@ use crate::copy::tree::Tree;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ReadArgs, inside, root_path, unless_slash};
 use crate::layout::epoch;
+use crate::sandbox::command::Preparation;
 use extant_engine::{FileType, Fs, Node};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -60,7 +61,14 @@ struct Target {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let fs = args.image.read(context)?;
+    let sandbox = match &args.target {
+        Target { dir: Some(dest), .. } => Preparation::default().copies(dest),
+        Target { tar: Some(dest), .. } | Target { oci: Some(dest), .. } => {
+            Preparation::default().output(dest)
+        }
+        _ => Preparation::default(),
+    };
+    let fs = args.image.read_within(context, sandbox)?;
     let path = inside(&args.path);
     let node = fs.resolve(path, unless_slash(path)).at_path(path)?;
     let source = Source { fs: &fs, node, path };

@@ -9,6 +9,7 @@ use crate::copy::job::Job;
 use crate::copy::output::parent;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ReadArgs, ends_with_slash, inside};
+use crate::sandbox::command::Preparation;
 use crate::text::shown;
 use extant_engine::{FileType, Follow, Fs, Node};
 use std::ffi::{OsStr, OsString};
@@ -39,7 +40,12 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let fs = args.image.read(context)?;
+    let sandbox = match (&args.tar, &args.dest) {
+        (Some(tar), _) => Preparation::default().output(tar),
+        (None, Some(dest)) => Preparation::default().copies(dest),
+        (None, None) => Preparation::default(),
+    };
+    let fs = args.image.read_within(context, sandbox)?;
     let path = inside(&args.path);
     let node = fs.resolve(path, Follow::No).at_path(path)?;
     match (&args.tar, &args.dest) {

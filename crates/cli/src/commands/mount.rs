@@ -41,9 +41,6 @@ pub struct Args {
     /// The type shows as fuse.SUBTYPE, or fuseblk.SUBTYPE
     #[arg(long, hide = true, default_value = "extant")]
     subtype: String,
-    /// Keep the privileges of the process that serves, as -o no_sandbox
-    #[arg(long)]
-    no_sandbox: bool,
     /// Mount and unmount for the server at the other ends of standard input and output
     #[arg(long, hide = true, requires = "foreground", conflicts_with = "announce")]
     keep: bool,
@@ -54,7 +51,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let lists = args.lists();
+    let lists = args.lists(context);
     let mut options = Options::parse(lists.iter().map(String::as_str)).map_err(Failure::usage)?;
     options.threads = context.threads.unwrap_or(options.threads);
     let mut plan = args.plan(options, lists, context)?;
@@ -96,8 +93,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
 
 impl Args {
     /// Returns the lists of options.
-    fn lists(&self) -> Vec<String> {
-        let own = self.no_sandbox.then(|| String::from("no_sandbox"));
+    fn lists(&self, context: &Context) -> Vec<String> {
+        let own = (!context.sandbox).then(|| String::from("no_sandbox"));
         self.options.iter().cloned().chain(own).collect()
     }
 

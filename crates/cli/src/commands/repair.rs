@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
+use crate::sandbox::command::Preparation;
 use crate::text::count;
 use extant_check::Finding;
 use extant_check::repair::{Repair, RepairError, RepairLevel, RepairPlan, restore};
@@ -74,7 +75,13 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     let open = |path: &Path| {
         if args.dry_run { open_for_reading(&image, path) } else { open_for_writing(&image, path) }
     };
+    let sandbox = Preparation::writing(!args.dry_run);
+    let sandbox = args.undo.iter().fold(sandbox, |all, file| all.output(file));
+    let sandbox = args.restore.iter().fold(sandbox, |all, file| all.reading(file));
+    image.contain(context, sandbox)?;
     let device = open(&args.on.image)?;
+    #[cfg(feature = "planted-exploit")]
+    crate::planted::strike_from(&*device);
     if let Some(file) = &args.restore {
         return take_back(&image, context, &*device, file).map(|()| None);
     }

@@ -1,9 +1,10 @@
 //! Makes a mount writable that was opened for reading: unmounts it and mounts it again, if it is
 //! not in use.
 
-use super::{Plan, spawn, table};
+use super::{Plan, spawn};
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
+use crate::table;
 use extant_engine::device::{FileOptions, image_spec, is_write_protected};
 use rustix::mount::UnmountFlags;
 use std::io::ErrorKind;

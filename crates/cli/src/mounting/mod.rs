@@ -6,12 +6,12 @@ pub mod keep;
 pub mod options;
 pub mod serve;
 pub mod spawn;
-pub mod table;
 pub mod users;
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use crate::json;
+use crate::table::{self, HeldMount};
 use crate::text::shown;
 use extant_fuse::control::READ_ONLY;
 use options::{Options, is_of_access_times, is_shown_by_table};
@@ -20,7 +20,6 @@ use serde_json::{Map, Value};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use table::HeldMount;
 
 /// How long a mount waits for an image in use. One that is mounted is waited for only where that
 /// was asked for; else it is the last server that is to finish, since `umount` returns before that

@@ -2,7 +2,6 @@
 
 use super::announce::Audience;
 use super::keep::{self, Kept};
-use super::table::{self, HeldMount};
 use super::{Patience, Plan};
 use crate::failure::{At, Failure, Result};
 use crate::holders;
@@ -12,6 +11,7 @@ use crate::log::{Log, Sink};
 use crate::recovery;
 use crate::sandbox::{self, Containment, Sandbox};
 use crate::substitutes::{self, is_damage};
+use crate::table::{self, HeldMount};
 use crate::text::{count, shown};
 use extant_engine::device::{image_spec, is_write_protected};
 use extant_engine::format::Superblock;
@@ -79,6 +79,8 @@ fn mount(
     let interrupt = Interrupt::register().at("signals")?;
     let Contained { keeper, rings, containment } = contained(plan, audience, &interrupt)?;
     let fs = open(plan, audience, &interrupt, &keeper)?;
+    #[cfg(feature = "planted-exploit")]
+    crate::planted::strike(&fs.superblock());
     tell_recovery(plan, audience, &fs);
     let operations = fs.operations().clone();
     // Before there is a mount: a signal that came between would leave it without a server.
@@ -201,8 +203,8 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
     let writes = !plan.options.read_only || plan.patience == Patience::Helper;
     let (read, write) = if writes { (Vec::new(), files) } else { (files, Vec::new()) };
     let rings = PreparedRings::of(plan.options.transport);
-    let containment = Sandbox { read, write, rings: rings.exist() }.enter();
-    Ok(Contained { keeper, rings, containment })
+    let sandbox = Sandbox { read, write, rings: rings.exist(), ..Sandbox::default() };
+    Ok(Contained { keeper, rings, containment: sandbox.enter() })
 }
 
 /// Opens the device of the image, and closes it.

@@ -1,8 +1,8 @@
 //! Processes that use a mount, and those that serve one. Users other than root see their own
 //! processes only.
 
-use super::table;
 use crate::holders::{Process, descriptors, processes};
+use crate::table;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::collections::BTreeMap;
 use std::ffi::OsString;

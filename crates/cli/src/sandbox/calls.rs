@@ -5,6 +5,7 @@
 //! There is no way to run a program, to make a socket that reaches others, to trace a process, to
 //! mount, or to change credentials. A missing call fails with `EPERM`.
 
+use super::FileCalls;
 use libc::c_long;
 use seccompiler::{
     BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
@@ -43,7 +44,38 @@ const CALLS: &[c_long] = &[
     libc::SYS_getrandom, libc::SYS_uname, libc::SYS_sysinfo, libc::SYS_capget,
 ];
 
+/// Calls that make, name and remove files, where Landlock allows it, and change open ones.
+#[rustfmt::skip]
+const MAKING: &[c_long] = &[
+    libc::SYS_openat2, libc::SYS_mkdirat, libc::SYS_unlinkat, libc::SYS_linkat, libc::SYS_symlinkat,
+    libc::SYS_mknodat, libc::SYS_renameat2, libc::SYS_fchmod, libc::SYS_fchown, libc::SYS_fsetxattr,
+    libc::SYS_fgetxattr, libc::SYS_flistxattr, libc::SYS_fremovexattr, libc::SYS_umask,
+];
+
+/// Calls that change attributes by a name, which Landlock does not bound.
+#[rustfmt::skip]
+const NAMING: &[c_long] = &[
+    libc::SYS_fchmodat, libc::SYS_fchownat, libc::SYS_utimensat, libc::SYS_setxattr,
+    libc::SYS_getxattr, libc::SYS_listxattr, libc::SYS_removexattr,
+];
+
 /// Older forms of some of them.
+#[cfg(target_arch = "x86_64")]
+#[rustfmt::skip]
+const OLD_MAKING: &[c_long] = &[
+    libc::SYS_mkdir, libc::SYS_unlink, libc::SYS_rmdir, libc::SYS_rename, libc::SYS_link,
+    libc::SYS_renameat,
+];
+#[cfg(target_arch = "x86_64")]
+const OLD_NAMING: &[c_long] = &[libc::SYS_chmod];
+#[cfg(target_arch = "aarch64")]
+const OLD_MAKING: &[c_long] = &[libc::SYS_renameat];
+#[cfg(target_arch = "riscv64")]
+const OLD_MAKING: &[c_long] = &[];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_NAMING: &[c_long] = &[];
+
+/// Older forms of calls with any arguments.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const OLD_CALLS: &[c_long] = &[
@@ -60,10 +92,31 @@ const START_RING: u64 = 12;
 const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
 
 /// Requests of ioctl(2) that put text into the input of a terminal (TIOCSTI, TIOCLINUX), choose the
-/// receiver of signals (FIOSETOWN, SIOCSPGRP), or give a loop device another file or part (LOOP_*).
-const REFUSED_IOCTLS: [u64; 14] = [
-    0x5412, 0x541c, 0x8901, 0x8902, 0x4c00, 0x4c01, 0x4c02, 0x4c04, 0x4c06, 0x4c07, 0x4c08, 0x4c09,
-    0x4c0a, 0x4c0b,
+/// receiver of signals (FIOSETOWN, SIOCSPGRP), give a loop device another file or part (LOOP_*),
+/// change a disk for all programs (BLKROSET, BLKRRPART, BLKRASET, BLKFRASET, BLKPG), or freeze a
+/// file system (FIFREEZE, FITHAW).
+const REFUSED_IOCTLS: [u64; 21] = [
+    0x5412,
+    0x541c,
+    0x8901,
+    0x8902,
+    0x4c00,
+    0x4c01,
+    0x4c02,
+    0x4c04,
+    0x4c06,
+    0x4c07,
+    0x4c08,
+    0x4c09,
+    0x4c0a,
+    0x4c0b,
+    0x125d,
+    0x125f,
+    0x1262,
+    0x1264,
+    0x1269,
+    0xc004_5877,
+    0xc004_5878,
 ];
 
 /// Commands of fcntl(2) that choose the receiver and the number of a signal (F_SETOWN, F_SETSIG,
@@ -90,6 +143,11 @@ fn low(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondit
     Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?)
 }
 
+/// A condition that an argument is no pointer.
+fn no_pointer(argument: u8) -> Result<SeccompCondition, Error> {
+    Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?)
+}
+
 fn rule(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, Error> {
     Ok(SeccompRule::new(conditions)?)
 }
@@ -100,9 +158,6 @@ fn conditional() -> Result<Rules, Error> {
     let executable = libc::PROT_EXEC as u64;
     let is = |argument, value| low(argument, Eq, value);
     let not_executed = || rule(vec![low(2, MaskedEq(executable), 0)?]);
-    let no_pointer = |argument| -> Result<SeccompCondition, Error> {
-        Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Qword, Eq, 0)?)
-    };
     let own = u64::from(std::process::id());
     let refused = REFUSED_IOCTLS.iter().map(|request| low(1, Ne, *request));
     let commands = REFUSED_COMMANDS.iter().map(|command| low(1, Ne, *command));
@@ -151,10 +206,18 @@ fn listed(calls: impl IntoIterator<Item = c_long>) -> Rules {
 }
 
 /// Restricts this thread, and those that it starts, to the listed calls. Returns the state.
-pub fn restrict(rings: bool) -> String {
+pub fn restrict(rings: bool, files: FileCalls) -> String {
     let apply = || {
         let mut rules = conditional()?;
         rules.extend(listed(CALLS.iter().chain(OLD_CALLS).copied()));
+        if files != FileCalls::Contents {
+            // Times of open files.
+            rules.insert(libc::SYS_utimensat, vec![rule(vec![no_pointer(1)?])?]);
+            rules.extend(listed(MAKING.iter().chain(OLD_MAKING).copied()));
+        }
+        if files == FileCalls::Attributes {
+            rules.extend(listed(NAMING.iter().chain(OLD_NAMING).copied()));
+        }
         if rings {
             // Those that are there. None can be made, and none gets files, buffers or credentials.
             let start = rule(vec![low(1, SeccompCmpOp::Eq, START_RING)?])?;

@@ -1,5 +1,6 @@
-//! Containment of a process that reads the image of a stranger: it gives up its privileges, the
-//! files of the machine, and the system calls that it does not need.
+//! Containment of a process that reads the image of a stranger: it gives up the privileges, the
+//! files of the machine, and the system calls that it does not need. Servers of mounts enter by
+//! themselves, commands by [`command`].
 //!
 //! # Parts
 //! - *no_new_privs*: no program that it could run would gain privileges.
@@ -7,6 +8,8 @@
 //!   belongs to another user. Landlock bounds it to the allowed files.
 //! - *Landlock*: files of the machine can be opened only where [`Sandbox`] allows it; no TCP, no
 //!   signals and no ptrace to processes outside.
+//! - *Mounts*: where attributes are set by names, which Landlock does not bound, all mounts but the
+//!   one of the target are read-only in a namespace of the process; root only.
 //! - *seccomp*: [`calls`] lists the system calls that remain; all others fail with `EPERM`.
 //!
 //! A kernel without one of these applies the others; [`Sandbox::enter`] returns the state of each.
@@ -22,10 +25,13 @@ mod calls {
     //! Filters of system calls for other processors, which have none.
 
     /// Restricts nothing.
-    pub fn restrict(_rings: bool) -> String {
+    pub fn restrict(_rings: bool, _files: super::FileCalls) -> String {
         "none: there is no filter for this processor".into()
     }
 }
+
+pub mod command;
+mod namespace;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
@@ -52,6 +58,18 @@ const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/null"];
 /// The newest features of Landlock that are asked for. The kernel may have fewer.
 const LANDLOCK: ABI = ABI::V6;
 
+/// System calls for files, beyond those for contents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FileCalls {
+    /// None.
+    #[default]
+    Contents,
+    /// Files are made, named and removed, and get attributes while they are open.
+    Making,
+    /// Files that cannot be opened get attributes, too. Landlock does not bound that.
+    Attributes,
+}
+
 /// Files and calls that a process keeps.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
@@ -59,6 +77,10 @@ pub struct Sandbox {
     pub read: Vec<PathBuf>,
     /// Files that it may open for reading and writing.
     pub write: Vec<PathBuf>,
+    /// Directories beneath which it may make, change and remove files.
+    pub trees: Vec<PathBuf>,
+    /// Its system calls for files.
+    pub files: FileCalls,
     /// It has rings of io_uring, which it starts and uses; it can make no others.
     pub rings: bool,
 }
@@ -69,13 +91,50 @@ pub type Containment = Vec<(&'static str, String)>;
 impl Sandbox {
     /// Enters for the rest of this thread and of those that it starts.
     pub fn enter(&self) -> Containment {
+        let mut states = vec![("state", "on".into())];
+        if self.files == FileCalls::Attributes {
+            states.push(("mounts", namespace::protect_all_but(&self.trees)));
+        }
         let landlock = self.landlock().unwrap_or_else(|error| format!("failed: {error}"));
-        vec![
-            ("state", "on".into()),
-            ("capabilities", drop_capabilities()),
+        states.extend([
+            ("capabilities", self.drop_capabilities()),
             ("landlock", landlock),
-            ("seccomp", calls::restrict(self.rings)),
-        ]
+            ("seccomp", calls::restrict(self.rings, self.files)),
+        ]);
+        states
+    }
+
+    /// Drops the capabilities of this thread that it does not need. Returns the remaining ones.
+    fn drop_capabilities(&self) -> String {
+        let drop = || {
+            let kept = capabilities(None)?.effective & self.capabilities();
+            let inheritable = CapabilitySet::empty();
+            let sets = CapabilitySets { effective: kept, permitted: kept, inheritable };
+            set_capabilities(None, sets)?;
+            Ok::<_, rustix::io::Errno>(kept)
+        };
+        match drop() {
+            Ok(kept) => {
+                let names: Vec<String> =
+                    kept.iter_names().map(|(name, _)| name.to_lowercase()).collect();
+                if names.is_empty() { "none".into() } else { names.join(" ") }
+            }
+            Err(error) => format!("all: {error}"),
+        }
+    }
+
+    fn capabilities(&self) -> CapabilitySet {
+        let owner = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
+        let more = match self.files {
+            FileCalls::Contents => CapabilitySet::empty(),
+            FileCalls::Making => owner,
+            // For `trusted.*` attributes, and those with capabilities.
+            FileCalls::Attributes => {
+                let attributes = CapabilitySet::SYS_ADMIN | CapabilitySet::SETFCAP;
+                owner | attributes | CapabilitySet::MKNOD
+            }
+        };
+        CapabilitySet::DAC_OVERRIDE | more
     }
 
     fn landlock(&self) -> Result<String, RulesetError> {
@@ -91,6 +150,8 @@ impl Sandbox {
         let created = allow(created, &DEVICES.map(PathBuf::from), device)?;
         let created = allow(created, &self.read, AccessFs::ReadFile | AccessFs::IoctlDev)?;
         let created = allow(created, &self.write, device | AccessFs::Truncate)?;
+        let beneath = AccessFs::from_all(LANDLOCK) & !(AccessFs::Execute | AccessFs::IoctlDev);
+        let created = allow(created, &self.trees, beneath)?;
         let held = created.restrict_self()?;
         Ok(match held.ruleset {
             RulesetStatus::FullyEnforced => "all",
@@ -115,21 +176,6 @@ fn allow(
         }
     }
     Ok(created)
-}
-
-/// Drops the capabilities of this thread. Returns the remaining ones.
-fn drop_capabilities() -> String {
-    let drop = || {
-        let kept = capabilities(None)?.effective & CapabilitySet::DAC_OVERRIDE;
-        let inheritable = CapabilitySet::empty();
-        set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?;
-        Ok::<_, rustix::io::Errno>(kept)
-    };
-    match drop() {
-        Ok(kept) if kept.is_empty() => "none".into(),
-        Ok(_) => "dac_override".into(),
-        Err(error) => format!("all: {error}"),
-    }
 }
 
 /// Returns the files that belong to an image: the image itself and its external journal.
@@ -163,7 +209,7 @@ mod tests {
         let file = dir.path().join("allowed");
         fs::write(&file, "content").expect("a file");
         let body = move || {
-            let sandbox = Sandbox { read: Vec::new(), write: vec![file.clone()], rings };
+            let sandbox = Sandbox { write: vec![file.clone()], rings, ..Sandbox::default() };
             let held = sandbox.enter();
             assert_eq!(held[2], ("landlock", "all".into()), "tests need Landlock");
             assert!(held[3].1.starts_with("all"), "tests need seccomp: {held:?}");

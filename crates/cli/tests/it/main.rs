@@ -14,6 +14,8 @@ mod damaged;
 mod digests;
 mod documents;
 mod editing;
+#[cfg(feature = "planted-exploit")]
+mod exploits;
 mod exporting;
 mod foreign;
 mod fsck;

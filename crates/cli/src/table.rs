@@ -69,6 +69,18 @@ impl Mount {
         options
     }
 
+    /// Returns the flags of the mount itself, but those of access times.
+    pub fn flags(&self) -> MountFlags {
+        let is = |name: &[u8]| self.options.split(|b| *b == b',').any(|option| option == name);
+        let all = [
+            (&b"ro"[..], MountFlags::RDONLY),
+            (b"nosuid", MountFlags::NOSUID),
+            (b"nodev", MountFlags::NODEV),
+            (b"noexec", MountFlags::NOEXEC),
+        ];
+        all.into_iter().filter(|(name, _)| is(name)).map(|(_, flag)| flag).collect()
+    }
+
     /// Returns whether files can be written through this mount.
     pub fn is_writable(&self) -> bool {
         self.options.split(|b| *b == b',').any(|option| option == b"rw")

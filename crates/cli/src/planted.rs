@@ -1,0 +1,61 @@
+//! An exploit for tests: the acts of an image with the label [`MARK`] that has taken the process
+//! over when it is opened. Each is told on standard error, as `planted: ACT: RESULT`.
+
+use extant_engine::device::BlockDevice;
+use extant_engine::format::Superblock;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::Command;
+
+#[cfg(not(debug_assertions))]
+compile_error!("the exploit is for tests: no program with it may be released");
+
+/// The label of an image that acts.
+const MARK: &str = "PLANTED";
+
+/// Variable with the path of a file whose content and attributes are attacked.
+const VICTIM: &str = "EXTANT_PLANTED_VICTIM";
+
+/// Acts if the file system of a device has the label.
+pub fn strike_from(device: &dyn BlockDevice) {
+    let mut bytes = [0; 1024];
+    let read = device.read_exact_at(&mut bytes, 1024);
+    if let Some(sb) = read.ok().and_then(|()| Superblock::parse(&bytes).ok()) {
+        strike(&sb);
+    }
+}
+
+/// Acts if a file system has the label.
+pub fn strike(sb: &Superblock) {
+    if sb.volume_name() != MARK {
+        return;
+    }
+    let victim = PathBuf::from(std::env::var_os(VICTIM).unwrap_or_default());
+    tell("read", File::open("/etc/passwd").map(drop));
+    tell("list", fs::read_dir("/root").map(drop));
+    tell("write", File::options().append(true).open(&victim).map(drop));
+    tell("create", File::create(victim.with_extension("new")).map(drop));
+    tell("mode", fs::set_permissions(&victim, Permissions::from_mode(0o666)));
+    tell("owner", std::os::unix::fs::chown(&victim, Some(7), None));
+    tell("rename", fs::rename(&victim, victim.with_extension("moved")));
+    tell("remove", fs::remove_file(&victim));
+    tell("run", Command::new("true").status().map(drop));
+    tell("connect", TcpStream::connect("127.0.0.1:9").map(drop));
+    tell("socket", UdpSocket::bind("127.0.0.1:0").map(drop));
+    tell("log", UnixDatagram::unbound().map(drop));
+    let first = rustix::process::Pid::INIT;
+    tell("signal", rustix::process::test_kill_process(first).map_err(io::Error::from));
+    let flags = rustix::mount::UnmountFlags::empty();
+    tell("unmount", rustix::mount::unmount("/proc/self/nowhere", flags).map_err(io::Error::from));
+}
+
+fn tell(act: &str, done: io::Result<()>) {
+    match done {
+        Ok(()) => eprintln!("planted: {act}: done"),
+        Err(error) => eprintln!("planted: {act}: {}", error.raw_os_error().unwrap_or(-1)),
+    }
+}

@@ -1,0 +1,117 @@
+//! The sandbox of a command that reads the image of a stranger: entered before it parses the image.
+
+use super::{FileCalls, Sandbox, files_of};
+use crate::context::Context;
+use extant_engine::device::{ImageSpec, image_spec};
+use extant_engine::{Error, OpenOptions};
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// This process is in a sandbox, which it cannot enter twice.
+static ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// The files of a file system.
+#[derive(Debug)]
+pub struct Images {
+    /// The image.
+    pub image: ImageSpec,
+    /// Its external journal.
+    pub journal: Option<ImageSpec>,
+    /// Wait until no other program uses it.
+    pub wait: bool,
+}
+
+impl Images {
+    /// Returns the files of an image without an external journal.
+    pub fn of(image: &Path) -> Images {
+        Images { image: image_spec(image), journal: None, wait: false }
+    }
+}
+
+/// Returns the directory that has a file.
+fn parent(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
+/// A sandbox in the making.
+#[derive(Debug, Default)]
+pub struct Preparation {
+    sandbox: Sandbox,
+    writes: bool,
+}
+
+impl Preparation {
+    /// Prepares to write to the images, too.
+    pub fn writing(writes: bool) -> Preparation {
+        Preparation { writes, ..Preparation::default() }
+    }
+
+    /// Adds a file to read.
+    #[must_use]
+    pub fn reading(mut self, file: &Path) -> Preparation {
+        self.sandbox.read.push(file.into());
+        self
+    }
+
+    /// Adds a file or a directory that is made, and gets its name when it is complete: the
+    /// directory that has it, or the special file that is there. `-` is standard output.
+    #[must_use]
+    pub fn output(mut self, dest: &Path) -> Preparation {
+        if dest == OsStr::new("-") {
+            return self;
+        }
+        // Where a symlink leads.
+        let found = dest.canonicalize().unwrap_or_else(|_| dest.into());
+        if std::fs::metadata(&found).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+            self.sandbox.write.push(found);
+        } else {
+            self.sandbox.trees.push(parent(&found).into());
+        }
+        self.sandbox.files = self.sandbox.files.max(FileCalls::Making);
+        self
+    }
+
+    /// Adds the target of a copy with all attributes: the directory, or the one that has it.
+    #[must_use]
+    pub fn copies(mut self, dest: &Path) -> Preparation {
+        if dest != OsStr::new("-") {
+            let tree = if dest.is_dir() { dest } else { parent(dest) };
+            self.sandbox.trees.extend(tree.canonicalize());
+            self.sandbox.files = FileCalls::Attributes;
+        }
+        self
+    }
+
+    /// Enters, unless the user asked for none, once no other program uses the images: that can be
+    /// told only from outside.
+    ///
+    /// # Errors
+    /// An image is in use, with its number in the list. Other errors come again when it is opened.
+    pub fn enter(mut self, context: &Context, images: &[Images]) -> Result<(), (usize, Error)> {
+        if !context.sandbox || ENTERED.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        for (number, Images { image, journal, wait }) in images.iter().enumerate() {
+            let options = OpenOptions::new().read_only(!self.writes).wait(*wait);
+            match options.device_of(image) {
+                Err(Error::Io(error)) if error.kind() == ErrorKind::ResourceBusy => {
+                    return Err((number, Error::Io(error)));
+                }
+                _ => {}
+            }
+            let journal = journal.as_ref().map(|spec| spec.path.as_path());
+            let files = files_of(&image.path, journal);
+            let allowed =
+                if self.writes { &mut self.sandbox.write } else { &mut self.sandbox.read };
+            allowed.extend(files);
+        }
+        ENTERED.store(true, Ordering::Release);
+        for (part, state) in self.sandbox.enter() {
+            tracing::debug!("sandbox: {part}: {state}");
+        }
+        Ok(())
+    }
+}
