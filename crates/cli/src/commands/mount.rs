@@ -104,7 +104,7 @@ impl Args {
         Ok(Plan {
             image: absolute(&self.image)?,
             dir: directory(&self.dir)?,
-            options,
+            options: options.for_image(&self.image),
             lists,
             subtype: self.subtype.clone(),
             log: self.log.as_ref().map(absolute).transpose()?,

@@ -72,8 +72,12 @@ impl Plan {
         let names_times =
             self.lists.iter().flat_map(|list| list.split(',')).any(is_of_access_times);
         let shown = held.mount().options();
-        let shown = shown.split(',').filter(|word| !(names_times && is_of_access_times(word)));
-        let there = [kept.join(","), shown.collect::<Vec<_>>().join(",")];
+        let words = shown.split(',').filter(|word| !(names_times && is_of_access_times(word)));
+        // Only the lack of the others shows them. A mount anew needs them.
+        let unprotected = [("suid", "nosuid"), ("dev", "nodev")].into_iter();
+        let unprotected = unprotected.filter(|(_, set)| !shown.split(',').any(|word| word == *set));
+        let words = words.chain(unprotected.map(|(clear, _)| clear));
+        let there = [kept.join(","), words.collect::<Vec<_>>().join(",")];
         let view = Options::parse(there.iter().map(String::as_str)).map(|options| options.view);
         self.lists.splice(0..0, there);
         let threads = self.options.threads;

@@ -3,11 +3,12 @@
 use crate::copy::owner::parse_id;
 use crate::image::{MAX_MEMORY, MEMORY, parse_memory};
 use extant_engine::AccessTimes;
+use extant_engine::device::image_spec;
 use extant_engine::format::ErrorPolicy;
 use extant_fuse::{Transport, View};
 use rustix::mount::MountFlags;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How an image is mounted.
@@ -66,7 +67,12 @@ pub struct Options {
     pub sandbox: bool,
     /// Flags that the kernel keeps for the mount.
     pub flags: MountFlags,
+    /// Flags that an option sets or clears.
+    named: MountFlags,
 }
+
+/// Flags that protect the machine from the files of an image.
+const PROTECTION: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 impl Default for Options {
     fn default() -> Self {
@@ -97,6 +103,7 @@ impl Default for Options {
             superblock: None,
             sandbox: true,
             flags: MountFlags::empty(),
+            named: MountFlags::empty(),
         }
     }
 }
@@ -190,8 +197,10 @@ Options of -o:
   frsp_cache_aggression=0..3    what a request for space does to know more free space
   prefetch_block_bitmaps, no_prefetch_block_bitmaps, prefetch_block_bitmaps=0|1
                                 whether block bitmaps are scanned in the background
+  suid, nosuid, dev, nodev      whether set-user-id programs and devices of the image get their
+                                power: those of disks do by default, those of image files do not
 Options of every mount:
-  suid, nosuid, dev, nodev, exec, noexec, atime, noatime, diratime, nodiratime, relatime,
+  exec, noexec, atime, noatime, diratime, nodiratime, relatime,
   norelatime, strictatime, nostrictatime, sync, async, dirsync
 Accepted without effect, for lists that are written for mount(8) or for the kernel's ext4:";
 
@@ -213,7 +222,7 @@ impl Options {
         }
         // Files of root may belong to users then.
         if options.view != View::default() {
-            options.flags |= MountFlags::NOSUID | MountFlags::NODEV;
+            options.flags |= PROTECTION;
         }
         if options.superblock.is_some() && !options.read_only {
             return Err(
@@ -223,6 +232,17 @@ impl Options {
             );
         }
         Ok(options)
+    }
+
+    /// Protects the machine from the programs and devices of a new mount of an image file, unless
+    /// the options name that. Disks are mounted as by the kernel.
+    #[must_use]
+    pub fn for_image(mut self, image: &Path) -> Options {
+        let is_file = std::fs::metadata(image_spec(image).path).is_ok_and(|found| found.is_file());
+        if is_file && !self.remount {
+            self.flags |= PROTECTION - self.named;
+        }
+        self
     }
 
     fn apply(&mut self, word: &str) -> Result<(), String> {
@@ -264,6 +284,9 @@ impl Options {
 
     fn apply_flag(&mut self, word: &str) -> bool {
         for (set, clear, flag) in FLAGS {
+            if [set, clear].contains(&word) {
+                self.named |= flag;
+            }
             if word == set {
                 self.flags |= flag;
                 return true;

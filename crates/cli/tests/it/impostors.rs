@@ -52,7 +52,7 @@ fn closed_fake() -> String {
 fn an_impostor_is_not_shown_as_roots_image() {
     let home = home();
     let script = format!(
-        "{FAKE}; mount.fuse.extant disk.img mnt -o rw; ls mnt; findmnt -no OPTIONS mnt; \
+        "{FAKE}; mount.fuse.extant disk.img mnt -o rw,suid,dev; ls mnt; findmnt -no OPTIONS mnt; \
         umount.fuse.extant mnt"
     );
     let printed = staged(&home, &script).must_succeed();

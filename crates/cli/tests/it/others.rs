@@ -18,6 +18,48 @@ fn is_protected(dir: &Path) -> bool {
     options_of(dir, "VFS-OPTIONS").contains("nosuid,nodev")
 }
 
+/// Programs and devices of an image file get no power unless that was asked for, also for root.
+/// Those of a disk do, as on the kernel's ext4.
+#[test]
+fn image_files_are_mounted_without_privileges() {
+    let names = Names::new();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let dir = names.0.dir("mnt");
+    let shown = |word: &str| options_of(&dir, "VFS-OPTIONS").split(',').any(|w| w == word);
+    for (options, flags) in [
+        ("rw", [true, true]),
+        ("ro", [true, true]),
+        ("rw,suid", [false, true]),
+        ("dev", [true, false]),
+        ("ro,suid,dev", [false, false]),
+    ] {
+        let own = args![image.path(), &dir, "-o", options];
+        names.call("mount.fuse.extant", &own).must_succeed();
+        let first = ["nosuid", "nodev"].map(shown);
+        let device = dir.join("device");
+        let made = rustix::fs::makedev(1, 3);
+        let opened = (!options.contains("ro")).then(|| {
+            use rustix::fs::{CWD, FileType, Mode, mknodat};
+            let _ = std::fs::remove_file(&device);
+            mknodat(CWD, &device, FileType::CharacterDevice, Mode::RUSR, made).unwrap();
+            std::fs::File::open(&device).is_ok()
+        });
+        // A mount for reading is mounted anew.
+        extant(&args!["mount", image.path(), &dir, "-o", "remount,rw"]).must_succeed();
+        let remounted = ["nosuid", "nodev"].map(shown);
+        run("umount", &[&dir]).must_succeed();
+        extant(&args!["info", "--wait", image.path()]).must_succeed();
+        assert_eq!((first, remounted), (flags, flags), "{options}");
+        assert!(opened.is_none_or(|opened| opened != flags[1]), "{options}");
+    }
+    let disk = kernel::Loop::attach(image.path(), false);
+    names.call("mount.fuse.extant", &args![disk.device(), &dir]).must_succeed();
+    let protected = ["nosuid", "nodev"].map(shown);
+    names.call("umount.fuse", &args![&dir]).must_succeed();
+    drop(disk);
+    assert_eq!(protected, [false, false]);
+}
+
 /// A remount keeps the options that it does not name: programs of an image get no privileges by it.
 #[test]
 fn remounts_keep_views_and_protection() {
