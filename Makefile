@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench bench-images pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -68,6 +68,13 @@ bench: setup
 	$(CARGO) build --release -p extant-cli -p extant-lab
 	$(TARGET)/release/extant-lab bench --runs $(BENCH_RUNS)
 	$(TARGET)/release/extant-lab pairs --runs $(PAIR_RUNS)
+
+# Builds, copies and exports of images beside mke2fs, genext2fs, debugfs, the kernel, and programs
+# that move the same bytes only: 15 GB in /dev/shm. MKE2FS=PROGRAM names another mke2fs.
+bench-images:
+	@scripts/setup.sh bench
+	$(CARGO) build --release -p extant-cli -p extant-bench
+	$(TARGET)/release/extant-bench images --runs $(BENCH_RUNS)
 
 # Writes the figures of stored runs (docs/runs) into the pages. To renew a run:
 # `extant-lab pairs --json > docs/runs/pairs.json`.

@@ -77,6 +77,7 @@ if [ "${1:-}" = packages ]; then
     need fish fish
 fi
 
+[ "${1:-}" = bench ] && need genext2fs genext2fs
 [ "${1:-}" = instructions ] && need valgrind valgrind
 
 if ! command -v cargo >/dev/null 2>&1; then

@@ -1,4 +1,5 @@
-//! Counters and traces of real mounts: each event is provoked, and its counter moves.
+//! Counters and traces of real mounts: events are provoked, and their counters move. Those that
+//! need a race, or a disk with a past, move in the engine's tests, and are only looked for here.
 
 use crate::args;
 use crate::program::{Server, done, json, refused};
@@ -46,6 +47,16 @@ fn files_without_names_and_retried_slots_are_counted() {
     let file = nameless(server.dir());
     assert_eq!((counter(&server, "orphans.live"), counter(&server, "orphans.listed")), (1, 1));
     drop(file);
+    server.unmount();
+}
+
+#[test]
+fn counters_of_rare_events_are_there() {
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let server = Server::start(image.path(), "rw");
+    for name in ["memory.lockref_fallbacks", "prealloc.discard_visited", "space.cache_hits"] {
+        assert_eq!(counter(&server, name), 0, "{name}");
+    }
     server.unmount();
 }
 

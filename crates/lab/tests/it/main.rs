@@ -50,6 +50,11 @@ fn pairs_have_every_row_on_both_sides_and_are_judged() {
     // without them, beside an unrelated stat.
     rows(&grids[0], 16 * 4 + 2 + 2, 2);
     rows(&grids[3], 2, 2);
+    let printed = lab(&["pairs", "--tiny", "--runs", "2", "--only", "unlink"]).must_succeed();
+    let text = String::from_utf8_lossy(&printed.stdout);
+    // Beside the kernel with four numbers of threads, the most threads beside the best number, and
+    // processor time.
+    assert!(text.lines().any(|line| line.ends_with(" of 6 bars reached")), "{text}");
 }
 
 /// The engine's design of each table is compared with all the others.

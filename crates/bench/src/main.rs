@@ -1,0 +1,46 @@
+//! The program `extant` beside other programs: time and memory of whole runs, turn about.
+//!
+//! A *row* ([`row`]) is a piece of work that several programs do. [`images`] has those that build,
+//! copy and export images. Inputs ([`inputs`]) and outputs are in memory, in /dev/shm.
+#![forbid(unsafe_code)]
+
+mod images;
+mod inputs;
+mod program;
+mod row;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Measurements of the program `extant` beside other programs.
+#[derive(Debug, Parser)]
+#[command(name = "extant-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Builds, copies and exports images beside mke2fs, genext2fs, debugfs, the kernel, and
+    /// programs that move the same bytes only. Needs root.
+    Images(row::Args),
+    /// Runs a program and prints its time and memory as JSON.
+    #[command(hide = true)]
+    Timed(program::Timed),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Images(args) => images::run(&args),
+        Command::Timed(timed) => timed.run().map(|()| true),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("extant-bench: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

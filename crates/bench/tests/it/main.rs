@@ -1,0 +1,31 @@
+//! The program, on little of everything.
+
+use extant_testkit::tool::{need_root, run};
+use serde_json::Value;
+
+const BENCH: &str = env!("CARGO_BIN_EXE_extant-bench");
+
+/// Every row has a value of each run on each side that does the work, and every bar a verdict.
+#[test]
+fn images_are_compared_and_judged() {
+    need_root("rows mount images by the kernel");
+    let args = ["images", "--quick", "--runs", "2", "--json"];
+    let printed = run(BENCH, &args).must_succeed();
+    let stored: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+    assert_eq!(stored["command"], "extant-bench images --quick --runs 2");
+    let times = &stored["results"]["times"];
+    let columns = times["columns"].as_array().expect("columns");
+    let rows = times["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 13, "{times}");
+    for row in rows {
+        let cells = row[1].as_array().expect("cells");
+        let measured = |name: &str| {
+            let column = columns.iter().position(|column| column == name).expect("a column");
+            cells[column].as_array().expect("values").len()
+        };
+        assert_eq!(measured("extant"), 2, "{row}");
+        let others = ["floor", "e2fsprogs", "kernel", "cp"].map(measured);
+        assert!(others.iter().all(|runs| [0, 2].contains(runs)), "{row}");
+    }
+    assert_eq!(stored["results"]["bars"].as_array().map(Vec::len), Some(15), "{stored}");
+}
