@@ -6,7 +6,7 @@
 use crate::finding::{Finding, FindingCode, FindingPlace};
 use crate::reader::Reader;
 use extant_format::inode::verify_inode;
-use extant_format::{BlockNr, Geometry, GroupDesc, GroupFlags, GroupNr, Incompat, Inode};
+use extant_format::{BlockNr, Geometry, GroupDesc, GroupFlags, GroupNr, Incompat, Inode, InodeNr};
 use std::ops::Range;
 
 /// Maximum number of copies that are read of a block of descriptors.
@@ -80,6 +80,31 @@ pub fn contested(reader: &Reader<'_>) -> Vec<ContestedGroup> {
     list
 }
 
+/// Returns the first group with another place of its table, if there is no root directory where the
+/// table is, and one where it would be without one flipped bit.
+pub fn with_root(reader: &Reader<'_>) -> Option<ContestedGroup> {
+    let geometry = &reader.geometry;
+    let group = GroupNr(0);
+    let (index, offset) = geometry.desc_location(group);
+    let bytes = reader.block(geometry.gdt_block(index).0)?;
+    let desc = GroupDesc::decode_unverified(bytes.get(offset..)?, geometry);
+    let has_root = |desc: &GroupDesc| {
+        let (_, index) = geometry.inode_location(InodeNr::ROOT).ok()?;
+        let (block, offset) = geometry.inode_slot(index);
+        let bytes = reader.block(desc.inode_table.checked_add(block.into())?)?;
+        let slot = bytes.get(offset..)?.get(..geometry.inode_size.into())?;
+        let inode = Inode::decode_unverified(slot, geometry, InodeNr::ROOT).ok()?;
+        (inode.is_dir() && inode.links > 1 && inode.dtime == 0).then_some(())
+    };
+    if has_root(&desc).is_some() {
+        return None;
+    }
+    let flipped = (0..32).map(|bit| GroupDesc { inode_table: desc.inode_table ^ 1 << bit, ..desc });
+    let mut placed = flipped.filter(|desc| is_table_placed(desc, geometry, group));
+    let copy = placed.find(|desc| has_root(desc).is_some())?;
+    Some(ContestedGroup { group, copy })
+}
+
 /// Returns blocks of descriptors with the places of copies.
 pub fn with_places(reader: &Reader<'_>, groups: &[ContestedGroup]) -> Vec<RestoredBlock> {
     let geometry = &reader.geometry;
@@ -98,7 +123,7 @@ pub fn with_places(reader: &Reader<'_>, groups: &[ContestedGroup]) -> Vec<Restor
         desc.inode_bitmap = copy.inode_bitmap;
         desc.inode_table = copy.inode_table;
         desc.encode(raw, geometry, *group);
-        block.groups.push(*group);
+        block.groups.push((*group, FindingCode::DescriptorField));
     }
     blocks
 }
@@ -148,14 +173,14 @@ pub fn forget_unused(desc: &mut GroupDesc) {
 pub struct RestoredBlock {
     pub nr: u64,
     pub bytes: Vec<u8>,
-    groups: Vec<GroupNr>,
+    /// The groups, with the kinds of their damage.
+    groups: Vec<(GroupNr, FindingCode)>,
 }
 
 impl RestoredBlock {
     /// Returns the damage that the copies have removed.
     pub fn findings(&self) -> impl Iterator<Item = Finding> + use<'_> {
-        let code = FindingCode::DescriptorField;
-        self.groups.iter().map(move |group| Finding::new(code, FindingPlace::group(*group)))
+        self.groups.iter().map(|(group, code)| Finding::new(*code, FindingPlace::group(*group)))
     }
 }
 
@@ -182,22 +207,61 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
         return None;
     }
     let copies = DescriptorCopies::read(reader, index);
-    groups.retain(|group| {
-        let copy = copies.find(geometry, *group);
+    let mut restored = Vec::new();
+    for group in &groups {
         let (_, offset) = geometry.desc_location(*group);
-        let (Some(copy), Some(raw)) = (copy, bytes.get_mut(offset..)) else { return false };
+        if correct(&mut bytes, geometry, *group) {
+            restored.push((*group, FindingCode::DescriptorChecksum));
+            continue;
+        }
+        let copy = copies.find(geometry, *group);
+        let (Some(copy), Some(raw)) = (copy, bytes.get_mut(offset..)) else { continue };
         let mut desc = GroupDesc::decode_unverified(raw, geometry);
         if !is_better(reader, *group, &copy, &desc) {
-            return false;
+            continue;
         }
         if GroupDesc::verify_checksum(raw, geometry, *group).is_err() {
             forget_unused(&mut desc);
         }
         desc.inode_table = copy.inode_table;
         desc.encode(raw, geometry, *group);
-        true
-    });
-    (!groups.is_empty()).then_some(RestoredBlock { nr, bytes, groups })
+        restored.push((*group, FindingCode::DescriptorField));
+    }
+    (!restored.is_empty()).then_some(RestoredBlock { nr, bytes, groups: restored })
+}
+
+/// Corrects one flipped bit of a descriptor with a wrong checksum, if just one explains that.
+/// Returns whether it did.
+fn correct(block: &mut [u8], geometry: &Geometry, group: GroupNr) -> bool {
+    let (_, offset) = geometry.desc_location(group);
+    let len = usize::from(geometry.desc_size);
+    let is_right = |block: &[u8]| {
+        let raw = block.get(offset..);
+        raw.is_none_or(|raw| GroupDesc::verify_checksum(raw, geometry, group).is_ok())
+    };
+    if is_right(block) {
+        return false;
+    }
+    let mut found = Vec::new();
+    for (at, bit) in (0..len).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+        let place = offset.saturating_add(at);
+        flip(block, place, bit);
+        if is_right(block) && usable(block, geometry, group).is_some() {
+            found.push((place, bit));
+        }
+        flip(block, place, bit);
+    }
+    if let [(place, bit)] = found[..] {
+        flip(block, place, bit);
+        return true;
+    }
+    false
+}
+
+fn flip(bytes: &mut [u8], at: usize, bit: u32) {
+    if let Some(byte) = bytes.get_mut(at) {
+        *byte ^= 1 << bit;
+    }
 }
 
 /// Returns whether a copy tells the right place of an inode table; `desc` is not usable.

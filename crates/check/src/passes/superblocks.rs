@@ -16,6 +16,9 @@ const SUPERBLOCK_LEN: usize = 1024;
 const OLD_INODE_SIZE: u16 = 128;
 const OLD_FIRST_INO: u32 = 11;
 
+/// Maximum number of bytes of a descriptor.
+const MAX_DESC_SIZE: u16 = 1024;
+
 /// Seconds that a time may be ahead of this computer's clock.
 const CLOCK_SLACK: u64 = 24 * 3600;
 
@@ -121,6 +124,14 @@ pub fn check_fields(primary: &Primary, as_is: bool, findings: &mut Findings<'_>)
         if !has_own && !(first..=sb.inodes_count()).contains(&found.0) {
             bad(field, found.0.into(), sb.inodes_count().into());
         }
+    }
+    let size = sb.desc_size();
+    if size != 0 && (!size.is_power_of_two() || size > MAX_DESC_SIZE) {
+        bad("descriptor size", size.into(), 0);
+    }
+    let has_seed = sb.incompat().contains(Incompat::CSUM_SEED);
+    if has_seed && !sb.ro_compat().contains(RoCompat::METADATA_CSUM) {
+        bad("metadata_csum_seed", 1, 0);
     }
     if as_is && sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
         let place = FindingPlace::default().field("orphan_present");

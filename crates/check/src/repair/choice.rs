@@ -18,7 +18,9 @@ use super::open::{choose_superblock, is_usable, parse_primary};
 use super::stage::is_lossy;
 use super::superblock::{copies_of, corrected};
 use super::{MAX_BYTES, RepairError};
-use crate::descriptors::{ContestedGroup, RestoredBlock, contested, restorable, with_places};
+use crate::descriptors::{
+    ContestedGroup, RestoredBlock, contested, restorable, with_places, with_root,
+};
 use crate::finding::{Finding, FindingCode as Code, Findings, Severity};
 use crate::parallel::Workers;
 use crate::reader::Reader;
@@ -161,7 +163,9 @@ impl Chooser<'_> {
     fn doubtful_groups(&self, sb: &Superblock) -> Vec<ContestedGroup> {
         match Geometry::new(sb) {
             Ok(geometry) if !geometry.has_group_checksums() => {
-                contested(&Reader::new(&**self.device, geometry))
+                let reader = Reader::new(&**self.device, geometry);
+                let groups = contested(&reader);
+                if groups.is_empty() { with_root(&reader).into_iter().collect() } else { groups }
             }
             _ => Vec::new(),
         }

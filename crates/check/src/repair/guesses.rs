@@ -88,7 +88,7 @@ fn reserved(device: &dyn BlockDevice, sb: &Superblock) -> Option<Superblock> {
     let geometry = Geometry::new(&without).ok()?;
     let bytes = Reader::new(device, geometry).block(geometry.gdt_block(0).0)?;
     let desc = GroupDesc::decode_unverified(&bytes, &geometry);
-    let lowest = desc.block_bitmap.min(desc.inode_bitmap).min(desc.inode_table);
+    let lowest = desc.block_bitmap.min(desc.inode_bitmap);
     let between = lowest.checked_sub(geometry.base_meta(GroupNr(0)).descriptors.end)?;
     let between = u16::try_from(between).ok()?;
     let differs = between != sb.reserved_gdt_blocks();

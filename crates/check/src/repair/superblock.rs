@@ -227,6 +227,13 @@ const OLD_INODE_SIZE: u16 = 128;
 const EXTRA_ISIZE: u16 = 32;
 
 impl Round<'_> {
+    /// Returns the usual inode of a quota file if it is a file, and none without the feature.
+    fn usual(&self, ino: InodeNr) -> InodeNr {
+        let has_quota = self.geometry().ro_compat(RoCompat::QUOTA);
+        let is_file = has_quota && self.inode(ino).is_ok_and(|inode| inode.is_regular());
+        if is_file { ino } else { InodeNr::NONE }
+    }
+
     /// Sets fields of the superblock to possible values, and seals it.
     pub fn repair_superblock(&self, found: &[Finding]) -> Result<(), RepairError> {
         let room = self.geometry().inode_size.saturating_sub(128) & !3;
@@ -242,20 +249,21 @@ impl Round<'_> {
                     "last mount" => sb.set_mtime(now),
                     "last write" => sb.set_wtime(now),
                     "clusters per group" => sb.set_clusters_per_group(sb.blocks_per_group()),
-                    "user quota inode" => sb.set_usr_quota_inum(usual(sb, InodeNr::USER_QUOTA)),
-                    "group quota inode" => sb.set_grp_quota_inum(usual(sb, InodeNr::GROUP_QUOTA)),
+                    "user quota inode" => sb.set_usr_quota_inum(self.usual(InodeNr::USER_QUOTA)),
+                    "group quota inode" => sb.set_grp_quota_inum(self.usual(InodeNr::GROUP_QUOTA)),
                     "project quota inode" => sb.set_prj_quota_inum(InodeNr::NONE),
+                    "descriptor size" => sb.set_desc_size(0),
+                    "metadata_csum_seed" => {
+                        let mut features = sb.features();
+                        features.incompat.remove(Incompat::CSUM_SEED);
+                        sb.set_features(features);
+                    }
                     "large_file" => add_ro_compat(sb, RoCompat::LARGE_FILE),
                     _ => {}
                 }
             }
         })
     }
-}
-
-/// Returns the usual inode of a quota file, and none without the feature.
-fn usual(sb: &Superblock, ino: InodeNr) -> InodeNr {
-    if sb.ro_compat().contains(RoCompat::QUOTA) { ino } else { InodeNr::NONE }
 }
 
 /// Adds a feature. Revision 0 has none.

@@ -19,6 +19,10 @@ impl Round<'_> {
         for finding in list {
             let own = finding.place.block.is_none();
             match finding.code {
+                Code::XattrHash if finding.place.field == Some("value") => {
+                    let hash = finding.expected.unwrap_or(0) as u32;
+                    self.edit_inode(ino, |inode| inode.set_ea_hash(hash))?;
+                }
                 Code::XattrInInode => self.write_area(ino, &[])?,
                 Code::Acl | Code::XattrValue | Code::XattrHash if own => self.filter_area(ino)?,
                 Code::XattrBlock if own => self.edit_inode(ino, |inode| inode.file_acl = 0)?,

@@ -72,7 +72,6 @@ pub const OBJECTIONS: &[Exception] = &[
     exception(&["f_bad_encryption"], "policies of encrypted directories are not compared"),
     exception(&["f_badsymlinks2"], "open: a long encrypted target passes the check"),
     exception(&["f_inlinedata_repair"], "open: a symbolic link in an inode passes the check"),
-    exception(&["f_dir_bad_mode"], "a directory whose mode says socket is taken for a socket"),
     exception(&["f_ea_inode"], "hashes of values in inodes are not compared with their content"),
     exception(&["f_inode_ea_collision"], "values that overlap are read as they are"),
 ];

@@ -71,14 +71,28 @@ fn a_flipped_bit_of_the_superblock_costs_no_file() {
     }
 }
 
-/// A descriptor with a wrong checksum names another table, or has a bitmap in a table: the copies
-/// tell where the inodes are.
+/// A descriptor names another table, or has a bitmap in a table: the checksum, the copies or the
+/// root directory tell where the inodes are.
 #[test]
 fn a_flipped_bit_of_a_descriptor_costs_no_file() {
-    let seed = Seed::make(FeatureSet::named("1k"), false);
-    let geometry = seed.atlas.geo;
-    let start = geometry.gdt_block(0).index() * geometry.block_size as usize;
-    flip_each(&seed, start, (2 * usize::from(geometry.desc_size), 5));
+    for set in ["1k", "default", "uninit_bg", "ext2_1k", "ext3", "no_flex_bg"] {
+        let seed = Seed::make(FeatureSet::named(set), false);
+        let geometry = seed.atlas.geo;
+        let start = geometry.gdt_block(0).index() * geometry.block_size as usize;
+        let groups = usize::try_from(geometry.groups_count.min(2)).expect("a number");
+        flip_each(&seed, start, (groups * usize::from(geometry.desc_size), 5));
+    }
+}
+
+/// The hashes of values depend on the UUID, which a copy has.
+#[test]
+fn a_flipped_bit_of_the_uuid_costs_no_attribute() {
+    let args = &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,ea_inode"];
+    let set = FeatureSet { name: "values", args, ..*FeatureSet::named("ea_inode") };
+    let seed = Seed::make(&set, false);
+    let repaired = repair_flipped(&seed, START, &[(117, 16)]);
+    assert!(contents(&repaired) == contents(&seed.bytes), "content changed");
+    assert_eq!(objection(&repaired), None);
 }
 
 /// Flips one bit in each of `len` bytes, the next one `turn` further, and repairs each image.

@@ -154,7 +154,7 @@ impl<'d> DirCheck<'d> {
     /// Returns whether an entry's type is right. It may be left out.
     fn is_type(&self, entry: &DirEntry<'_>, area: &[u8], expected: FileType) -> bool {
         match entry.file_type {
-            FileType::Unknown => !self.format.filetype || entry.type_byte(area) == 0,
+            FileType::Unknown => entry.type_byte(area) == 0,
             found => found == expected,
         }
     }

@@ -8,6 +8,7 @@ mod blocks;
 mod fields;
 mod resize;
 mod symlink;
+mod values;
 mod xattrs;
 
 pub use blocks::{find_claimants, has_map};
@@ -281,6 +282,10 @@ impl InodePass<'_> {
         }
         if fields::is_value(subject.inode) {
             scan.values.push((subject.ino.0, subject.inode.ea_refcount()));
+            // A map that shares blocks is not read again: many inodes may share it.
+            if scan.contested.len() == before {
+                self.check_content(subject, scan);
+            }
         } else if matches!(subject.role, Role::Ordinary | Role::Root) {
             let bytes = blocks.saturating_mul(self.volume.reader.geometry.block_size.into());
             let inodes = charge.inodes.saturating_add(1);

@@ -85,7 +85,8 @@ fn check_value(
         && volume.reader.geometry.incompat(Incompat::EA_INODE);
     if !valid {
         findings.push(finding);
-    } else if entry.hash != inode_entry_hash(&entry.name, inode.ea_hash()) && inode.ea_parent() == 0
+    } else if entry.hash != inode_entry_hash(&entry.name, inode.ea_hash())
+        && Some(inode.ea_parent()) != place.inode
     {
         findings.push(Finding { code: FindingCode::XattrHash, ..finding });
     }
