@@ -67,7 +67,11 @@ impl Plan {
     /// The plan names other owners or modes, which only a new mount can show.
     fn inherit(&mut self, held: &HeldMount) -> Result {
         let theirs = served_options(held).unwrap_or_default();
-        let kept: Vec<&str> = theirs.split(',').filter(|word| !is_shown_by_table(word)).collect();
+        // A server that was taken over must not choose the power of the next one.
+        let kept: Vec<&str> = theirs
+            .split(',')
+            .filter(|word| !is_shown_by_table(word) && !options::gives_power(word))
+            .collect();
         // The kernel prefers some of these to others, however late they come.
         let names_times =
             self.lists.iter().flat_map(|list| list.split(',')).any(is_of_access_times);

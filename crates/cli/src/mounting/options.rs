@@ -407,6 +407,11 @@ pub fn is_of_access_times(word: &str) -> bool {
     ["noatime", "atime", "relatime", "norelatime", "strictatime", "nostrictatime"].contains(&word)
 }
 
+/// Returns whether an option decides about the sandbox of a server, or about files that it opens.
+pub fn gives_power(word: &str) -> bool {
+    ["sandbox", "no_sandbox"].contains(&word) || word.starts_with("journal_path=")
+}
+
 /// Options of a list that hold for a mount until a remount changes them, and that the table of
 /// mounts shows.
 pub fn is_shown_by_table(word: &str) -> bool {

@@ -203,7 +203,8 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
     let writes = !plan.options.read_only || plan.patience == Patience::Helper;
     let (read, write) = if writes { (Vec::new(), files) } else { (files, Vec::new()) };
     let rings = PreparedRings::of(plan.options.transport);
-    let sandbox = Sandbox { read, write, rings: rings.exist(), ..Sandbox::default() };
+    let sandbox =
+        Sandbox { read, write, rings: rings.exist(), processes: true, ..Sandbox::default() };
     Ok(Contained { keeper, rings, containment: sandbox.enter() })
 }
 

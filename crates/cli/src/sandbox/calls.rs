@@ -93,11 +93,13 @@ const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) 
 
 /// Requests of ioctl(2) that put text into the input of a terminal (TIOCSTI, TIOCLINUX), choose the
 /// receiver of signals (FIOSETOWN, SIOCSPGRP), give a loop device another file or part (LOOP_*),
-/// change a disk for all programs (BLKROSET, BLKRRPART, BLKRASET, BLKFRASET, BLKPG), or freeze a
-/// file system (FIFREEZE, FITHAW).
-const REFUSED_IOCTLS: [u64; 21] = [
+/// change a disk for all programs (BLKROSET, BLKRRPART, BLKRASET, BLKFRASET, BLKPG), freeze or stop
+/// a file system (FIFREEZE, FITHAW, EXT4_IOC_SHUTDOWN), or change the discipline of a terminal
+/// (TIOCSETD).
+const REFUSED_IOCTLS: [u64; 23] = [
     0x5412,
     0x541c,
+    0x5423,
     0x8901,
     0x8902,
     0x4c00,
@@ -117,7 +119,12 @@ const REFUSED_IOCTLS: [u64; 21] = [
     0x1269,
     0xc004_5877,
     0xc004_5878,
+    0x8004_587d,
 ];
+
+/// Requests of ioctl(2) of a copy with all attributes, which keeps CAP_SYS_ADMIN: whether a file is
+/// a terminal, and its size (TCGETS, TIOCGWINSZ).
+const TERMINAL_IOCTLS: [u64; 2] = [0x5401, 0x5413];
 
 /// Commands of fcntl(2) that choose the receiver and the number of a signal (F_SETOWN, F_SETSIG,
 /// F_SETOWN_EX), or make other programs wait or be told (F_SETLEASE, F_NOTIFY).
@@ -216,6 +223,9 @@ pub fn restrict(rings: bool, files: FileCalls) -> String {
             rules.extend(listed(MAKING.iter().chain(OLD_MAKING).copied()));
         }
         if files == FileCalls::Attributes {
+            let allowed = TERMINAL_IOCTLS.iter();
+            let allowed = allowed.map(|request| rule(vec![low(1, SeccompCmpOp::Eq, *request)?]));
+            rules.insert(libc::SYS_ioctl, allowed.collect::<Result<_, _>>()?);
             rules.extend(listed(NAMING.iter().chain(OLD_NAMING).copied()));
         }
         if rings {

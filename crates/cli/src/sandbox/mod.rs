@@ -38,19 +38,23 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Directories that the engine and the server read: credentials of callers, properties of disks,
-/// limits of memory.
-const READABLE: [&str; 7] = [
-    "/proc",
+/// Directories that the engine and the server read: loop devices, numbers of processors, limits of
+/// memory. Other directories below `/sys` have files for root only.
+const READABLE: [&str; 5] = [
     "/sys/block",
-    "/sys/class",
-    "/sys/dev",
-    "/sys/devices",
+    "/sys/devices/system/cpu",
+    "/sys/devices/virtual/block",
     "/sys/fs/cgroup",
     "/sys/module/fuse",
 ];
+
+/// Files about this process and the machine. Credentials of other processes need all of `/proc`,
+/// which has files for root only, too.
+const OWN_PROC: [&str; 3] = ["/proc/self", "/proc/meminfo", "/proc/sys/kernel/hostname"];
+const ALL_PROC: [&str; 1] = ["/proc"];
 
 /// Devices that are read and written.
 const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/null"];
@@ -79,6 +83,8 @@ pub struct Sandbox {
     pub write: Vec<PathBuf>,
     /// Directories beneath which it may make, change and remove files.
     pub trees: Vec<PathBuf>,
+    /// It reads credentials of other processes.
+    pub processes: bool,
     /// Its system calls for files.
     pub files: FileCalls,
     /// It has rings of io_uring, which it starts and uses; it can make no others.
@@ -147,6 +153,13 @@ impl Sandbox {
             .create()?;
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let created = allow(created, &READABLE.map(PathBuf::from), read)?;
+        let proc: &[&str] = if self.processes { &ALL_PROC } else { &OWN_PROC };
+        let proc: Vec<PathBuf> = proc.iter().map(PathBuf::from).collect();
+        let created = allow(created, &proc, read)?;
+        // Files of `/proc` would be others, without a rule, after the kernel has forgotten them.
+        proc.iter().flat_map(PathFd::new).for_each(std::mem::forget);
+        let disks = self.read.iter().chain(&self.write).filter_map(|image| properties(image));
+        let created = allow(created, &disks.collect::<Vec<_>>(), read)?;
         let created = allow(created, &DEVICES.map(PathBuf::from), device)?;
         let created = allow(created, &self.read, AccessFs::ReadFile | AccessFs::IoctlDev)?;
         let created = allow(created, &self.write, device | AccessFs::Truncate)?;
@@ -160,6 +173,14 @@ impl Sandbox {
         }
         .into())
     }
+}
+
+/// Returns the directory with the properties of a disk; `None` for other files.
+fn properties(image: &Path) -> Option<PathBuf> {
+    let found =
+        std::fs::metadata(image).ok().filter(|found| found.file_type().is_block_device())?;
+    let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()
 }
 
 /// Allows access to files, as far as they exist.
@@ -205,11 +226,15 @@ mod tests {
 
     /// Enters on a thread of its own; the others stay free.
     fn contained(rings: bool, exploit: impl FnOnce(&Path) + Send + 'static) {
+        contained_with(Sandbox { rings, ..Sandbox::default() }, exploit);
+    }
+
+    fn contained_with(sandbox: Sandbox, exploit: impl FnOnce(&Path) + Send + 'static) {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("allowed");
         fs::write(&file, "content").expect("a file");
         let body = move || {
-            let sandbox = Sandbox { write: vec![file.clone()], rings, ..Sandbox::default() };
+            let sandbox = Sandbox { write: vec![file.clone()], ..sandbox };
             let held = sandbox.enter();
             assert_eq!(held[2], ("landlock", "all".into()), "tests need Landlock");
             assert!(held[3].1.starts_with("all"), "tests need seccomp: {held:?}");
@@ -236,6 +261,24 @@ mod tests {
             assert_eq!(refused(fs::hard_link(file, "/tmp/extant-link")), forbidden);
             assert_eq!(refused(std::os::unix::fs::chown(file, Some(7), None)), forbidden);
         });
+    }
+
+    /// Not even by root: other processes are for servers, which check permissions of callers.
+    #[test]
+    fn facts_about_the_machine_are_few() {
+        for processes in [false, true] {
+            contained_with(Sandbox { processes, ..Sandbox::default() }, move |_| {
+                assert_eq!(fs::read("/proc/1/status").is_ok(), processes);
+                assert_eq!(fs::read("/proc/uptime").is_ok(), processes);
+                assert!(fs::read("/proc/self/status").is_ok() && fs::read("/proc/meminfo").is_ok());
+                assert!(fs::read("/proc/thread-self/status").is_ok());
+                assert!(fs::read("/sys/devices/system/cpu/possible").is_ok());
+                let denied = Some(Errno::ACCESS.raw_os_error());
+                assert_eq!(refused(fs::read("/sys/kernel/mm/ksm/run")), denied);
+                assert_eq!(refused(fs::read_dir("/sys/class")), denied);
+                assert_eq!(refused(fs::read_dir("/sys/devices")), denied);
+            });
+        }
     }
 
     #[test]

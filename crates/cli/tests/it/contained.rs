@@ -72,6 +72,11 @@ fn a_sandbox_can_be_left_out() {
     let stats = json(&args!["stats", &dir]);
     assert_eq!(stats["sandbox"]["state"], "off");
     done(&args!["umount", &dir]);
+    // The options that a server tells give the next one no power.
+    done(&args!["mount", "-o", "ro,no_sandbox", image.path(), &dir]);
+    done(&args!["mount", "-o", "remount,rw", image.path(), &dir]);
+    assert_eq!(json(&args!["stats", &dir])["sandbox"]["state"], "on");
+    done(&args!["umount", &dir]);
     assert_eq!(stats["sandbox"]["seccomp"], Value::Null);
 }
 
