@@ -178,6 +178,11 @@ pub struct RestoredBlock {
 }
 
 impl RestoredBlock {
+    /// A block of other metadata that leads to the log.
+    pub fn plain(nr: u64, bytes: Vec<u8>) -> RestoredBlock {
+        RestoredBlock { nr, bytes, groups: Vec::new() }
+    }
+
     /// Returns the damage that the copies have removed.
     pub fn findings(&self) -> impl Iterator<Item = Finding> + use<'_> {
         self.groups.iter().map(|(group, code)| Finding::new(*code, FindingPlace::group(*group)))

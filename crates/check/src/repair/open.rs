@@ -13,8 +13,12 @@ use crate::passes::superblocks::{Primary, read_primary, unknown_features};
 use crate::reader::Reader;
 use crate::view::{Source, is_in_use};
 use extant_blocks::{BlockDevice, OverlayDevice};
+use extant_format::extent::Node;
+use extant_format::inode::seal_inode;
 use extant_format::superblock::{RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
-use extant_format::{Compat, Geometry, Incompat, Superblock};
+use extant_format::{
+    Compat, Geometry, GroupDesc, Incompat, Inode, InodeFlags, InodeNr, Superblock,
+};
 use extant_journal::offline::reset_log;
 use extant_journal::{Error, Log, recovery};
 use std::mem::offset_of;
@@ -112,6 +116,33 @@ fn better_copy(device: &dyn BlockDevice, primary: &Superblock) -> Option<Superbl
     copy.filter(Superblock::has_checksum)
 }
 
+/// Returns the block with the slot of the journal's inode, with the map that the superblock has;
+/// `None` if it has none, or the inode has the same.
+fn journal_from_backup(reader: &Reader<'_>, sb: &Superblock) -> Option<RestoredBlock> {
+    let geometry = &reader.geometry;
+    let backup = sb.journal_backup().filter(|_| sb.journal_inum() == InodeNr::JOURNAL)?;
+    let (group, index) = geometry.inode_location(InodeNr::JOURNAL).ok()?;
+    let (desc_block, at) = geometry.desc_location(group);
+    let descriptors = reader.block(geometry.gdt_block(desc_block).0)?;
+    let desc = GroupDesc::decode_unverified(descriptors.get(at..)?, geometry);
+    let (block, offset) = geometry.inode_slot(index);
+    let nr = desc.inode_table.checked_add(block.into())?;
+    let mut bytes = reader.block(nr)?;
+    let end = offset.saturating_add(geometry.inode_size.into());
+    let slot = bytes.get_mut(offset..end)?;
+    let mut inode = Inode::decode_unverified(slot, geometry, InodeNr::JOURNAL).ok()?;
+    if inode.i_block == backup.i_block && inode.size == backup.size {
+        return None;
+    }
+    inode.i_block = backup.i_block;
+    inode.size = backup.size;
+    let is_tree = Node::parse(&inode.i_block, None).is_ok();
+    inode.flags.set(InodeFlags::EXTENTS, is_tree);
+    inode.encode(slot, geometry, InodeNr::JOURNAL).ok()?;
+    seal_inode(slot, geometry, InodeNr::JOURNAL);
+    Some(RestoredBlock::plain(nr, bytes))
+}
+
 /// Returns the damage of a primary superblock that is replaced; `field` is the first fact that was.
 pub fn replaced(device: &dyn BlockDevice, field: Option<&'static str>) -> Finding {
     let code = FindingCode::SuperblockReplaced;
@@ -196,6 +227,7 @@ impl Opened {
             return Ok(());
         }
         let marked = sb.incompat().contains(Incompat::RECOVER);
+        self.restore_journal(&primary)?;
         let log = match self.log(&primary) {
             Ok(None) => return Ok(()),
             Ok(Some(log)) => log,
@@ -210,6 +242,29 @@ impl Opened {
             self.replay_log(log, &primary.geometry, level)?;
         }
         self.unmark(marked)
+    }
+
+    /// Takes the map of the journal from its copy in the superblock, if the log has more committed
+    /// transactions with that.
+    fn restore_journal(&mut self, primary: &Primary) -> Result<(), RepairError> {
+        let geometry = &primary.geometry;
+        let reader = Reader::new(&*self.draft.device, *geometry);
+        let Some(block) = journal_from_backup(&reader, &primary.superblock) else { return Ok(()) };
+        let offset = block.nr.saturating_mul(geometry.block_size.into());
+        let old = self.draft.read(offset, block.bytes.len())?;
+        let count = |opened: &Opened| {
+            let log = opened.log(primary).ok().flatten()?;
+            let blocks = opened.device.len() >> geometry.block_bits;
+            recovery::scan(&log, blocks).ok().map(|replay| replay.outcome().transactions)
+        };
+        let before = count(self);
+        self.draft.write(offset, &block.bytes)?;
+        if count(self) > before {
+            self.descriptors.push(block);
+        } else {
+            self.draft.write(offset, &old)?;
+        }
+        Ok(())
     }
 
     fn replay_log(

@@ -235,3 +235,15 @@ fn a_damaged_copy_in_the_log_leaves_the_others() {
     }
     assert!(least > all / 2, "{least} of {all}");
 }
+
+/// The superblock has a copy of the journal's map, with which the log is replayed.
+#[test]
+fn a_flipped_bit_of_the_map_of_the_journal_costs_no_file() {
+    for (set, at) in [("ext3_1k", 85), ("ext3_1k", 41), ("default", 40), ("default", 53)] {
+        let seed = Seed::make(FeatureSet::named(set), true);
+        let slot = seed.atlas.slot(InodeNr::JOURNAL.0).bytes.start;
+        let repaired = repair_flipped(&seed, slot, &[(at, 4)]);
+        assert!(contents(&repaired) == contents(&seed.bytes), "{set}, {at}: content changed");
+        assert_eq!(objection(&repaired), None, "{set}, {at}");
+    }
+}
