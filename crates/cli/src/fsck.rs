@@ -151,15 +151,16 @@ impl Call {
             self.answer == Answer::No || self.answer == Answer::Missing && !self.journal_only;
         let sandbox = Preparation::writing(!reads);
         let sandbox = self.undo.iter().fold(sandbox, |all, file| all.output(file));
-        // The command that fails for the same reason tells it.
-        let _ = sandbox.enter(&Context::helper(false), &[image]);
+        // In use: the command below tells it. If the image is free by then, that enters its own.
+        let contained = sandbox.enter(&Context::helper(false), &[image]).is_ok();
         if self.journal_only && self.answer == Answer::No {
             return self.command(&["recover", "--dry-run"]);
         }
         if self.journal_only {
             return self.command(&["recover"]);
         }
-        if !self.force
+        if contained
+            && !self.force
             && let Ok(Some(clean)) = self.clean()
         {
             println!("{clean}");
@@ -175,7 +176,7 @@ impl Call {
                 complain("nothing was changed: -p repairs without a loss, -y at any price");
             }
             Answer::Preen | Answer::Yes
-                if [ExitCode::SUCCESS, ExitCode::from(REPAIRED)].contains(&done) =>
+                if contained && [ExitCode::SUCCESS, ExitCode::from(REPAIRED)].contains(&done) =>
             {
                 // A failure leaves the counters, which is no damage.
                 let _ = self.command(&["--quiet", "tune", "--mount-count=0", "--last-checked=now"]);

@@ -256,6 +256,7 @@ fn mount(call: &Call, subtype: String) -> Result {
     let options = Options::parse(call.options.iter().map(String::as_str)).map_err(Failure::new)?;
     let options = options.for_image(image);
     let mut plan = Plan {
+        lacks_journal: false,
         image: std::path::absolute(image).at_path(image.as_os_str().as_bytes())?,
         dir: directory(dir)?,
         options,

@@ -102,6 +102,7 @@ impl Args {
         let absolute =
             |path: &PathBuf| std::path::absolute(path).at_path(path.as_os_str().as_bytes());
         Ok(Plan {
+            lacks_journal: false,
             image: absolute(&self.image)?,
             dir: directory(&self.dir)?,
             options: options.for_image(&self.image),

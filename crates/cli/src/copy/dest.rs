@@ -412,11 +412,10 @@ impl<'a> Copier<'a> {
         if Identity::of(&made)? != identity {
             return Err(replaced().into());
         }
-        match rustix::fs::unlinkat(&to, OsStr::from_bytes(&link.name), AtFlags::empty()) {
-            Ok(()) | Err(No::NOENT) => {}
-            Err(e) => return Err(e.into()),
+        match made.link(to.as_fd(), &link.name) {
+            Err(No::EXIST) => link_over(&made, to.as_fd(), &link.name)?,
+            done => done?,
         }
-        made.link(to.as_fd(), &link.name)?;
         Ok(true)
     }
 
@@ -519,5 +518,23 @@ pub fn make_base(path: &Path) -> io::Result<bool> {
     ) {
         Err(No::EXIST) => Ok(false),
         other => Ok(other.map(|()| true)?),
+    }
+}
+
+/// Replaces a name by a link at once: a failure leaves the file that has it.
+fn link_over(made: &Held, dir: BorrowedFd<'_>, name: &[u8]) -> Result {
+    let mut number = std::process::id();
+    let beside = loop {
+        let beside = format!(".extant-link-{number}");
+        match made.link(dir, beside.as_bytes()) {
+            Err(No::EXIST) => number = number.wrapping_add(1),
+            done => break done.map(|()| beside)?,
+        }
+    };
+    let renamed = rustix::fs::renameat(dir, &beside, dir, OsStr::from_bytes(name));
+    // Between two names of one file a rename does nothing.
+    match rustix::fs::unlinkat(dir, &beside, AtFlags::empty()) {
+        Ok(()) | Err(No::NOENT) => Ok(renamed?),
+        Err(e) => Err(e.into()),
     }
 }

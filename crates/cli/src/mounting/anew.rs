@@ -34,6 +34,9 @@ pub fn mount(plan: &Plan, context: &Context) -> Result {
             "{dir}: cannot remount it read-write: it was opened for reading, and {why}"
         )))
     };
+    if plan.lacks_journal {
+        return refused("its journal is outside: name it again, by journal_path=");
+    }
     if is_write_protected(&image_spec(&plan.image).path) {
         return refused("is write-protected");
     }

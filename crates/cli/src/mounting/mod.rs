@@ -46,6 +46,8 @@ pub struct Plan {
     pub options: Options,
     /// The same as the caller gave them; those of a remount after those of the mount that is there.
     pub lists: Vec<String>,
+    /// The mount that is there has a journal outside, which a remount does not name.
+    pub lacks_journal: bool,
     /// The type shows as `fuse.SUBTYPE`, that of a disk that the kernel claims as
     /// `fuseblk.SUBTYPE`.
     pub subtype: String,
@@ -67,6 +69,8 @@ impl Plan {
     /// The plan names other owners or modes, which only a new mount can show.
     fn inherit(&mut self, held: &HeldMount) -> Result {
         let theirs = served_options(held).unwrap_or_default();
+        let names = |list: &str| list.split(',').any(|word| word.starts_with("journal_path="));
+        self.lacks_journal = names(&theirs) && !self.lists.iter().any(|list| names(list));
         // A server that was taken over must not choose the power of the next one.
         let kept: Vec<&str> = theirs
             .split(',')

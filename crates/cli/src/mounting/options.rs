@@ -8,6 +8,7 @@ use extant_engine::format::ErrorPolicy;
 use extant_fuse::{Transport, View};
 use rustix::mount::MountFlags;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -238,8 +239,9 @@ impl Options {
     /// the options name that. Disks are mounted as by the kernel.
     #[must_use]
     pub fn for_image(mut self, image: &Path) -> Options {
-        let is_file = std::fs::metadata(image_spec(image).path).is_ok_and(|found| found.is_file());
-        if is_file && !self.remount {
+        let found = std::fs::metadata(image_spec(image).path);
+        let is_disk = found.is_ok_and(|found| found.file_type().is_block_device());
+        if !is_disk && !self.remount {
             self.flags |= PROTECTION - self.named;
         }
         self

@@ -59,6 +59,17 @@ const NAMING: &[c_long] = &[
     libc::SYS_getxattr, libc::SYS_listxattr, libc::SYS_removexattr,
 ];
 
+/// Calls that choose the mode of a file, with the number of that argument.
+const MODES: &[(c_long, u8)] =
+    &[(libc::SYS_openat, 3), (libc::SYS_mkdirat, 2), (libc::SYS_mknodat, 2), (libc::SYS_fchmod, 1)];
+#[cfg(target_arch = "x86_64")]
+const OLD_MODES: &[(c_long, u8)] = &[(libc::SYS_open, 2), (libc::SYS_mkdir, 1)];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_MODES: &[(c_long, u8)] = &[];
+
+/// The bits of a mode by which a program runs as the owner or the group of its file.
+const SET_ID: u64 = 0o6000;
+
 /// Older forms of some of them.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
@@ -214,6 +225,7 @@ fn listed(calls: impl IntoIterator<Item = c_long>) -> Rules {
 
 /// Restricts this thread, and those that it starts, to the listed calls. Returns the state.
 pub fn restrict(rings: bool, files: FileCalls) -> String {
+    use SeccompCmpOp::MaskedEq;
     let apply = || {
         let mut rules = conditional()?;
         rules.extend(listed(CALLS.iter().chain(OLD_CALLS).copied()));
@@ -221,6 +233,13 @@ pub fn restrict(rings: bool, files: FileCalls) -> String {
             // Times of open files.
             rules.insert(libc::SYS_utimensat, vec![rule(vec![no_pointer(1)?])?]);
             rules.extend(listed(MAKING.iter().chain(OLD_MAKING).copied()));
+        }
+        if files == FileCalls::Making {
+            for (call, mode) in MODES.iter().chain(OLD_MODES) {
+                rules.insert(*call, vec![rule(vec![low(*mode, MaskedEq(SET_ID), 0)?])?]);
+            }
+            // Its mode lies behind a pointer.
+            rules.remove(&libc::SYS_openat2);
         }
         if files == FileCalls::Attributes {
             let allowed = TERMINAL_IOCTLS.iter();

@@ -68,7 +68,8 @@ impl Preparation {
         if std::fs::metadata(&found).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
             self.sandbox.write.push(found);
         } else {
-            self.sandbox.trees.push(parent(&found).into());
+            // Content of a symlink's file is kept beside the symlink meanwhile.
+            self.sandbox.trees.extend([parent(&found).into(), parent(dest).into()]);
         }
         self.sandbox.files = self.sandbox.files.max(FileCalls::Making);
         self

@@ -98,10 +98,15 @@ impl Sandbox {
     /// Enters for the rest of this thread and of those that it starts.
     pub fn enter(&self) -> Containment {
         let mut states = vec![("state", "on".into())];
-        if self.files == FileCalls::Attributes {
-            states.push(("mounts", namespace::protect_all_but(&self.trees)));
+        // An image that is written may lie on any mount.
+        if self.files != FileCalls::Contents && self.write.is_empty() {
+            states.push(("mounts", namespace::protect_all_but(&self.trees, &self.read)));
         }
-        let landlock = self.landlock().unwrap_or_else(|error| format!("failed: {error}"));
+        let landlock = if self.files == FileCalls::Attributes && !links_across_directories() {
+            "none: the kernel's makes no links across directories".into()
+        } else {
+            self.landlock().unwrap_or_else(|error| format!("failed: {error}"))
+        };
         states.extend([
             ("capabilities", self.drop_capabilities()),
             ("landlock", landlock),
@@ -173,6 +178,15 @@ impl Sandbox {
         }
         .into())
     }
+}
+
+/// Returns whether Landlock, where it is, allows links from one directory to another: since Linux
+/// 5.19.
+fn links_across_directories() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let (major, minor) = (numbers.next(), numbers.next());
+    !matches!((major, minor), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < (5, 19))
 }
 
 /// Returns the directory with the properties of a disk; `None` for other files.

@@ -1,11 +1,12 @@
 //! The sandbox of a server.
 
 use crate::args;
-use crate::program::{EXTANT, Server, done, json};
-use extant_testkit::kernel::enable_rings;
+use crate::program::{EXTANT, Server, done, json, refused};
+use extant_testkit::kernel::{Loop, enable_rings};
 use extant_testkit::tool::run;
-use extant_testkit::{FeatureSet, Scratch};
+use extant_testkit::{FeatureSet, Image, Scratch};
 use serde_json::Value;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -78,6 +79,31 @@ fn a_sandbox_can_be_left_out() {
     assert_eq!(json(&args!["stats", &dir])["sandbox"]["state"], "on");
     done(&args!["umount", &dir]);
     assert_eq!(stats["sandbox"]["seccomp"], Value::Null);
+}
+
+/// The path of a journal outside is not taken from a server that may be taken over: a mount anew
+/// that could not open the image is refused, and the mount stays.
+#[test]
+fn a_journal_outside_is_named_again() {
+    let (scratch, journal) = (Scratch::new(), Image::blank(8 << 20));
+    let words = ["-q", "-F", "-O", "journal_dev", "-b", "4096"].map(OsString::from);
+    run("mke2fs", &[&words[..], &args![journal.path()]].concat()).must_succeed();
+    journal.leave_unjudged("it holds a journal only");
+    let device = Loop::attach(journal.path(), false);
+    let option = format!("device={}", device.device().display());
+    let image = Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-J", &option]);
+    drop(device);
+    image.leave_unjudged("its journal is not at hand");
+    let dir = scratch.dir("mnt");
+    let named = format!("journal_path={}", journal.path().display());
+    done(&args!["mount", "-o", format!("ro,{named}"), image.path(), &dir]);
+    let remount = args!["mount", "-o", "remount,rw", image.path(), &dir];
+    refused(&remount, 1, "its journal is outside");
+    assert_eq!(json(&args!["stats", &dir])["sandbox"]["state"], "on", "the mount stays");
+    let remount = args!["mount", "-o", format!("remount,rw,{named}"), image.path(), &dir];
+    done(&remount);
+    fs::write(dir.join("file"), "content").expect("a write");
+    done(&args!["umount", &dir]);
 }
 
 /// The keeper of a server, a child of it.

@@ -2,6 +2,7 @@
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 /// STATX_MNT_ID_UNIQUE, since Linux 6.8: a number that no other mount gets.
@@ -14,7 +15,8 @@ pub struct MountIdentity {
     device: (u32, u32),
     /// Number in the table of mounts. Others get it after the end of the mount.
     number: u64,
-    /// The number that no other mount gets; before Linux 6.8 `number` again.
+    /// The number that no other mount gets; `number` again before Linux 6.8, and for a process that
+    /// may not use the mount.
     unique: u64,
 }
 
@@ -29,10 +31,19 @@ impl MountIdentity {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = openat(CWD, dir, flags, Mode::empty())?;
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let shown = statx(&root, c"", flags, StatxFlags::MNT_ID)?;
-        let unique = statx(&root, c"", flags, StatxFlags::MNT_ID | UNIQUE)?;
+        // Without a wish for anything a process gets an answer that may not use the mount. The
+        // kernel shows the number all the same, since Linux 5.8.
+        let shown = statx(&root, c"", flags, StatxFlags::empty())?;
+        let has_number = StatxFlags::from_bits_retain(shown.stx_mask).contains(StatxFlags::MNT_ID);
+        let number = if has_number { shown.stx_mnt_id } else { number_of(&root)? };
+        let unique = statx(&root, c"", flags, UNIQUE).ok();
+        let unique = unique.filter(|found| found.stx_mask & UNIQUE.bits() != 0);
         let device = (shown.stx_dev_major, shown.stx_dev_minor);
-        Ok(MountIdentity { device, number: shown.stx_mnt_id, unique: unique.stx_mnt_id })
+        Ok(MountIdentity {
+            device,
+            number,
+            unique: unique.map_or(number, |found| found.stx_mnt_id),
+        })
     }
 
     /// Returns whether the table of mounts shows this mount by a number and a device.
@@ -49,5 +60,24 @@ impl MountIdentity {
             ErrorKind::InvalidInput,
             "the mount is gone, or another one lies in its place",
         ))
+    }
+}
+
+/// Returns the number of the mount of an open file, as kernels before Linux 5.8 tell it.
+fn number_of(file: &OwnedFd) -> io::Result<u64> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+    let number = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    number.ok_or_else(|| io::Error::other("/proc/self/fdinfo tells no number of the mount"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_and_new_kernels_tell_the_same_number() {
+        let root = MountIdentity::at(Path::new("/")).expect("the root directory");
+        let open: OwnedFd = std::fs::File::open("/").expect("the root directory").into();
+        assert_eq!(number_of(&open).expect("a number"), root.number);
     }
 }

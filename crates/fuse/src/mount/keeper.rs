@@ -362,7 +362,11 @@ impl Own {
         } else {
             fusermount::mount(&self.dir, &self.options, read_only)
         }?;
-        *mounted = Some(MountIdentity::at(&self.place())?);
+        // Without an identity it could not be ended: it must not stay.
+        let place = self.place();
+        let identity =
+            MountIdentity::at(&place).inspect_err(|_| drop(unmount_dir(&place, true)))?;
+        *mounted = Some(identity);
         Ok(connection)
     }
 

@@ -96,9 +96,11 @@ fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result
     Ok([ops / elapsed.as_secs_f64(), added, removed])
 }
 
-/// Returns how long it takes until all records are removed.
+/// Returns how long it takes until all records are removed, by a sync: the background rests for a
+/// while before it frees the last files.
 fn reaped(engine: &Engine) -> io::Result<Duration> {
     let start = Instant::now();
+    engine.fs().sync()?;
     let is_reaped = || {
         let stats = engine.fs().stats().orphans;
         stats.added == stats.removed
