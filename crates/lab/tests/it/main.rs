@@ -50,7 +50,7 @@ fn pairs_have_every_row_on_both_sides_and_are_judged() {
     // without them, beside an unrelated stat.
     rows(&grids[0], 16 * 4 + 2 + 2, 2);
     rows(&grids[3], 2, 2);
-    let printed = lab(&["pairs", "--tiny", "--runs", "2", "--only", "unlink"]).must_succeed();
+    let printed = lab(&["pairs", "--tiny", "--runs", "2", "--only", "create empty"]).must_succeed();
     let text = String::from_utf8_lossy(&printed.stdout);
     // Beside the kernel with four numbers of threads, the most threads beside the best number, and
     // processor time.
