@@ -12,6 +12,10 @@ use std::ops::Range;
 /// Maximum number of copies that are read of a block of descriptors.
 const MAX_COPIES: usize = 8;
 
+/// Maximum number of groups with wrong checksums of which each is corrected. More have another
+/// cause, such as a wrong UUID.
+const MAX_CORRECTED: usize = 64;
+
 /// The copies of a block of descriptors.
 pub struct DescriptorCopies {
     blocks: Vec<Vec<u8>>,
@@ -27,9 +31,20 @@ impl DescriptorCopies {
     /// Returns a usable copy of the descriptor of a group, without statements about blocks and
     /// inodes that were never used: they may be in use since.
     pub fn find(&self, geometry: &Geometry, group: GroupNr) -> Option<GroupDesc> {
-        let mut copy = self.blocks.iter().find_map(|block| usable(block, geometry, group))?;
+        let mut copy = self.find_as_is(geometry, group)?;
         forget_unused(&mut copy);
         Some(copy)
+    }
+
+    fn find_as_is(&self, geometry: &Geometry, group: GroupNr) -> Option<GroupDesc> {
+        self.blocks.iter().find_map(|block| usable(block, geometry, group))
+    }
+
+    /// Returns whether a copy tells the same places and the same statements about blocks and inodes
+    /// that were never used.
+    fn agree(&self, desc: &GroupDesc, geometry: &Geometry, group: GroupNr) -> bool {
+        let facts = |desc: &GroupDesc| (places(desc), desc.flags, desc.itable_unused);
+        self.find_as_is(geometry, group).is_some_and(|copy| facts(&copy) == facts(desc))
     }
 }
 
@@ -193,10 +208,24 @@ impl RestoredBlock {
 /// have other places of inode tables. Bitmaps keep their places: the block that a copy names may be
 /// a file's by now, which only a survey of all files tells.
 pub fn restorable(reader: &Reader<'_>) -> Vec<RestoredBlock> {
-    (0..block_count(reader)).filter_map(|index| restore_block(reader, index)).collect()
+    let damaged = (0..block_count(reader)).flat_map(|index| with_wrong_checksum(reader, index));
+    let correctable = damaged.take(MAX_CORRECTED.saturating_add(1)).count() <= MAX_CORRECTED;
+    (0..block_count(reader)).filter_map(|index| restore_block(reader, index, correctable)).collect()
 }
 
-fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
+fn with_wrong_checksum(reader: &Reader<'_>, index: u32) -> Vec<GroupNr> {
+    let geometry = &reader.geometry;
+    let Some(bytes) = reader.block(geometry.gdt_block(index).0) else { return Vec::new() };
+    let groups = groups_of(geometry, index).filter(|group| reader.begins_on_device(*group));
+    groups
+        .filter(|group| {
+            let raw = bytes.get(geometry.desc_location(*group).1..);
+            raw.is_some_and(|raw| GroupDesc::verify_checksum(raw, geometry, *group).is_err())
+        })
+        .collect()
+}
+
+fn restore_block(reader: &Reader<'_>, index: u32, correctable: bool) -> Option<RestoredBlock> {
     let geometry = &reader.geometry;
     let BlockNr(nr) = geometry.gdt_block(index);
     let mut bytes = reader.block(nr)?;
@@ -215,7 +244,7 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
     let mut restored = Vec::new();
     for group in &groups {
         let (_, offset) = geometry.desc_location(*group);
-        if correct(&mut bytes, geometry, *group) {
+        if correctable && correct(&mut bytes, geometry, *group, &copies) {
             restored.push((*group, FindingCode::DescriptorChecksum));
             continue;
         }
@@ -236,8 +265,14 @@ fn restore_block(reader: &Reader<'_>, index: u32) -> Option<RestoredBlock> {
 }
 
 /// Corrects one flipped bit of a descriptor with a wrong checksum, if just one explains that.
-/// Returns whether it did.
-fn correct(block: &mut [u8], geometry: &Geometry, group: GroupNr) -> bool {
+/// Returns whether it did. Several flipped bits may look like another one in 16 bits of a checksum:
+/// without a copy that agrees, all inodes may be in use.
+fn correct(
+    block: &mut [u8],
+    geometry: &Geometry,
+    group: GroupNr,
+    copies: &DescriptorCopies,
+) -> bool {
     let (_, offset) = geometry.desc_location(group);
     let len = usize::from(geometry.desc_size);
     let is_right = |block: &[u8]| {
@@ -258,6 +293,13 @@ fn correct(block: &mut [u8], geometry: &Geometry, group: GroupNr) -> bool {
     }
     if let [(place, bit)] = found[..] {
         flip(block, place, bit);
+        if let Some(raw) = block.get_mut(offset..) {
+            let mut desc = GroupDesc::decode_unverified(raw, geometry);
+            if !copies.agree(&desc, geometry, group) {
+                forget_unused(&mut desc);
+                desc.encode(raw, geometry, group);
+            }
+        }
         return true;
     }
     false

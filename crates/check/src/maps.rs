@@ -244,6 +244,11 @@ impl Runs {
         runs
     }
 
+    /// Returns the blocks with parts of the map.
+    pub fn nodes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.seen.iter().copied()
+    }
+
     /// Returns the first `most` blocks of the file, in order; `None` if one is missing.
     pub fn blocks(&self, most: u64) -> Option<Vec<u64>> {
         let mut blocks = Vec::new();

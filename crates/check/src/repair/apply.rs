@@ -124,6 +124,7 @@ impl RepairPlan {
         }
         self.restore_descriptors(geometry.block_size)?;
         if self.opened.replayed {
+            self.mark_recovery()?;
             self.replay(&geometry)?;
         }
         self.reset_logs(&geometry)?;
@@ -139,6 +140,22 @@ impl RepairPlan {
         superblock.set_features(features);
         self.opened.device.write_all_at(&superblock.seal(), SUPERBLOCK_OFFSET)?;
         Ok(self.opened.device.flush()?)
+    }
+
+    /// Marks the log as one to be replayed, so that any program completes a replay that is cut.
+    fn mark_recovery(&self) -> Result<(), RepairError> {
+        let device = &*self.opened.device;
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+        let mut superblock = Superblock::parse_unverified(&bytes)?;
+        let mut features = superblock.features();
+        if features.incompat.contains(Incompat::RECOVER) {
+            return Ok(());
+        }
+        features.incompat.insert(Incompat::RECOVER);
+        superblock.set_features(features);
+        device.write_all_at(&superblock.seal(), SUPERBLOCK_OFFSET)?;
+        Ok(device.flush()?)
     }
 
     /// Writes blocks of descriptors that come from copies: they lead to the log. A power cut leaves

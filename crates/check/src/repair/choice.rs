@@ -12,8 +12,8 @@
 //! Descriptors without checksums are tried in the same way: places of bitmaps and tables.
 
 use super::draft::Draft;
-use super::facts::{Fact, differing};
-use super::guesses::guesses;
+use super::facts::{Fact, JOURNAL, differing};
+use super::guesses::{guesses, names_device};
 use super::open::{choose_superblock, is_usable, parse_primary};
 use super::stage::is_lossy;
 use super::superblock::{copies_of, corrected};
@@ -28,7 +28,7 @@ use crate::survey::Passes;
 use crate::view::Source;
 use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::superblock::SUPERBLOCK_OFFSET;
-use extant_format::{Geometry, Superblock};
+use extant_format::{Compat, Geometry, Incompat, InodeNr, Superblock};
 use std::sync::Arc;
 
 /// Maximum number of surveys.
@@ -136,7 +136,11 @@ impl Chooser<'_> {
             }
         }
         self.try_groups(&mut best, &mut left);
-        Some(best)
+        // An unknown feature may be newer than all copies: it is only taken for a flipped bit if
+        // nothing else is wrong then.
+        let is_new = !is_usable(primary) && primary.rev_level() <= 1;
+        let is_new = is_new && Geometry::new(primary).is_ok() && !is_corrected;
+        Some(best).filter(|best| !is_new || best.weight == 0)
     }
 
     /// Returns the facts that no copy confirms, each with a superblock that has another one.
@@ -146,7 +150,7 @@ impl Chooser<'_> {
         }
         let mut doubts: Vec<(Fact, Superblock)> = Vec::new();
         for copy in copies {
-            for fact in differing(sb, copy) {
+            for fact in contradicted(sb, copy) {
                 let confirmed = copies.iter().any(|copy| fact.is_same(sb, copy));
                 let known = |(other, source): &(Fact, Superblock)| {
                     other.is_like(&fact) && fact.is_same(source, copy)
@@ -191,7 +195,7 @@ impl Chooser<'_> {
             });
             return trials.min_by_key(|trial| trial.weight);
         };
-        let facts = differing(primary, copy);
+        let facts = contradicted(primary, copy);
         let mut merged = primary.clone();
         facts.iter().for_each(|fact| fact.take(&mut merged, copy));
         let name = facts.first().map(|fact| fact.name);
@@ -236,7 +240,7 @@ impl Chooser<'_> {
         let device = self.draft(&superblock, &geometry, &groups)?;
         let mut weight = 0u64;
         let mut sink = |finding: Finding| {
-            weight = weight.saturating_add(weigh(&finding, &geometry));
+            weight = weight.saturating_add(weigh(&finding, &superblock, &geometry));
         };
         let mut findings = Findings::new(&mut sink);
         let source = Source { device: &device, journal: self.journal, as_is: false };
@@ -267,10 +271,24 @@ impl Chooser<'_> {
     }
 }
 
-/// Returns the weight of a damage: that of a table is the number of its inodes.
-fn weigh(finding: &Finding, geometry: &Geometry) -> u64 {
+/// Returns the facts of a superblock that a copy contradicts. A copy without a journal may be older
+/// than the journal: it does not contradict one that more than the feature speaks for.
+fn contradicted(sb: &Superblock, copy: &Superblock) -> Vec<Fact> {
+    let has_map = sb.journal_inum() == InodeNr::JOURNAL && sb.journal_backup().is_some();
+    let has_more = has_map || names_device(sb) || sb.incompat().contains(Incompat::RECOVER);
+    let in_copy = copy.compat().contains(Compat::HAS_JOURNAL);
+    let is_kept = sb.compat().contains(Compat::HAS_JOURNAL) && has_more && !in_copy;
+    let facts = differing(sb, copy).into_iter();
+    facts.filter(|fact| !is_kept || fact.name != JOURNAL).collect()
+}
+
+/// Returns the weight of a damage: that of a table is the number of its inodes. A journal on a
+/// device that is not at hand, and a part of the device that is missing, are no wrong facts.
+fn weigh(finding: &Finding, sb: &Superblock, geometry: &Geometry) -> u64 {
     match finding.code {
         _ if finding.severity() == Severity::Note => 0,
+        Code::JournalDeviceMissing if names_device(sb) => 0,
+        Code::DeviceTooShort => 0,
         Code::RootInode => ALL,
         Code::DescriptorField | Code::MetadataOverlap => geometry.inodes_per_group.into(),
         Code::MoreFindings => finding.found.unwrap_or(1).saturating_mul(LOSS),

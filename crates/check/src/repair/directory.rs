@@ -107,8 +107,8 @@ impl Round<'_> {
             let Some(broken) = rest.get(end..).filter(|broken| !broken.is_empty()) else { return };
             start = start.saturating_add(end);
             // A record whose length alone is wrong has a name, and the next one follows on that.
-            let mut record = broken.to_vec();
-            let len = record.len();
+            let len = broken.len().min(entry_len(NAME_MAX));
+            let mut record = broken.get(..len).unwrap_or(broken).to_vec();
             set_rec_len(&mut record, &format, 0, len);
             let entry = entries(&record, &format).next().and_then(Result::ok);
             if let Some(entry) = entry.filter(|entry| self.is_likely(entry)) {

@@ -134,6 +134,17 @@ impl<'r> Round<'r> {
         Ok(self.block(block)?.get(offset..end).unwrap_or(&[]).to_vec())
     }
 
+    /// Writes the slot of an inode as it is.
+    pub fn put_slot(&self, ino: InodeNr, slot: &[u8]) -> Result<(), RepairError> {
+        let (block, offset) = self.slot_place(ino)?;
+        let mut bytes = self.block(block)?;
+        let end = offset.saturating_add(slot.len());
+        if let Some(place) = bytes.get_mut(offset..end) {
+            place.copy_from_slice(slot);
+        }
+        self.put(block, &bytes)
+    }
+
     /// Changes the slot of an inode, and seals it.
     pub fn edit_slot(
         &self,

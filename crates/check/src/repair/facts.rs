@@ -13,6 +13,9 @@ const OF_KERNELS: Features = Features {
     ro_compat: RoCompat::LARGE_FILE.union(RoCompat::ORPHAN_PRESENT),
 };
 
+/// The name of the fact that tells of the journal.
+pub const JOURNAL: &str = "journal";
+
 /// A fact.
 #[derive(Clone, Copy)]
 pub struct Fact {
@@ -66,7 +69,7 @@ const fn ro_compat(ro_compat: RoCompat) -> Features {
 const NONE: Features = compat(Compat::empty());
 
 macro_rules! fact {
-    ($name:literal, $features:expr, $($field:ident),+) => {
+    ($name:expr, $features:expr, $($field:ident),+) => {
         Fact {
             name: $name,
             features: $features,
@@ -117,7 +120,7 @@ const FACTS: &[Fact] = &[
     fact!("UUID", NONE, uuid),
     fact!("first inode", NONE, first_ino),
     fact!(
-        "journal",
+        JOURNAL,
         features(
             Compat::HAS_JOURNAL.union(Compat::FAST_COMMIT),
             Incompat::JOURNAL_DEV,

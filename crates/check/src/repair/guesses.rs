@@ -32,6 +32,11 @@ pub fn guesses(device: &dyn BlockDevice, sb: &Superblock) -> Vec<(Fact, Superblo
     .collect()
 }
 
+/// Returns whether a superblock names the device of a journal. One flipped bit does not.
+pub fn names_device(sb: &Superblock) -> bool {
+    u128::from_ne_bytes(sb.journal_uuid()).count_ones() > 1 || sb.journal_dev().count_ones() > 1
+}
+
 fn edited(sb: &Superblock, edit: impl FnOnce(&mut Superblock)) -> Superblock {
     let mut edited = sb.clone();
     edit(&mut edited);
@@ -75,6 +80,10 @@ fn numbers(sb: &Superblock) -> Vec<Superblock> {
     if sb.first_ino() != FIRST_INO {
         list.push(edited(sb, |sb| sb.set_first_ino(FIRST_INO)));
     }
+    let has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
+    if has_journal && sb.journal_inum() == InodeNr::NONE && !names_device(sb) {
+        list.push(edited(sb, |sb| sb.set_journal_inum(InodeNr::JOURNAL)));
+    }
     if sb.creator_os() != 0 {
         list.push(edited(sb, |sb| sb.set_creator_os(0)));
     }
@@ -110,9 +119,10 @@ fn length(device: &dyn BlockDevice, sb: &Superblock) -> Option<Superblock> {
 /// Returns superblocks with one feature more or less.
 fn features(sb: &Superblock) -> Vec<Superblock> {
     let has = |ino: InodeNr| ino != InodeNr::NONE;
+    let has_journal = has(sb.journal_inum()) || names_device(sb);
     let quota = has(sb.usr_quota_inum()) || has(sb.grp_quota_inum());
     let told = [
-        (Feature::Compat(Compat::HAS_JOURNAL), has(sb.journal_inum())),
+        (Feature::Compat(Compat::HAS_JOURNAL), has_journal),
         (Feature::RoCompat(RoCompat::QUOTA), quota),
         (Feature::Compat(Compat::ORPHAN_FILE), has(sb.orphan_file_inum())),
         (Feature::Incompat(Incompat::MMP), sb.mmp_block().0 != 0),

@@ -14,7 +14,7 @@ use extant_journal::{FormatLog, Log, LogExtent, format_log};
 use std::sync::Arc;
 
 /// Mode of the journal: a regular file of root alone.
-const MODE: u16 = 0o100_600;
+pub(super) const MODE: u16 = 0o100_600;
 
 impl Round<'_> {
     /// Opens the log in the file system.
@@ -71,13 +71,31 @@ impl Round<'_> {
             return self.draft.edit_super(|sb| sb.set_journal_inum(InodeNr::JOURNAL));
         }
         match journal_extents(&self.survey.volume.reader, ino) {
-            Ok(extents) if is_gapless(&extents) => self.format_log(&extents),
+            Ok(extents) if is_gapless(&extents) && self.is_unshared(ino, &extents)? => {
+                self.format_log(&extents)
+            }
             _ => self.drop_journal(ino),
         }
     }
 
-    /// Takes the map of the journal from the superblock, which has a copy. Returns whether it has
-    /// another one.
+    /// Returns whether nothing but the journal has the blocks of its map.
+    fn is_unshared(&self, ino: InodeNr, extents: &[LogExtent]) -> Result<bool, RepairError> {
+        let volume = &self.survey.volume;
+        let runs = Runs::of(&volume.reader, ino, &self.inode(ino)?);
+        let in_cluster = u64::from(self.geometry().cluster_ratio()).saturating_sub(1);
+        let nodes = runs.nodes().map(|block| (block, 1));
+        let mut all = extents.iter().map(|extent| (extent.physical, extent.len)).chain(nodes);
+        Ok(all.all(|(start, len)| {
+            let blocks = start..start.saturating_add(len.into());
+            let clusters = start & !in_cluster..blocks.end;
+            volume.metadata.first_claimed(blocks).is_none()
+                && self.survey.inodes.contested.range(clusters).next().is_none()
+        }))
+    }
+
+    /// Takes the map of the journal from the superblock, which has a copy, if that is another one
+    /// and leads to a log. The copy may be old, and its blocks may be a file's. Returns whether the
+    /// map was taken.
     fn restore_map(&self, ino: InodeNr) -> Result<bool, RepairError> {
         let backup = self.survey.volume.superblock.journal_backup();
         let (Some(backup), InodeNr::JOURNAL, Ok(inode)) = (backup, ino, self.inode(ino)) else {
@@ -96,6 +114,7 @@ impl Round<'_> {
         if is_same || !is_usable {
             return Ok(false);
         }
+        let slot = self.slot(ino)?;
         self.edit_inode(ino, |inode| {
             inode.mode = MODE;
             inode.links = 1;
@@ -104,7 +123,11 @@ impl Round<'_> {
             inode.i_block = restored.i_block;
             inode.flags.set(InodeFlags::EXTENTS, is_tree);
         })?;
-        Ok(true)
+        let is_log = self.inside_log().is_some();
+        if !is_log {
+            self.put_slot(ino, &slot)?;
+        }
+        Ok(is_log)
     }
 
     /// Makes an empty journal in the blocks of the old one.

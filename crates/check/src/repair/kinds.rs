@@ -61,7 +61,11 @@ impl Round<'_> {
             let is_dir = runs.runs.first().is_some_and(|run| {
                 run.logical == 0 && !run.unwritten && self.is_first_of_dir(ino, run.physical)
             });
-            return Some(if is_dir { FileType::Directory } else { FileType::Regular });
+            // The number of a device looks like a map of blocks.
+            let is_device =
+                matches!(inode.file_type(), FileType::CharDevice | FileType::BlockDevice);
+            let other = (!is_device).then_some(FileType::Regular);
+            return if is_dir { Some(FileType::Directory) } else { other };
         }
         let size = usize::try_from(inode.size).unwrap_or(usize::MAX);
         let text = inode.i_block.get(..size).filter(|_| size <= FAST_SYMLINK_MAX);

@@ -2,6 +2,7 @@
 
 use super::choice::Chooser;
 use super::draft::Draft;
+use super::journal::MODE;
 use super::superblock::{
     corrected, find_copy, has_same_facts, is_same_layout, without_contradictions,
 };
@@ -131,9 +132,11 @@ fn journal_from_backup(reader: &Reader<'_>, sb: &Superblock) -> Option<RestoredB
     let end = offset.saturating_add(geometry.inode_size.into());
     let slot = bytes.get_mut(offset..end)?;
     let mut inode = Inode::decode_unverified(slot, geometry, InodeNr::JOURNAL).ok()?;
-    if inode.i_block == backup.i_block && inode.size == backup.size {
+    let is_file = inode.is_regular() && inode.links > 0;
+    if is_file && inode.i_block == backup.i_block && inode.size == backup.size {
         return None;
     }
+    (inode.mode, inode.links, inode.dtime) = (MODE, 1, 0);
     inode.i_block = backup.i_block;
     inode.size = backup.size;
     let is_tree = Node::parse(&inode.i_block, None).is_ok();
@@ -234,14 +237,16 @@ impl Opened {
             Err(error) if marked && level == RepairLevel::Safe => {
                 return Err(RepairError::Journal(error));
             }
-            Err(_) => return self.unmark(marked),
+            Err(_) => return self.unmark(),
         };
-        // A copy of the superblock has no mark, and the mark may be damaged: a log with
-        // transactions is replayed in any case.
-        if log.needs_recovery() {
+        // A copy of the superblock has no mark, and without a checksum the mark may be damaged.
+        // Otherwise the file system may have changed since the transactions of an unmarked log.
+        let sealed = sb.has_checksum() && sb.verify_checksum().is_ok();
+        let is_lost = self.restored || level == RepairLevel::Lossy && !sealed;
+        if log.needs_recovery() && (marked || is_lost) {
             self.replay_log(log, &primary.geometry, level)?;
         }
-        self.unmark(marked)
+        self.unmark()
     }
 
     /// Takes the map of the journal from its copy in the superblock, if the log has more committed
@@ -259,7 +264,8 @@ impl Opened {
         };
         let before = count(self);
         self.draft.write(offset, &block.bytes)?;
-        if count(self) > before {
+        // An empty log is no proof that the map is the newer one.
+        if count(self) > before.max(Some(0)) {
             self.descriptors.push(block);
         } else {
             self.draft.write(offset, &old)?;
@@ -297,8 +303,11 @@ impl Opened {
         Ok(())
     }
 
-    fn unmark(&self, marked: bool) -> Result<(), RepairError> {
-        if !marked {
+    /// Removes the mark that the log is to be replayed: that of the primary superblock, or of the
+    /// copy in the log.
+    fn unmark(&self) -> Result<(), RepairError> {
+        let bytes = self.draft.read(SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE)?;
+        if !Superblock::parse_unverified(&bytes)?.incompat().contains(Incompat::RECOVER) {
             return Ok(());
         }
         self.draft.edit_super(|sb| {

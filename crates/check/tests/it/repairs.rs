@@ -7,7 +7,7 @@ use extant_check::repair::{Repair, RepairError, RepairLevel, restore};
 use extant_engine::Fs;
 use extant_format::superblock::State;
 use extant_format::{Geometry, GroupDesc, GroupNr, Incompat, Superblock};
-use extant_hostile::atlas::Atlas;
+use extant_hostile::atlas::{Atlas, change_superblock};
 use extant_hostile::bombs::share;
 use extant_hostile::mutate::mutate_once;
 use extant_hostile::seeds::{Seed, options};
@@ -342,6 +342,24 @@ fn a_cut_repair_is_whole_or_absent() {
     }
 }
 
+/// A log whose mark is lost gets it back before it is replayed.
+#[test]
+fn a_cut_repair_of_a_log_without_its_mark_is_whole_or_absent() {
+    let seed = Seed::make(FeatureSet::named("ext3_1k"), true);
+    let mut bytes = seed.bytes.clone();
+    mark_recovery(&mut bytes, false);
+    sweep("ext3_1k", &bytes, &seed.atlas);
+}
+
+/// Marks the log as one to be replayed, or not.
+fn mark_recovery(bytes: &mut [u8], needed: bool) {
+    change_superblock(bytes, |sb| {
+        let mut features = sb.features();
+        features.incompat.set(Incompat::RECOVER, needed);
+        sb.set_features(features);
+    });
+}
+
 /// Without a journal a cut may leave a part of a repair, which another one completes.
 #[test]
 fn a_cut_repair_without_a_journal_is_completed_by_the_next() {
@@ -377,16 +395,21 @@ fn sweep(name: &str, before: &[u8], atlas: &Atlas) {
     repair.plan(&mut |_| ()).expect("a plan").apply().expect("a device in memory");
     let after = recorder.inner().to_vec();
     assert_eq!(objection(&after), None, "{name}");
+    // Between both, the log may be replayed without a further change.
+    let mut marked = before.to_vec();
+    mark_recovery(&mut marked, true);
+    let recovered = replayed(&marked, atlas);
     let (mut old, mut new) = (0, 0);
     each_cut(before, &recorder.log(), &mut |cut, state| {
         let state = replayed(&state, atlas);
-        let mut sides = (true, true);
+        let (mut sides, mut is_recovered) = ((true, true), true);
         let pieces = (0..before.len()).step_by(PIECE).map(|start| start..start + PIECE);
         for range in pieces.filter(is_counted) {
             sides.0 &= state[range.clone()] == before[range.clone()];
+            is_recovered &= state[range.clone()] == recovered[range.clone()];
             sides.1 &= state[range.clone()] == after[range];
         }
-        assert!(sides.0 || sides.1, "{name}, cut {cut}: old and new are mixed");
+        assert!(sides.0 || is_recovered || sides.1, "{name}, cut {cut}: old and new are mixed");
         *(if sides.1 { &mut new } else { &mut old }) += 1;
     });
     assert!(old > 0 && new > 0, "{name}: {old} old, {new} new");
