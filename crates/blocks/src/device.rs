@@ -159,12 +159,15 @@ pub(crate) fn write_zeroes_plainly<D: BlockDevice + ?Sized>(
 ) -> io::Result<()> {
     let zeroes = vec![0u8; usize::try_from(len).unwrap_or(ZERO_CHUNK).min(ZERO_CHUNK)];
     let mut done = 0;
-    while done < len {
+    // Nothing is written, too, so that a place behind the end is an error.
+    loop {
         let chunk = (len - done).min(zeroes.len() as u64);
         device.write_all_at(&zeroes[..chunk as usize], offset.saturating_add(done))?;
         done += chunk;
+        if done == len {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 /// Implements methods of [`BlockDevice`] by those of another device: `forward_device!(self =>

@@ -79,6 +79,11 @@ fn assert_same(device: &dyn BlockDevice, model: &[u8]) {
     assert!(model[at as usize..].iter().all(|byte| *byte == 0));
 }
 
+#[test]
+fn zeroes_behind_the_end_are_an_error_though_there_are_none() {
+    agree(&MemDevice::new(LEN), vec![0; LEN as usize], &[Step::SetLen(0), Step::Zero(1, 0)]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 

@@ -8,8 +8,9 @@
 //!   belongs to another user. Landlock bounds it to the allowed files.
 //! - *Landlock*: files of the machine can be opened only where [`Sandbox`] allows it; no TCP, no
 //!   signals and no ptrace to processes outside.
-//! - *Mounts*: where files are made and no image is written, all mounts but the one of the target are
-//!   read-only in a namespace of the process, since Landlock does not bound attributes; root only.
+//! - *Mounts*: where files are made and no image is written, all mounts but the one of the target
+//!   are read-only in a namespace of the process, since Landlock does not bound attributes; root
+//!   only.
 //! - *seccomp*: [`calls`] lists the system calls that remain; all others fail with `EPERM`.
 //!
 //! A kernel without one of these applies the others; [`Sandbox::enter`] returns the state of each.
