@@ -69,7 +69,8 @@ impl Preparation {
             self.sandbox.write.push(found);
         } else {
             // Content of a symlink's file is kept beside the symlink meanwhile.
-            self.sandbox.trees.extend([parent(&found).into(), parent(dest).into()]);
+            let trees = [parent(&found), parent(dest)].map(Path::canonicalize);
+            self.sandbox.trees.extend(trees.into_iter().flatten());
         }
         self.sandbox.files = self.sandbox.files.max(FileCalls::Making);
         self
