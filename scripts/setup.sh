@@ -57,11 +57,7 @@ need zstd zstd
 need xfs_io xfsprogs
 need mkfs.xfs xfsprogs
 need groff groff-base
-need bsdtar libarchive-tools
-need umoci umoci
-need skopeo skopeo
 need python3 python3
-need zstd zstd
 need xz xz-utils
 need bzip2 bzip2
 need systemd-analyze systemd
