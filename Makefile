@@ -251,10 +251,11 @@ lint:
 	$(CARGO) clippy -p extant --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
-# Packages of the crates to be published, without building them: `make lint` has built the same files.
+# Packages of the crates to be published (all but those with `publish = false`), without building
+# them: `make lint` has built the same files.
 publishable:
-	$(CARGO) package --workspace --exclude extant-lab --exclude extant-testkit --exclude extant-hostile \
-		--no-verify --allow-dirty
+	$(CARGO) package --workspace --no-verify --allow-dirty $$(grep -l '^publish = false' crates/*/Cargo.toml \
+		| sed -E 's|crates/(.*)/Cargo.toml|--exclude extant-\1|')
 
 # Stores numbers that fell in crates/testkit/tidy.toml, and prints sizes of each crate.
 tidy:
