@@ -53,6 +53,8 @@ need veritysetup cryptsetup-bin
 need bsdtar libarchive-tools
 need umoci umoci
 need skopeo skopeo
+need qemu-img qemu-utils
+need qemu-io qemu-utils
 need zstd zstd
 need xfs_io xfsprogs
 need mkfs.xfs xfsprogs

@@ -60,6 +60,8 @@ pub enum Level {
     CacheShard,
     /// The zeroes that a file's last block still lacks, also while they are written.
     PendingZeroes,
+    /// The maps of a disk image from its disk to its file, also while changes of them are written.
+    DiskImage,
     /// A block of a device that takes whole blocks only, while a part of it is changed.
     AlignedBlock,
     /// The inside of a device: its pages, its log or its fault plan.
@@ -97,6 +99,7 @@ pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::Lru,
     Level::CacheShard,
     Level::PendingZeroes,
+    Level::DiskImage,
     Level::AlignedBlock,
     Level::Device,
     Level::Leaf,

@@ -1,7 +1,7 @@
 //! States in which a power cut may leave an image, from the recorded writes of a change.
 
 use crate::rng::Rng;
-use extant_blocks::{Event, MemDevice, replay};
+use extant_blocks::{BlockDevice, Event, MemDevice, replay};
 
 /// Bytes that a device writes wholly or not at all.
 const SECTOR: u64 = 512;
@@ -11,9 +11,9 @@ const SUPERBLOCK: std::ops::Range<u64> = 1024..2048;
 
 /// Returns the parts of a write that a cut may separate. The superblock is taken to be written as a
 /// whole, as the kernel and e2fsck take it: its checksum is in another sector than its marks.
-fn pieces(event: &Event) -> Vec<Event> {
+fn pieces(event: &Event, sector: u64) -> Vec<Event> {
     let mut pieces: Vec<Event> = Vec::new();
-    for piece in event.split(SECTOR) {
+    for piece in event.split(sector) {
         let Event::Write { offset, data } = &piece else { return vec![piece] };
         match pieces.last_mut() {
             Some(Event::Write { offset: first, data: before })
@@ -27,20 +27,46 @@ fn pieces(event: &Event) -> Vec<Event> {
     pieces
 }
 
+/// Returns whether an event changes bytes of a device of `len` bytes only.
+fn is_within(event: &Event, len: u64) -> bool {
+    match event {
+        Event::Write { offset, data } => offset + data.len() as u64 <= len,
+        Event::Zero { offset, len: count } | Event::Discard { offset, len: count } => {
+            offset + count <= len
+        }
+        Event::SetLen(_) | Event::Flush | Event::Mark(_) => true,
+    }
+}
+
 /// Calls `judge` with the states of an image `before` after a cut at each of the recorded events:
 /// the events up to the last flush, and of the later ones all, or a random subset of their sectors.
 /// The first argument is the number of completed events.
 pub fn each_cut(before: &[u8], events: &[Event], judge: &mut dyn FnMut(usize, Vec<u8>)) {
+    each_cut_between(SECTOR, before, events, judge);
+}
+
+/// As [`each_cut`], for a device that writes `sector` bytes wholly or not at all.
+pub fn each_cut_between(
+    sector: u64,
+    before: &[u8],
+    events: &[Event],
+    judge: &mut dyn FnMut(usize, Vec<u8>),
+) {
     for cut in 0..=events.len() {
         let done = &events[..cut];
         let durable = done.iter().rposition(|event| *event == Event::Flush).map_or(0, |at| at + 1);
         let mut rng = Rng::new(cut as u64);
-        let loose: Vec<Event> = done[durable..].iter().flat_map(pieces).collect();
+        let loose: Vec<Event> =
+            done[durable..].iter().flat_map(|event| pieces(event, sector)).collect();
         let subset: Vec<&Event> = loose.iter().filter(|_| rng.one_in(2)).collect();
         let all: Vec<&Event> = loose.iter().collect();
         for loose in [all, subset] {
             let device = MemDevice::from_bytes(before);
-            replay(done[..durable].iter().chain(loose), &device).expect("a device in memory");
+            replay(&done[..durable], &device).expect("a device in memory");
+            // Without a growth of the file, writes behind its end are lost with it.
+            for event in loose.into_iter().filter(|event| is_within(event, device.len())) {
+                event.apply(&device).expect("a device in memory");
+            }
             judge(cut, device.to_vec());
         }
     }

@@ -1,0 +1,8 @@
+//! Images in the format qcow2, beside `qemu-img`.
+
+mod cuts;
+mod hostile;
+mod images;
+mod mutations;
+mod reading;
+mod writing;
