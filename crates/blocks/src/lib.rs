@@ -17,6 +17,7 @@ mod latency;
 mod mem;
 mod mounted;
 mod overlay;
+mod part;
 pub mod partition;
 mod plug;
 mod recording;
@@ -38,11 +39,12 @@ pub use latency::{Latency, LatencyDevice};
 pub use mem::MemDevice;
 pub use mounted::MountedDevice;
 pub use overlay::{OverlayDevice, ReplaySource};
+pub use part::PartDevice;
 pub use plug::{Piece, Plug, PlugStats};
 pub use recording::{Event, RecordingDevice, replay};
 pub use signature::{Signature, SignatureKind, identify};
 pub use sparse::{MAX_SPARSE_LEN, SparseDevice};
-pub use spec::{ImageSpec, Place, parse_image_spec};
+pub use spec::{BackingSpec, ImageFormat, ImageSpec, Place, parse_image_spec};
 pub use strict::StrictDevice;
 
 /// Runs the examples of the README as tests.

@@ -15,7 +15,65 @@ pub enum Place {
     Partition(u32),
 }
 
-/// A file or disk and a position in it, as `PATH`, `PATH@OFFSET` or `PATH@pN`.
+/// The format in which a file holds a disk. It is always stated, never recognized: the content of
+/// a raw image may be made to look like another format, which would name further files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ImageFormat {
+    /// The bytes of the disk.
+    #[default]
+    Raw,
+    /// qcow2, version 2 or 3.
+    Qcow2,
+}
+
+impl ImageFormat {
+    const ALL: [ImageFormat; 2] = [ImageFormat::Raw, ImageFormat::Qcow2];
+
+    /// Returns the format of a name.
+    pub fn named(name: &str) -> Option<ImageFormat> {
+        ImageFormat::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// Returns the name.
+    pub fn name(self) -> &'static str {
+        match self {
+            ImageFormat::Raw => "raw",
+            ImageFormat::Qcow2 => "qcow2",
+        }
+    }
+}
+
+/// The backing file of an image, which has the content that the image lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackingSpec {
+    /// The file or disk.
+    pub path: PathBuf,
+    /// Its format.
+    pub format: ImageFormat,
+}
+
+impl BackingSpec {
+    /// Parses `FILE` or `FILE:FORMAT`. Text behind the last colon that is no format belongs to the
+    /// file, so a file whose own name ends like that needs `:raw`.
+    pub fn parse(text: &str) -> BackingSpec {
+        let split = text.rsplit_once(':').and_then(|(path, format)| {
+            Some(BackingSpec { path: path.into(), format: ImageFormat::named(format)? })
+        });
+        split
+            .filter(|spec| !spec.path.as_os_str().is_empty())
+            .unwrap_or_else(|| BackingSpec { path: text.into(), format: ImageFormat::Raw })
+    }
+}
+
+impl fmt::Display for BackingSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.path.display(), self.format.name())
+    }
+}
+
+/// A file or disk and a position in it, as `PATH`, `PATH@OFFSET` or `PATH@pN`, with the format of
+/// the file.
 ///
 /// An offset is in bytes, decimal or hexadecimal (`0x…`), or with a suffix `k`, `M`, `G` or `T` in
 /// powers of 1024. A path whose own end looks like a position must be followed by `@0`.
@@ -23,18 +81,35 @@ pub enum Place {
 pub struct ImageSpec {
     /// The file or disk.
     pub path: PathBuf,
-    /// The position in it.
+    /// The position in it, or in the disk that it holds.
     pub place: Place,
+    /// The format of the file.
+    pub format: ImageFormat,
+    /// The backing file of an image that is an overlay, then the one of that, and so on.
+    pub backing: Vec<BackingSpec>,
+}
+
+impl ImageSpec {
+    /// Names a raw image in a whole file or on a whole disk.
+    pub fn whole(path: impl Into<PathBuf>) -> ImageSpec {
+        let (format, backing) = (ImageFormat::Raw, Vec::new());
+        ImageSpec { path: path.into(), place: Place::Whole, format, backing }
+    }
+
+    /// Returns the same image with its position.
+    #[must_use]
+    pub fn at(self, place: Place) -> ImageSpec {
+        ImageSpec { place, ..self }
+    }
 }
 
 /// Separates the path and the position. Text after the last `@` that is not a position belongs to
-/// the path.
+/// the path. The image is a raw one.
 pub fn parse_image_spec(spec: &str) -> ImageSpec {
     let split = spec.rsplit_once('@').filter(|(path, _)| !path.is_empty());
-    let placed = split.and_then(|(path, place)| {
-        Some(ImageSpec { path: path.into(), place: parse_place(place)? })
-    });
-    placed.unwrap_or_else(|| ImageSpec { path: spec.into(), place: Place::Whole })
+    let placed =
+        split.and_then(|(path, place)| Some(ImageSpec::whole(path).at(parse_place(place)?)));
+    placed.unwrap_or_else(|| ImageSpec::whole(spec))
 }
 
 fn parse_place(place: &str) -> Option<Place> {
@@ -115,6 +190,20 @@ mod tests {
         ] {
             assert_eq!(parsed(path), (path.into(), Place::Whole));
         }
+    }
+
+    #[test]
+    fn formats_of_backing_files_are_taken_off() {
+        let parsed = |text| {
+            let BackingSpec { path, format } = BackingSpec::parse(text);
+            (path.display().to_string(), format)
+        };
+        assert_eq!(parsed("base.img"), ("base.img".into(), ImageFormat::Raw));
+        assert_eq!(parsed("base:qcow2"), ("base".into(), ImageFormat::Qcow2));
+        assert_eq!(parsed("a:qcow2:raw"), ("a:qcow2".into(), ImageFormat::Raw));
+        assert_eq!(parsed("a:vmdk"), ("a:vmdk".into(), ImageFormat::Raw));
+        assert_eq!(parsed(":qcow2"), (":qcow2".into(), ImageFormat::Raw));
+        assert_eq!(BackingSpec::parse("a:qcow2").to_string(), "a:qcow2");
     }
 
     #[test]

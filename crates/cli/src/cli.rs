@@ -10,9 +10,10 @@ use std::process::ExitCode;
 
 /// ext4 in user space: makes, mounts, reads, changes and recovers ext4 images.
 ///
-/// IMAGE is a regular file or a block device; IMAGE@OFFSET and IMAGE@pN name a part of it. Paths
-/// inside an image begin at its root. Commands that read never write: an image that needs recovery
-/// is recovered in memory. Commands that write recover first. Exit codes: 0 done, 1 failed, 2 wrong
+/// IMAGE is a regular file or a block device; IMAGE@OFFSET and IMAGE@pN name a part of it. It is a
+/// raw image unless --format says otherwise. Paths inside an image begin at its root. Commands that
+/// read never write: an image that needs recovery is recovered in memory. Commands that write
+/// recover first. Exit codes: 0 done, 1 failed, 2 wrong
 /// usage; `check` and `repair` have those of fsck(8), `diff` has those of diff(1).
 #[derive(Parser, Debug)]
 #[command(name = "extant", version, max_term_width = 100)]
@@ -59,6 +60,7 @@ enum Command {
     Resize(resize::Args),
     Trim(trim::Args),
     Clone(clone::Args),
+    Overlay(overlay::Args),
     Tune(Box<tune::Args>),
     Verity(verity::Args),
     Stats(stats::Args),
@@ -103,6 +105,7 @@ impl Command {
             Command::Resize(args) => resize::run(args, context),
             Command::Trim(args) => trim::run(args, context),
             Command::Clone(args) => clone::run(args, context),
+            Command::Overlay(args) => overlay::run(args, context),
             Command::Tune(args) => tune::run(args, context),
             Command::Verity(args) => verity::run(args, context),
             Command::Stats(args) => stats::run(args, context),

@@ -254,9 +254,9 @@ fn mount(call: &Call, subtype: String) -> Result {
         return Err(Failure::new("a mount helper takes a source and a directory"));
     };
     let options = Options::parse(call.options.iter().map(String::as_str)).map_err(Failure::new)?;
-    let options = options.for_image(image);
+    let options = options.for_image(image).with_absolute_paths()?;
     let mut plan = Plan {
-        lacks_journal: false,
+        lacks_files: false,
         image: std::path::absolute(image).at_path(image.as_os_str().as_bytes())?,
         dir: directory(dir)?,
         options,

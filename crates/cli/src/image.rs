@@ -3,6 +3,7 @@
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
+use crate::format::{Format, FormatArgs, parse_backing};
 use crate::holders;
 use crate::interrupt::Interrupt;
 use crate::json;
@@ -11,7 +12,9 @@ use crate::sandbox::command::{Images, Preparation};
 use crate::substitutes::{self, Damaged, is_damage};
 use crate::text::shown;
 use extant_check::Substitutes;
-use extant_engine::device::{ImageSpec, Signature, SignatureKind, first_partition, image_spec};
+use extant_engine::device::{
+    BackingSpec, ImageSpec, Signature, SignatureKind, first_partition, image_spec,
+};
 use extant_engine::format::MAGIC_FIELD;
 use extant_engine::{Errno, Error, Follow, Fs, Node, OpenOptions};
 use serde_json::{Map, Value};
@@ -35,6 +38,8 @@ pub struct ImageArgs {
     /// Bound on all caches together, at least 64M [default: a quarter of the available memory]
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     pub memory: Option<u64>,
+    #[command(flatten)]
+    pub stored: FormatArgs,
 }
 
 /// The image that a command works on without opening its file system.
@@ -49,13 +54,16 @@ pub struct OfflineArgs {
     /// Image file or block device of the journal, where the file system has an external one
     #[arg(long, value_name = "PATH")]
     pub journal: Option<PathBuf>,
+    #[command(flatten)]
+    stored: FormatArgs,
 }
 
 impl OfflineArgs {
     /// Returns the image as commands that open its file system name it.
     pub fn named(&self) -> ImageArgs {
         let (image, journal) = (self.image.clone(), self.journal.clone());
-        ImageArgs { image, wait: self.wait, journal, memory: None }
+        let stored = self.stored.clone();
+        ImageArgs { image, wait: self.wait, journal, memory: None, stored }
     }
 }
 
@@ -114,7 +122,7 @@ impl ReadArgs {
         let options = self.options(&options);
         let fs = match self.superblock {
             Some(block) => self.read_at(block, &options, context)?,
-            None => match Fs::open_image(&image_spec(&self.image.image), &options) {
+            None => match Fs::open_image(&self.image.spec(), &options) {
                 Err(error) if self.damaged == Damaged::Copies && is_damage(&error) => {
                     self.read_damaged(&error, &options, context)?
                 }
@@ -199,6 +207,18 @@ pub struct PairArgs {
     /// Image file or block device of the journal of B, where that is an external one
     #[arg(long, value_name = "PATH")]
     journal_b: Option<PathBuf>,
+    /// Format of A, which is never guessed
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    format_a: Format,
+    /// Format of B, likewise
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    format_b: Format,
+    /// Backing file of A, an overlay in the format qcow2; again for the one of that
+    #[arg(long, value_name = "FILE[:FORMAT]", value_parser = parse_backing)]
+    backing_a: Vec<BackingSpec>,
+    /// Backing file of B, likewise
+    #[arg(long, value_name = "FILE[:FORMAT]", value_parser = parse_backing)]
+    backing_b: Vec<BackingSpec>,
     /// Bound on all caches of each image, at least 64M [default: a quarter of the available memory]
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     memory: Option<u64>,
@@ -213,9 +233,12 @@ pub struct PairArgs {
 impl PairArgs {
     /// Returns the images as commands that read one of them name it.
     pub fn images(&self) -> [ReadArgs; 2] {
-        [(&self.a, &self.journal_a), (&self.b, &self.journal_b)].map(|(image, journal)| {
+        let (a, b) = ((self.format_a, &self.backing_a), (self.format_b, &self.backing_b));
+        let images = [(&self.a, &self.journal_a, a), (&self.b, &self.journal_b, b)];
+        images.map(|(image, journal, (format, backing))| {
             let (image, journal) = (image.clone(), journal.clone());
-            let image = ImageArgs { image, wait: self.wait, journal, memory: self.memory };
+            let stored = FormatArgs { format, backing: backing.clone() };
+            let image = ImageArgs { image, wait: self.wait, journal, memory: self.memory, stored };
             ReadArgs { image, noload: self.noload, damaged: self.damaged, superblock: None }
         })
     }
@@ -287,12 +310,18 @@ impl Changes {
 impl ImageArgs {
     /// Makes the arguments of an image in a file or on a block device, or in a part of it.
     pub fn of(image: &Path) -> ImageArgs {
-        ImageArgs { image: image.into(), wait: false, journal: None, memory: None }
+        let stored = FormatArgs::default();
+        ImageArgs { image: image.into(), wait: false, journal: None, memory: None, stored }
     }
 
     /// Returns the image's name for messages.
     pub fn name(&self) -> String {
         shown(self.image.as_os_str().as_bytes())
+    }
+
+    /// Returns the image.
+    pub fn spec(&self) -> ImageSpec {
+        self.stored.spec(&self.image)
     }
 
     /// Opens for writing; recovers first.
@@ -340,7 +369,7 @@ impl ImageArgs {
 
     /// Opens as the options say. Signals end waits in order if it is opened for writing.
     pub fn open(&self, options: &OpenOptions) -> Result<Fs> {
-        self.open_by(options, |options| Fs::open_image(&image_spec(&self.image), options))
+        self.open_by(options, |options| Fs::open_image(&self.spec(), options))
     }
 
     /// Opens by `open`, as [`ImageArgs::open`] does.
@@ -377,7 +406,7 @@ impl ImageArgs {
 
     /// Returns the places of the image and of its external journal.
     fn specs(&self) -> (ImageSpec, Option<ImageSpec>) {
-        (image_spec(&self.image), self.journal.as_deref().map(image_spec))
+        (self.spec(), self.journal.as_deref().map(image_spec))
     }
 
     /// Returns options with those of the arguments.
@@ -459,8 +488,7 @@ impl ImageArgs {
 
     /// Returns whether the image can be opened for reading if its journal is left alone.
     fn is_readable_without_log(&self) -> bool {
-        let opened =
-            Fs::open_image(&image_spec(&self.image), &OpenOptions::new().no_recovery(true));
+        let opened = Fs::open_image(&self.spec(), &OpenOptions::new().no_recovery(true));
         opened.is_ok_and(|fs| {
             fs.superblock().features().names().iter().any(|name| name == "needs_recovery")
         })
@@ -471,10 +499,12 @@ impl ImageArgs {
         let name = self.name();
         match found.kind {
             SignatureKind::PartitionTable => {
-                let device =
-                    OpenOptions::new().read_only(true).device_of(&image_spec(&self.image)).ok();
+                let device = OpenOptions::new().read_only(true).device_of(&self.spec()).ok();
                 let number = device.and_then(|device| first_partition(&*device)).unwrap_or(1);
                 format!("; {name}@p{number} names a partition")
+            }
+            SignatureKind::DiskImage if found.name.contains("qcow2") => {
+                "; --format qcow2 opens it".into()
             }
             SignatureKind::DiskImage => "; convert it first: qemu-img convert -O raw".into(),
             SignatureKind::Archive => "; unpack it first".into(),

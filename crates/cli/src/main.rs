@@ -13,6 +13,7 @@ mod context;
 mod copy;
 mod diff;
 mod failure;
+mod format;
 mod fsck;
 mod helper;
 mod holders;

@@ -65,8 +65,8 @@ pub mod device {
     pub use crate::fs::image_spec;
     pub use extant_blocks::partition::first as first_partition;
     pub use extant_blocks::{
-        BlockDevice, Claim, DeviceError, ImageSpec, OverlayDevice, Place, Signature, SignatureKind,
-        identify,
+        BackingSpec, BlockDevice, Claim, DeviceError, ImageFormat, ImageSpec, OverlayDevice, Place,
+        Signature, SignatureKind, identify,
     };
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     pub use extant_blocks::{FileDevice, OpenOptions as FileOptions, is_write_protected};

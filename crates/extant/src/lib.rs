@@ -61,8 +61,8 @@ mod types;
 /// ```
 pub mod device {
     pub use extant_blocks::{
-        BlockDevice, Claim, DeviceError, ImageSpec, MemDevice, Op, OverlayDevice, Place,
-        ReplaySource,
+        BackingSpec, BlockDevice, Claim, DeviceError, ImageFormat, ImageSpec, MemDevice, Op,
+        OverlayDevice, Place, ReplaySource,
     };
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     pub use extant_blocks::{FileDevice, OpenOptions as FileDeviceOptions};

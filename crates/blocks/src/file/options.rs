@@ -62,7 +62,7 @@ impl OpenOptions {
         }
     }
 
-    /// Opens the image of a spec; see [`ImageSpec`].
+    /// Opens the raw image of a spec; see [`ImageSpec`]. Its format is not looked at.
     pub fn from_spec(spec: &ImageSpec) -> Self {
         OpenOptions { place: spec.place, ..OpenOptions::new(&spec.path) }
     }
@@ -207,7 +207,7 @@ impl OpenOptions {
     }
 
     fn name(&self) -> String {
-        ImageSpec { path: self.path.clone(), place: self.place }.to_string()
+        ImageSpec::whole(&self.path).at(self.place).to_string()
     }
 
     /// Opens the file; a disk for writing is opened exclusively.

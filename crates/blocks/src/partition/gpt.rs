@@ -116,7 +116,6 @@ fn valid_header(bytes: &[u8], at: u64) -> Option<Header> {
 
 impl Array {
     /// Returns the number of entries, used or not.
-    #[cfg(all(feature = "file-device", target_os = "linux"))]
     pub(super) fn len(&self) -> u32 {
         // `MAX_ARRAY` bounds it.
         (self.bytes.len() / self.entry_size) as u32

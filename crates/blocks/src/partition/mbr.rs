@@ -100,7 +100,6 @@ pub(super) fn find(
 }
 
 /// Finds all valid partitions. A chain that cannot be read to its end has those before that.
-#[cfg(all(feature = "file-device", target_os = "linux"))]
 pub(super) fn all(
     device: &dyn BlockDevice,
     table: &Table,

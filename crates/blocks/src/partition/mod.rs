@@ -45,7 +45,6 @@ pub fn find(device: &dyn BlockDevice, number: u32, sector: Option<u64>) -> io::R
 ///
 /// # Errors
 /// The device's errors.
-#[cfg(all(feature = "file-device", target_os = "linux"))]
 pub(crate) fn end_of_space(
     device: &dyn BlockDevice,
     start: u64,

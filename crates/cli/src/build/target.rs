@@ -1,12 +1,14 @@
 //! Where an image goes: a file, a block device, or standard output.
 
 use crate::context::Context;
-use crate::copy::output::{Output, device_of, hold_replaced};
+use crate::copy::output::{Output, device_of, hold_replaced, parent};
 use crate::failure::{At, Failure, Result};
+use crate::format::Format;
 use crate::overwrite;
 use crate::text::shown;
 use extant_engine::Error;
 use extant_engine::device::{BlockDevice, FileDevice, FileOptions};
+use extant_qcow2::write_image;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -68,25 +70,42 @@ impl<'a> Target<'a> {
     }
 
     /// Writes an image of `len` bytes by `write`, which gets a device of this length, or a longer
-    /// one, that reads as zeroes.
+    /// one, that reads as zeroes. In a format other than raw it is written to a temporary file
+    /// first.
     ///
     /// # Errors
     /// Those of `write` and of the place. A file stays as it was; a device has no file system then,
     /// but is unchanged if it is too short.
     pub fn write<T>(
         self,
+        format: Format,
         len: u64,
         context: &Context,
         write: impl FnOnce(&FileDevice) -> Result<T>,
     ) -> Result<T> {
+        let raw = format == Format::Raw;
         match self {
             Target::File(path, _held) => {
+                let name = path.as_os_str().as_bytes();
                 let mut output = Output::begin(path)?;
-                let device = output.device(len).at_path(path.as_os_str().as_bytes())?;
-                let made = write(&device)?;
-                drop(device);
+                let made = if raw {
+                    write(&output.device(len).at_path(name)?)?
+                } else {
+                    let scratch = tempfile::tempfile_in(parent(path)).at_path(name)?;
+                    let disk = device_of(&scratch, len).at_path(name)?;
+                    let made = write(&disk)?;
+                    let file = output.device(0).at_path(name)?;
+                    pack(&disk, &file, context).at_path(name)?;
+                    made
+                };
                 output.finish()?;
                 Ok(made)
+            }
+            Target::Device(path, _) if !raw => {
+                let name = shown(path.as_os_str().as_bytes());
+                Err(Failure::new(format_args!(
+                    "{name}: a block device takes a raw image; leave --format out"
+                )))
             }
             Target::Device(path, device) => {
                 let name = path.as_os_str().as_bytes();
@@ -106,11 +125,26 @@ impl<'a> Target<'a> {
                 let file = tempfile::tempfile_in(&temporary).at_path(name)?;
                 let device = device_of(&file, len).at_path(name)?;
                 let made = write(&device)?;
-                print(&device, len, context).at("standard output")?;
+                if raw {
+                    print(&device, len, context).at("standard output")?;
+                    return Ok(made);
+                }
+                let packed = tempfile::tempfile_in(&temporary).at_path(name)?;
+                let packed = device_of(&packed, 0).at_path(name)?;
+                pack(&device, &packed, context).at_path(name)?;
+                print(&packed, packed.len(), context).at("standard output")?;
                 Ok(made)
             }
         }
     }
+}
+
+/// Writes the content of a disk to an image file in the format qcow2.
+pub fn pack(disk: &dyn BlockDevice, file: &FileDevice, context: &Context) -> io::Result<()> {
+    let bar = context.progress(disk.len());
+    let done = write_image(disk, file, &mut |position| bar.set_position(position));
+    bar.finish_and_clear();
+    done
 }
 
 /// Takes standard output.

@@ -13,7 +13,7 @@ use crate::text::{count, shown};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use extant_check::edit::{Edit, EditBase, EditError};
 use extant_check::repair::OfflineError;
-use extant_engine::device::{BlockDevice, OverlayDevice, identify};
+use extant_engine::device::{BlockDevice, OverlayDevice, identify, image_spec};
 use extant_engine::format::MAGIC_FIELD;
 use extant_engine::{Error, Fs, OpenOptions};
 use serde_json::{Map, Value, json};
@@ -211,9 +211,9 @@ impl<'a> Work<'a> {
     fn open(args: &'a Args, context: &Context) -> Result<Work<'a>> {
         let image = &args.image;
         let open = if args.dry_run { open_for_reading } else { open_for_writing };
-        let open = |path| open(image, path).map_err(|failure| failure.with_exit_code(1));
-        let device = open(&image.image)?;
-        let journal = image.journal.as_deref().map(open).transpose()?;
+        let open = |place| open(image, &place).map_err(|failure| failure.with_exit_code(1));
+        let device = open(image.spec())?;
+        let journal = image.journal.as_deref().map(image_spec).map(open).transpose()?;
         let mut work = Work { args, device, journal };
         if !work.base().needs_recovery().map_err(|error| work.refused(error))? {
             return Ok(work);

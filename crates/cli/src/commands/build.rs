@@ -8,6 +8,7 @@ use crate::build::verity::{HashTree, TreePlace};
 use crate::context::Context;
 use crate::copy::owner::{IdMap, Owner, parse_owner};
 use crate::failure::{Failure, Result};
+use crate::format::Format;
 use crate::json;
 use crate::layout::{LayoutArgs, epoch};
 use crate::text::{count, shown, size, uuid};
@@ -43,6 +44,9 @@ pub struct Args {
     sources: Vec<OsString>,
     #[command(flatten)]
     size: SizeArgs,
+    /// Format of OUT; qcow2 for a regular file or standard output
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    format: Format,
     /// Print the size in bytes, and write nothing
     #[arg(long)]
     estimate: bool,
@@ -175,7 +179,7 @@ impl Args {
         context: &Context,
     ) -> Result<Option<String>> {
         let len = hashes.map_or(plan.facts().bytes, HashTree::end);
-        target.write(len, context, |device| {
+        target.write(self.format, len, context, |device| {
             plan.write_to(device).map_err(|error| self.failed(error))?;
             let stop = AtomicBool::new(false);
             let root = hashes.map(|hashes| hashes.write(device, device, &stop));

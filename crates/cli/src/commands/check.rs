@@ -9,7 +9,7 @@ use crate::sandbox::command::Preparation;
 use crate::text::count;
 use extant_check::{Check, CheckStage, CheckSummary, Finding};
 use extant_engine::OpenOptions;
-use extant_engine::device::{BlockDevice, image_spec};
+use extant_engine::device::{BlockDevice, ImageSpec, image_spec};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::sync::Arc;
@@ -94,11 +94,15 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let interrupt = Interrupt::register().at("signals")?;
     let contained = image.contain(context, Preparation::default());
     contained.map_err(|failure| failure.with_exit_code(OPERATIONAL))?;
-    let device = open_for_reading(&image, &args.on.image)?;
+    let device = open_for_reading(&image, &image.spec())?;
     #[cfg(feature = "planted-exploit")]
     crate::planted::strike_from(&*device);
-    let journal =
-        args.on.journal.as_ref().map(|path| open_for_reading(&image, path)).transpose()?;
+    let journal = args
+        .on
+        .journal
+        .as_ref()
+        .map(|path| open_for_reading(&image, &image_spec(path)))
+        .transpose()?;
     let bar = context.parts();
     let mut show = |progress: extant_check::CheckProgress| {
         bar.set_length(progress.total);
@@ -127,10 +131,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
 /// Opens a device for reading.
 pub(super) fn open_for_reading(
     image: &ImageArgs,
-    path: &std::path::Path,
+    place: &ImageSpec,
 ) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions::new().read_only(true).wait(image.wait);
-    let opened = options.device_of(&image_spec(path));
+    let opened = options.device_of(place);
     opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))
 }
 

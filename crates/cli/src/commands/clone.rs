@@ -4,12 +4,13 @@ use super::check::open_for_reading;
 use crate::context::Context;
 use crate::copy::output::{Output, hold_replaced};
 use crate::failure::{At, Failure, Result};
+use crate::format::FormatArgs;
 use crate::image::ImageArgs;
 use crate::interrupt::Interrupt;
 use crate::json;
 use crate::text::{shown, size};
 use extant_check::{Trim, TrimError, TrimPlan, UuidError, set_uuid};
-use extant_engine::device::{BlockDevice, FileOptions, Place, image_spec};
+use extant_engine::device::{BlockDevice, FileOptions, ImageFormat, Place, image_spec};
 use extant_engine::mkfs::parse_uuid;
 use extant_engine::{Errno, Error};
 use serde_json::Map;
@@ -49,6 +50,8 @@ pub struct Args {
     /// Wait until no other program changes the image
     #[arg(long)]
     wait: bool,
+    #[command(flatten)]
+    stored: FormatArgs,
 }
 
 /// Bytes of one request.
@@ -63,9 +66,9 @@ struct Source {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let image =
-        ImageArgs { image: args.source.clone(), wait: args.wait, journal: None, memory: None };
+        ImageArgs { wait: args.wait, stored: args.stored.clone(), ..ImageArgs::of(&args.source) };
     let interrupt = Interrupt::register().at("signals")?;
-    let device = open_for_reading(&image, &args.source).map_err(|e| e.with_exit_code(1))?;
+    let device = open_for_reading(&image, &image.spec()).map_err(|e| e.with_exit_code(1))?;
     let source = Source { device, image };
     args.check()?;
     let _replaced = hold_replaced(&args.dest)?;
@@ -107,8 +110,9 @@ impl Args {
 
     /// Shares all blocks of the source with the new file. False if the host cannot.
     fn share(&self, file: &File) -> Result<bool> {
-        let spec = image_spec(&self.source);
-        if self.no_reflink || spec.place != Place::Whole || !spec.path.is_file() {
+        let spec = self.stored.spec(&self.source);
+        let is_whole = spec.place == Place::Whole && spec.format == ImageFormat::Raw;
+        if self.no_reflink || !is_whole || !spec.path.is_file() {
             return Ok(false);
         }
         let source = File::open(&spec.path).at_path(spec.path.as_os_str().as_bytes())?;

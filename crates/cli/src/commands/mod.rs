@@ -23,6 +23,7 @@ pub mod mknod;
 pub mod mount;
 pub mod mounts;
 pub mod mv;
+pub mod overlay;
 pub mod pages;
 pub mod put;
 pub mod recover;

@@ -2,11 +2,13 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
+use crate::format::FormatArgs;
 use crate::log::SYSLOG;
 use crate::mounting::announce::Audience;
 use crate::mounting::directory;
 use crate::mounting::options::{Options, help};
 use crate::mounting::{Patience, Plan, Remounted, anew, keep, serve, spawn};
+use extant_engine::device::ImageFormat;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -20,6 +22,8 @@ pub struct Args {
     /// Where to mount it
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    #[command(flatten)]
+    stored: FormatArgs,
     /// Options, with commas between them
     #[arg(short, long, value_name = "OPTS")]
     options: Vec<String>,
@@ -95,17 +99,29 @@ impl Args {
     /// Returns the lists of options.
     fn lists(&self, context: &Context) -> Vec<String> {
         let own = (!context.sandbox).then(|| String::from("no_sandbox"));
-        self.options.iter().cloned().chain(own).collect()
+        let format = ImageFormat::from(self.stored.format);
+        let format = (format != ImageFormat::Raw).then(|| format!("format={}", format.name()));
+        let backing = self.stored.backing.iter().map(|backing| format!("backing={backing}"));
+        let all = self.options.iter().cloned().chain(own);
+        all.chain(format).chain(backing).collect()
     }
 
     fn plan(&self, options: Options, lists: Vec<String>, context: &Context) -> Result<Plan> {
         let absolute =
             |path: &PathBuf| std::path::absolute(path).at_path(path.as_os_str().as_bytes());
+        let mut files = self.stored.backing.iter().map(|backing| &backing.path);
+        if let Some(file) = files.find(|file| file.as_os_str().as_bytes().contains(&b',')) {
+            let file = file.display();
+            return Err(Failure::usage(format_args!(
+                "{file}: a mount takes no backing file with a comma in its name; rename it, or \
+                 name a symlink to it"
+            )));
+        }
         Ok(Plan {
-            lacks_journal: false,
+            lacks_files: false,
             image: absolute(&self.image)?,
             dir: directory(&self.dir)?,
-            options: options.for_image(&self.image),
+            options: options.for_image(&self.image).with_absolute_paths()?,
             lists,
             subtype: self.subtype.clone(),
             log: self.log.as_ref().map(absolute).transpose()?,

@@ -51,8 +51,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
 /// Opens an image for writing whose writes stay in memory.
 fn on_trial(args: &Args) -> Result<Fs> {
     let reading = OpenOptions::new().read_only(true).wait(args.image.wait);
-    let base =
-        reading.device_of(&image_spec(&args.image.image)).map_err(|e| args.image.refused(&e))?;
+    let base = reading.device_of(&args.image.spec()).map_err(|e| args.image.refused(&e))?;
     let trial = OverlayDevice::new(base, TRIAL_BLOCK, TRIAL_BYTES);
     let device: Arc<dyn BlockDevice> = Arc::new(trial);
     let mut options = args.image.with_memory(OpenOptions::new().count_mount(false));

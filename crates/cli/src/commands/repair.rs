@@ -10,7 +10,7 @@ use crate::text::count;
 use extant_check::Finding;
 use extant_check::repair::{Repair, RepairError, RepairLevel, RepairPlan, restore};
 use extant_engine::OpenOptions;
-use extant_engine::device::{BlockDevice, image_spec};
+use extant_engine::device::{BlockDevice, ImageSpec, image_spec};
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -72,14 +72,14 @@ fn repair(args: &Args, context: &Context) -> Result<Option<u8>> {
 
 fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     let image = args.on.named();
-    let open = |path: &Path| {
-        if args.dry_run { open_for_reading(&image, path) } else { open_for_writing(&image, path) }
+    let open = |place: &ImageSpec| {
+        if args.dry_run { open_for_reading(&image, place) } else { open_for_writing(&image, place) }
     };
     let sandbox = Preparation::writing(!args.dry_run);
     let sandbox = args.undo.iter().fold(sandbox, |all, file| all.output(file));
     let sandbox = args.restore.iter().fold(sandbox, |all, file| all.reading(file));
     image.contain(context, sandbox)?;
-    let device = open(&args.on.image)?;
+    let device = open(&image.spec())?;
     #[cfg(feature = "planted-exploit")]
     crate::planted::strike_from(&*device);
     if let Some(file) = &args.restore {
@@ -93,7 +93,7 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     let mut repair = Repair::new(device).level(level).threads(context.thread_count());
     repair = repair.interrupt(interrupt.flag());
     if let Some(path) = &args.on.journal {
-        repair = repair.journal(open(path)?);
+        repair = repair.journal(open(&image_spec(path))?);
     }
     let mut found = Vec::new();
     match repair.plan(&mut |finding| found.push(finding)) {
@@ -103,8 +103,11 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
 }
 
 /// Opens a device for writing.
-pub(super) fn open_for_writing(image: &ImageArgs, path: &Path) -> Result<Arc<dyn BlockDevice>> {
-    let opened = OpenOptions::new().wait(image.wait).device_of(&image_spec(path));
+pub(super) fn open_for_writing(
+    image: &ImageArgs,
+    place: &ImageSpec,
+) -> Result<Arc<dyn BlockDevice>> {
+    let opened = OpenOptions::new().wait(image.wait).device_of(place);
     opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))
 }
 

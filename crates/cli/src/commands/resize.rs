@@ -11,7 +11,7 @@ use crate::json::put_bytes;
 use crate::text::size;
 use extant_check::repair::OfflineError;
 use extant_check::resize::{NewSize, Resize, ResizeError, ResizePlan};
-use extant_engine::device::{BlockDevice, identify};
+use extant_engine::device::{BlockDevice, identify, image_spec};
 use extant_engine::format::{MAGIC_FIELD, Superblock};
 use extant_engine::mkfs::parse_size;
 use extant_engine::{Errno, Error};
@@ -60,10 +60,11 @@ const SECTOR: u64 = 512;
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
     let device =
-        open_for_writing(&image, &args.on.image).map_err(|failure| failure.with_exit_code(1))?;
+        open_for_writing(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
     let mut resize = Resize::new(device.clone());
     if let Some(path) = &args.on.journal {
-        resize = resize.journal(open_for_writing(&image, path).map_err(|f| f.with_exit_code(1))?);
+        resize = resize
+            .journal(open_for_writing(&image, &image_spec(path)).map_err(|f| f.with_exit_code(1))?);
     }
     let interrupt = Interrupt::register().at("signals")?;
     resize = resize.threads(context.thread_count()).interrupt(interrupt.flag());

@@ -7,12 +7,11 @@ use crate::interrupt::Interrupt;
 use crate::json;
 use crate::text::{count, size};
 use extant_check::{Trim, TrimError, TrimPlan};
-use extant_engine::device::{BlockDevice, image_spec};
+use extant_engine::device::{BlockDevice, ImageSpec, image_spec};
 use extant_engine::{Errno, Error, OpenOptions};
 use serde_json::Map;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Give the unused space of an image back to the host.
@@ -45,14 +44,14 @@ struct Trimmed {
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
     let interrupt = Interrupt::register().at("signals")?;
-    let device = open(&image, &args.on.image, args.dry_run)?;
+    let device = open(&image, &image.spec(), args.dry_run)?;
     if !args.dry_run && device.read_only() {
         let name = image.name();
         return Err(Failure::new(format_args!("{name} cannot be trimmed: it is write-protected")));
     }
     let mut trim = Trim::new(device).threads(context.thread_count()).interrupt(interrupt.flag());
     if let Some(path) = &args.on.journal {
-        trim = trim.journal(open(&image, path, true)?);
+        trim = trim.journal(open(&image, &image_spec(path), true)?);
     }
     let trimmed = trim
         .plan()
@@ -61,9 +60,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
     args.report(context, &image, trimmed)
 }
 
-fn open(image: &ImageArgs, path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
+fn open(image: &ImageArgs, place: &ImageSpec, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions::new().read_only(read_only).wait(image.wait);
-    options.device_of(&image_spec(path)).map_err(|error| image.refused(&error))
+    options.device_of(place).map_err(|error| image.refused(&error))
 }
 
 impl Args {

@@ -12,7 +12,7 @@ use crate::interrupt::Interrupt;
 use crate::json;
 use crate::text::{shown, size};
 use extant_check::Trim;
-use extant_engine::device::{BlockDevice, DeviceError, Place, image_spec};
+use extant_engine::device::{BlockDevice, DeviceError, ImageFormat, Place, image_spec};
 use extant_engine::format::Superblock;
 use extant_engine::{Errno, Error};
 use serde_json::Map;
@@ -52,11 +52,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
         args.check_file(&image)?;
     }
     let open = if args.tree.is_some() { open_for_reading } else { open_for_writing };
-    let device = open(&image, &args.on.image).map_err(|failure| failure.with_exit_code(1))?;
+    let device = open(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
     let mut check = Trim::new(device.clone()).threads(context.thread_count());
     check = check.interrupt(interrupt.flag());
     if let Some(path) = &args.on.journal {
-        let journal = open_for_reading(&image, path).map_err(|f| f.with_exit_code(1))?;
+        let journal =
+            open_for_reading(&image, &image_spec(path)).map_err(|f| f.with_exit_code(1))?;
         check = check.journal(journal);
     }
     check.plan().map_err(|error| trim::refuse(&image, error))?;
@@ -77,14 +78,14 @@ pub fn run(args: &Args, context: &Context) -> Result {
 impl Args {
     /// Refuses an image behind which no tree can be.
     fn check_file(&self, image: &ImageArgs) -> Result {
-        let spec = image_spec(&self.on.image);
+        let spec = image.spec();
         let is_other = std::fs::metadata(&spec.path).is_ok_and(|found| !found.is_file());
-        if spec.place == Place::Whole && !is_other {
+        if spec.place == Place::Whole && spec.format == ImageFormat::Raw && !is_other {
             return Ok(());
         }
         let name = image.name();
         Err(Failure::new(format_args!(
-            "{name}: a tree is appended to a whole image file only; --tree FILE makes it elsewhere"
+            "{name}: a tree is appended to a whole raw image file; --tree FILE makes it elsewhere"
         )))
     }
 

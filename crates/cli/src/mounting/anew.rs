@@ -34,8 +34,11 @@ pub fn mount(plan: &Plan, context: &Context) -> Result {
             "{dir}: cannot remount it read-write: it was opened for reading, and {why}"
         )))
     };
-    if plan.lacks_journal {
-        return refused("its journal is outside: name it again, by journal_path=");
+    if plan.lacks_files {
+        return refused(
+            "its journal is outside, or it is no raw image: name that again, by journal_path=, \
+             format= and backing=",
+        );
     }
     if is_write_protected(&image_spec(&plan.image).path) {
         return refused("is write-protected");

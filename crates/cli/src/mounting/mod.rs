@@ -10,9 +10,11 @@ pub mod users;
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
+use crate::format;
 use crate::json;
 use crate::table::{self, HeldMount};
 use crate::text::shown;
+use extant_engine::device::ImageSpec;
 use extant_fuse::control::READ_ONLY;
 use options::{Options, is_of_access_times, is_shown_by_table};
 use rustix::io::Errno;
@@ -46,8 +48,9 @@ pub struct Plan {
     pub options: Options,
     /// The same as the caller gave them; those of a remount after those of the mount that is there.
     pub lists: Vec<String>,
-    /// The mount that is there has a journal outside, which a remount does not name.
-    pub lacks_journal: bool,
+    /// The mount that is there has files besides its image, or a format, which a remount does not
+    /// name.
+    pub lacks_files: bool,
     /// The type shows as `fuse.SUBTYPE`, that of a disk that the kernel claims as
     /// `fuseblk.SUBTYPE`.
     pub subtype: String,
@@ -69,8 +72,8 @@ impl Plan {
     /// The plan names other owners or modes, which only a new mount can show.
     fn inherit(&mut self, held: &HeldMount) -> Result {
         let theirs = served_options(held).unwrap_or_default();
-        let names = |list: &str| list.split(',').any(|word| word.starts_with("journal_path="));
-        self.lacks_journal = names(&theirs) && !self.lists.iter().any(|list| names(list));
+        let names = |list: &str| list.split(',').any(options::names_file);
+        self.lacks_files = names(&theirs) && !self.lists.iter().any(|list| names(list));
         // A server that was taken over must not choose the power of the next one.
         let kept: Vec<&str> = theirs
             .split(',')
@@ -99,6 +102,11 @@ impl Plan {
             )));
         }
         Ok(())
+    }
+
+    /// Returns the image with its format and its backing files.
+    pub fn spec(&self) -> ImageSpec {
+        format::spec(&self.image, self.options.format, &self.options.backing)
     }
 
     /// Prints the JSON document of a mount that is there, where one is wanted.

@@ -1,9 +1,11 @@
 //! Options of a mount, as `-o` has them.
 
 use crate::copy::owner::parse_id;
+use crate::failure::At;
+use crate::format::parse_backing;
 use crate::image::{MAX_MEMORY, MEMORY, parse_memory};
 use extant_engine::AccessTimes;
-use extant_engine::device::image_spec;
+use extant_engine::device::{BackingSpec, ImageFormat, image_spec};
 use extant_engine::format::ErrorPolicy;
 use extant_fuse::{Transport, View};
 use rustix::mount::MountFlags;
@@ -54,6 +56,10 @@ pub struct Options {
     pub transport: Transport,
     /// Where the external journal is, for a file system that has one.
     pub journal: Option<PathBuf>,
+    /// Format of the image.
+    pub format: ImageFormat,
+    /// Its backing file, then the one of that, and so on.
+    pub backing: Vec<BackingSpec>,
     /// Bound on the memory of free-space trees, in bytes.
     pub tree_memory: Option<u64>,
     /// Work of a request to learn about more free space, 0 to 3.
@@ -97,6 +103,8 @@ impl Default for Options {
             block_device: true,
             transport: Transport::default(),
             journal: None,
+            format: ImageFormat::Raw,
+            backing: Vec::new(),
             tree_memory: None,
             aggression: None,
             prefetch: true,
@@ -194,6 +202,9 @@ Options of -o:
   sandbox, no_sandbox           whether the process that serves gives up privileges, files and
                                 system calls that it does not need; it does by default
   journal_path=PATH             the disk or image of an external journal
+  format=raw|qcow2              format of the image, which is never guessed
+  backing=FILE[:FORMAT]         backing file of an overlay in the format qcow2; again for the one of
+                                that
   mb_frsp_max_mem=SIZE          what free-space trees may take
   frsp_cache_aggression=0..3    what a request for space does to know more free space
   prefetch_block_bitmaps, no_prefetch_block_bitmaps, prefetch_block_bitmaps=0|1
@@ -245,6 +256,17 @@ impl Options {
             self.flags |= PROTECTION - self.named;
         }
         self
+    }
+
+    /// Names the backing files by absolute paths: a server leaves its directory.
+    ///
+    /// # Errors
+    /// The directory of this process is not known.
+    pub fn with_absolute_paths(mut self) -> crate::failure::Result<Options> {
+        for backing in &mut self.backing {
+            backing.path = std::path::absolute(&backing.path).at("the current directory")?;
+        }
+        Ok(self)
     }
 
     fn apply(&mut self, word: &str) -> Result<(), String> {
@@ -353,6 +375,12 @@ impl Options {
                 self.superblock = (place != 1).then_some(place);
             }
             ("journal_path", path) if !path.is_empty() => self.journal = Some(path.into()),
+            ("format", name) => {
+                self.format = ImageFormat::named(name).ok_or_else(|| wrong("raw or qcow2"))?;
+            }
+            ("backing", file) => {
+                self.backing.push(parse_backing(file).map_err(|_| wrong("a file"))?)
+            }
             ("errors", "continue") => self.errors = Some(ErrorPolicy::Continue),
             ("errors", "remount-ro") => self.errors = Some(ErrorPolicy::RemountReadOnly),
             ("errors", "panic") => self.errors = Some(ErrorPolicy::Panic),
@@ -409,9 +437,17 @@ pub fn is_of_access_times(word: &str) -> bool {
     ["noatime", "atime", "relatime", "norelatime", "strictatime", "nostrictatime"].contains(&word)
 }
 
+/// Options about files that a server opens, each with a value.
+const FILES: [&str; 3] = ["journal_path=", "format=", "backing="];
+
 /// Returns whether an option decides about the sandbox of a server, or about files that it opens.
 pub fn gives_power(word: &str) -> bool {
-    ["sandbox", "no_sandbox"].contains(&word) || word.starts_with("journal_path=")
+    ["sandbox", "no_sandbox"].contains(&word) || names_file(word)
+}
+
+/// Returns whether an option names a file besides the image, or says how the image is read.
+pub fn names_file(word: &str) -> bool {
+    FILES.iter().any(|name| word.starts_with(name))
 }
 
 /// Options of a list that hold for a mount until a remount changes them, and that the table of

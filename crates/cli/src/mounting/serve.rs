@@ -4,6 +4,7 @@ use super::announce::Audience;
 use super::keep::{self, Kept};
 use super::{Patience, Plan};
 use crate::failure::{At, Failure, Result};
+use crate::format::{FormatArgs, backing_files, files};
 use crate::holders;
 use crate::image::substituted;
 use crate::interrupt::Interrupt;
@@ -201,16 +202,20 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
     );
     // Called by mount(8) to mount for reading, the server recovers the image first.
     let writes = !plan.options.read_only || plan.patience == Patience::Helper;
-    let (read, write) = if writes { (Vec::new(), files) } else { (files, Vec::new()) };
+    let (mut read, write) = if writes { (Vec::new(), files) } else { (files, Vec::new()) };
+    read.extend(backing_files(&plan.spec()));
     let rings = PreparedRings::of(plan.options.transport);
     let sandbox =
         Sandbox { read, write, rings: rings.exist(), processes: true, ..Sandbox::default() };
     Ok(Contained { keeper, rings, containment: sandbox.enter() })
 }
 
-/// Opens the device of the image, and closes it.
+/// Opens the files of the image, and closes them. None is parsed but for a partition table.
 fn device(plan: &Plan, options: &OpenOptions) -> Result<(), Error> {
-    options.device_of(&image_spec(&plan.image)).map(drop)
+    files(&plan.spec()).iter().enumerate().try_for_each(|(place, file)| {
+        let read_only = options.is_read_only() || place > 0;
+        options.clone().read_only(read_only).device_of(file).map(drop)
+    })
 }
 
 /// Opens the image, a disk when the kernel holds it for the mount. One that is not mounted but in
@@ -285,14 +290,13 @@ fn recover_first(plan: &Plan, interrupt: &Arc<AtomicBool>) -> Result<(), Error> 
         own.memory.iter().fold(recovering, |recovering, bytes| recovering.memory(*bytes));
     let recovering =
         own.errors.iter().fold(recovering, |recovering, policy| recovering.errors(*policy));
-    let looked = Fs::open_image(&image_spec(&plan.image), &recovering.clone().no_recovery(true))?;
+    let looked = Fs::open_image(&plan.spec(), &recovering.clone().no_recovery(true))?;
     let sb = looked.superblock();
     drop(looked);
     if !was_in_use(&sb) {
         return Ok(());
     }
-    let recovered =
-        Fs::open_image(&image_spec(&plan.image), &recovering.interrupt(interrupt.clone()))?;
+    let recovered = Fs::open_image(&plan.spec(), &recovering.interrupt(interrupt.clone()))?;
     for line in recovery::lines(recovered.recovery()) {
         tracing::info!("{}: {line}", plan.image.display());
     }
@@ -320,7 +324,7 @@ fn claim_and_open(plan: &Plan, options: &OpenOptions, keeper: &Keeper) -> Result
     if let Some(place) = plan.options.superblock {
         return by_copy_at(place, plan, &options);
     }
-    match Fs::open_image(&image_spec(&plan.image), &options) {
+    match Fs::open_image(&plan.spec(), &options) {
         Err(error) if may_use_copies(plan, &options) && is_damage(&error) => {
             by_copies(plan, error, &options)
         }
@@ -337,7 +341,7 @@ fn may_use_copies(plan: &Plan, options: &OpenOptions) -> bool {
 /// Opens a damaged image for reading by copies, if it has them.
 fn by_copies(plan: &Plan, error: Error, options: &OpenOptions) -> Result<Fs, Error> {
     let journal = plan.options.journal.as_deref().map(image_spec);
-    let opened = substitutes::open(&image_spec(&plan.image), journal.as_ref(), options);
+    let opened = substitutes::open(&plan.spec(), journal.as_ref(), options);
     let Some((fs, found)) = opened else { return Err(error) };
     let name = shown(plan.image.as_os_str().as_bytes());
     tracing::warn!("{}", substituted(&name, &found, Some(&error)));
@@ -346,8 +350,7 @@ fn by_copies(plan: &Plan, error: Error, options: &OpenOptions) -> Result<Fs, Err
 
 /// Opens an image for reading by the copy of the superblock at a place in KiB.
 fn by_copy_at(place: u64, plan: &Plan, options: &OpenOptions) -> Result<Fs, Error> {
-    let (image, journal) =
-        (image_spec(&plan.image), plan.options.journal.as_deref().map(image_spec));
+    let (image, journal) = (plan.spec(), plan.options.journal.as_deref().map(image_spec));
     let blocks =
         (0..=6).filter(|log| place.is_multiple_of(1 << log)).map(|log| (place >> log, 1024 << log));
     let mut refused = Error::Invalid(format!("there is no copy of a superblock at {place} KiB"));
@@ -406,6 +409,10 @@ fn refused(plan: &Plan, error: &Error) -> Failure {
         wait: plan.patience == Patience::Long,
         journal,
         memory: plan.options.memory,
+        stored: FormatArgs {
+            format: plan.options.format.into(),
+            backing: plan.options.backing.clone(),
+        },
     };
     args.refused(error)
 }

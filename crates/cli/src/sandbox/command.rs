@@ -2,6 +2,7 @@
 
 use super::{FileCalls, Sandbox, files_of};
 use crate::context::Context;
+use crate::format::{backing_files, files};
 use extant_engine::device::{ImageSpec, image_spec};
 use extant_engine::{Error, OpenOptions};
 use std::ffi::OsStr;
@@ -15,7 +16,7 @@ static ENTERED: AtomicBool = AtomicBool::new(false);
 /// The files of a file system.
 #[derive(Debug)]
 pub struct Images {
-    /// The image.
+    /// The image, with its backing files, which are only read.
     pub image: ImageSpec,
     /// Its external journal.
     pub journal: Option<ImageSpec>,
@@ -97,18 +98,22 @@ impl Preparation {
             return Ok(());
         }
         for (number, Images { image, journal, wait }) in images.iter().enumerate() {
-            let options = OpenOptions::new().read_only(!self.writes).wait(*wait);
-            match options.device_of(image) {
-                Err(Error::Io(error)) if error.kind() == ErrorKind::ResourceBusy => {
-                    return Err((number, Error::Io(error)));
+            for (place, file) in files(image).iter().enumerate() {
+                let read_only = !self.writes || place > 0;
+                let options = OpenOptions::new().read_only(read_only).wait(*wait);
+                match options.device_of(file) {
+                    Err(Error::Io(error)) if error.kind() == ErrorKind::ResourceBusy => {
+                        return Err((number, Error::Io(error)));
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
             let journal = journal.as_ref().map(|spec| spec.path.as_path());
-            let files = files_of(&image.path, journal);
+            let own = files_of(&image.path, journal);
+            self.sandbox.read.extend(backing_files(image));
             let allowed =
                 if self.writes { &mut self.sandbox.write } else { &mut self.sandbox.read };
-            allowed.extend(files);
+            allowed.extend(own);
         }
         ENTERED.store(true, Ordering::Release);
         for (part, state) in self.sandbox.enter() {

@@ -76,6 +76,12 @@ impl Stage {
             "diff" => (list![image, image, file], list![image, image, missing]),
             "cat" => return (None, read(file)),
             "clone" => (list![image, host(b"clone\xff")], list![missing, host(b"x")]),
+            "overlay" => {
+                let base = self.scratch.file("base.raw", 1 << 20);
+                let create =
+                    |name: &[u8], base: &OsStr| list!["create", host(name), "--backing", base];
+                (create(b"overlay\xff", base.as_os_str()), create(b"x", OsStr::new("/missing")))
+            }
             "lab" => return (None, list!["bench"]),
             "get" => (list![image, file, host(b"copy\xff")], list![image, missing, "x"]),
             "export" => {

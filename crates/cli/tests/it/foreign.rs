@@ -142,5 +142,5 @@ fn readers_name_a_foreign_format_and_the_remedy() {
     done(&args!["mkfs", format!("{}@p1", disk.path().display())]);
     done(&args!["ls", format!("{}@p1", disk.path().display())]);
     put(disk.path(), 0, b"QFI\xfb");
-    refused(&args!["ls", disk.path()], 1, "qemu-img convert");
+    refused(&args!["ls", disk.path()], 1, "--format qcow2");
 }

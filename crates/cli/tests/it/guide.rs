@@ -296,6 +296,18 @@ fn an_image_is_cloned() {
 }
 
 #[test]
+fn a_base_image_is_forked() {
+    let recipe = Recipe::of("Fork a base image");
+    recipe.has_disk();
+    recipe.run();
+    let mount = Mount::new(&recipe.file("disk.img"), "ro");
+    assert_eq!(fs::read(mount.join("etc/hostname")).expect("a file"), b"first\n");
+    assert_eq!(fs::read(mount.join("srv/new")).expect("a file"), b"new\n");
+    mount.unmount();
+    run("qemu-img", &args!["check", recipe.file("built.qcow2")]).must_succeed();
+}
+
+#[test]
 fn files_of_a_dirty_image_are_changed() {
     let recipe = Recipe::of("Change files on a dirty image");
     recipe.has("torn.img", &crashed(FeatureSet::named("default")));

@@ -28,6 +28,7 @@ mod manifests;
 mod mounting;
 mod others;
 mod outputs;
+mod overlays;
 mod program;
 mod reading;
 mod recovery;

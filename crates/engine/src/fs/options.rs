@@ -7,7 +7,11 @@ use super::shares::MemoryPool;
 use crate::alloc::MAX_AGGRESSION;
 use crate::error::{Error, Result};
 use crate::volume::{Clock, SystemClock};
-use extant_blocks::{BlockDevice, GuardedDevice, ImageSpec, Place, parse_image_spec};
+#[cfg(all(feature = "file-device", target_os = "linux"))]
+use extant_blocks::ImageFormat;
+#[cfg(all(feature = "file-device", target_os = "linux", feature = "qcow2"))]
+use extant_blocks::PartDevice;
+use extant_blocks::{BlockDevice, GuardedDevice, ImageSpec, parse_image_spec};
 use extant_format::superblock::ErrorPolicy;
 use extant_sync::scheduler::TaskOwner;
 use std::path::{Path, PathBuf};
@@ -303,7 +307,7 @@ impl OpenOptions {
 
     /// The image file or block device of an external journal.
     pub fn journal(self, path: impl Into<PathBuf>) -> Self {
-        self.journal_image(ImageSpec { path: path.into(), place: Place::Whole })
+        self.journal_image(ImageSpec::whole(path))
     }
 
     /// An external journal at a place in a file or disk.
@@ -371,10 +375,11 @@ impl OpenOptions {
 
     /// Opens the device that a path leads to, as [`crate::Fs::open`] does.
     pub fn device(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
-        self.device_of(&ImageSpec { path: path.into(), place: Place::Whole })
+        self.device_of(&ImageSpec::whole(path))
     }
 
     /// Opens the device that lies at a place in a file or disk, as [`crate::Fs::open_image`] does.
+    /// Backing files are opened for reading, and shared with other readers.
     pub fn device_of(&self, image: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
         self.open_device(image, self.read_only, self.claimed)
     }
@@ -392,6 +397,26 @@ impl OpenOptions {
         read_only: bool,
         claimed: bool,
     ) -> Result<Arc<dyn BlockDevice>> {
+        match image.format {
+            ImageFormat::Raw if image.backing.is_empty() => {
+                self.open_file(image, read_only, claimed)
+            }
+            ImageFormat::Raw => Err(Error::Invalid(format!(
+                "{image}: a raw image has no backing file; an overlay has the format qcow2"
+            ))),
+            ImageFormat::Qcow2 => self.open_qcow2(image, read_only, claimed),
+            other => Err(Error::Unsupported(format!("{image}: the format {}", other.name()))),
+        }
+    }
+
+    /// Opens a file or disk, or a part of it, as it is.
+    #[cfg(all(feature = "file-device", target_os = "linux"))]
+    fn open_file(
+        &self,
+        image: &ImageSpec,
+        read_only: bool,
+        claimed: bool,
+    ) -> Result<Arc<dyn BlockDevice>> {
         /// How long to wait at most for another program to release an image.
         const PATIENCE: Duration = Duration::from_secs(3600);
         let how = extant_blocks::OpenOptions::from_spec(image)
@@ -404,14 +429,48 @@ impl OpenOptions {
             _ => Error::Io(error),
         })?))
     }
+
+    #[cfg(all(feature = "file-device", target_os = "linux", not(feature = "qcow2")))]
+    fn open_qcow2(&self, image: &ImageSpec, _: bool, _: bool) -> Result<Arc<dyn BlockDevice>> {
+        Err(Error::Unsupported(format!("{image}: the format qcow2, in this build")))
+    }
+
+    /// Opens the disk in an image of the format qcow2, or a part of it. The last backing file is
+    /// opened first.
+    #[cfg(all(feature = "file-device", target_os = "linux", feature = "qcow2"))]
+    fn open_qcow2(
+        &self,
+        image: &ImageSpec,
+        read_only: bool,
+        claimed: bool,
+    ) -> Result<Arc<dyn BlockDevice>> {
+        use extant_qcow2::Qcow2Device;
+        let mut below: Option<Arc<dyn BlockDevice>> = None;
+        for backing in image.backing.iter().rev() {
+            let file = self.open_file(&ImageSpec::whole(&backing.path), true, false)?;
+            below = Some(match backing.format {
+                ImageFormat::Qcow2 => Arc::new(Qcow2Device::open(file, below, true)?),
+                _ if below.is_some() => {
+                    return Err(Error::Invalid(format!(
+                        "{}: a raw image has no backing file",
+                        backing.path.display()
+                    )));
+                }
+                _ => file,
+            });
+        }
+        let file = self.open_file(&ImageSpec::whole(&image.path), read_only, claimed)?;
+        let disk = Arc::new(Qcow2Device::open(file, below, read_only)?);
+        Ok(PartDevice::at(disk, image.place)?)
+    }
 }
 
 /// The file or disk that a word of a command line names, and the place in it: `PATH`, `PATH@OFFSET`
-/// or `PATH@pN`. A path that is no UTF-8 has no place after it.
+/// or `PATH@pN`, a raw image. A path that is no UTF-8 has no place after it.
 pub fn image_spec(path: &Path) -> ImageSpec {
     match path.to_str() {
         Some(text) => parse_image_spec(text),
-        None => ImageSpec { path: path.into(), place: Place::Whole },
+        None => ImageSpec::whole(path),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::json::put_bytes;
 use crate::text::shown;
 use extant_check::repair::OfflineError;
 use extant_check::tune::{ReservedShare, Tune, TuneChanges, TuneError};
-use extant_engine::device::identify;
+use extant_engine::device::{identify, image_spec};
 use extant_engine::format::{MAGIC_FIELD, Superblock};
 use extant_engine::{Errno, Error, OpenOptions};
 use serde_json::Map;
@@ -101,10 +101,11 @@ pub fn run(args: &Args, context: &Context) -> Result {
         return tell(&image, context, &superblock, None);
     }
     let device =
-        open_for_writing(&image, &args.on.image).map_err(|failure| failure.with_exit_code(1))?;
+        open_for_writing(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
     let mut tune = Tune::new(device.clone());
     if let Some(path) = &args.on.journal {
-        tune = tune.journal(open_for_writing(&image, path).map_err(|f| f.with_exit_code(1))?);
+        tune = tune
+            .journal(open_for_writing(&image, &image_spec(path)).map_err(|f| f.with_exit_code(1))?);
     }
     let superblock = tune.apply(&changes).map_err(|error| {
         let foreign = match &error {
