@@ -18,6 +18,7 @@ mod fsck;
 mod helper;
 mod holders;
 mod image;
+mod inherited;
 mod interrupt;
 mod json;
 mod layout;
@@ -44,6 +45,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    inherited::find();
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if args == [keep::NAME] {
         args = keep::arguments();

@@ -3,12 +3,13 @@
 
 use extant_engine::device::BlockDevice;
 use extant_engine::format::Superblock;
-use std::fs::{self, File, Permissions};
+use rustix::io::Errno;
+use std::fs::{self, DirEntry, File, Permissions};
 use std::io;
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[cfg(not(debug_assertions))]
@@ -35,6 +36,7 @@ pub fn strike(sb: &Superblock) {
         return;
     }
     let victim = PathBuf::from(std::env::var_os(VICTIM).unwrap_or_default());
+    tell("inherit", inherited(&victim));
     tell("read", File::open("/etc/passwd").map(drop));
     tell("list", fs::read_dir("/root").map(drop));
     tell("write", File::options().append(true).open(&victim).map(drop));
@@ -51,6 +53,13 @@ pub fn strike(sb: &Superblock) {
     tell("signal", rustix::process::test_kill_process(first).map_err(io::Error::from));
     let flags = rustix::mount::UnmountFlags::empty();
     tell("unmount", rustix::mount::unmount("/proc/self/nowhere", flags).map_err(io::Error::from));
+}
+
+/// Finds a descriptor of the file, which the caller has left open.
+fn inherited(victim: &Path) -> io::Result<()> {
+    let mut open = fs::read_dir("/proc/self/fd")?.flatten();
+    let is_of = |link: DirEntry| fs::read_link(link.path()).is_ok_and(|target| target == victim);
+    if open.any(is_of) { Ok(()) } else { Err(Errno::PERM.into()) }
 }
 
 fn tell(act: &str, done: io::Result<()>) {

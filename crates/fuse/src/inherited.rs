@@ -18,25 +18,35 @@ fn numbers() -> io::Result<Vec<RawFd>> {
     Ok(numbers)
 }
 
-/// Closes all descriptors but standard input, output and error. A server that is taken over would
-/// have the open files of its caller.
-///
-/// Call this before the program opens anything.
-///
-/// # Errors
-/// Those of `/proc/self/fd`.
-#[expect(unsafe_code, reason = "descriptors that came from outside have no owner")]
-pub fn close_descriptors_of_caller() -> io::Result<()> {
-    for number in numbers()? {
+/// Descriptors of the program that started this one, but standard input, output and error.
+#[derive(Debug)]
+pub struct InheritedDescriptors(Vec<RawFd>);
+
+impl InheritedDescriptors {
+    /// Finds them. Call this before the program opens anything, and before other threads start:
+    /// then no code of the program owns one of them.
+    ///
+    /// # Errors
+    /// Those of `/proc/self/fd`.
+    #[expect(unsafe_code, reason = "descriptors that came from outside have no owner")]
+    pub fn find() -> io::Result<InheritedDescriptors> {
         // SAFETY: the call fails for the number of the list itself, which is closed already, and
         // accesses no memory.
-        let is_open = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_ok();
-        if is_open {
-            // SAFETY: the program has opened nothing yet, so no code of it owns the descriptor.
+        let is_open = |number: &RawFd| fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*number) });
+        let numbers = numbers()?.into_iter().filter(|number| is_open(number).is_ok());
+        Ok(InheritedDescriptors(numbers.collect()))
+    }
+
+    /// Closes them, unless `keeps` returns true for the number. A process that is taken over would
+    /// have the open files of its caller.
+    #[expect(unsafe_code, reason = "descriptors that came from outside have no owner")]
+    pub fn close(self, keeps: impl Fn(RawFd) -> bool) {
+        for number in self.0.into_iter().filter(|number| !keeps(*number)) {
+            // SAFETY: the program had opened nothing when the descriptor was found, so no code of
+            // it owns the descriptor.
             drop(unsafe { OwnedFd::from_raw_fd(number) });
         }
     }
-    Ok(())
 }
 
 /// Keeps all descriptors but standard input, output and error from programs that this one starts.

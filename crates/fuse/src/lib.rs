@@ -24,7 +24,7 @@ mod stats;
 mod transport;
 mod types;
 
-pub use inherited::{close_descriptors_of_caller, keep_descriptors_from_children};
+pub use inherited::{InheritedDescriptors, keep_descriptors_from_children};
 pub use mount::{
     Claim, Keep, Keeper, MountIdentity, Mounted, PreparedRings, Unmounter, mount, mount_by,
     mount_claimed,

@@ -9,6 +9,7 @@ use crate::mounting::directory;
 use crate::mounting::options::{Options, help};
 use crate::mounting::{Patience, Plan, Remounted, anew, keep, serve, spawn};
 use extant_engine::device::ImageFormat;
+use extant_fuse::InheritedDescriptors;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -73,7 +74,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
         spawn::start(&plan, &plan.lists, context)?;
         return plan.tell(context);
     }
-    extant_fuse::close_descriptors_of_caller().at("/proc/self/fd")?;
+    // A server that is taken over would have the open files of its caller.
+    InheritedDescriptors::find().at("/proc/self/fd")?.close(|_| false);
     let level = match context.verbose {
         0 => tracing::Level::WARN,
         1 => tracing::Level::INFO,

@@ -3,6 +3,7 @@
 use super::{FileCalls, Sandbox, files_of};
 use crate::context::Context;
 use crate::format::{backing_files, files};
+use crate::inherited;
 use extant_engine::device::{ImageSpec, image_spec};
 use extant_engine::{Error, OpenOptions};
 use std::ffi::OsStr;
@@ -116,6 +117,7 @@ impl Preparation {
             allowed.extend(own);
         }
         ENTERED.store(true, Ordering::Release);
+        inherited::close_unnamed();
         for (part, state) in self.sandbox.enter() {
             tracing::debug!("sandbox: {part}: {state}");
         }

@@ -35,8 +35,9 @@ pub mod command;
 mod namespace;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, AddRuleError, AddRulesError, BitFlags, CompatLevel,
+    Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -208,10 +209,22 @@ fn allow(
         if let Ok(open) = PathFd::new(path) {
             let access =
                 if path.is_dir() { access } else { access & AccessFs::from_file(LANDLOCK) };
-            created = created.add_rule(PathBeneath::new(open, access))?;
+            match (&mut created).add_rule(PathBeneath::new(open, access)) {
+                Err(error) if !is_of_no_mount(&error) => return Err(error),
+                _ => {}
+            }
         }
     }
     Ok(created)
+}
+
+/// Returns whether a file can have no rule, and needs none: pipes, and files of memory.
+fn is_of_no_mount(error: &RulesetError) -> bool {
+    let RulesetError::AddRules(AddRulesError::Fs(AddRuleError::AddRuleCall { source, .. })) = error
+    else {
+        return false;
+    };
+    source.raw_os_error() == Some(rustix::io::Errno::BADFD.raw_os_error())
 }
 
 /// Returns the files that belong to an image: the image itself and its external journal.

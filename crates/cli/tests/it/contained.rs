@@ -180,3 +180,27 @@ fn a_keeper_ends_with_its_server() {
     done(&args!["umount", "--lazy", server.dir()]);
     done(&args!["recover", image.path()]);
 }
+
+/// Descriptors that arguments name are open in a sandbox, as images and as outputs.
+#[test]
+fn descriptors_of_the_caller_are_used_by_name() {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let scratch = Scratch::new();
+    let run = |script: &str| {
+        let script = format!("set -euo pipefail; cd \"$1\"; {script}");
+        run("bash", &args!["-c", script, EXTANT, scratch.path(), image.path()]).must_succeed()
+    };
+    run("\"$0\" export \"$2\" --tar plain.tar; \"$0\" ls \"$2\" > plain.list");
+    run("exec 9< \"$2\"; \"$0\" ls /dev/fd/9 | cmp - plain.list; \"$0\" ls /proc/self/fd/9@0 | \
+        cmp - plain.list");
+    run("exec 9<> old.tar; \"$0\" export \"$2\" --tar /dev/fd/9; cmp old.tar plain.tar");
+    run(
+        "\"$0\" export \"$2\" --tar >(cat > piped.tar; touch ended); while ! test -e ended; do :; \
+        done; cmp piped.tar plain.tar",
+    );
+    run("\"$0\" export \"$2\" --tar /dev/stdout | cmp - plain.tar");
+    run("\"$0\" export \"$2\" --tar=/proc/self/fd/7 7>&1 | cmp - plain.tar");
+    run("mkfifo fifo; cmp fifo plain.tar & \"$0\" export \"$2\" --tar fifo; wait $!");
+    let printed = run("exec 9< plain.list; \"$0\" ls \"$2\" > /dev/null; cat <&9");
+    assert!(printed.text().contains("lost+found"), "the caller keeps its own: {printed}");
+}
