@@ -14,6 +14,7 @@
 //! Exit codes are those of fsck(8).
 
 use crate::arguments::{Argument, arguments};
+use crate::commands::repair;
 use crate::context::{Context, complain};
 use crate::mounting::serve::was_in_use;
 use crate::sandbox::command::{Images, Preparation};
@@ -149,10 +150,10 @@ impl Call {
         let image = Images { journal, ..Images::of(&self.image) };
         let reads =
             self.answer == Answer::No || self.answer == Answer::Missing && !self.journal_only;
-        let sandbox = Preparation::writing(!reads);
-        let sandbox = self.undo.iter().fold(sandbox, |all, file| all.output(file));
+        let context = Context::helper(false);
+        self.undo.iter().for_each(|file| repair::begin_undo(file, &context));
         // In use: the command below tells it. If the image is free by then, that enters its own.
-        let contained = sandbox.enter(&Context::helper(false), &[image]).is_ok();
+        let contained = Preparation::writing(!reads).enter(&context, &[image]).is_ok();
         if self.journal_only && self.answer == Answer::No {
             return self.command(&["recover", "--dry-run"]);
         }

@@ -30,6 +30,7 @@ mod overwrite;
 mod pages;
 #[cfg(feature = "planted-exploit")]
 mod planted;
+mod process;
 mod recovery;
 mod sandbox;
 mod script;
@@ -49,6 +50,9 @@ fn main() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if args == [keep::NAME] {
         args = keep::arguments();
+    }
+    if args.first().is_some_and(|name| name == copy::keeper::NAME) {
+        return copy::keeper::run(&args[1..]);
     }
     match helper::called(&args) {
         Some(helper) => helper.run(args),

@@ -61,10 +61,9 @@ impl Args {
     /// Compares, or writes the layer. Returns whether to end with the code of differences.
     fn compare(&self, context: &Context) -> Result<bool> {
         let images = self.images.images();
-        let sandbox =
-            self.oci_layer.iter().fold(Preparation::default(), |all, dest| all.output(dest));
+        let layer = self.oci_layer.as_deref().map(|dest| begin_layer(dest, context)).transpose()?;
         let files = images.each_ref().map(|image| image.files());
-        let entered = sandbox.enter(context, &files);
+        let entered = Preparation::default().enter(context, &files);
         entered.map_err(|(number, error)| images[number].refused(&error))?;
         let [a, b] = [images[0].read(context)?, images[1].read(context)?];
         let path = inside(&self.path);
@@ -76,36 +75,40 @@ impl Args {
             ignore: self.ignore.flags(),
             job: &job,
         };
-        match &self.oci_layer {
-            Some(dest) => self.write_layer(&trees, dest, context).map(|()| false),
+        match layer {
+            Some(output) => self.write_layer(&trees, output, context).map(|()| false),
             None => print(&trees, path, context),
         }
     }
 
-    fn write_layer(&self, trees: &Trees<'_>, dest: &Path, context: &Context) -> Result {
-        if dest == OsStr::new("-") {
-            return Err(Failure::usage(
-                "the digests of a layer go to standard output; name a file for the layer",
-            ));
-        }
+    fn write_layer(&self, trees: &Trees<'_>, mut output: Output, context: &Context) -> Result {
         if trees.tops.iter().any(|top| top.file_type() != FileType::Directory) {
             return Err(Failure::usage("a layer is made of directories"));
         }
         let style = Style { layer: true, latest: epoch()? };
-        let name = dest.as_os_str().as_bytes();
         let (changed, counts) = layer::compare(trees)?;
         trees.job.check_complete()?;
-        let mut output = Output::begin(dest)?;
         let compression = self.compress.unwrap_or(Compression::Gzip);
         let layer = Layer::write(compression, trees.job.threads(), output.file(), |out| {
             layer::write(trees, &changed, style, out)
         });
-        let layer = layer.at_path(name)?;
+        let name = self.oci_layer.as_deref().unwrap_or(Path::new("")).as_os_str();
+        let layer = layer.at_path(name.as_bytes())?;
         // A layer that lacks entries would make another tree.
         trees.job.close()?;
         output.finish()?;
         report(&layer, counts, context)
     }
+}
+
+/// Begins the file of a layer before this process enters a sandbox.
+fn begin_layer(dest: &Path, context: &Context) -> Result<Output> {
+    if dest == OsStr::new("-") {
+        return Err(Failure::usage(
+            "the digests of a layer go to standard output; name a file for the layer",
+        ));
+    }
+    Output::begin(dest)?.before_sandbox(context)
 }
 
 /// Returns the top of a tree.

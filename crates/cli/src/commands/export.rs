@@ -5,13 +5,12 @@ use crate::context::Context;
 use crate::copy::archive::{self, Style};
 use crate::copy::compress::{self, Compression};
 use crate::copy::job::Job;
-use crate::copy::oci::{self, Layer, Platform};
+use crate::copy::oci::{self, Layer, Layout, Platform};
 use crate::copy::output::Output;
 use crate::copy::tree::Tree;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ReadArgs, inside, root_path, unless_slash};
 use crate::layout::epoch;
-use crate::sandbox::command::Preparation;
 use extant_engine::{FileType, Fs, Node};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -61,26 +60,27 @@ struct Target {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let sandbox = match &args.target {
-        Target { dir: Some(dest), .. } => Preparation::default().copies(dest),
-        Target { tar: Some(dest), .. } | Target { oci: Some(dest), .. } => {
-            Preparation::default().output(dest)
-        }
-        _ => Preparation::default(),
-    };
-    let fs = args.image.read_within(context, sandbox)?;
     let path = inside(&args.path);
-    let node = fs.resolve(path, unless_slash(path)).at_path(path)?;
-    let source = Source { fs: &fs, node, path };
+    let source = |fs: &Fs| fs.resolve(path, unless_slash(path)).at_path(path);
     match &args.target {
-        Target { tar: Some(tar), .. } => {
-            to_tar(context, source, tar, args.compress.unwrap_or(Compression::None))
+        Target { tar: Some(dest), .. } => {
+            let output = begin_tar(dest, context)?;
+            let fs = args.image.read(context)?;
+            let source = Source { fs: &fs, node: source(&fs)?, path };
+            to_tar(context, source, (dest, output), args.compress.unwrap_or(Compression::None))
         }
-        Target { dir: Some(dir), .. } => {
-            let job = Job::out_of(&fs, context);
-            get::copy(context, &job, (&fs, source.node), path, dir)
+        Target { dir: Some(dest), .. } => {
+            let dest = get::Destination::begin(dest)?;
+            let fs = args.image.read_within(context, dest.sandbox())?;
+            let node = source(&fs)?;
+            get::copy(context, &Job::out_of(&fs, context), (&fs, node), path, &dest)
         }
-        Target { oci: Some(dest), .. } => to_oci(context, source, dest, args),
+        Target { oci: Some(dest), .. } => {
+            let layout = Layout::begin(dest, context)?;
+            let fs = args.image.read_within(context, layout.sandbox())?;
+            let source = Source { fs: &fs, node: source(&fs)?, path };
+            to_oci(context, source, (dest, layout), args)
+        }
         _ => Err(Failure::usage("export needs --tar, --dir or --oci")),
     }
 }
@@ -107,11 +107,17 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Writes a tree to an archive, or to standard output (`-`).
+/// Begins an archive before this process enters a sandbox; `None` is standard output (`-`).
+pub fn begin_tar(dest: &Path, context: &Context) -> Result<Option<Output>> {
+    let is_file = dest != OsStr::new("-");
+    is_file.then(|| Output::begin(dest)?.before_sandbox(context)).transpose()
+}
+
+/// Writes a tree to an archive, or to standard output.
 pub fn to_tar(
     context: &Context,
     source: Source<'_>,
-    dest: &Path,
+    (dest, output): (&Path, Option<Output>),
     compression: Compression,
 ) -> Result {
     let job = Job::out_of(source.fs, context);
@@ -126,12 +132,11 @@ pub fn to_tar(
         }?;
         out.flush()
     };
-    if dest == OsStr::new("-") {
+    let Some(mut output) = output else {
         let mut out = to_stdout(context)?;
         write(&mut out)?;
         return job.finish();
-    }
-    let mut output = Output::begin(dest)?;
+    };
     write(output.file()).at_path(dest.as_os_str().as_bytes())?;
     output.finish()?;
     job.finish()
@@ -152,7 +157,12 @@ fn to_stdout(context: &Context) -> Result<std::io::StdoutLock<'static>> {
     Ok(out)
 }
 
-fn to_oci(context: &Context, source: Source<'_>, dest: &Path, args: &Args) -> Result {
+fn to_oci(
+    context: &Context,
+    source: Source<'_>,
+    (dest, layout): (&Path, Layout),
+    args: &Args,
+) -> Result {
     if source.node.file_type() != FileType::Directory {
         return Err(Failure::usage("an OCI image is made of a directory"));
     }
@@ -161,7 +171,7 @@ fn to_oci(context: &Context, source: Source<'_>, dest: &Path, args: &Args) -> Re
     let epoch = epoch()?;
     let style = Style { layer: true, latest: epoch };
     let compression = args.compress.unwrap_or(Compression::Gzip);
-    let image = oci::write(dest, |out| {
+    let image = layout.write(dest, |out| {
         let layer =
             Layer::write(compression, job.threads(), out, |out| archive::write(&tree, style, out));
         let layer = layer.at_path(dest.as_os_str().as_bytes())?;

@@ -6,9 +6,10 @@ use crate::context::Context;
 use crate::copy::compress::Compression;
 use crate::copy::dest;
 use crate::copy::job::Job;
-use crate::copy::output::parent;
+use crate::copy::keeper::Stage;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ReadArgs, ends_with_slash, inside};
+use crate::sandbox::FileCalls;
 use crate::sandbox::command::Preparation;
 use crate::text::shown;
 use extant_engine::{FileType, Follow, Fs, Node};
@@ -40,24 +41,55 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let sandbox = match (&args.tar, &args.dest) {
-        (Some(tar), _) => Preparation::default().output(tar),
-        (None, Some(dest)) => Preparation::default().copies(dest),
-        (None, None) => Preparation::default(),
-    };
-    let fs = args.image.read_within(context, sandbox)?;
     let path = inside(&args.path);
-    let node = fs.resolve(path, Follow::No).at_path(path)?;
     match (&args.tar, &args.dest) {
         (Some(tar), _) => {
+            let output = export::begin_tar(tar, context)?;
+            let fs = args.image.read(context)?;
+            let node = fs.resolve(path, Follow::No).at_path(path)?;
             let source = Source { fs: &fs, node, path };
-            export::to_tar(context, source, tar, Compression::None)
+            export::to_tar(context, source, (tar, output), Compression::None)
         }
         (None, Some(dest)) => {
+            let dest = Destination::begin(dest)?;
+            let fs = args.image.read_within(context, dest.sandbox())?;
+            let node = fs.resolve(path, Follow::No).at_path(path)?;
             let job = Job::out_of(&fs, context).no_special(args.no_special);
-            copy(context, &job, (&fs, node), path, dest)
+            copy(context, &job, (&fs, node), path, &dest)
         }
         (None, None) => Err(Failure::usage("get needs a destination")),
+    }
+}
+
+/// The destination of copies, begun before this process enters a sandbox.
+pub struct Destination<'a> {
+    path: &'a Path,
+    /// It is no directory yet: copies go into one beside it first, and only that can be reached.
+    stage: Option<Stage>,
+}
+
+impl Destination<'_> {
+    /// Begins a destination; `-` is standard output.
+    ///
+    /// # Errors
+    /// Nothing can be made beside it.
+    pub fn begin(path: &Path) -> Result<Destination<'_>> {
+        let is_new = path != OsStr::new("-") && !path.is_dir();
+        let stage = is_new.then(|| Stage::begin(path, 0o755)).transpose()?;
+        Ok(Destination { path, stage })
+    }
+
+    /// Returns the sandbox in which copies can be made.
+    pub fn sandbox(&self) -> Preparation {
+        if self.path == OsStr::new("-") {
+            return Preparation::default();
+        }
+        Preparation::default().beneath(self.base(), FileCalls::Attributes)
+    }
+
+    /// Returns the directory that copies go into.
+    fn base(&self) -> &Path {
+        self.stage.as_ref().map_or(self.path, Stage::dir)
     }
 }
 
@@ -67,35 +99,42 @@ pub fn copy(
     job: &Job<'_>,
     (fs, node): (&Fs, Node),
     path: &[u8],
-    dest: &Path,
+    dest: &Destination<'_>,
 ) -> Result {
-    if dest == OsStr::new("-") {
+    let Destination { path: to, stage } = dest;
+    if *to == OsStr::new("-") {
         return to_stdout(context, fs, &node, path);
     }
-    let place = dest.display();
+    let (place, to_bytes) = (to.display(), to.as_os_str().as_bytes());
+    let copier = || dest::Copier::new(fs, job, dest.base()).at_path(to_bytes);
     if node.file_type() == FileType::Directory {
-        let made = dest::make_base(dest).at_path(dest.as_os_str().as_bytes())?;
-        let copier = dest::Copier::new(fs, job, dest).at_path(dest.as_os_str().as_bytes())?;
-        copier.tree(node, made, context.thread_count()).at_path(dest.as_os_str().as_bytes())?;
+        let copier = copier()?;
+        // At once: copies so far stay where the rest fails.
+        stage.as_ref().map_or(Ok(()), Stage::place).at_path(to_bytes)?;
+        copier.tree(node, stage.is_some(), context.thread_count()).at_path(to_bytes)?;
         return job.finish();
     }
     // The copy would take the place of a device, for all programs of the machine.
-    if std::fs::metadata(dest).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+    if std::fs::metadata(to).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
         return Err(Failure::usage(format_args!(
             "{place}: is a device, FIFO or socket; `-` writes to standard output"
         )));
     }
-    if ends_with_slash(dest.as_os_str().as_bytes()) && !dest.is_dir() {
+    let Some(stage) = stage else {
+        copier()?.single(&node, last_name(path));
+        return job.finish();
+    };
+    if ends_with_slash(to_bytes) {
         return Err(Failure::new(format_args!(
             "{place}: not a directory; without the slash it names the copy"
         )));
     }
-    let (dir, name) = if dest.is_dir() {
-        (dest, last_name(path))
-    } else {
-        (parent(dest), dest.file_name().unwrap_or_default().as_bytes())
-    };
-    dest::Copier::new(fs, job, dir).at_path(dir.as_os_str().as_bytes())?.single(&node, name);
+    let name = to.file_name().unwrap_or_default();
+    copier()?.single(&node, name.as_bytes());
+    // It may be left out, or fail.
+    if stage.dir().join(name).symlink_metadata().is_ok() {
+        stage.place_file().at_path(to_bytes)?;
+    }
     job.finish()
 }
 

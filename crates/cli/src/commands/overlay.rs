@@ -164,11 +164,11 @@ impl CreateArgs {
         let base = base_of(&self.backing);
         check_other(&self.overlay, &base)?;
         let _held = hold_new(&self.overlay, self.force)?;
-        contain(context, Preparation::default().output(&self.overlay), &base, false)?;
+        let mut output = Output::begin(&self.overlay)?.before_sandbox(context)?;
+        contain(context, Preparation::default().writing_to(&output.path()), &base, false)?;
         let disk = open(&base, &OpenOptions::new().read_only(true))?;
         let path = std::path::absolute(&base.path).at_path(base.path.as_os_str().as_bytes())?;
         let name = self.overlay.as_os_str().as_bytes();
-        let mut output = Output::begin(&self.overlay)?;
         let file = output.device(0).at_path(name)?;
         let backing = (path.as_os_str().as_bytes(), base.format.name());
         create(&file, disk.len(), Some(backing)).at_path(name)?;
@@ -261,10 +261,11 @@ impl FlattenArgs {
         let overlay = spec(&self.overlay, ImageFormat::Qcow2, &self.backing);
         check_other(&self.out, &overlay)?;
         let _held = hold_new(&self.out, self.force)?;
-        contain(context, Preparation::default().output(&self.out), &overlay, self.wait)?;
+        let mut output = Output::begin(&self.out)?.before_sandbox(context)?;
+        let sandbox = Preparation::default().writing_to(&output.path());
+        contain(context, sandbox, &overlay, self.wait)?;
         let disk = open(&overlay, &OpenOptions::new().read_only(true).wait(self.wait))?;
         let name = self.out.as_os_str().as_bytes();
-        let mut output = Output::begin(&self.out)?;
         let written = match self.format {
             Format::Raw => {
                 let file = output.device(disk.len()).at_path(name)?;

@@ -2,6 +2,7 @@
 
 use super::check::{object, open_for_reading};
 use crate::context::Context;
+use crate::copy::output::Output;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
@@ -14,8 +15,9 @@ use extant_engine::device::{BlockDevice, ImageSpec, image_spec};
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Repair a file system.
 ///
@@ -75,8 +77,9 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     let open = |place: &ImageSpec| {
         if args.dry_run { open_for_reading(&image, place) } else { open_for_writing(&image, place) }
     };
+    let begun =
+        args.undo.as_deref().map(|path| take_begun().unwrap_or_else(|| begin(path, context)));
     let sandbox = Preparation::writing(!args.dry_run);
-    let sandbox = args.undo.iter().fold(sandbox, |all, file| all.output(file));
     let sandbox = args.restore.iter().fold(sandbox, |all, file| all.reading(file));
     image.contain(context, sandbox)?;
     let device = open(&image.spec())?;
@@ -97,7 +100,7 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     }
     let mut found = Vec::new();
     match repair.plan(&mut |finding| found.push(finding)) {
-        Ok(plan) => carry_out(args, &image, context, (&plan, &found)),
+        Ok(plan) => carry_out(args, (&image, begun), context, (&plan, &found)),
         Err(error) => Err(refuse(&image, context, &error)),
     }
 }
@@ -114,15 +117,15 @@ pub(super) fn open_for_writing(
 /// Prints the plan, and makes the repair unless it is a dry run.
 fn carry_out(
     args: &Args,
-    image: &ImageArgs,
+    (image, undo): (&ImageArgs, Option<Result<Output>>),
     context: &Context,
     (plan, found): (&RepairPlan, &[Finding]),
 ) -> Result<Option<u8>> {
     let name = image.name();
     let blocks = plan.changed_blocks().map_err(|error| failure(image, &error))?;
     if !args.dry_run && blocks > 0 {
-        if let Some(path) = &args.undo {
-            save_undo(plan, path)?;
+        if let (Some(path), Some(undo)) = (&args.undo, undo) {
+            save_undo(plan, path, undo?)?;
         }
         plan.apply().map_err(|error| failure(image, &error))?;
     }
@@ -161,17 +164,29 @@ fn print(context: &Context, found: &[Finding], summary: serde_json::Value) -> Re
     Ok(out.flush()?)
 }
 
+/// The undo file of the repair that follows in this process, from before its sandbox.
+static BEGUN: Mutex<Option<Result<Output>>> = Mutex::new(None);
+
+fn take_begun() -> Option<Result<Output>> {
+    BEGUN.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Begins the undo file of the repair that follows in this process, which enters a sandbox before.
+pub fn begin_undo(path: &Path, context: &Context) {
+    *BEGUN.lock().unwrap_or_else(PoisonError::into_inner) = Some(begin(path, context));
+}
+
+fn begin(path: &Path, context: &Context) -> Result<Output> {
+    Output::begin_new(path)?.before_sandbox(context)
+}
+
 /// Saves the undo file, which is durable when the call returns.
-fn save_undo(plan: &RepairPlan, path: &Path) -> Result {
-    let shown = path.display().to_string();
-    let file = File::options().write(true).create_new(true).open(path).at(&shown)?;
-    let mut out = BufWriter::new(file);
-    let saved = plan.save_undo(&mut out).map_err(io::Error::other);
-    let saved = saved.and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error));
-    saved.and_then(|file| file.sync_all()).at(&shown)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    File::open(folder).and_then(|folder| folder.sync_all()).at(folder.display().to_string())
+fn save_undo(plan: &RepairPlan, path: &Path, mut undo: Output) -> Result {
+    let mut out = BufWriter::new(undo.file());
+    let saved = plan.save_undo(&mut out).map_err(io::Error::other).and_then(|()| out.flush());
+    drop(out);
+    saved.and_then(|()| undo.file().sync_all()).at_path(path.as_os_str().as_bytes())?;
+    undo.finish()
 }
 
 fn take_back(

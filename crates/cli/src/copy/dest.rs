@@ -14,7 +14,7 @@ use super::job::{Copied, Job, Left};
 use super::place::{Identity, Place, open_dir, replaced};
 use crate::walk::{Listing, MAX_DEPTH, TOO_DEEP, list};
 use extant_engine::{Attr, DirEntry, File as ImageFile, FileType, Fs, Node, OpenFlags, Timestamp};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno as No;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -507,18 +507,6 @@ pub fn next_data(file: &ImageFile, at: u64, end: u64) -> extant_engine::Result<O
     };
     let stop = file.seek_hole(start)?;
     Ok((start >= at && stop > start && start < end).then_some((start, stop.min(end))))
-}
-
-/// Makes a directory for a copy; false if it was there. A symlink that the user names is followed.
-pub fn make_base(path: &Path) -> io::Result<bool> {
-    match rustix::fs::mkdirat(
-        CWD,
-        path,
-        Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH,
-    ) {
-        Err(No::EXIST) => Ok(false),
-        other => Ok(other.map(|()| true)?),
-    }
 }
 
 /// Replaces a name by a link at once: a failure leaves the file that has it.

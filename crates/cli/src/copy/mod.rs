@@ -10,6 +10,7 @@ pub mod dest;
 pub mod digest;
 pub mod held;
 pub mod job;
+pub mod keeper;
 pub mod oci;
 pub mod output;
 pub mod owner;

@@ -4,16 +4,19 @@
 //! All bytes follow from the tree and the options: no time of the machine is in them.
 
 use super::compress::{self, Compression};
+use super::keeper::Stage;
 use super::output::{Output, parent};
+use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use crate::json::hex;
+use crate::sandbox::FileCalls;
+use crate::sandbox::command::Preparation;
 use crate::text;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tar::{Builder, EntryType, Header};
 
@@ -211,51 +214,88 @@ fn rfc3339(sec: i64) -> String {
     format!("{}Z", text::seconds(sec.clamp(0, LAST_SECOND)).replace(' ', "T"))
 }
 
-/// Writes a layout, as a directory or as an archive (`DEST.tar`), which appears when it is
-/// complete. `make` writes the layer and describes the image.
-///
-/// # Errors
-/// The destination exists and is no empty directory; those of `make`; those of writing.
-pub fn write(dest: &Path, make: impl FnOnce(&mut File) -> Result<Image>) -> Result<Image> {
-    match dest.extension() {
-        Some(tar) if tar == "tar" => write_archive(dest, make),
-        _ => write_directory(dest, make),
+/// A layout under way, as a directory or as an archive (`DEST.tar`), which appears when it is
+/// complete.
+pub enum Layout {
+    /// A new directory, or an empty one that is replaced.
+    Directory(Stage),
+    /// An archive, and a file for its layer: the names and lengths of the blobs must be known
+    /// before the archive begins.
+    Archive(Output, File),
+}
+
+impl Layout {
+    /// Begins a layout, before this process enters a sandbox.
+    ///
+    /// # Errors
+    /// The destination exists and is no empty directory; those of creation.
+    pub fn begin(dest: &Path, context: &Context) -> Result<Layout> {
+        let name = dest.as_os_str().as_bytes();
+        if dest.extension().is_some_and(|extension| extension == "tar") {
+            let spool = tempfile::tempfile_in(parent(dest)).at_path(name)?;
+            return Ok(Layout::Archive(Output::begin(dest)?.before_sandbox(context)?, spool));
+        }
+        if fs::read_dir(dest).is_ok_and(|mut entries| entries.next().is_some()) {
+            return Err(Failure::new(format_args!(
+                "{}: holds files; an image goes into a new or an empty directory",
+                text::shown(name)
+            )));
+        }
+        Ok(Layout::Directory(Stage::begin(dest, 0o777)?))
+    }
+
+    /// Returns the sandbox in which it can be written.
+    pub fn sandbox(&self) -> Preparation {
+        match self {
+            Layout::Directory(stage) => {
+                Preparation::default().beneath(stage.dir(), FileCalls::Making)
+            }
+            Layout::Archive(..) => Preparation::default(),
+        }
+    }
+
+    /// Writes the layout. `make` writes the layer and describes the image.
+    ///
+    /// # Errors
+    /// Those of `make`; those of writing.
+    pub fn write(
+        self,
+        dest: &Path,
+        make: impl FnOnce(&mut File) -> Result<Image>,
+    ) -> Result<Image> {
+        match self {
+            Layout::Directory(stage) => write_directory(&stage, dest, make),
+            Layout::Archive(output, spool) => write_archive(output, spool, dest, make),
+        }
     }
 }
 
-fn write_directory(dest: &Path, make: impl FnOnce(&mut File) -> Result<Image>) -> Result<Image> {
+fn write_directory(
+    stage: &Stage,
+    dest: &Path,
+    make: impl FnOnce(&mut File) -> Result<Image>,
+) -> Result<Image> {
     let name = dest.as_os_str().as_bytes();
-    if fs::read_dir(dest).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(Failure::new(format_args!(
-            "{}: holds files; an image goes into a new or an empty directory",
-            text::shown(name)
-        )));
-    }
-    let mode = Permissions::from_mode(0o777);
-    let dir =
-        tempfile::Builder::new().prefix(".extant.").permissions(mode).tempdir_in(parent(dest));
-    let dir = dir.at_path(name)?;
-    let blobs = dir.path().join(BLOBS);
+    let blobs = stage.dir().join(BLOBS);
     fs::create_dir_all(&blobs).at_path(name)?;
     let spool = blobs.join("layer");
     let mut file = File::create_new(&spool).at_path(name)?;
     let image = make(&mut file)?;
     fs::rename(&spool, blobs.join(bare(&image.layer.digest))).at_path(name)?;
     for (path, content) in image.files() {
-        fs::write(dir.path().join(path), content).at_path(name)?;
+        fs::write(stage.dir().join(path), content).at_path(name)?;
     }
-    fs::rename(dir.path(), dest).at_path(name)?;
-    // The directory has its name: there is nothing to remove.
-    let _ = dir.keep();
+    stage.place().at_path(name)?;
     Ok(image)
 }
 
-fn write_archive(dest: &Path, make: impl FnOnce(&mut File) -> Result<Image>) -> Result<Image> {
-    let name = dest.as_os_str().as_bytes();
-    // The names and lengths of the blobs must be known before the archive begins.
-    let mut spool = tempfile::tempfile_in(parent(dest)).at_path(name)?;
+fn write_archive(
+    mut output: Output,
+    mut spool: File,
+    dest: &Path,
+    make: impl FnOnce(&mut File) -> Result<Image>,
+) -> Result<Image> {
     let image = make(&mut spool)?;
-    let mut output = Output::begin(dest)?;
     let written = spool.rewind().and_then(|()| {
         let mut builder = Builder::new(BufWriter::with_capacity(1 << 20, output.file()));
         for (path, content) in image.files() {
@@ -265,7 +305,7 @@ fn write_archive(dest: &Path, make: impl FnOnce(&mut File) -> Result<Image>) -> 
         append(&mut builder, &path, image.layer.size, spool)?;
         builder.into_inner()?.flush()
     });
-    written.at_path(name)?;
+    written.at_path(dest.as_os_str().as_bytes())?;
     output.finish()?;
     Ok(image)
 }

@@ -1,5 +1,7 @@
 //! A file of the machine that appears when it is complete.
 
+use super::keeper::OutputKeeper;
+use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use extant_engine::device::{FileDevice, FileOptions};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
@@ -11,20 +13,31 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
+use std::process::Stdio;
+use tempfile::{NamedTempFile, TempPath};
 
 /// Permissions of a new file, less the umask.
 const MODE: u32 = 0o666;
 
+/// The first arguments of a keeper of a file that replaces another one, and of one that must not.
+const FILE: &str = "file";
+const NEW_FILE: &str = "new-file";
+
 /// A file under way, and its name.
+#[derive(Debug)]
 pub struct Output {
     file: Unfinished,
     /// A symlink leads here.
     dest: PathBuf,
+    /// An existing file is replaced.
+    replaces: bool,
+    /// Gives the file its name for a process in a sandbox.
+    keeper: Option<OutputKeeper>,
 }
 
 /// A file without a name or under another one in the same directory, or a device or FIFO that
 /// exists.
+#[derive(Debug)]
 enum Unfinished {
     /// Vanishes with the program, whatever ends it, until it gets its name.
     Nameless(File),
@@ -56,7 +69,64 @@ impl Output {
     pub fn begin(dest: &Path) -> Result<Output> {
         let name = dest.as_os_str().as_bytes();
         let dest = target(dest).at_path(name)?;
-        Ok(Output { file: Unfinished::begin(&dest).at_path(name)?, dest })
+        let file = Unfinished::begin(&dest).at_path(name)?;
+        Ok(Output { file, dest, replaces: true, keeper: None })
+    }
+
+    /// Begins the file `dest`, which must be missing.
+    ///
+    /// # Errors
+    /// Those of creation, with the path.
+    pub fn begin_new(dest: &Path) -> Result<Output> {
+        let name = dest.as_os_str().as_bytes();
+        if std::fs::symlink_metadata(dest).is_ok() {
+            return Err(io::Error::from(Errno::EXIST)).at_path(name);
+        }
+        let file = Unfinished::begin(dest).at_path(name)?;
+        Ok(Output { file, dest: dest.into(), replaces: false, keeper: None })
+    }
+
+    /// Leaves the name to a second process if this one is to enter a sandbox, where it can fill the
+    /// file only.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn before_sandbox(self, context: &Context) -> Result<Output> {
+        if !context.sandbox || matches!(self.file, Unfinished::Special(_)) {
+            return Ok(self);
+        }
+        let Output { file, dest, replaces, .. } = self;
+        let name = dest.as_os_str().as_bytes();
+        let (file, beside) = match file {
+            Unfinished::Nameless(file) | Unfinished::Special(file) => (file, None),
+            Unfinished::Named(file) => {
+                let (file, path) = file.keep().map_err(|kept| kept.error).at_path(name)?;
+                (file, Some(path.into_os_string()))
+            }
+        };
+        let kind = OsStr::new(if replaces { FILE } else { NEW_FILE });
+        let words: Vec<&OsStr> =
+            [kind, dest.as_os_str()].into_iter().chain(beside.as_deref()).collect();
+        let its_file = Stdio::from(file.try_clone().at_path(name)?);
+        let keeper = Some(OutputKeeper::start(&words, its_file)?);
+        Ok(Output { file: Unfinished::Nameless(file), dest, replaces, keeper })
+    }
+
+    /// Returns the output of another process, by the arguments of its keeper.
+    pub(super) fn handed(words: &[OsString], file: File) -> io::Result<Output> {
+        let [kind, dest, beside @ ..] = words else { return Err(Errno::INVAL.into()) };
+        let file = match beside {
+            [path, ..] => {
+                Unfinished::Named(NamedTempFile::from_parts(file, TempPath::try_from_path(path)?))
+            }
+            [] => Unfinished::Nameless(file),
+        };
+        Ok(Output { file, dest: dest.into(), replaces: kind == FILE, keeper: None })
+    }
+
+    /// Returns a path that leads to the file and to no other.
+    pub fn path(&mut self) -> PathBuf {
+        path_of(self.file())
     }
 
     /// Returns the file.
@@ -82,24 +152,36 @@ impl Output {
     /// # Errors
     /// Those of renaming, with the path. The file is then removed.
     pub fn finish(mut self) -> Result {
-        let dest = std::mem::take(&mut self.dest);
-        let name = dest.as_os_str().as_bytes();
-        if let Some(replaced) = std::fs::metadata(&dest).ok().filter(Metadata::is_file) {
+        let dest = self.dest.clone();
+        let done = match self.keeper.take() {
+            Some(keeper) => keeper.place(),
+            None => self.settle(),
+        };
+        done.at_path(dest.as_os_str().as_bytes())
+    }
+
+    /// Gives the file its name, in this process.
+    pub(super) fn settle(mut self) -> io::Result<()> {
+        let replaced = std::fs::metadata(&self.dest).ok().filter(|_| self.replaces);
+        if let Some(replaced) = replaced.filter(Metadata::is_file) {
             let _ = std::os::unix::fs::fchown(
                 &*self.file(),
                 Some(replaced.uid()),
                 Some(replaced.gid()),
             );
             let mode = Permissions::from_mode(replaced.mode() & 0o777);
-            self.file().set_permissions(mode).at_path(name)?;
+            self.file().set_permissions(mode)?;
         }
-        match self.file {
-            Unfinished::Named(file) => file.persist(&dest).map(drop).map_err(|e| e.error),
-            Unfinished::Nameless(file) => give_name(&file, &dest),
+        let Output { file, dest, replaces, .. } = self;
+        match file {
+            Unfinished::Named(file) if replaces => {
+                file.persist(&dest).map(drop).map_err(|e| e.error)
+            }
+            Unfinished::Named(file) => file.persist_noclobber(&dest).map(drop).map_err(|e| e.error),
+            Unfinished::Nameless(file) => give_name(&file, &dest, replaces),
             Unfinished::Special(_) => return Ok(()),
         }
         .and_then(|()| sync_directory(parent(&dest)))
-        .at_path(name)
     }
 }
 
@@ -109,9 +191,12 @@ impl Output {
 /// Those of the file.
 pub fn device_of(file: &File, len: u64) -> io::Result<FileDevice> {
     file.set_len(len)?;
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     // No other program knows the file, so it needs no lock.
-    FileOptions::new(path).lock(false).open()
+    FileOptions::new(path_of(file)).lock(false).open()
+}
+
+fn path_of(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// Returns the file that a symlink leads to, or the path itself if it is none. The kernel follows
@@ -163,15 +248,15 @@ impl Unfinished {
     }
 }
 
-/// Gives a file without a name the name `dest`. A link cannot replace a file, so it gets another
-/// name first.
-fn give_name(file: &File, dest: &Path) -> io::Result<()> {
+/// Gives a file without a name the name `dest`. A link cannot replace a file, so where it may, it
+/// gets another name first.
+fn give_name(file: &File, dest: &Path, replaces: bool) -> io::Result<()> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link = |path: &Path| {
         io::Result::Ok(rustix::fs::linkat(CWD, &own, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
     };
     match link(dest) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) if replaces && error.kind() == io::ErrorKind::AlreadyExists => {}
         result => return result,
     }
     let named = tempfile::Builder::new().prefix(&prefix(dest)).make_in(parent(dest), link)?;
@@ -199,5 +284,31 @@ pub fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_testkit::Scratch;
+    use std::fs::{read, write};
+
+    /// Where a file system has no files without names, the other process gets the name, too.
+    #[test]
+    fn another_process_names_or_removes_a_named_file() {
+        let scratch = Scratch::new();
+        let (dest, beside) = (scratch.join("dest"), scratch.join("beside"));
+        let handed = |kind: &str| {
+            write(&beside, "complete").expect("a file");
+            let file = File::open(&beside).expect("a file");
+            Output::handed(&[kind.into(), dest.clone().into(), beside.clone().into()], file)
+        };
+        write(&dest, "older").expect("a file");
+        let refused = handed(NEW_FILE).and_then(Output::settle).expect_err("it exists");
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        drop(handed(FILE).expect("an output"));
+        assert_eq!((read(&dest).expect("a file"), beside.exists()), (b"older".to_vec(), false));
+        handed(FILE).and_then(Output::settle).expect("a name");
+        assert_eq!((read(&dest).expect("a file"), beside.exists()), (b"complete".to_vec(), false));
     }
 }

@@ -4,10 +4,10 @@
 use super::serve::{change_flags, fuse_options};
 use super::{Plan, spawn};
 use crate::failure::{At, Result};
+use crate::process;
 use extant_engine::device::image_spec;
 use extant_fuse::{Keep, Keeper};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::Deref;
@@ -15,8 +15,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -94,28 +92,23 @@ pub fn start(plan: &Plan) -> Result<Kept> {
             .at("a socket")
     };
     let ((acts, its_acts), (quick, its_quick)) = (pair()?, pair()?);
-    let mut command = Command::new(spawn::program());
+    let mut command = Command::new(process::program());
     command.arg0(NAME);
     command.stdin(Stdio::from(its_acts)).stdout(Stdio::from(its_quick)).stderr(Stdio::null());
     extant_fuse::keep_descriptors_from_children().at("/proc/self/fd")?;
-    let process = command.spawn().at("cannot start the process that keeps the privileges")?;
+    let child = command.spawn().at("cannot start the process that keeps the privileges")?;
     let mut arguments = spawn::arguments(plan, &plan.lists);
     let places = [plan.image.clone().into_os_string(), plan.dir.clone().into_os_string()];
     arguments.extend(["--keep".into(), "--".into()].into_iter().chain(places));
     let message = arguments.join(OsStr::from_bytes(&[0]));
     rustix::net::send(&acts, message.as_bytes(), SendFlags::NOSIGNAL).at("a socket")?;
-    Ok(Kept { keeper: Keeper::other(&plan.dir, acts, quick), process: Some(process) })
+    Ok(Kept { keeper: Keeper::other(&plan.dir, acts, quick), process: Some(child) })
 }
 
 /// Serves as a keeper, until the server has ended.
 pub fn run(plan: &Plan) -> Result {
     rustix::thread::set_name(c"extant-keeper").at("the name of the process")?;
-    // Signals are meant for the server, which asks for the acts that they demand and ends the
-    // keeper.
-    rustix::process::setsid().at("cannot start a session")?;
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).at("signals")?;
-    }
+    process::leave_signals()?;
     std::env::set_current_dir("/").at("/")?;
     let descriptor = |of: &dyn AsFd| of.as_fd().try_clone_to_owned().at("a socket");
     let acts: OwnedFd = descriptor(&io::stdin())?;

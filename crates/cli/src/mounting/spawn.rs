@@ -6,10 +6,11 @@ use super::announce::listen;
 use crate::context::Context;
 use crate::failure::{At, Result};
 use crate::log::SYSLOG;
+use crate::process::program;
 use clap::ValueEnum;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Starts the server with the arguments of `mount` and returns once it has mounted the image.
@@ -51,14 +52,4 @@ pub fn arguments(plan: &Plan, lists: &[String]) -> Vec<OsString> {
     arguments.push(plan.subtype.clone().into());
     arguments.extend(lists.iter().flat_map(|list| ["-o".into(), list.into()]));
     arguments
-}
-
-/// This program, even if its file was replaced meanwhile.
-pub fn program() -> PathBuf {
-    let own = PathBuf::from("/proc/self/exe");
-    if own.exists() {
-        own
-    } else {
-        std::env::args_os().next().unwrap_or_else(|| OsString::from("extant")).into()
-    }
 }

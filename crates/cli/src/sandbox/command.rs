@@ -6,7 +6,6 @@ use crate::format::{backing_files, files};
 use crate::inherited;
 use extant_engine::device::{ImageSpec, image_spec};
 use extant_engine::{Error, OpenOptions};
-use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,12 +31,6 @@ impl Images {
     }
 }
 
-/// Returns the directory that has a file.
-fn parent(path: &Path) -> &Path {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new("."))
-}
-
 /// A sandbox in the making.
 #[derive(Debug, Default)]
 pub struct Preparation {
@@ -58,34 +51,18 @@ impl Preparation {
         self
     }
 
-    /// Adds a file or a directory that is made, and gets its name when it is complete: the
-    /// directory that has it, or the special file that is there. `-` is standard output.
+    /// Adds a file that is opened again to be written.
     #[must_use]
-    pub fn output(mut self, dest: &Path) -> Preparation {
-        if dest == OsStr::new("-") {
-            return self;
-        }
-        // Where a symlink leads.
-        let found = dest.canonicalize().unwrap_or_else(|_| dest.into());
-        if std::fs::metadata(&found).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
-            self.sandbox.write.push(found);
-        } else {
-            // Content of a symlink's file is kept beside the symlink meanwhile.
-            let trees = [parent(&found), parent(dest)].map(Path::canonicalize);
-            self.sandbox.trees.extend(trees.into_iter().flatten());
-        }
-        self.sandbox.files = self.sandbox.files.max(FileCalls::Making);
+    pub fn writing_to(mut self, file: &Path) -> Preparation {
+        self.sandbox.write.push(file.into());
         self
     }
 
-    /// Adds the target of a copy with all attributes: the directory, or the one that has it.
+    /// Adds a directory beneath which files are made.
     #[must_use]
-    pub fn copies(mut self, dest: &Path) -> Preparation {
-        if dest != OsStr::new("-") {
-            let tree = if dest.is_dir() { dest } else { parent(dest) };
-            self.sandbox.trees.extend(tree.canonicalize());
-            self.sandbox.files = FileCalls::Attributes;
-        }
+    pub fn beneath(mut self, dir: &Path, calls: FileCalls) -> Preparation {
+        self.sandbox.trees.extend(dir.canonicalize());
+        self.sandbox.files = calls;
         self
     }
 

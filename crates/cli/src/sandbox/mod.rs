@@ -65,7 +65,7 @@ const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/null"];
 const LANDLOCK: ABI = ABI::V6;
 
 /// System calls for files, beyond those for contents.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileCalls {
     /// None.
     #[default]
@@ -137,12 +137,11 @@ impl Sandbox {
     }
 
     fn capabilities(&self) -> CapabilitySet {
-        let owner = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
         let more = match self.files {
-            FileCalls::Contents => CapabilitySet::empty(),
-            FileCalls::Making => owner,
+            FileCalls::Contents | FileCalls::Making => CapabilitySet::empty(),
             // For `trusted.*` attributes, and those with capabilities.
             FileCalls::Attributes => {
+                let owner = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
                 let attributes = CapabilitySet::SYS_ADMIN | CapabilitySet::SETFCAP;
                 owner | attributes | CapabilitySet::MKNOD
             }

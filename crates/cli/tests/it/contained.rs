@@ -204,3 +204,22 @@ fn descriptors_of_the_caller_are_used_by_name() {
     let printed = run("exec 9< plain.list; \"$0\" ls \"$2\" > /dev/null; cat <&9");
     assert!(printed.text().contains("lost+found"), "the caller keeps its own: {printed}");
 }
+
+/// The process that names an output outlives its command, and removes one without a name.
+#[test]
+fn the_output_of_a_killed_command_is_removed() {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let server = Server::start(image.path(), "rw");
+    let scratch = Scratch::new();
+    let begun = || fs::read_dir(scratch.path()).expect("a directory").count() > 0;
+    for words in [["export", "--oci"], ["get", "/"], ["export", "--dir"]] {
+        let mut command = Command::new(EXTANT)
+            .args(args![words[0], "--wait", image.path(), words[1], scratch.join("new")])
+            .spawn()
+            .expect("a command");
+        crate::program::await_that("an output", begun);
+        command.kill().and_then(|()| command.wait()).expect("its end");
+        crate::program::await_that("an empty directory", || !begun());
+    }
+    server.unmount();
+}

@@ -1,0 +1,267 @@
+//! The end of an output by a process outside of the sandbox.
+//!
+//! A command that reads the image of a stranger begins its output before it enters its sandbox, as
+//! a file or a directory of a temporary name or none, and keeps no right to the directory that is
+//! to have it. A second process of the program waits until it is complete and gives it the name
+//! from its own command line: `export --tar backups/a.tar` can fill one file in `backups`, and
+//! reach no other one there, even to give it another name. A command that is taken over can ask for
+//! its name early, and for nothing else. An output that is not complete at the command's end is
+//! removed.
+
+use super::output::{Output, parent};
+use crate::failure::{At, Failure, Result};
+use crate::process;
+use crate::text::shown;
+use rustix::fs::{CWD, Mode, OFlags, openat, renameat};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
+    socketpair,
+};
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+/// Name of the program as such a process.
+pub const NAME: &str = "extant-output";
+
+/// The first argument for a directory; [`Output`] has others.
+const DIRECTORY: &str = "directory";
+
+/// Requests: a name for the output, or for the one file in a directory.
+const PLACE: u8 = 1;
+const PLACE_FILE: u8 = 2;
+
+/// Longest reply in bytes.
+const REPLY: usize = 1024;
+
+/// The process. It ends with this value.
+#[derive(Debug)]
+pub struct OutputKeeper {
+    socket: OwnedFd,
+    process: Child,
+}
+
+impl OutputKeeper {
+    /// Starts the process for an output.
+    pub fn start(words: &[&OsStr], file: Stdio) -> Result<OutputKeeper> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let pair = socketpair(family, kind, SocketFlags::CLOEXEC, None);
+        let (socket, its_socket) = pair.at("a socket")?;
+        let mut command = Command::new(process::program());
+        command.arg0(NAME).args(words);
+        command.stdin(Stdio::from(its_socket)).stdout(file).stderr(Stdio::null());
+        extant_fuse::keep_descriptors_from_children().at("/proc/self/fd")?;
+        let child = command.spawn().at("cannot start the process that names the output")?;
+        Ok(OutputKeeper { socket, process: child })
+    }
+
+    /// Gives the output its name.
+    ///
+    /// # Errors
+    /// Those of the system calls.
+    pub fn place(&self) -> io::Result<()> {
+        self.ask(PLACE)
+    }
+
+    fn ask(&self, request: u8) -> io::Result<()> {
+        send(&self.socket, &[request], SendFlags::NOSIGNAL)?;
+        let mut reply = [0; REPLY];
+        let (_, len) = recv(&self.socket, reply.as_mut_slice(), RecvFlags::empty())?;
+        decode(&String::from_utf8_lossy(&reply[..len]))
+    }
+}
+
+impl Drop for OutputKeeper {
+    /// Waits until it has removed an output that is not complete.
+    fn drop(&mut self) {
+        // An error says that it has ended.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        let _ = self.process.wait();
+    }
+}
+
+/// A reply: the number of the error, 0 for none, -1 for one without a number, and its text.
+fn encode(done: &io::Result<()>) -> String {
+    match done {
+        Ok(()) => "0 ".into(),
+        Err(error) => format!("{} {error}", error.raw_os_error().unwrap_or(-1)),
+    }
+}
+
+fn decode(reply: &str) -> io::Result<()> {
+    match reply.split_once(' ').map(|(number, text)| (number.parse(), text)) {
+        Some((Ok(0), _)) => Ok(()),
+        Some((Ok(number @ 1..), _)) => Err(io::Error::from_raw_os_error(number)),
+        Some((_, text)) => Err(io::Error::other(text)),
+        None => Err(io::Error::other("the process that names the output has ended")),
+    }
+}
+
+/// A directory beside its destination, under a temporary name.
+#[derive(Debug)]
+pub struct Stage {
+    dir: PathBuf,
+    keeper: OutputKeeper,
+}
+
+impl Stage {
+    /// Makes the directory, with permissions `mode` less the umask.
+    ///
+    /// # Errors
+    /// Those of mkdir(2), with the path of the destination.
+    pub fn begin(dest: &Path, mode: u32) -> Result<Stage> {
+        let name = dest.as_os_str().as_bytes();
+        if dest.file_name().is_none() {
+            return Err(Failure::new(format_args!("{}: not a name", shown(name))));
+        }
+        let make = |path: &Path| DirBuilder::new().mode(mode).create(path);
+        let made = tempfile::Builder::new().prefix(".extant.").make_in(parent(dest), make);
+        let dir = made.at_path(name)?.into_temp_path().keep().map_err(|kept| kept.error);
+        let dir = dir.at_path(name)?;
+        let words = [OsStr::new(DIRECTORY), dir.as_os_str(), dest.as_os_str()];
+        let keeper = OutputKeeper::start(&words, Stdio::null()).inspect_err(|_| {
+            // The failure to start is the one to tell.
+            let _ = std::fs::remove_dir(&dir);
+        })?;
+        Ok(Stage { dir, keeper })
+    }
+
+    /// Returns the directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Gives the directory the name of the destination, which must be missing or an empty
+    /// directory. From then on it stays, complete or not.
+    ///
+    /// # Errors
+    /// Those of rename(2).
+    pub fn place(&self) -> io::Result<()> {
+        self.keeper.place()
+    }
+
+    /// Moves the file with the name of the destination from the directory there, in place of
+    /// another file.
+    ///
+    /// # Errors
+    /// Those of rename(2).
+    pub fn place_file(&self) -> io::Result<()> {
+        self.keeper.ask(PLACE_FILE)
+    }
+}
+
+/// An output in the hands of the process.
+enum Begun {
+    File(Option<Output>),
+    Directory(Moves),
+}
+
+/// A [`Stage`] and its destination.
+struct Moves {
+    path: PathBuf,
+    /// The directory that has both, held: others may rename it, or put a symlink in its place.
+    parent: OwnedFd,
+    dir: OwnedFd,
+    name: OsString,
+    is_placed: bool,
+}
+
+impl Moves {
+    fn of(dir: &Path, dest: &Path) -> io::Result<Moves> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let above = openat(CWD, parent(dest), flags, Mode::empty())?;
+        let name = dir.file_name().unwrap_or_default();
+        let held = openat(&above, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        let name = dest.file_name().unwrap_or_default().to_owned();
+        Ok(Moves { path: dir.into(), parent: above, dir: held, name, is_placed: false })
+    }
+
+    fn act(&mut self, request: u8) -> io::Result<()> {
+        let Moves { path, parent, dir, name, .. } = &*self;
+        match request {
+            PLACE => {
+                renameat(parent, path.file_name().unwrap_or_default(), parent, name)?;
+                self.is_placed = true;
+            }
+            PLACE_FILE => renameat(dir, name, parent, name)?,
+            _ => return Err(Errno::INVAL.into()),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Moves {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            // There is no one left to tell.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+impl Begun {
+    fn of(words: &[OsString]) -> io::Result<Begun> {
+        if let [kind, dir, dest] = words
+            && kind == DIRECTORY
+        {
+            return Ok(Begun::Directory(Moves::of(Path::new(dir), Path::new(dest))?));
+        }
+        let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        Ok(Begun::File(Some(Output::handed(words, file)?)))
+    }
+
+    fn act(&mut self, request: u8) -> io::Result<()> {
+        match self {
+            Begun::Directory(moves) => moves.act(request),
+            Begun::File(output) => match output.take().filter(|_| request == PLACE) {
+                Some(output) => output.settle(),
+                None => Err(Errno::INVAL.into()),
+            },
+        }
+    }
+}
+
+/// Serves the command at the other end of standard input, until that ends.
+pub fn run(words: &[OsString]) -> ExitCode {
+    match serve(words) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The command sees the end.
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve(words: &[OsString]) -> Result {
+    process::leave_signals()
+        .and_then(|()| rustix::thread::set_name(c"extant-output").at("a name"))?;
+    let mut begun = Begun::of(words).at("the output")?;
+    let (socket, mut request) = (io::stdin(), [0]);
+    while let Ok((_, 1)) = recv(&socket, request.as_mut_slice(), RecvFlags::empty()) {
+        let reply = encode(&begun.act(request[0]));
+        let reply = &reply.as_bytes()[..reply.len().min(REPLY)];
+        send(&socket, reply, SendFlags::NOSIGNAL).at("a socket")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_understood() {
+        let full = io::Error::from_raw_os_error(28);
+        let replied = |done| decode(&encode(&done));
+        assert!(replied(Ok(())).is_ok());
+        assert_eq!(replied(Err(full)).expect_err("full").raw_os_error(), Some(28));
+        let text = replied(Err(io::Error::other("a cause"))).expect_err("an error").to_string();
+        assert_eq!(text, "a cause");
+        assert!(decode("").is_err() && decode("0").is_err() && decode("x y").is_err());
+    }
+}
