@@ -9,6 +9,7 @@
 //! | `-f`, `-b`, `-B` | a check of a clean file system, too; copies are found by themselves |
 //! | `-j PATH`, `-z FILE` | `--journal PATH`, `--undo FILE` |
 //! | `-E journal_only` | `extant recover` |
+//! | `-E no_sandbox` | `--no-sandbox` |
 //!
 //! A file system that is marked clean is not looked at, unless a check is due by its counters.
 //! Exit codes are those of fsck(8).
@@ -70,6 +71,7 @@ struct Call {
     journal_only: bool,
     journal: Option<PathBuf>,
     undo: Option<PathBuf>,
+    no_sandbox: bool,
 }
 
 /// Runs a call; `args` has the program's name first.
@@ -138,6 +140,7 @@ impl Call {
             let name = word.split_once('=').map_or(word, |(name, _)| name);
             match name {
                 "journal_only" => self.journal_only = true,
+                "no_sandbox" => self.no_sandbox = true,
                 name if EXTENDED_WITHOUT_EFFECT.contains(&name) => {}
                 _ => return Err(format!("unknown value of -E: {word}")),
             }
@@ -150,7 +153,8 @@ impl Call {
         let image = Images { journal, ..Images::of(&self.image) };
         let reads =
             self.answer == Answer::No || self.answer == Answer::Missing && !self.journal_only;
-        let context = Context::helper(false);
+        let mut context = Context::helper(false);
+        context.sandbox = !self.no_sandbox;
         self.undo.iter().for_each(|file| repair::begin_undo(file, &context));
         // In use: the command below tells it. If the image is free by then, that enters its own.
         let contained = Preparation::writing(!reads).enter(&context, &[image]).is_ok();
@@ -191,6 +195,7 @@ impl Call {
     fn command(&self, words: &[&str]) -> ExitCode {
         let mut command: Vec<OsString> =
             ["extant"].iter().chain(words).map(OsString::from).collect();
+        command.extend(self.no_sandbox.then(|| "--no-sandbox".into()));
         if let Some(journal) = &self.journal {
             command.extend(["--journal".into(), journal.into()]);
         }

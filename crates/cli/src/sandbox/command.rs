@@ -6,6 +6,7 @@ use crate::format::{backing_files, files};
 use crate::inherited;
 use extant_engine::device::{ImageSpec, image_spec};
 use extant_engine::{Error, OpenOptions};
+use rustix::process::geteuid;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,6 +98,14 @@ impl Preparation {
         inherited::close_unnamed();
         for (part, state) in self.sandbox.enter() {
             tracing::debug!("sandbox: {part}: {state}");
+            let is_of_copies = self.sandbox.files == FileCalls::Attributes && part == "mounts";
+            if is_of_copies && geteuid().is_root() && state.starts_with("none") {
+                context.note(format_args!(
+                    "the sandbox is weaker here: an image that takes this process over could \
+                    change owners and modes of other files, whose mounts cannot be made read-only \
+                    ({state}); allow CAP_SYS_ADMIN, or copy as another user"
+                ));
+            }
         }
         Ok(())
     }

@@ -205,6 +205,20 @@ fn descriptors_of_the_caller_are_used_by_name() {
     assert!(printed.text().contains("lost+found"), "the caller keeps its own: {printed}");
 }
 
+/// Root that may make no mount namespace is told that copies could change other files.
+#[test]
+fn a_weaker_sandbox_of_copies_is_told() {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let scratch = Scratch::new();
+    let told = |flags: &[OsString], to: &str| {
+        let call = args![EXTANT, "get", image.path(), "/", scratch.join(to)];
+        let printed = run("setpriv", &[flags, &call].concat()).must_succeed();
+        printed.errors().contains("the sandbox is weaker")
+    };
+    let less = args!["--inh-caps=-sys_admin", "--bounding-set=-sys_admin"];
+    assert!(told(&less, "a") && !told(&args![], "b"));
+}
+
 /// The process that names an output outlives its command, and removes one without a name.
 #[test]
 fn the_output_of_a_killed_command_is_removed() {
