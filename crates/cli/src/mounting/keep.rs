@@ -98,6 +98,8 @@ pub fn start(plan: &Plan) -> Result<Kept> {
     extant_fuse::keep_descriptors_from_children().at("/proc/self/fd")?;
     let child = command.spawn().at("cannot start the process that keeps the privileges")?;
     let mut arguments = spawn::arguments(plan, &plan.lists);
+    // By the path of the image the keeper may find another kind of file.
+    arguments.extend(["-o".into(), plan.options.by_name().join(",").into()]);
     let places = [plan.image.clone().into_os_string(), plan.dir.clone().into_os_string()];
     arguments.extend(["--keep".into(), "--".into()].into_iter().chain(places));
     let message = arguments.join(OsStr::from_bytes(&[0]));

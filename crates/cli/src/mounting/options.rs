@@ -72,6 +72,8 @@ pub struct Options {
     pub superblock: Option<u64>,
     /// The serving process gives up the power that it does not need.
     pub sandbox: bool,
+    /// The image is a disk, whose programs and devices have their power.
+    pub is_disk: bool,
     /// Flags that the kernel keeps for the mount.
     pub flags: MountFlags,
     /// Flags that an option sets or clears.
@@ -111,6 +113,7 @@ impl Default for Options {
             view: View::default(),
             superblock: None,
             sandbox: true,
+            is_disk: false,
             flags: MountFlags::empty(),
             named: MountFlags::empty(),
         }
@@ -251,8 +254,8 @@ impl Options {
     #[must_use]
     pub fn for_image(mut self, image: &Path) -> Options {
         let found = std::fs::metadata(image_spec(image).path);
-        let is_disk = found.is_ok_and(|found| found.file_type().is_block_device());
-        if !is_disk && !self.remount {
+        self.is_disk = found.is_ok_and(|found| found.file_type().is_block_device());
+        if !self.is_disk && !self.remount {
             self.flags |= PROTECTION - self.named;
         }
         self

@@ -18,13 +18,16 @@ use extant_engine::device::{image_spec, is_write_protected};
 use extant_engine::format::Superblock;
 use extant_engine::{Errno, Error, Fs, OpenOptions, Operations};
 use extant_fuse::{Keeper, MountOptions, Mounted, PreparedRings, Unmounter};
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder};
@@ -80,6 +83,13 @@ fn mount(
     let interrupt = Interrupt::register().at("signals")?;
     let Contained { keeper, rings, containment } = contained(plan, audience, &interrupt)?;
     let fs = open(plan, audience, &interrupt, &keeper)?;
+    if !plan.options.sandbox
+        && let Err(failure) = hold(plan)
+    {
+        // That the image is another one is the failure to tell.
+        let _ = fs.unmount();
+        return Err(failure);
+    }
     #[cfg(feature = "planted-exploit")]
     crate::planted::strike(&fs.superblock());
     tell_recovery(plan, audience, &fs);
@@ -196,8 +206,12 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
     // Other errors come again when the image is opened.
     drop(await_free(plan, audience, interrupt, free)?);
     let journal = plan.options.journal.as_deref().map(image_spec);
+    // Another file that takes its place from now on cannot be opened.
+    let held = hold(plan)?;
+    let by_number = |held: &File| PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+    let image = held.as_ref().map(by_number);
     let files = sandbox::files_of(
-        &image_spec(&plan.image).path,
+        &image.unwrap_or_else(|| image_spec(&plan.image).path),
         journal.as_ref().map(|spec| spec.path.as_path()),
     );
     // Called by mount(8) to mount for reading, the server recovers the image first.
@@ -208,6 +222,25 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
     let sandbox =
         Sandbox { read, write, rings: rings.exist(), processes: true, ..Sandbox::default() };
     Ok(Contained { keeper, rings, containment: sandbox.enter() })
+}
+
+/// Holds the file of the image. A failure comes again when the image is opened.
+///
+/// # Errors
+/// It is a file instead of a disk, or the reverse, since the mount was planned: for disks it would
+/// give power to programs and devices of the image.
+fn hold(plan: &Plan) -> Result<Option<File>> {
+    let path = image_spec(&plan.image).path;
+    let held = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let Ok(held) = held.map(File::from) else { return Ok(None) };
+    let found = held.metadata().at_path(path.as_os_str().as_bytes())?;
+    if found.file_type().is_block_device() != plan.options.is_disk {
+        return Err(Failure::new(format_args!(
+            "{}: another file has taken the place of the image; mount it again",
+            shown(path.as_os_str().as_bytes())
+        )));
+    }
+    Ok(Some(held))
 }
 
 /// Opens the files of the image, and closes them. None is parsed but for a partition table.

@@ -8,8 +8,10 @@ use extant_testkit::{FeatureSet, Image, Scratch};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The process that serves.
 fn process(dir: &Path) -> PathBuf {
@@ -217,6 +219,47 @@ fn a_weaker_sandbox_of_copies_is_told() {
     };
     let less = args!["--inh-caps=-sys_admin", "--bounding-set=-sys_admin"];
     assert!(told(&less, "a") && !told(&args![], "b"));
+}
+
+/// A file that takes the place of a disk while that is waited for gets no power of disks.
+#[test]
+fn an_exchanged_image_is_not_mounted_as_a_disk() {
+    let (scratch, file) = (Scratch::new(), FeatureSet::named("default").make_sized(64 << 20));
+    let disk = Image::mke2fs(64 << 20, &["-t", "ext4"]);
+    let device = Loop::attach(disk.path(), false);
+    let (dir, link) = (scratch.dir("mnt"), scratch.join("link"));
+    for flags in [&["--foreground"][..], &["--foreground", "--no-sandbox"]] {
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(device.device(), &link).expect("a link");
+        let flag = i32::try_from(rustix::fs::OFlags::EXCL.bits()).expect("a flag");
+        let held = fs::File::options().read(true).custom_flags(flag).open(device.device());
+        let held = held.expect("a disk");
+        let mut server = Command::new(EXTANT)
+            .arg("mount")
+            .args(flags)
+            .args([&link, &dir])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a server");
+        let mut errors = BufReader::new(server.stderr.take().expect("a pipe"));
+        let mut told = String::new();
+        errors.read_line(&mut told).expect("a remark");
+        assert!(told.contains("waiting for up to"), "{told}");
+        fs::remove_file(&link).expect("a link");
+        std::os::unix::fs::symlink(file.path(), &link).expect("a link");
+        drop(held);
+        let mut ended = None;
+        crate::program::await_that("the end or a mount", || {
+            ended = server.try_wait().expect("a child");
+            ended.is_some() || crate::program::is_mount(&dir)
+        });
+        if ended.is_none() {
+            run("umount", &args![&dir]).must_succeed();
+            server.wait().expect("its end");
+        }
+        errors.read_to_string(&mut told).expect("messages");
+        assert!(ended.is_some() && told.contains("has taken the place"), "{told}");
+    }
 }
 
 /// The process that names an output outlives its command, and removes one without a name.
