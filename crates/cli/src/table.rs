@@ -50,6 +50,8 @@ pub struct Mount {
     pub whole: bool,
     /// The user that made a FUSE mount.
     pub user: Option<u32>,
+    /// Other users may use a FUSE mount.
+    pub allow_other: bool,
 }
 
 impl Mount {
@@ -186,9 +188,22 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let fstype = rest.next()?.to_vec();
     let source = path(rest.next()?);
-    let user = user(rest.next().unwrap_or_default());
-    let whole = root == b"/";
-    Some(Mount { id, parent, device, dir, protection, options, fstype, source, whole, user })
+    let of_type = rest.next().unwrap_or_default();
+    let (user, whole) = (user(of_type), root == b"/");
+    let allow_other = of_type.split(|b| *b == b',').any(|option| option == b"allow_other");
+    Some(Mount {
+        id,
+        parent,
+        device,
+        dir,
+        protection,
+        options,
+        fstype,
+        source,
+        whole,
+        user,
+        allow_other,
+    })
 }
 
 fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
@@ -236,10 +251,10 @@ mod tests {
     #[test]
     fn lines_are_taken_apart() {
         let line = b"36 35 0:52 / /mnt/a\\040b rw,nosuid shared:1 - fuse.extant /tmp/x\\134y.img \
-        rw,user_id=7";
+        rw,user_id=7,allow_other";
         let mount = parse(line).unwrap();
         assert_eq!((mount.id, mount.parent, mount.device), (36, 35, (0, 52)));
-        assert_eq!(mount.user, Some(7));
+        assert_eq!((mount.user, mount.allow_other), (Some(7), true));
         assert_eq!(mount.dir, Path::new("/mnt/a b"));
         assert_eq!(mount.protection, MountFlags::NOSUID);
         assert_eq!(mount.fstype, b"fuse.extant");

@@ -88,6 +88,8 @@ impl Plan {
         let unprotected = [("suid", "nosuid"), ("dev", "nodev")].into_iter();
         let unprotected = unprotected.filter(|(_, set)| !shown.split(',').any(|word| word == *set));
         let words = words.chain(unprotected.map(|(clear, _)| clear));
+        let others = if held.mount().allow_other { "allow_other" } else { "no_allow_other" };
+        let words = words.chain([others]);
         let there = [kept.join(","), words.collect::<Vec<_>>().join(",")];
         let view = Options::parse(there.iter().map(String::as_str)).map(|options| options.view);
         self.lists.splice(0..0, there);

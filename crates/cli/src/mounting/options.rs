@@ -458,7 +458,7 @@ pub fn names_file(word: &str) -> bool {
 pub fn is_shown_by_table(word: &str) -> bool {
     let by_flag = FLAGS.iter().filter(|(.., flag)| *flag != MountFlags::SYNCHRONOUS);
     by_flag.flat_map(|(set, clear, _)| [*set, *clear]).any(|known| known == word)
-        || ["ro", "rw", "noload", "norecovery"].contains(&word)
+        || ["ro", "rw", "noload", "norecovery", "allow_other", "no_allow_other"].contains(&word)
 }
 
 /// Returns whether an option has no effect. Among them are remarks for other programs, and options
