@@ -238,9 +238,10 @@ mod tests {
     use rustix::io::Errno;
     use rustix::process::{Pid, test_kill_process};
     use rustix::thread::{sched_getaffinity, sched_setaffinity};
-    use std::fs::{self, File};
+    use std::fs::{self, DirBuilder, File, Permissions};
     use std::io::{self, Read, Write};
     use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
     use std::os::unix::net::{UnixDatagram, UnixStream};
     use std::process::Command;
     use std::thread;
@@ -367,6 +368,27 @@ mod tests {
                 std::env::set_current_dir("/proc").map_err(|e| e.kind()),
                 Err(io::ErrorKind::PermissionDenied)
             );
+        });
+    }
+
+    /// An output is no program that runs as another user.
+    #[test]
+    fn made_files_get_no_bits_of_other_users() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (top, trees) = (dir.path().to_owned(), vec![dir.path().to_owned()]);
+        let making = Sandbox { files: FileCalls::Making, trees, ..Sandbox::default() };
+        contained_with(making, move |_| {
+            let forbidden = Some(Errno::PERM.raw_os_error());
+            let open =
+                |mode| File::options().write(true).create(true).mode(mode).open(top.join("made"));
+            let make = |mode| DirBuilder::new().mode(mode).create(top.join("below"));
+            assert_eq!(refused(open(0o4755)), forbidden);
+            assert_eq!(refused(make(0o2755)), forbidden);
+            let made = open(0o644).expect("a file");
+            make(0o755).expect("a directory");
+            let set = |mode| made.set_permissions(Permissions::from_mode(mode));
+            assert_eq!(refused(set(0o2755)), forbidden);
+            set(0o755).expect("a mode");
         });
     }
 

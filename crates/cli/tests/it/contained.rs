@@ -280,3 +280,30 @@ fn the_output_of_a_killed_command_is_removed() {
     }
     server.unmount();
 }
+
+/// A mount whose server does not answer, and another one below it, stop no copy elsewhere.
+#[test]
+fn copies_are_made_beside_a_mount_without_an_answer() {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let other = FeatureSet::named("default").make_sized(64 << 20);
+    let (server, scratch) = (Server::start(image.path(), "rw"), Scratch::new());
+    let below = server.dir().join("below");
+    fs::create_dir(&below).expect("a directory");
+    run("mount", &args!["-t", "tmpfs", "none", &below]).must_succeed();
+    server.signal("STOP");
+    let mut copy = Command::new(EXTANT)
+        .args(args!["get", other.path(), "/", scratch.join("copy")])
+        .spawn()
+        .expect("a copy");
+    let mut ended = None;
+    let begin = std::time::Instant::now();
+    while ended.is_none() && begin.elapsed() < crate::program::PATIENCE {
+        ended = copy.try_wait().expect("a child");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    server.signal("CONT");
+    run("umount", &args![&below]).must_succeed();
+    copy.wait().expect("its end");
+    server.unmount();
+    assert!(ended.is_some_and(|ended| ended.success()), "{ended:?}");
+}

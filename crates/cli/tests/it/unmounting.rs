@@ -2,8 +2,8 @@
 
 use crate::args;
 use crate::program::{EXTANT, Server, await_that, done, extant, is_mount, json, refused};
-use crate::unprivileged::{Fuse, as_user, home};
-use extant_testkit::tool::{Printed, run, run_with_env};
+use crate::unprivileged::{Fuse, NOBODY, as_user, home};
+use extant_testkit::tool::{Printed, need, run, run_with_env};
 use extant_testkit::{FeatureSet, Image, Scratch};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
@@ -357,4 +357,28 @@ fn links_lead_to_mount_points() {
     std::os::unix::fs::symlink("mnt", &link).expect("a link");
     done(&[OsString::from("umount"), link.into_os_string()]);
     image.assert_clean();
+}
+
+/// Under another group, as after newgrp(1), the kernel lets users no longer use their mounts. They
+/// can end them, though they cannot make the kernel write its cache before.
+#[test]
+fn users_end_their_mounts_under_another_group() {
+    let home = home();
+    let (setpriv, at) = (need("setpriv").display().to_string(), home.path().display().to_string());
+    need("fusermount3");
+    let script = format!(
+        "set -eu; mount --make-rprivate /; cd {at}; PATH=$PWD:$PATH
+        mknod fuse c 10 229; chmod 666 fuse; mount --bind fuse /dev/fuse
+        with_group() {{
+            group=$1; shift
+            {setpriv} --reuid={NOBODY} --regid=$group --clear-groups \"$@\"
+        }}
+        with_group {NOBODY} extant mkfs -E root_owner={NOBODY}:{NOBODY} disk.img 64M
+        with_group {NOBODY} mkdir mnt; with_group {NOBODY} extant mount disk.img mnt
+        if with_group 7 ls mnt; then exit 1; fi
+        with_group 7 extant umount mnt 2>&1 | grep 'mnt is unmounted'
+        if grep $PWD/mnt /proc/self/mountinfo; then exit 1; fi"
+    );
+    let printed = run("unshare", &["--mount", "sh", "-c", &script]).must_succeed();
+    assert!(printed.errors().contains("Permission denied"), "{printed}");
 }
