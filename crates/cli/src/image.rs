@@ -503,6 +503,11 @@ impl ImageArgs {
                 let number = device.and_then(|device| first_partition(&*device)).unwrap_or(1);
                 format!("; {name}@p{number} names a partition")
             }
+            SignatureKind::DiskImage if self.stored.format == Format::Qcow2 => {
+                "; its own disk or its base has another format: --backing BASE:qcow2 names a base \
+                 that is not raw"
+                    .into()
+            }
             SignatureKind::DiskImage if found.name.contains("qcow2") => {
                 "; --format qcow2 opens it".into()
             }

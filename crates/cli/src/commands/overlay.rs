@@ -10,7 +10,8 @@ use crate::json;
 use crate::sandbox::command::{Images, Preparation};
 use crate::text::{shown, size};
 use extant_engine::device::{
-    BackingSpec, BlockDevice, FileDevice, FileOptions, ImageFormat, ImageSpec,
+    BackingSpec, BlockDevice, FileDevice, FileOptions, ImageFormat, ImageSpec, SignatureKind,
+    identify,
 };
 use extant_engine::{Error, OpenOptions};
 use extant_qcow2::{Qcow2Device, create};
@@ -54,9 +55,11 @@ struct CreateArgs {
     force: bool,
 }
 
-/// Write the difference of an overlay into its base, which may be used alone then. The overlay
-/// stays as it is, and may be removed. After a failure or a power cut it still shows the same
-/// files, and another run completes the base. Other overlays of the base become useless
+/// Write the difference of an overlay into its base
+///
+/// The base may be used alone then. The overlay stays as it is, and may be removed. After a failure
+/// or a power cut it still shows the same files, and another run completes the base. Other overlays
+/// of the base become useless.
 #[derive(clap::Args, Debug)]
 struct CommitArgs {
     /// Overlay
@@ -64,7 +67,7 @@ struct CommitArgs {
     /// Its base, which is changed; again for its own backing file, if it is an overlay
     #[arg(long, value_name = "FILE[:FORMAT]", required = true, value_parser = parse_backing)]
     backing: Vec<BackingSpec>,
-    /// Write into a base that is another file than the overlay names
+    /// Write into a base with another name than the overlay has for it
     #[arg(short, long)]
     force: bool,
     /// Wait until no other program uses the images
@@ -167,6 +170,7 @@ impl CreateArgs {
         let mut output = Output::begin(&self.overlay)?.before_sandbox(context)?;
         contain(context, Preparation::default().writing_to(&output.path()), &base, false)?;
         let disk = open(&base, &OpenOptions::new().read_only(true))?;
+        note_disguise(&base, &*disk, context);
         let path = std::path::absolute(&base.path).at_path(base.path.as_os_str().as_bytes())?;
         let name = self.overlay.as_os_str().as_bytes();
         let file = output.device(0).at_path(name)?;
@@ -181,6 +185,18 @@ impl CreateArgs {
         let (overlay, base) = (shown(name), shown(base.path.as_os_str().as_bytes()));
         context.note(format_args!("{overlay}: made an overlay of {base} ({})", size(disk.len())));
         Ok(())
+    }
+}
+
+/// Tells of a raw base that looks like an image in another format.
+fn note_disguise(base: &ImageSpec, disk: &dyn BlockDevice, context: &Context) {
+    let looks = identify(disk).filter(|found| found.kind == SignatureKind::DiskImage);
+    if let Some(found) = looks.filter(|_| base.format == ImageFormat::Raw) {
+        let name = shown(base.path.as_os_str().as_bytes());
+        context.note(format_args!(
+            "{name} is taken as a raw image, and holds {}; --backing {name}:qcow2 takes it as one",
+            found.name
+        ));
     }
 }
 
@@ -218,25 +234,22 @@ impl CommitArgs {
         opened.map_err(|error| ImageArgs::of(&self.overlay).refused(&Error::Io(error)))
     }
 
-    /// Refuses a base other than the one that the overlay names, if that is there.
+    /// Refuses a base with another file name than the overlay has for it. The path in the overlay
+    /// may be that of a stranger, and is not looked at on the host.
     fn check_base(&self, layer: &Qcow2Device, base: &Path) -> Result {
         let overlay = shown(self.overlay.as_os_str().as_bytes());
         let Some(named) = layer.backing_name() else {
             return Err(Failure::new(format_args!("{overlay} is no overlay: it has no base")));
         };
-        let beside = self.overlay.parent().unwrap_or(Path::new(""));
-        let named = beside.join(OsStr::from_bytes(&named.name));
-        match (identity(&named), identity(base)) {
-            (Some(one), Some(other)) if one != other && !self.force => {
-                let (named, base) =
-                    (shown(named.as_os_str().as_bytes()), shown(base.as_os_str().as_bytes()));
-                Err(Failure::new(format_args!(
-                    "{overlay} is an overlay of {named}, and not of {base}; --force writes into it \
-                     all the same"
-                )))
-            }
-            _ => Ok(()),
+        let name = Path::new(OsStr::from_bytes(&named.name));
+        if self.force || name.file_name() == base.file_name() {
+            return Ok(());
         }
+        let (named, base) = (shown(&named.name), shown(base.as_os_str().as_bytes()));
+        Err(Failure::new(format_args!(
+            "{overlay} is an overlay of {named}, and not of {base}; --force writes into it all the \
+             same"
+        )))
     }
 }
 

@@ -171,6 +171,28 @@ fn formats_and_backing_files_are_never_guessed() {
     refused(&args!["ls", "--backing", &stage.base, &stage.base], 1, "the format qcow2");
     let missing = args!["--format", "qcow2", "--backing", "/missing", &stage.overlay];
     refused(&[&args!["ls"][..], &missing].concat(), 1, "/missing");
+    // The header of the overlay says that its base is raw.
+    let wrong = format!("{}:qcow2", stage.base.display());
+    let packed = stage.scratch.join("b.qcow2");
+    done(&args![
+        "overlay",
+        "flatten",
+        "--backing",
+        &stage.base,
+        &stage.overlay,
+        &packed,
+        "--format",
+        "qcow2"
+    ]);
+    let fork = stage.scratch.join("fork.qcow2");
+    let told = done(&args!["overlay", "create", &fork, "--backing", &packed]);
+    assert!(told.errors().contains("taken as a raw image"), "{told}");
+    let of_packed = args!["--format", "qcow2", "--backing", &packed, &fork];
+    refused(&[&args!["ls"][..], &of_packed].concat(), 1, "BASE:qcow2");
+    let renamed = format!("{}:qcow2", packed.display());
+    let of_renamed = args!["--format", "qcow2", "--backing", &renamed, &fork];
+    refused(&[&args!["ls"][..], &of_renamed].concat(), 1, "the format raw, and");
+    refused(&args!["ls", "--format", "qcow2", "--backing", &wrong, &stage.overlay], 1, "no header");
     // A raw base that looks like an overlay of a file of root is a raw base.
     let header = fs::read(&stage.overlay).unwrap();
     fs::write(stage.scratch.join("disguised"), &header).unwrap();

@@ -446,10 +446,15 @@ impl OpenOptions {
     ) -> Result<Arc<dyn BlockDevice>> {
         use extant_qcow2::Qcow2Device;
         let mut below: Option<Arc<dyn BlockDevice>> = None;
+        let mut backing_of = None;
         for backing in image.backing.iter().rev() {
             let file = self.open_file(&ImageSpec::whole(&backing.path), true, false)?;
             below = Some(match backing.format {
-                ImageFormat::Qcow2 => Arc::new(Qcow2Device::open(file, below, true)?),
+                ImageFormat::Qcow2 => {
+                    let disk = Qcow2Device::open(file, below, true)?;
+                    check_backing(&disk, backing_of)?;
+                    Arc::new(disk)
+                }
                 _ if below.is_some() => {
                     return Err(Error::Invalid(format!(
                         "{}: a raw image has no backing file",
@@ -458,11 +463,36 @@ impl OpenOptions {
                 }
                 _ => file,
             });
+            backing_of = Some(backing);
         }
         let file = self.open_file(&ImageSpec::whole(&image.path), read_only, claimed)?;
-        let disk = Arc::new(Qcow2Device::open(file, below, read_only)?);
-        Ok(PartDevice::at(disk, image.place)?)
+        let disk = Qcow2Device::open(file, below, read_only)?;
+        check_backing(&disk, backing_of)?;
+        Ok(PartDevice::at(Arc::new(disk), image.place)?)
     }
+}
+
+/// Refuses a backing file in another format than the header of its overlay says, and warns of one
+/// with another name, which may be a wrong one.
+#[cfg(all(feature = "file-device", target_os = "linux", feature = "qcow2"))]
+fn check_backing(
+    disk: &extant_qcow2::Qcow2Device,
+    backing: Option<&extant_blocks::BackingSpec>,
+) -> Result<()> {
+    let (Some(named), Some(backing)) = (disk.backing_name(), backing) else { return Ok(()) };
+    let (overlay, path, format) = (disk.name(), backing.path.display(), backing.format.name());
+    let stored = named.format.as_deref().and_then(ImageFormat::named).map(ImageFormat::name);
+    if let Some(stored) = stored.filter(|stored| *stored != format) {
+        return Err(Error::Invalid(format!(
+            "{overlay}: its header says that the backing file has the format {stored}, and \
+             {path}:{format} was named; name {path}:{stored}"
+        )));
+    }
+    let name = String::from_utf8_lossy(&named.name);
+    if Path::new(&*name).file_name() != backing.path.file_name() && !disk.read_only() {
+        tracing::warn!("{overlay}: its header calls the backing file {name:?}, not {path:?}");
+    }
+    Ok(())
 }
 
 /// The file or disk that a word of a command line names, and the place in it: `PATH`, `PATH@OFFSET`
