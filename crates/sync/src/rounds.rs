@@ -19,8 +19,10 @@
 //! processors from those that would change something. A crowd ends when there was no work for
 //! [`LINGER`].
 //!
-//! A crowd is at least [`CROWD`] threads that wait for a round or share it, or that requested
-//! lately: with few processors most of them do not run at the same time, so that a round sees few.
+//! A crowd is at least [`CROWD`] threads that wait for a round or share it; or that requested
+//! lately, if some of them met in a round: with few processors most of them do not run at the same
+//! time, so that a round sees few. Threads whose requests never meet do not keep each other from
+//! anything, such as those of a pool that serves a single caller.
 //!
 //! # Invariants
 //! - One round runs at a time.
@@ -58,6 +60,8 @@ pub struct Coalescer<R> {
     state: Mutex<State<R>>,
     /// Whether there is a crowd. A hint: no order with other words.
     crowded: AtomicBool,
+    /// [`State::running`]; changes under its lock.
+    running: AtomicBool,
     /// Threads that requested since [`State::counted`], a bit for each number of a thread. A hint,
     /// too.
     lately: AtomicU64,
@@ -80,6 +84,8 @@ struct State<R> {
     worked: Instant,
     /// Since when the threads that request are counted.
     counted: Instant,
+    /// When threads last met in a round.
+    met: Option<Instant>,
     /// When `next` may begin.
     until: Instant,
 }
@@ -94,6 +100,7 @@ impl<R> State<R> {
             serves: 0,
             worked: now,
             counted: now,
+            met: None,
             until: now,
         }
     }
@@ -104,11 +111,15 @@ impl<R> State<R> {
     }
 
     /// Records the end of a round and the duration of its work. Returns whether there is a crowd:
-    /// `lately` threads that requested lately, or those of the round.
+    /// `lately` threads that requested since [`State::counted`], or those of the round.
     fn end(&mut self, now: Instant, worked: Option<Duration>, lately: usize) -> bool {
+        let is_late = |then: Instant| now.saturating_duration_since(then) > 2 * LATELY;
+        let here = self.serves + self.came;
         self.running = false;
         self.worked = if worked.is_some() { now } else { self.worked };
-        let many = lately.max(self.serves + self.came) >= CROWD;
+        self.met = if here > 1 { Some(now) } else { self.met.filter(|met| !is_late(*met)) };
+        let lately = if self.met.is_some() && !is_late(self.counted) { lately } else { 0 };
+        let many = lately.max(here) >= CROWD;
         let crowded = many && now.saturating_duration_since(self.worked) < LINGER;
         let rest = worked.map_or(PATIENCE, |took| (took * 2).min(PATIENCE));
         self.until = now + if crowded { rest } else { Duration::ZERO };
@@ -141,6 +152,7 @@ impl<R> Drop for Running<'_, R> {
             let took = worked.then(|| now.saturating_duration_since(self.began));
             let crowded = state.end(now, took, lately.count_ones() as usize);
             self.rounds.crowded.store(crowded, Ordering::Relaxed);
+            self.rounds.running.store(false, Ordering::Release);
             if now.saturating_duration_since(state.counted) > LATELY {
                 state.counted = now;
                 self.rounds.lately.store(0, Ordering::Relaxed);
@@ -159,8 +171,12 @@ impl<R> Drop for Running<'_, R> {
 impl<R: Clone> Coalescer<R> {
     /// Makes a coalescer without a round. Its lock is of `level` and is not held during the work.
     pub fn new(level: Level) -> Self {
-        let state = Mutex::new(level, State::new(Instant::now()));
-        Coalescer { state, crowded: AtomicBool::new(false), lately: AtomicU64::new(0) }
+        Coalescer {
+            state: Mutex::new(level, State::new(Instant::now())),
+            crowded: AtomicBool::new(false),
+            running: AtomicBool::new(false),
+            lately: AtomicU64::new(0),
+        }
     }
 
     /// Counts this thread among those that requested lately.
@@ -184,10 +200,12 @@ impl<R: Clone> Coalescer<R> {
 
     /// Returns the result of a round that begins after the call: of this thread's `work`, or of
     /// another thread's. `None` if there was no work: `wanted` returned false, in this call or when
-    /// the round began.
+    /// the round began. When it returns, no round runs that began before the call.
     pub fn share(&self, wanted: impl Fn() -> bool, work: impl FnOnce() -> R) -> Option<R> {
         self.count();
-        if !self.crowded.load(Ordering::Relaxed) && !wanted() {
+        // A round that took the work before `wanted` looked was running by then.
+        let in_crowd = self.crowded.load(Ordering::Relaxed);
+        if !in_crowd && !wanted() && !self.running.load(Ordering::Acquire) {
             return None;
         }
         let outcome = loop {
@@ -232,6 +250,7 @@ impl<R: Clone> Coalescer<R> {
         }
         state.heir = None;
         state.running = true;
+        self.running.store(true, Ordering::Relaxed);
         state.serves = std::mem::take(&mut state.came);
         state.next = Arc::default();
         Joined::Begins(own)
@@ -346,8 +365,13 @@ mod tests {
         let short = Some(Duration::from_micros(100));
         assert!(!state.end(at(0), short, 1), "one thread");
         assert_eq!(state.until, at(0));
+        assert!(!state.end(at(0), short, CROWD), "threads that never met");
+        state.came = 1;
+        state.serves = 1;
         assert!(state.end(at(1), short, CROWD), "threads that requested lately");
         assert_eq!(state.until, at(1) + Duration::from_micros(200));
+        (state.came, state.serves) = (0, 1);
+        assert!(state.end(at(1), short, CROWD), "they met lately");
         state.serves = CROWD;
         assert!(state.end(at(2), Some(PATIENCE), 1), "threads of the round");
         assert_eq!(state.until, at(2) + PATIENCE);
@@ -355,21 +379,58 @@ mod tests {
         assert_eq!(state.until, at(11) + PATIENCE);
         assert!(!state.end(at(12), None, 1), "no work for a long time");
         assert_eq!(state.until, at(12));
+        state.serves = 1;
+        assert!(!state.end(at(200), short, CROWD), "they were counted long ago");
+        state.counted = at(300);
+        assert!(!state.end(at(300), short, CROWD), "they met long ago");
     }
 
     #[test]
-    fn threads_that_request_one_after_the_other_are_a_crowd() {
+    fn threads_that_request_lately_are_a_crowd_if_some_met() {
         let rounds = Coalescer::new(Level::Leaf);
-        let (rounds, many) = (&rounds, || rounds.lately.load(Ordering::Relaxed).count_ones());
+        let many = || rounds.lately.load(Ordering::Relaxed).count_ones();
         // On a busy machine they may not all request in time.
-        while many() < CROWD as u32 {
-            let one = || assert_eq!(rounds.share(|| false, || 1), None);
-            std::thread::scope(|scope| scope.spawn(one).join()).expect("no panic");
-            rounds.count();
-        }
+        let request = || {
+            while many() < CROWD as u32 {
+                let one = || assert_eq!(rounds.share(|| false, || 1), None);
+                std::thread::scope(|scope| scope.spawn(one).join()).expect("no panic");
+                rounds.count();
+            }
+        };
+        request();
         assert!(!rounds.crowded.load(Ordering::Relaxed), "no request had work");
         assert_eq!(rounds.share(|| true, || 1), Some(1));
-        assert!(rounds.crowded.load(Ordering::Relaxed));
+        assert!(!rounds.crowded.load(Ordering::Relaxed), "one at a time");
+        // On a busy machine that may be long ago by then.
+        let becomes_crowd = || {
+            rounds.state.lock().met = Some(Instant::now());
+            request();
+            assert_eq!(rounds.share(|| true, || 1), Some(1));
+            rounds.crowded.load(Ordering::Relaxed)
+        };
+        assert!((0..100).any(|_| becomes_crowd()));
+    }
+
+    #[test]
+    fn a_request_waits_for_the_round_that_took_its_work() {
+        let rounds = Coalescer::new(Level::Leaf);
+        let (left, over) = (AtomicU64::new(1), AtomicBool::new(false));
+        let (rounds, left, over) = (&rounds, &left, &over);
+        std::thread::scope(|scope| {
+            rounds.share(
+                || true,
+                || {
+                    left.store(0, SeqCst);
+                    scope.spawn(|| {
+                        assert_eq!(rounds.share(|| left.load(SeqCst) > 0, || ()), None);
+                        assert!(over.load(SeqCst), "the round was not over");
+                    });
+                    // Enough for a request that does not wait.
+                    std::thread::sleep(Duration::from_millis(50));
+                    over.store(true, SeqCst);
+                },
+            );
+        });
     }
 
     #[test]

@@ -146,7 +146,11 @@ fn chunk(
     // Quota reserved for blocks that are not written is not charged. Other writers keep theirs.
     let promised = pieces.iter().map(Piece::claimed).sum();
     let release_reservation = |_: &Error| st.quota.release_reservation(inode, promised);
-    write_data(st, inode, &pieces, offset, data).inspect_err(release_reservation)?;
+    // Also after a failure: a part may be written.
+    let outdate = || inode.pages.change(&st.pages, |pages| pages.invalidate(blocks.clone()));
+    write_data(st, inode, &pieces, offset, data)
+        .inspect_err(release_reservation)
+        .inspect_err(|_| outdate())?;
     let stamp = times::due(st, inode, note).then_some(note);
     let mut after = After::new(covered, stamp);
     let applied = {
@@ -158,11 +162,12 @@ fn chunk(
         // Mapped blocks are written, as far as any change can become durable.
         Err(e) => Some(map::byte(st, after.reached).min(covered))
             .filter(|end| *end > offset && st.writable().is_ok())
-            .ok_or(e)?,
+            .ok_or(e)
+            .inspect_err(|_| outdate())?,
     };
     space::renew_share(st, inode);
     inode.pages.grow_size(done);
-    inode.pages.change(&st.pages, |pages| pages.invalidate(blocks));
+    outdate();
     Ok((done - offset) as usize)
 }
 
@@ -183,8 +188,10 @@ fn write_data(st: &Store, inode: &Inode, pieces: &[Piece], offset: u64, data: &[
             .unwrap_or_default();
         plug.add(at.saturating_add(own.start - bytes.start), part);
     }
-    st.dirty_files.plugs.add(&plug.finish()?, 1);
+    let written = plug.finish();
+    // Also after a failure.
     inode.pages.note_written(st.journal.note_data_write());
+    st.dirty_files.plugs.add(&written?, 1);
     Ok(())
 }
 

@@ -73,12 +73,16 @@ fn file(fs: &Fs, name: &str, direct: bool) -> File {
     fs.open_file(&node, OpenFlags { write: true, direct, ..Default::default() }).unwrap()
 }
 
-/// Returns the locks of a sync that has nothing to do, and the inodes that it looked at.
+/// Returns the locks of a sync that has nothing to do, and the inodes that it looked at. The least
+/// of some: once in a while a sync takes one lock more to count its thread.
 fn clean_sync(fs: &Fs) -> (u64, u64) {
+    let one = || {
+        let (locks, looked) = (acquired(), LOOKED_AT.load(SeqCst));
+        fs.sync().unwrap();
+        (acquired() - locks, LOOKED_AT.load(SeqCst) - looked)
+    };
     fs.sync().unwrap();
-    let (locks, looked) = (acquired(), LOOKED_AT.load(SeqCst));
-    fs.sync().unwrap();
-    (acquired() - locks, LOOKED_AT.load(SeqCst) - looked)
+    (0..8).map(|_| one()).min().unwrap()
 }
 
 #[test]

@@ -208,3 +208,37 @@ fn discard(ops: &Operations) -> NextRun {
     }
     if ops.st().alloc.discard_next() { NextRun::Again } else { NextRun::WhenWoken }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fs, NodeKind};
+    use extant_testkit::FeatureSet;
+
+    #[test]
+    fn inodes_that_callers_refer_to_are_looked_at_less_and_less_often() {
+        let image = FeatureSet::named("default").make_sized(64 << 20);
+        let options = OpenOptions::new().commit_interval(Duration::from_secs(3600));
+        let fs = Fs::open(image.path(), &options).unwrap();
+        let root = fs.root().unwrap();
+        let node = fs.create(&root, b"file", 0o644, NodeKind::File).unwrap();
+        fs.sync().unwrap();
+        fs.unlink(&root, b"file").unwrap();
+        while fs.operations().to_reap() != ToReap::Later {
+            fs.sync().unwrap();
+        }
+        let mut lingering = RETIRE_EVERY[0];
+        for pause in [1, 2, 4] {
+            assert_eq!(
+                reap(fs.operations(), &mut lingering),
+                NextRun::After(Duration::from_secs(pause))
+            );
+            assert!(!fs.operations().reaper_bell().is_rung(), "it would run at once");
+        }
+        drop(node);
+        reap(fs.operations(), &mut lingering);
+        assert_eq!(fs.operations().to_reap(), ToReap::Nothing);
+        drop(root);
+        fs.unmount().unwrap();
+    }
+}

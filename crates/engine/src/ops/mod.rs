@@ -21,6 +21,7 @@ mod rename;
 mod replay;
 mod reserve;
 mod search;
+mod syncs;
 mod trim;
 mod unlink;
 mod xattrs;
@@ -48,10 +49,11 @@ use extant_format::types::InodeNr;
 use extant_journal::Tid;
 use extant_sync::epoch::pin;
 use extant_sync::scheduler::Bell;
-use extant_sync::{ArcWriteGuard, Coalescer, Level, Mutex, RwLockWriteGuard, write_all_arc};
+use extant_sync::{ArcWriteGuard, Level, Mutex, RwLockWriteGuard, write_all_arc};
 use reaper::Reaper;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use syncs::Syncs;
 
 /// An inode that the caller refers to. It stays in memory as long as this lives; to keep it alive
 /// on disk after its last name is gone, open it or [`hold`](Node::hold) it.
@@ -89,7 +91,7 @@ pub struct Operations {
     /// One freezes at a time.
     pub(crate) freezing: Mutex<()>,
     /// Syncs, shared by concurrent callers.
-    pub(crate) syncs: Coalescer<Result<(), Arc<Error>>>,
+    pub(crate) syncs: Syncs,
     /// Wakes the task that scans bitmaps, which sleeps while that is switched off.
     pub(crate) scan_bell: Bell,
 }
@@ -101,7 +103,7 @@ impl Operations {
             reaper: Reaper::default(),
             anchors: Anchors::default(),
             freezing: Mutex::new(Level::FsState, ()),
-            syncs: Coalescer::new(Level::Leaf),
+            syncs: Syncs::default(),
             scan_bell: Bell::default(),
         }
     }

@@ -242,20 +242,18 @@ impl Operations {
             let count = list.partition_point(|(tid, _)| *tid <= durable);
             departed.extend(list.drain(..count).map(|(_, inode)| inode));
         }
-        departed.into_iter().for_each(|inode| self.retire(inode));
-    }
-
-    /// Removes a freed inode from the cache, now or when it has no other user.
-    fn retire(&self, inode: Arc<Inode>) {
-        if let Some(busy) = self.vfs.inodes.retire(inode) {
-            self.reaper.linger(busy);
-        }
+        // Without a ring: the task looks at those in use less and less often.
+        let busy = departed.into_iter().filter_map(|inode| self.vfs.inodes.retire(inode));
+        busy.for_each(|busy| self.reaper.lingering.push(busy));
     }
 
     /// An inode was freed in the transaction that made it: its slot needs nothing to be said.
     /// Nothing is locked.
     pub(super) fn forget_unmade(&self, inode: Arc<Inode>) {
-        self.retire(inode);
+        // In use it waits until it is not.
+        if let Some(busy) = self.vfs.inodes.retire(inode) {
+            self.reaper.linger(busy);
+        }
     }
 
     /// Frees every inode without a name, in spite of holders: the last change before the file
