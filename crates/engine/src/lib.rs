@@ -88,9 +88,9 @@ pub mod journal {
 #[cfg(feature = "designs")]
 #[doc(hidden)]
 pub mod design {
+    pub use crate::file::designs::{PLUG, Plugged};
     pub use crate::inode::designs::{FIND, FindWrites, InodeList, LIST, LOOKED_AT};
     pub use crate::orphan::designs::{ORPHANS, OrphanRecords};
-    pub use crate::store::{PLUG, PlugPolicy};
     pub use crate::vfs::designs::{InodeLookup, LOOKUP};
     pub use extant_space::prealloc::designs::{RUNS, RunsDesign};
     pub use extant_sync::lockref::{REFS, RefsDesign};

@@ -52,6 +52,8 @@ pub use symlink::{read_link, set_link, target_len};
 pub use times::{Note, strip_mode};
 pub use verity::{applies as is_verified, measure};
 pub use writeback::batch::writeback_all;
+#[cfg(feature = "designs")]
+pub use writeback::designs;
 pub use writeback::writeback;
 
 use cached::{fill, read, write};

@@ -22,21 +22,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-/// The scope over which the device writes of writeback are collected.
-#[cfg(feature = "designs")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlugPolicy {
-    /// Many files: adjacent blocks of different files become one write.
-    Batch,
-    /// One file after the other.
-    PerInode,
-}
-
-/// The chosen scope.
-#[cfg(feature = "designs")]
-pub static PLUG: extant_sync::designs::Choice<PlugPolicy> =
-    extant_sync::designs::Choice::new(&[PlugPolicy::Batch, PlugPolicy::PerInode]);
-
 /// Most inodes that stay in memory until their loss of data is asked for. A client that never syncs
 /// the file system may lose data of any number of files on a dying device.
 const MOST_LOSSES: usize = 1024;

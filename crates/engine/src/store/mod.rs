@@ -5,8 +5,6 @@ mod plugs;
 mod set_aside;
 
 pub use dirty_files::DirtyFiles;
-#[cfg(feature = "designs")]
-pub use dirty_files::{PLUG, PlugPolicy};
 pub use set_aside::Alone;
 
 use crate::error::Result;

@@ -30,6 +30,11 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+#[cfg(not(feature = "designs"))]
+use self::max_blocks as room_of;
+#[cfg(feature = "designs")]
+use super::designs::max_blocks as room_of;
+
 /// Most bytes of a batch. A file that has more is written by itself.
 const MAX_BYTES: usize = 8 << 20;
 
@@ -199,18 +204,14 @@ fn write_chunks<'a>(
 }
 
 /// Returns the most blocks of a batch.
-fn max_blocks(st: &Store) -> usize {
-    #[cfg(feature = "designs")]
-    if crate::store::PLUG.get() == crate::store::PlugPolicy::PerInode {
-        return 0;
-    }
+pub fn max_blocks(st: &Store) -> usize {
     (MAX_BYTES / st.block_size()).max(1)
 }
 
 /// Writes back as many of the first files as fit into one batch, at least one. Returns the number
 /// of files handled; those that another thread works on are added to `busy`.
 fn first_of(st: &Store, inodes: &[Arc<Inode>], busy: &mut Vec<Arc<Inode>>) -> (usize, Result<()>) {
-    let (begun, mut room, mut dealt) = (Instant::now(), max_blocks(st), 0);
+    let (begun, mut room, mut dealt) = (Instant::now(), room_of(st), 0);
     let mut jobs: Vec<Job<'_>> = Vec::new();
     for inode in inodes {
         let work = if jobs.is_empty() {

@@ -10,6 +10,8 @@
 //! is not needed.
 
 pub(super) mod batch;
+#[cfg(feature = "designs")]
+pub mod designs;
 pub(super) mod submit;
 
 use super::map;

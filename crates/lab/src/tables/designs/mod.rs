@@ -12,8 +12,8 @@ mod sync;
 use crate::target::Engine;
 use extant_blocks::SparseDevice;
 use extant_engine::design::{
-    FIND, FindWrites, InodeList, InodeLookup, LIST, LOOKUP, ORPHANS, OrphanRecords, PLUG,
-    PlugPolicy, REFS, RUNS, RefsDesign, RunsDesign,
+    FIND, FindWrites, InodeList, InodeLookup, LIST, LOOKUP, ORPHANS, OrphanRecords, PLUG, Plugged,
+    REFS, RUNS, RefsDesign, RunsDesign,
 };
 use extant_engine::{Fs, OpenOptions};
 use extant_measure::grid::Grid;
@@ -71,7 +71,7 @@ impl Drop for Chosen {
         RUNS.set(RunsDesign::Tree);
         REFS.set(RefsDesign::Lockref);
         ORPHANS.set(OrphanRecords::File);
-        PLUG.set(PlugPolicy::Batch);
+        PLUG.set(Plugged::Batch);
     }
 }
 

@@ -5,7 +5,7 @@ use crate::side::{Setup, make_device};
 use crate::tables::designs::{Chosen, Grid};
 use crate::target::{Engine, How, Target};
 use extant_blocks::{Latency, LatencyDevice, RecordingDevice, SparseDevice};
-use extant_engine::design::{PLUG, PlugPolicy};
+use extant_engine::design::{PLUG, Plugged};
 use extant_engine::{Fs, OpenOptions};
 use extant_measure::options::Options;
 use extant_measure::scratch::poll;
@@ -28,7 +28,7 @@ const SCANNED: Duration = Duration::from_secs(30);
 /// Nothing is written but by a sync.
 const NEVER: Duration = Duration::from_secs(3600);
 
-const POLICIES: [PlugPolicy; 2] = [PlugPolicy::PerInode, PlugPolicy::Batch];
+const POLICIES: [Plugged; 2] = [Plugged::PerInode, Plugged::Batch];
 
 /// How many times fewer requests there have to be.
 const FEWER: f64 = 10.0;
