@@ -45,7 +45,7 @@ const TOLERANCE: f64 = 0.05;
 const SYNC_TOLERANCE: f64 = 0.3;
 
 /// The measured loop of a thread, as callgrind names it.
-const LOOP: &str = "*extant_lab*measure*until_limit*";
+const LOOP: &str = "*extant_measure*timing*until_limit*";
 
 /// Name, workload and number of the operations. The last is a write of 4 KiB and a sync.
 const OPERATIONS: [(&str, &str, u64); 8] = [

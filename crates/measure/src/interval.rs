@@ -29,8 +29,11 @@ impl Interval {
     /// Of the ratios of pairs, by Student's distribution of their logarithms; None if there are
     /// none, or one is not positive.
     pub fn of(ratios: &[f64]) -> Option<Interval> {
-        if ratios.is_empty() || ratios.iter().any(|r| !r.is_finite() || *r <= 0.0) {
+        if ratios.is_empty() {
             return None;
+        }
+        if ratios.iter().any(|r| !r.is_finite() || *r <= 0.0) {
+            return Some(Interval { mean: 0.0, low: 0.0, high: f64::INFINITY });
         }
         let n = ratios.len();
         let logs: Vec<f64> = ratios.iter().map(|r| r.ln()).collect();
@@ -45,6 +48,9 @@ impl Interval {
 
     /// Of `ours` divided by `theirs`, run by run, likewise.
     pub fn of_pairs(ours: &[f64], theirs: &[f64]) -> Option<Interval> {
+        if ours.len() != theirs.len() {
+            return None;
+        }
         let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
         Interval::of(&ratios)
     }
@@ -165,7 +171,9 @@ mod tests {
         let one = Interval::of(&[3.0]).expect("a ratio");
         assert_eq!((one.beside(1.0), one.beside(9.0)), (Standing::Open, Standing::Open));
         assert_eq!(Interval::of(&[]), None);
-        assert_eq!(Interval::of(&[1.0, 0.0]), None);
+        assert_eq!(Interval::of_pairs(&[1.0, 2.0], &[1.0]), None);
+        let none = Interval::of(&[1.0, 0.0]).expect("ratios");
+        assert_eq!(none.beside(1.0), Standing::Open, "a bar does not disappear");
         assert_eq!(Interval::of_pairs(&[6.0, 3.0], &[3.0, 1.5]).map(|i| i.mean), Some(2.0));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::grid::Grid;
 use crate::interval::{Verdict, all_reached};
-use crate::options::Options;
+use crate::options::{Options, invalid};
 use crate::sheet::{Sheet, say};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -43,8 +43,12 @@ pub trait Results: DeserializeOwned + Serialize {
 
     /// Prints them. True unless `--strict` is given and a bar is not reached.
     fn report(&self, options: &Options) -> io::Result<bool> {
+        let verdicts = self.verdicts();
         self.print(options.json)?;
-        Ok(!options.strict || all_reached(&self.verdicts()))
+        if options.strict && verdicts.is_empty() {
+            return Err(invalid("`--strict`: no row has a bar"));
+        }
+        Ok(!options.strict || all_reached(&verdicts))
     }
 
     /// Prints one JSON document, or the tables.
@@ -174,7 +178,7 @@ impl Machine {
             processor: processor.map_or("", |(_, name)| name).to_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-            commit: printed("git", &["rev-parse", "--short=12", "HEAD"]),
+            commit: printed("git", &COMMIT),
             day: printed("date", &["-I"]),
         }
     }
@@ -183,6 +187,9 @@ impl Machine {
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
+
+/// Arguments of git(1) for the present commit, marked if files have changed since.
+const COMMIT: [&str; 5] = ["describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"];
 
 /// The output of a program; empty if it fails.
 fn printed(program: &str, args: &[&str]) -> String {

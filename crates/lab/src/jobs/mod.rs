@@ -67,7 +67,12 @@ impl<'a> Job<'a> {
     }
 
     /// Runs it, at most so many operations of each thread, and clears away.
-    fn run(self, threads: usize, most: u64, watch: &dyn Watch) -> io::Result<Done> {
+    fn run(
+        self,
+        target: &dyn Target,
+        (threads, most): (usize, u64),
+        watch: &dyn Watch,
+    ) -> io::Result<Done> {
         let limit = Limit { ops: self.limit.ops.min(most), time: self.limit.time };
         let (op, by_turns) = (&self.op, watch.by_turns());
         watch.start();
@@ -81,6 +86,9 @@ impl<'a> Job<'a> {
             }
             Ok(())
         });
+        if watch.until_durable() {
+            target.sync()?;
+        }
         watch.stop();
         (self.after)()?;
         done
@@ -97,6 +105,11 @@ pub trait Watch: Sync {
 
     /// It is over.
     fn stop(&self) {}
+
+    /// Whether a sync behind the job, which makes its changes durable, is a part of it.
+    fn until_durable(&self) -> bool {
+        false
+    }
 
     /// Whether threads yield after each operation. With more threads than processors their
     /// operations then alternate, as they would on as many processors.
@@ -131,7 +144,7 @@ impl Kind {
     ) -> io::Result<Done> {
         let job = (self.prepare)(target, threads, size)?;
         target.sync()?;
-        job.run(threads, most, watch)
+        job.run(target, (threads, most), watch)
     }
 
     /// Returns the kind with this name on command lines.

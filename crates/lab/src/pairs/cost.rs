@@ -16,7 +16,7 @@ pub struct Meter {
     cost: Mutex<Cost>,
 }
 
-/// Cost of a job.
+/// Cost of a job, and of a sync behind it: work that it left to threads in the background.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     /// Processor time, including the kernel's in system calls of this process, excluding the
@@ -55,6 +55,10 @@ fn counter() -> io::Result<Counter> {
 impl Watch for Meter {
     fn start(&self) {
         *self.cost.lock() = self.read();
+    }
+
+    fn until_durable(&self) -> bool {
+        true
     }
 
     fn stop(&self) {

@@ -17,6 +17,7 @@ use extant_measure::options::{Options, word};
 use extant_measure::scratch;
 use extant_measure::sheet::Sheet;
 use extant_measure::stored::Results;
+use extant_measure::timing::turn;
 use serde::{Deserialize, Serialize};
 use sides::{Disk, Mode};
 use std::io;
@@ -75,7 +76,9 @@ fn tests(args: &Args, scale: &Scale) -> io::Result<Tests> {
     for run in 0..args.options.runs(3, 1) {
         for (test, mode) in &rows {
             eprintln!("run {}: {} {}, {} allocation", run + 1, test.name, test.what, word(*mode));
-            tests.measure(&disk, (test, *mode), scale, args.engine)?;
+            let sides: &[_] = if args.engine { &[ENGINE] } else { &[KERNEL, ENGINE] };
+            let sides = turn(run, sides.len()).into_iter().map(|at| sides[at]);
+            tests.measure(&disk, (test, *mode), scale, sides)?;
         }
     }
     Ok(tests)
@@ -86,27 +89,26 @@ fn row_name(test: &Test, mode: Mode) -> String {
 }
 
 impl Tests {
-    /// Measures a test on both sides, or on the engine alone.
+    /// Measures a test on sides, by their columns.
     fn measure(
         &mut self,
         disk: &Disk,
         (test, mode): (&Test, Mode),
         scale: &Scale,
-        engine_alone: bool,
+        sides: impl Iterator<Item = usize>,
     ) -> io::Result<()> {
         let row = row_name(test, mode);
         let [rates, pieces, calls, bounds, counters] = &mut self.0[..] else { return Ok(()) };
-        let mut side = |column, side| {
+        let mut of_engine = None;
+        for column in sides {
+            let side = if column == ENGINE { Side::Engine } else { Side::Ext4 };
             let done = disk.measure(side, mode, |files| (test.run)(files, scale))?;
             rates.add(&row, column, done.rate);
             done.pieces.iter().for_each(|n| pieces.add(&row, column, *n as f64));
             calls.add(&row, column, done.in_calls);
-            io::Result::Ok(done)
-        };
-        if !engine_alone {
-            side(KERNEL, Side::Ext4)?;
+            of_engine = if column == ENGINE { Some(done) } else { of_engine };
         }
-        let Outcome { done, device_bytes, prealloc, .. } = side(ENGINE, Side::Engine)?;
+        let Some(Outcome { done, device_bytes, prealloc, .. }) = of_engine else { return Ok(()) };
         if device_bytes > 0 {
             let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
             bounds.add(&row, 0, done / disk.plainly(device_bytes)?);

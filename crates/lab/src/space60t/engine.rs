@@ -55,20 +55,24 @@ pub fn rows(profile: &Profile, disk: &Arc<Disk>, sizes: Sizes) -> io::Result<Vec
 /// Times that each row is measured.
 const RUNS: usize = 3;
 
-/// Returns the run whose second write took the median time.
+/// Returns the median mount, and of each write the run with the median time.
 fn median(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Result<Row> {
     let mut rows =
         (0..RUNS).map(|_| row(profile, disk, how, sizes)).collect::<io::Result<Vec<_>>>()?;
-    let times = [0, 1].map(|write| rows.iter().map(|row| row.writes[write].seconds).collect());
-    rows.sort_by(|a, b| a.writes[1].seconds.total_cmp(&b.writes[1].seconds));
-    let mut row = rows.swap_remove(RUNS / 2);
-    row.writes.iter_mut().zip(times).for_each(|(write, runs)| write.runs = runs);
-    Ok(row)
+    let writes = [0, 1].map(|write| {
+        let mut runs: Vec<Write> =
+            rows.iter_mut().map(|row| std::mem::take(&mut row.writes[write])).collect();
+        let times = runs.iter().map(|run| run.seconds).collect();
+        runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        Write { runs: times, ..runs.swap_remove(RUNS / 2) }
+    });
+    rows.sort_by(|a, b| a.mount.unwrap_or(0.0).total_cmp(&b.mount.unwrap_or(0.0)));
+    Ok(Row { writes, ..rows.swap_remove(RUNS / 2) })
 }
 
 /// On a slow disk with as little memory for trees as there may be.
 pub fn limited(profile: &Profile, disk: &Arc<Disk>, sizes: Sizes) -> io::Result<Row> {
-    row(profile, disk, ROWS[ROWS.len() - 1], sizes)
+    median(profile, disk, ROWS[ROWS.len() - 1], sizes)
 }
 
 fn row(profile: &Profile, disk: &Arc<Disk>, how: How, sizes: Sizes) -> io::Result<Row> {

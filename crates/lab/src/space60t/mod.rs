@@ -32,7 +32,7 @@ pub struct Args {
 pub struct Write {
     /// Seconds until it was durable (designs: until it was allocated).
     pub seconds: f64,
-    /// The same of all runs, of which this one took the median time; nothing of designs.
+    /// The same of all runs, of which this one has the median; nothing of designs.
     #[serde(default)]
     pub runs: Vec<f64>,
     /// Of these, waiting for the disk.
@@ -123,7 +123,9 @@ pub(crate) fn limited(quick: bool) -> io::Result<[f64; 3]> {
     let sum = |row: Row| row.writes.iter().map(|write| write.seconds).sum();
     let map = disk.map();
     let buddies = designs::BUDDIES.map(|name| designs::row("posted", name, false, &map, sizes));
-    let [single, ahead] = buddies.map(|row| row.map_or(0.0, sum));
+    let [Some(single), Some(ahead)] = buddies.map(|row| row.map(sum)) else {
+        return Err(io::Error::other("a design of buddies is missing"));
+    };
     Ok([sum(engine::limited(&Profile::POSTED, &disk, sizes)?), ahead, single])
 }
 
