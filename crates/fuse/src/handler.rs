@@ -255,6 +255,11 @@ pub trait Handler: Send + Sync + 'static {
         Err(ErrorCode::EPERM)
     }
 
+    /// Returns whether nothing depends on opens, so that the kernel needs no requests for them.
+    fn needs_no_opens(&self) -> bool {
+        false
+    }
+
     /// Opens, with the flags of open(2).
     fn open(&self, ino: NodeId, flags: i32) -> Answer<()>;
 

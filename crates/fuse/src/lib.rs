@@ -17,6 +17,7 @@ mod inherited;
 mod interrupts;
 mod kernel_cache;
 mod mount;
+mod opens;
 mod options;
 mod protocol;
 mod server;
@@ -29,6 +30,7 @@ pub use mount::{
     Claim, Keep, Keeper, MountIdentity, Mounted, PreparedRings, Unmounter, mount, mount_by,
     mount_claimed,
 };
+pub use opens::missing as missing_for_fast_opens;
 pub use options::{MountOptions, Transport, View};
 
 /// The examples of the README are tests, too.

@@ -74,6 +74,9 @@ pub struct MountOptions {
     pub time_to_live: Duration,
     /// The kernel caches writes.
     pub writeback_cache: bool,
+    /// The kernel opens files of a file system that is open for reading only without a request, if
+    /// it can ([`missing_for_fast_opens`](crate::missing_for_fast_opens)).
+    pub fast_opens: bool,
     /// The kernel enforces POSIX ACLs.
     pub acl: bool,
     /// Further mounts of the file system may map ids (idmapped mounts, Linux 6.12). Requests other
@@ -106,6 +109,7 @@ impl Default for MountOptions {
             threads: 0,
             time_to_live: Duration::from_secs(86_400),
             writeback_cache: true,
+            fast_opens: true,
             acl: true,
             id_maps: false,
             access_times: None,

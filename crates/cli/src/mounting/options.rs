@@ -46,6 +46,9 @@ pub struct Options {
     pub direct_io: bool,
     /// The kernel collects writes; if nothing is said, on all but small file systems.
     pub writeback_cache: Option<bool>,
+    /// The kernel opens files without a request, which is for reading only; if nothing is said,
+    /// where it can.
+    pub fast_opens: Option<bool>,
     /// Threads that serve; 0: by the number of CPUs.
     pub threads: usize,
     /// Shards of the structures that threads share; 0: by the number of CPUs.
@@ -100,6 +103,7 @@ impl Default for Options {
             memory: None,
             direct_io: false,
             writeback_cache: None,
+            fast_opens: None,
             threads: 0,
             shards: 0,
             block_device: true,
@@ -198,6 +202,8 @@ Options of -o:
   shards=N                      parts of the structures that threads share: 1 to 128, rounded up to
                                 a power of two; by the number of CPUs by default
   transport=dev|uring|auto      how requests come from the kernel
+  open=fast|usual               with ro: whether the kernel opens files without a request; it does
+                                by default, from Linux 6.18.3 on
   delalloc, writeback_cache     the kernel collects writes; the default but for small file systems
   nodelalloc, no_writeback_cache
                                 each write has its space when it returns
@@ -245,6 +251,9 @@ impl Options {
                         superblock from a copy"
                     .into(),
             );
+        }
+        if options.fast_opens == Some(true) && !options.read_only {
+            return Err("mount option open=fast is for reading only (-o ro)".into());
         }
         Ok(options)
     }
@@ -363,6 +372,7 @@ impl Options {
                 let number = within(number.parse().ok(), 1..=MAX_SHARDS);
                 self.shards = number.ok_or_else(|| wrong("1 to 128"))?;
             }
+            ("open", "fast" | "usual") => self.fast_opens = Some(value == "fast"),
             ("transport", name) => {
                 self.transport = name.parse().map_err(|()| wrong("dev, uring or auto"))?
             }
@@ -389,6 +399,7 @@ impl Options {
             ("errors", "panic") => self.errors = Some(ErrorPolicy::Panic),
             ("data", _) => return Err(wrong("ordered, writeback or journal")),
             ("io", _) => return Err(wrong("buffered or direct")),
+            ("open", _) => return Err(wrong("fast or usual")),
             ("errors", _) => return Err(wrong("continue, remount-ro or panic")),
             ("prefetch_block_bitmaps", _) => return Err(wrong("0 or 1")),
             ("journal_path", _) => return Err(wrong("a path")),

@@ -109,6 +109,11 @@ fn mount(
     if let Some(why) = mounted.instead() {
         audience.note(format_args!("{}: served through /dev/fuse: {why}", plan.dir.display()));
     }
+    if plan.options.fast_opens == Some(true)
+        && let Some(why) = extant_fuse::missing_for_fast_opens()
+    {
+        audience.note(format_args!("{}: opens are requests: {why}", plan.dir.display()));
+    }
     if plan.options.needs_more_flags()
         && let Err(error) = keeper.set_flags()
     {
@@ -487,6 +492,7 @@ pub fn fuse_options(plan: &Plan) -> MountOptions {
         kernel: own.by_name(),
         threads: own.threads,
         transport: own.transport,
+        fast_opens: own.fast_opens.unwrap_or(true),
         acl: own.acl,
         id_maps: own.id_maps,
         view: own.view,

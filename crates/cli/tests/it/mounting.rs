@@ -6,9 +6,12 @@ use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::tree::{Manifest, Plan, Shape};
 use extant_testkit::{FeatureSet, Image, Scratch, counts, debugfs, dumpe2fs, e2fsck};
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Unmounts the remaining mount of a failed test.
 struct Mounted<'a>(&'a Path);
@@ -575,4 +578,46 @@ fn a_mount_without_memory_ends() {
         await_that("the end of the mount", || !is_mount(&dir));
         await_free(image.path());
     }
+}
+
+/// Returns whether a file can be read while its server is stopped, for so long.
+fn is_read_without(server: Pid, file: &Path, patience: Duration) -> bool {
+    kill_process(server, Signal::STOP).unwrap();
+    let mut cat = Command::new("cat").arg(file).stdout(Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    let read = loop {
+        if cat.try_wait().unwrap().is_some() || begin.elapsed() > patience {
+            break begin.elapsed() <= patience;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    kill_process(server, Signal::CONT).unwrap();
+    assert!(cat.wait().unwrap().success());
+    read
+}
+
+/// A file that the kernel knows can be opened and read while the server is stopped, unless opens
+/// are requests.
+#[test]
+fn opens_of_a_mount_for_reading_are_no_requests() {
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let scratch = Scratch::new();
+    let (dir, file) = (scratch.dir("mnt"), scratch.join("file"));
+    std::fs::write(&file, "content").unwrap();
+    done(&args!["put", image.path(), file, "/file"]);
+    let _mounted = Mounted(&dir);
+    for (options, fast) in [("ro", true), ("ro,open=usual", false), ("ro,open=fast", true)] {
+        done(&args!["mount", "-o", options, image.path(), &dir]);
+        assert_eq!(std::fs::read(dir.join("file")).unwrap(), b"content");
+        let mounts = json(&args!["mounts"]);
+        let mut rows = mounts.as_array().unwrap().iter();
+        let row = rows.find(|row| row["dir"] == dir.to_str().unwrap());
+        let server = row.unwrap_or_else(|| panic!("{mounts}"))["server"]["id"].as_i64().unwrap();
+        let server = Pid::from_raw(server as i32).unwrap();
+        // Enough for a read that waits for nothing, in the first case on a busy machine, too.
+        let patience = Duration::from_secs(if fast { 60 } else { 1 });
+        assert_eq!(is_read_without(server, &dir.join("file"), patience), fast, "{options}");
+        done(&args!["umount", &dir]);
+    }
+    refused(&args!["mount", "-o", "open=fast", image.path(), &dir], 2, "reading only");
 }

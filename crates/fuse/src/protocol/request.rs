@@ -295,6 +295,7 @@ fn named(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> 
 /// Answers requests about a descriptor.
 fn descriptor(handler: &impl Handler, node: NodeId, call: Call<'_>) -> Answer<usize> {
     match call.head.opcode {
+        op::OPEN if handler.needs_no_opens() => Err(ErrorCode::ENOSYS),
         op::OPEN => {
             let flags = call.arg::<OpenIn>()?.flags;
             handler.open(node, flags)?;

@@ -25,6 +25,7 @@ use crate::handler::{
 use crate::interrupts::Interrupts;
 use crate::kernel_cache::notices::Notices;
 use crate::kernel_cache::writers::Writers;
+use crate::opens;
 use crate::options::{MountOptions, View};
 use crate::stats::ServerFacts;
 use crate::types::{ErrorCode, FileAttr, NodeId, WriteFlags};
@@ -78,6 +79,8 @@ pub struct Server {
     owner: u32,
     /// The image was opened for reading only.
     read_only: bool,
+    /// The kernel opens files without a request.
+    fast_opens: bool,
 }
 
 impl Server {
@@ -111,6 +114,7 @@ impl Server {
             about: ServerFacts { begin: Instant::now(), containment: options.containment.clone() },
             owner: rustix::process::geteuid().as_raw(),
             read_only,
+            fast_opens: read_only && options.fast_opens && opens::missing().is_none(),
         };
         Ok((server, outcome))
     }
@@ -289,6 +293,10 @@ impl Handler for Server {
             self.ops.link(&node, &self.node(parent)?, name)?;
             self.entry(&node)
         })
+    }
+
+    fn needs_no_opens(&self) -> bool {
+        self.fast_opens
     }
 
     fn open(&self, ino: NodeId, flags: i32) -> Answer<()> {
