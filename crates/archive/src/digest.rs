@@ -1,7 +1,7 @@
 //! Digests of blobs.
 
 use crate::error::{Error, Result};
-use crate::stream::{PIECE, Section, Sequential, Stream};
+use crate::stream::{PIECE, Stream};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::io::{self, Read};
@@ -52,8 +52,8 @@ impl Digest {
     ///
     /// # Errors
     /// [`Error`] if they have another one, or cannot be read.
-    pub(crate) fn verify(&self, section: &Section) -> Result<()> {
-        let mut stream = Hashing::new(Sequential(section.clone()), true);
+    pub(crate) fn verify(&self, content: impl Read) -> Result<()> {
+        let mut stream = Hashing::new(content, true);
         io::copy(&mut stream, &mut io::sink())?;
         stream.verify(self)
     }

@@ -1,6 +1,7 @@
 //! Lines of a manifest: their keywords.
 
 use super::vis;
+use crate::digest::Digest;
 use crate::error::{Error, Result};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -44,6 +45,8 @@ pub(super) struct Facts {
     pub target: Option<Vec<u8>>,
     pub device: Option<(u32, u32)>,
     pub size: Option<u64>,
+    /// Digest of the content.
+    pub digest: Option<Digest>,
     /// Device and inode number where the manifest was made, as they are written.
     pub inode: Option<Vec<u8>>,
     pub inode_device: Vec<u8>,
@@ -52,8 +55,8 @@ pub(super) struct Facts {
     pub optional: bool,
 }
 
-/// Keywords without an effect on an image: digests of the content, and flags of BSD systems.
-const WITHOUT_EFFECT: [&[u8]; 20] = [
+/// Keywords without an effect on an image: other digests of the content, and flags of BSD systems.
+const WITHOUT_EFFECT: [&[u8]; 18] = [
     b"cksum",
     b"md5",
     b"md5digest",
@@ -62,8 +65,6 @@ const WITHOUT_EFFECT: [&[u8]; 20] = [
     b"ripemd160digest",
     b"sha1",
     b"sha1digest",
-    b"sha256",
-    b"sha256digest",
     b"sha384",
     b"sha384digest",
     b"sha512",
@@ -127,6 +128,7 @@ impl Facts {
             b"link" => self.target = Some(decoded()?),
             b"device" => self.device = Some(device(word, value)?),
             b"size" => self.size = Some(number(word, value)?),
+            b"sha256" | b"sha256digest" => self.digest = Some(digest(word, value)?),
             b"inode" => self.inode = Some(value.to_vec()),
             b"resdevice" => self.inode_device = value.to_vec(),
             b"optional" => self.optional = true,
@@ -155,6 +157,11 @@ fn number<N: FromStr>(word: &[u8], value: &[u8]) -> Result<N> {
     let digits = value.iter().all(u8::is_ascii_digit).then_some(value);
     let text = digits.and_then(|digits| std::str::from_utf8(digits).ok());
     text.and_then(|text| text.parse().ok()).ok_or_else(|| bad(word, "has no number in range"))
+}
+
+fn digest(word: &[u8], value: &[u8]) -> Result<Digest> {
+    let digits = std::str::from_utf8(value).map(str::to_ascii_lowercase).unwrap_or_default();
+    Digest::from_hex(&digits).ok_or_else(|| bad(word, "is not 64 hexadecimal digits"))
 }
 
 fn kind(value: &[u8]) -> Result<Kind> {

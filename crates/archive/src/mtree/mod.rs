@@ -224,6 +224,7 @@ impl Manifest<'_> {
     /// Returns the content of a file; `None` if an optional file has none.
     fn content(&mut self, path: &[u8], facts: &Facts) -> Result<Option<FileContent>> {
         if facts.content.is_none() && facts.size == Some(0) {
+            facts.digest.map_or(Ok(()), |digest| digest.verify(io::empty()))?;
             return Ok(Some(FileContent::Bytes(Vec::new())));
         }
         let own = || {
@@ -234,14 +235,14 @@ impl Manifest<'_> {
         let host = Path::new(OsStr::from_bytes(&host));
         let failed =
             |error: io::Error| Error::from(error).in_source(Printable(host.as_os_str().as_bytes()));
-        match self.host_file(host, facts.size) {
+        match self.host_file(host, facts) {
             Ok(content) => Ok(Some(content)),
             Err(error) if facts.optional && error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed(error)),
         }
     }
 
-    fn host_file(&mut self, host: &Path, expected: Option<u64>) -> io::Result<FileContent> {
+    fn host_file(&mut self, host: &Path, facts: &Facts) -> io::Result<FileContent> {
         // A later symlink at the place of the file is refused.
         let host = std::fs::canonicalize(host)?;
         let check = |found: Metadata| {
@@ -253,9 +254,13 @@ impl Manifest<'_> {
         let file = open(&host)?;
         let found = check(file.metadata()?)?;
         let size = found.size();
-        if let Some(expected) = expected.filter(|expected| *expected != size) {
+        if let Some(expected) = facts.size.filter(|expected| *expected != size) {
             let cause = format!("has {size} bytes, not {expected} as the manifest says");
             return Err(io::Error::other(cause));
+        }
+        if let Some(digest) = &facts.digest {
+            // A change until the content is copied is noticed then.
+            digest.verify(&file).map_err(io::Error::other)?;
         }
         let parent = host.parent().unwrap_or(Path::new("/"));
         if self.files.directories.last().map(PathBuf::as_path) != Some(parent) {

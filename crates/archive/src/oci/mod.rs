@@ -94,7 +94,7 @@ impl Loader<'_> {
         let blob = blobs.open(&image.config)?;
         let in_config = |error: Error| error.in_source(image.config.escape_debug());
         if let Some(digest) = Digest::from_hex(config_name(&image.config)) {
-            digest.verify(&blob.section).map_err(in_config)?;
+            digest.verify(blob.section.clone()).map_err(in_config)?;
         }
         let config: Config = parse(&blob).map_err(in_config)?;
         if let (Some(wanted), Some(found)) = (&selection.platform, &config.platform)
@@ -115,7 +115,7 @@ impl Loader<'_> {
             self.tree.begin_layer();
             let added = match blob.compression()? {
                 Compression::None => diff_id
-                    .verify(&blob.section)
+                    .verify(blob.section.clone())
                     .and_then(|()| self.add_in_place(blob, Rules::Layer, EndMark::Optional)),
                 _ => self.unpack(decode(blob.section)?, Rules::Layer, Some(&diff_id)),
             };

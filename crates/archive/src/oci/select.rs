@@ -32,7 +32,7 @@ pub(super) struct Chosen {
 pub(super) fn open_verified(blobs: &Blobs, descriptor: &Descriptor) -> Result<Blob> {
     let blob = open_sized(blobs, descriptor)?;
     let digest = descriptor.digest()?;
-    digest.verify(&blob.section).map_err(|error| error.in_source(digest))?;
+    digest.verify(blob.section.clone()).map_err(|error| error.in_source(digest))?;
     Ok(blob)
 }
 

@@ -6,6 +6,9 @@ use extant_testkit::Scratch;
 use std::fs;
 use std::io::Cursor;
 
+/// The digest of no bytes.
+const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
 /// Reads a manifest; the error is a text.
 fn read(text: &[u8]) -> Result<Tree, String> {
     let mut tree = Tree::new();
@@ -44,7 +47,7 @@ fn lines_have_the_meaning_of_mtree() {
     let link = scratch.join("link").display().to_string();
     let text = format!(
         "#mtree\n# comment\n\n/set type=file uid=5 gid=6 mode=0640 nlink=1 time=7.0\n\
-         . type=dir mode=755\n  etc type=dir mode=0755\n    hosts size=0 sha256digest=00\n\
+         . type=dir mode=755\n  etc type=dir mode=0755\n    hosts size=0 sha256digest={EMPTY}\n\
          \tname\\040with\\040blanks contents={encoded} \\\n   uid=0 size=5\n    ..\n..\n\
          /unset uid\n./dev/null type=char device=native,1,3 mode=666 gid=0\n\
          dev/disk type=block device=linux,8,1\nrun/p type=fifo\nrun/s type=socket\n\
@@ -155,6 +158,21 @@ fn bad_lines_are_refused_by_number() {
             word.map_or_else(|| vec![(state >> 8) as u8], |word| word.to_vec())
         });
         let _ = read(&text.collect::<Vec<u8>>());
+    }
+}
+
+#[test]
+fn digests_are_those_of_the_content() {
+    let text = |line: &str| read(format!("{line}\n").as_bytes());
+    let zeroes = "0".repeat(64);
+    assert!(text(&format!("./f size=0 sha256={}", EMPTY.to_uppercase())).is_ok());
+    for (line, words) in [
+        ("./f size=0 sha256=00", "64 hexadecimal digits"),
+        (&format!("./f size=0 sha256={zeroes}"), "the content has the digest"),
+        (&format!("./f contents=/etc/passwd sha256digest={EMPTY}"), "the content has the digest"),
+    ] {
+        let error = text(line).err().unwrap_or_default();
+        assert!(error.starts_with("list: line 1: ") && error.contains(words), "{line}: {error}");
     }
 }
 
