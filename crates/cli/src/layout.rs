@@ -23,6 +23,9 @@ pub struct LayoutArgs {
     /// Cluster size in bytes, with bigalloc
     #[arg(short = 'C', value_name = "BYTES")]
     cluster_size: Option<String>,
+    /// Blocks of a group
+    #[arg(short = 'g', value_name = "COUNT")]
+    group_blocks: Option<u32>,
     /// Bytes for each inode
     #[arg(short = 'i', value_name = "BYTES")]
     inode_ratio: Option<String>,
@@ -76,9 +79,11 @@ impl LayoutArgs {
         let mut options = Options::preset(preset);
         options.block_size = number("-b", &self.block_size)?;
         options.cluster_size = number("-C", &self.cluster_size)?;
+        options.group_blocks = self.group_blocks;
         options.inode_ratio = number("-i", &self.inode_ratio)?;
         options.inode_size = number("-I", &self.inode_size)?;
-        options.inode_count = self.inodes;
+        // Zero stands for the default, as with mke2fs.
+        options.inode_count = self.inodes.filter(|count| *count > 0);
         options.label =
             self.label.as_ref().map(|label| label.as_bytes().to_vec()).unwrap_or_default();
         options.uuid = self.uuid()?;
@@ -105,14 +110,6 @@ impl LayoutArgs {
             Some("clear") => Ok(Some([0; 16])),
             Some(text) => Ok(Some(parse_uuid(text).map_err(Failure::usage)?)),
         }
-    }
-
-    /// Returns the block size, in bytes.
-    ///
-    /// # Errors
-    /// Wrong usage.
-    pub fn block_size(&self) -> Result<Option<u64>> {
-        number("-b", &self.block_size)
     }
 }
 

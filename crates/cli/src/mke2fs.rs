@@ -1,69 +1,200 @@
 //! The program under the names mke2fs(8), mkfs.ext2(8), mkfs.ext3(8) and mkfs.ext4(8).
 //!
-//! `extant mkfs` has their options. With `-d DIRECTORY` or `-d ARCHIVE` the call is one of `extant
-//! build`, whose image has the given size, or that of the existing file.
+//! `extant mkfs` has most of their options; the others are translated here. With `-d DIRECTORY` or
+//! `-d ARCHIVE` the call is one of `extant build`, whose image has the given size, or that of the
+//! existing file.
 
 use crate::arguments::{Argument, arguments};
 use extant_engine::mkfs::parse_size;
 use std::ffi::OsString;
 use std::io::{Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Letters with a value.
 const WITH_VALUE: &[u8] = b"bCdeEgGiIJlLmMNoOrtTuUz";
 
-/// Letters without a meaning for a new image: output, the directory of
-/// a former mount, and the system of the maker.
-const WITHOUT_EFFECT: &[u8] = b"vMo";
+/// Letters without a meaning for a new image: output, the directory of a former mount, the system
+/// of the maker, and direct access.
+const WITHOUT_EFFECT: &[u8] = b"vMoD";
+
+/// Letters that are refused, and why.
+const REFUSED: [(u8, &str); 4] = [
+    (b'S', "`extant repair` restores superblock and descriptors of a damaged file system"),
+    (b'z', "there is no undo file of a new file system: keep a copy (`extant clone`)"),
+    (b'c', "bad blocks are not looked for: a device that has some should be replaced"),
+    (b'l', "files of bad blocks are not read: a device that has some should be replaced"),
+];
+
+/// Uses (`-T`) as mke2fs's own configuration has them: block size, bytes for each inode, and inode
+/// size. Configurations of a system are not read, so that images are the same everywhere.
+const USES: [(&str, &str, &str, Option<&str>); 9] = [
+    ("default", "4096", "16384", None),
+    ("small", "1024", "4096", None),
+    ("floppy", "1024", "8192", None),
+    ("big", "4096", "32768", None),
+    ("huge", "4096", "65536", None),
+    ("news", "4096", "4096", None),
+    ("largefile", "4096", "1048576", None),
+    ("largefile4", "4096", "4194304", None),
+    ("hurd", "4096", "16384", Some("128")),
+];
 
 /// The unit of a size without unit if no block size is given, in bytes.
 const SIZE_BLOCK: u64 = 1024;
 
+/// A call of mke2fs.
+struct Call {
+    given: Vec<Argument>,
+}
+
 /// Returns the call of `extant` for a call of mke2fs; `args` has the program's name first. `kind`
 /// is the type that the name stands for.
 pub fn command(args: &[OsString], kind: &str) -> Result<Vec<OsString>, String> {
-    let given = arguments(args, WITH_VALUE)?;
-    let value = |letter: u8| {
-        given.iter().rev().find_map(|argument| match argument {
+    // Such options are those of `extant mkfs`.
+    if args.iter().any(|arg| arg.len() > 2 && arg.as_bytes().starts_with(b"--")) {
+        let has_type = args.iter().any(|arg| arg.as_bytes().starts_with(b"-t"));
+        let kind: &[&str] = if has_type { &[] } else { &["-t", kind] };
+        let own = ["extant", "mkfs"].iter().chain(kind).map(OsString::from);
+        return Ok(own.chain(args.iter().skip(1).cloned()).collect());
+    }
+    let call = Call { given: arguments(args, WITH_VALUE)? };
+    if call.has(b'V') {
+        return Ok(vec!["extant".into(), "--version".into()]);
+    }
+    let mut words: Vec<OsString> = vec!["extant".into()];
+    words.push(if call.has(b'd') { "build".into() } else { "mkfs".into() });
+    if !call.has(b't') {
+        words.extend(["-t".into(), kind.into()]);
+    }
+    words.extend(call.options()?);
+    words.extend(if call.has(b'd') { call.build()? } else { call.mkfs()? });
+    Ok(words)
+}
+
+impl Call {
+    fn has(&self, letter: u8) -> bool {
+        self.given.iter().any(|given| matches!(given, Argument::Letter(l, _) if *l == letter))
+    }
+
+    /// Returns the last value of an option.
+    fn value(&self, letter: u8) -> Option<&OsString> {
+        self.given.iter().rev().find_map(|argument| match argument {
             Argument::Letter(found, Some(value)) if *found == letter => Some(value),
             _ => None,
         })
-    };
-    let mut call: Vec<OsString> = vec!["extant".into()];
-    match value(b'd') {
-        None => call.extend(["mkfs".into(), "--size-in-blocks".into()]),
-        Some(_) => call.push("build".into()),
     }
-    if value(b't').is_none() {
-        call.extend(["-t".into(), kind.into()]);
+
+    fn places(&self) -> Vec<&PathBuf> {
+        let places = self.given.iter().filter_map(|argument| match argument {
+            Argument::Place(place) => Some(place),
+            Argument::Letter(..) => None,
+        });
+        places.collect()
     }
-    let Some(source) = value(b'd') else {
-        call.extend(args.iter().skip(1).cloned());
-        return Ok(call);
-    };
-    let mut places = Vec::new();
-    for argument in &given {
-        match argument {
-            Argument::Place(place) => places.push(place),
-            Argument::Letter(b'd', _) => {}
-            Argument::Letter(letter, _) if WITHOUT_EFFECT.contains(letter) => {}
-            Argument::Letter(letter, value) => {
-                call.push(format!("-{}", *letter as char).into());
-                call.extend(value.clone());
+
+    /// Returns the options that `mkfs` and `build` have, too.
+    fn options(&self) -> Result<Vec<OsString>, String> {
+        let mut words = Vec::new();
+        for argument in &self.given {
+            if let Argument::Letter(letter, value) = argument {
+                words.extend(self.option(*letter, value.as_ref())?);
+            }
+        }
+        Ok(words)
+    }
+
+    fn option(&self, letter: u8, value: Option<&OsString>) -> Result<Vec<OsString>, String> {
+        if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == letter) {
+            return Err(format!("-{}: {why}", letter as char));
+        }
+        match (letter, value.and_then(|value| value.to_str())) {
+            (b'd', _) => Ok(Vec::new()),
+            (b'n', _) if self.has(b'd') => Ok(vec!["--estimate".into()]),
+            (b'r', Some("1")) => Ok(Vec::new()),
+            (b'r', _) => Err("-r: the revision of new file systems is 1".into()),
+            (b'T', Some(uses)) => self.uses(uses),
+            (b'E', Some(list)) => Ok(extended(list)),
+            (letter, _) if WITHOUT_EFFECT.contains(&letter) => Ok(Vec::new()),
+            (letter, _) => {
+                let letter = OsString::from(format!("-{}", letter as char));
+                Ok([letter].into_iter().chain(value.cloned()).collect())
             }
         }
     }
-    let (image, size) = match places.as_slice() {
-        [image] => (image, existing(image)?),
-        [image, size] => (image, in_bytes(size, value(b'b'))?),
-        _ => return Err("mke2fs takes an image and a size".into()),
-    };
-    let mut from = OsString::from(if Path::new(source).is_dir() { "dir:" } else { "tar:" });
-    from.push(source);
-    let from = if source == "-" { source.clone() } else { from };
-    call.extend(["--size".into(), size.to_string().into(), "--".into(), image.into(), from]);
-    Ok(call)
+
+    /// Returns the options that uses stand for, unless they are given themselves.
+    fn uses(&self, uses: &str) -> Result<Vec<OsString>, String> {
+        let mut found = (None, None, None);
+        for name in uses.split(',') {
+            let known = USES.iter().find(|(known, ..)| *known == name).ok_or_else(|| {
+                let known: Vec<&str> = USES.iter().map(|(known, ..)| *known).collect();
+                format!("-T: {name} is not known, but {}", known.join(", "))
+            })?;
+            found = (Some(known.1), Some(known.2), known.3.or(found.2));
+        }
+        let options = [(b'b', found.0), (b'i', found.1), (b'I', found.2)];
+        let missing = options.into_iter().filter(|(letter, _)| !self.has(*letter));
+        let words = missing.filter_map(|(letter, value)| Some((letter, value?)));
+        Ok(words.flat_map(|(l, value)| [format!("-{}", l as char).into(), value.into()]).collect())
+    }
+
+    /// Returns the place of the file system in its file, by `-E offset=`.
+    fn offset(&self) -> Result<Option<u64>, String> {
+        let lists = self.given.iter().filter_map(|argument| match argument {
+            Argument::Letter(b'E', Some(list)) => list.to_str(),
+            _ => None,
+        });
+        let offsets = lists.flat_map(extended_words).filter_map(|word| word.strip_prefix(OFFSET));
+        offsets.last().map(|text| parse_size(text).map_err(|error| error.to_string())).transpose()
+    }
+
+    fn mkfs(&self) -> Result<Vec<OsString>, String> {
+        let mut words: Vec<OsString> = vec!["--".into()];
+        let places = self.places();
+        let (image, sizes) = places.split_first().ok_or("mke2fs takes an image")?;
+        let mut image = image.as_os_str().to_owned();
+        if let Some(bytes) = self.offset()? {
+            image.push(format!("@{bytes}"));
+        }
+        words.push(image);
+        for size in sizes {
+            words.push(in_bytes(size, self.value(b'b'))?.to_string().into());
+        }
+        Ok(words)
+    }
+
+    fn build(&self) -> Result<Vec<OsString>, String> {
+        let Some(source) = self.value(b'd') else { return Ok(Vec::new()) };
+        if self.offset()?.is_some() {
+            return Err("-E offset= and -d: make the file system without -d, mount it, and fill \
+                        the mount"
+                .into());
+        }
+        let (image, size) = match self.places().as_slice() {
+            [image] => (*image, existing(image)?),
+            [image, size] => (*image, in_bytes(size, self.value(b'b'))?),
+            _ => return Err("mke2fs takes an image and a size".into()),
+        };
+        let mut from = OsString::from(if Path::new(source).is_dir() { "dir:" } else { "tar:" });
+        from.push(source);
+        let from = if source == "-" { source.clone() } else { from };
+        Ok(vec!["--size".into(), size.to_string().into(), "--".into(), image.into(), from])
+    }
+}
+
+/// The extended option that says where in its file the file system begins.
+const OFFSET: &str = "offset=";
+
+fn extended_words(list: &str) -> impl Iterator<Item = &str> {
+    list.split([',', ' ']).filter(|word| !word.is_empty())
+}
+
+/// Returns the extended options but for the offset.
+fn extended(list: &str) -> Vec<OsString> {
+    let words: Vec<&str> = extended_words(list).filter(|word| !word.starts_with(OFFSET)).collect();
+    if words.is_empty() { Vec::new() } else { vec!["-E".into(), words.join(",").into()] }
 }
 
 /// Returns the size of an existing image.
@@ -119,13 +250,25 @@ mod tests {
 
     #[test]
     fn other_calls_are_those_of_mkfs() {
-        assert_eq!(
-            of(&["mke2fs", "-F", "a.img", "100"]),
-            Ok("extant mkfs --size-in-blocks -t ext2 -F a.img 100".into())
-        );
-        assert_eq!(
-            of(&["mke2fs", "-t", "ext3", "a.img"]),
-            Ok("extant mkfs --size-in-blocks -t ext3 a.img".into())
-        );
+        let mkfs = |options: &str| Ok(format!("extant mkfs {options}"));
+        for (call, words) in [
+            (vec!["-F", "a", "100"], "-t ext2 -F -- a 102400"),
+            (vec!["-vDn", "-t", "ext3", "a"], "-t ext3 -n -- a"),
+            (vec!["-g512", "-r", "1", "a"], "-t ext2 -g 512 -- a"),
+            (vec!["-Tnews", "a"], "-t ext2 -b 4096 -i 4096 -- a"),
+            (vec!["-T", "small,hurd", "-i1", "a"], "-t ext2 -b 4096 -I 128 -i 1 -- a"),
+            (vec!["-E", "offset=1M,stride=2", "a"], "-t ext2 -E stride=2 -- a@1048576"),
+            (vec!["-E", "offset=512", "a", "9"], "-t ext2 -- a@512 9216"),
+        ] {
+            assert_eq!(of(&[vec!["mke2fs"], call].concat()), mkfs(words));
+        }
+        assert_eq!(of(&["mke2fs", "--seed", "1", "a"]), mkfs("-t ext2 --seed 1 a"));
+        assert_eq!(of(&["mke2fs", "-V"]), Ok("extant --version".into()));
+        for refused in [vec!["-S"], vec!["-z", "f"], vec!["-r", "0"], vec!["-T", "what"]] {
+            assert!(
+                of(&[vec!["mke2fs"], refused.clone(), vec!["a"]].concat()).is_err(),
+                "{refused:?}"
+            );
+        }
     }
 }

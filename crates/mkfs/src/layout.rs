@@ -14,7 +14,7 @@ use super::tables::Tables;
 use super::{Report, features};
 use extant_blocks::{AlignedDevice, BlockDevice};
 use extant_format::superblock::State;
-use extant_format::{Geometry, InodeNr, RoCompat, Superblock, Timestamp};
+use extant_format::{Geometry, GroupNr, InodeNr, RoCompat, Superblock, Timestamp};
 use std::ops::Range;
 
 /// Bytes before the primary superblock.
@@ -103,6 +103,14 @@ impl FsLayout {
         let all = (self.geo.blocks_count - first).div_ceil(self.geo.cluster_ratio().into());
         let used = self.taken.clusters(first..self.geo.blocks_count, self.geo.cluster_bits);
         (all - used) << self.geo.cluster_bits
+    }
+
+    /// Returns the description of the file system without content.
+    pub(super) fn report(&self) -> Report {
+        let mut sb = self.sb.clone();
+        sb.set_free_blocks_count(self.free_blocks());
+        sb.set_free_inodes_count(self.geo.inodes_count - self.files.last_inode().0);
+        report(&sb, &self.geo, &self.sizes, 0)
     }
 
     /// Takes the free blocks in `range` for content, which must lie in the file system.
@@ -198,14 +206,19 @@ fn finish(
         // Copies are used after damage only, so they are never marked as clean.
         let mut copy = sb.clone();
         copy.set_state(State::empty());
-        for group in geo.super_groups().skip(1) {
-            let place = geo.super_block_of(group).map_or(0, |block| block.0);
+        for (group, place) in copies(geo) {
             out.bytes(place * u64::from(geo.block_size), &copy.encode_backup(group.0))?;
         }
     }
     out.flush()?;
     out.bytes(BOOT_BYTES, &sb.seal())?;
     out.flush()
+}
+
+/// Returns the groups with copies of the superblock, and the blocks of these.
+fn copies(geo: &Geometry) -> impl Iterator<Item = (GroupNr, u64)> + '_ {
+    let place = |group| (group, geo.super_block_of(group).map_or(0, |block| block.0));
+    geo.super_groups().skip(1).map(place)
 }
 
 fn report(sb: &Superblock, geo: &Geometry, sizes: &Sizes, written: u64) -> Report {
@@ -217,6 +230,7 @@ fn report(sb: &Superblock, geo: &Geometry, sizes: &Sizes, written: u64) -> Repor
         inodes: geo.inodes_count,
         free_inodes: sb.free_inodes_count(),
         groups: geo.groups_count,
+        copies: copies(geo).map(|(_, block)| block).collect(),
         journal_blocks: sizes.journal_blocks + sizes.fast_commit_blocks,
         uuid: sb.uuid(),
         written,

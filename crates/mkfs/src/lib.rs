@@ -57,6 +57,8 @@ pub struct Report {
     pub free_inodes: u32,
     /// Groups.
     pub groups: u32,
+    /// Blocks with copies of the superblock.
+    pub copies: Vec<u64>,
     /// Blocks of the journal, 0 if there is none.
     pub journal_blocks: u32,
     /// UUID.
@@ -74,6 +76,15 @@ pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
     let layout = FsLayout::new(options, device.len(), Demand::empty(options))?;
     let root = layout.empty_root()?;
     layout.write(device, &root)
+}
+
+/// Returns the description of the file system that [`make`] would make on a device of `device_len`
+/// bytes.
+///
+/// # Errors
+/// [`Error`] for invalid options, or a device that is too small.
+pub fn preview(device_len: u64, options: &Options) -> Result<Report> {
+    Ok(FsLayout::new(options, device_len, Demand::empty(options))?.report())
 }
 
 /// The examples of the README are tests, too.

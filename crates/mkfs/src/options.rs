@@ -55,6 +55,8 @@ pub struct Options {
     pub block_size: Option<u32>,
     /// Cluster size in bytes with `bigalloc`; 16 blocks if unset.
     pub cluster_size: Option<u32>,
+    /// Blocks of a group, a multiple of 8 from 256 on; as many as a block has bits if unset.
+    pub group_blocks: Option<u32>,
     /// Inode size in bytes; 256 if unset.
     pub inode_size: Option<u16>,
     /// Bytes of the device per inode; by size if unset.
@@ -124,6 +126,7 @@ impl Default for Options {
             size: None,
             block_size: None,
             cluster_size: None,
+            group_blocks: None,
             inode_size: None,
             inode_ratio: None,
             inode_count: None,

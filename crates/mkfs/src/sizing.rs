@@ -35,6 +35,9 @@ const TIB: u64 = 1 << 40;
 /// Maximum number of clusters, and of inodes, of a group: descriptors count free ones in 16 bits.
 const MAX_PER_GROUP: u32 = 65528;
 
+/// Minimum number of blocks of a group.
+const FEWEST_IN_GROUP: u32 = 256;
+
 /// Minimum number of blocks of a last group after its own metadata; a smaller one is left out.
 const MIN_LAST_GROUP: u64 = 50;
 
@@ -73,7 +76,7 @@ impl Sizes {
             first_data_block: u32::from(
                 block_size == 1024 && cluster_ratio == 1 && !bigalloc(features),
             ),
-            clusters_per_group: (block_size * 8).min(MAX_PER_GROUP),
+            clusters_per_group: group_clusters(options, features, block_size)?,
             inode_size: inode_size(options, features, block_size)?,
             inodes_per_group: 0,
             groups: 0,
@@ -396,6 +399,23 @@ fn inode_size(options: &Options, features: Features, block_size: u32) -> Result<
         return Error::invalid("project needs inodes of more than 128 bytes");
     }
     Ok(size)
+}
+
+/// Returns the number of clusters of a full group.
+fn group_clusters(options: &Options, features: Features, block_size: u32) -> Result<u32> {
+    let most = (block_size * 8).min(MAX_PER_GROUP);
+    match options.group_blocks {
+        None => Ok(most),
+        Some(_) if bigalloc(features) => {
+            Error::invalid("the number of blocks of a group cannot be chosen with bigalloc")
+        }
+        Some(count) if count.is_multiple_of(8) && (FEWEST_IN_GROUP..=most).contains(&count) => {
+            Ok(count)
+        }
+        Some(count) => Error::invalid(format!(
+            "{count} blocks per group: must be a multiple of 8 from {FEWEST_IN_GROUP} to {most}"
+        )),
+    }
 }
 
 fn flex_bits(options: &Options, features: Features) -> Result<u8> {

@@ -38,6 +38,9 @@ pub struct Args {
     /// the image is the same
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
+    /// Describe the new file system, and where copies of its superblock would lie; write nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
     /// Overwrite a file system, a partition table or the like that is there without asking
     #[arg(short = 'F', long)]
     force: bool,
@@ -47,13 +50,7 @@ pub struct Args {
     /// Wait until no other program uses the image
     #[arg(long)]
     wait: bool,
-    /// A SIZE without a unit counts blocks, as mke2fs has it
-    #[arg(long, hide = true)]
-    size_in_blocks: bool,
 }
-
-/// The block size that a SIZE in blocks is in if none is given, in bytes.
-const SIZE_BLOCK: u64 = 1024;
 
 /// How long `--wait` waits.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -61,6 +58,10 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let options = args.options()?;
+    if args.dry_run {
+        let report = args.plan(&options)?;
+        return args.report(context, &report);
+    }
     let path = image_spec(&args.image).path;
     let was_there = path.exists();
     // Stays open to the end: closing it would release the locks of `device`, and its inode number
@@ -78,13 +79,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     if made.is_err() {
         args.restore(&device, new.as_ref(), was_there, len);
     }
-    let report = made?;
-    if context.json {
-        context.document(&document(args, &report))
-    } else {
-        tell(args, context, &report);
-        Ok(())
-    }
+    args.report(context, &made?)
 }
 
 impl Args {
@@ -113,25 +108,45 @@ impl Args {
     }
 
     fn bytes(&self) -> Result<Option<u64>> {
-        let Some(text) = self.plain_size.as_ref().or(self.size.as_ref()) else { return Ok(None) };
-        let number = parse_size(text).map_err(Failure::usage)?;
-        let in_blocks = self.size_in_blocks && text.bytes().all(|b| b.is_ascii_digit());
-        let unit = if in_blocks { self.layout.block_size()?.unwrap_or(SIZE_BLOCK) } else { 1 };
-        number
-            .checked_mul(unit)
-            .map(Some)
-            .ok_or_else(|| Failure::usage(format_args!("size out of range: {text}")))
+        let text = self.plain_size.as_ref().or(self.size.as_ref());
+        text.map(|text| parse_size(text).map_err(Failure::usage)).transpose()
+    }
+
+    /// Returns the description of the file system that would be made.
+    fn plan(&self, options: &Options) -> Result<Report> {
+        let there = || -> Result<u64> {
+            let open = FileOptions::from_spec(&image_spec(&self.image)).read_only(true).lock(false);
+            let device = open.open().at_path(self.image.as_os_str().as_bytes())?;
+            Ok(device.len())
+        };
+        self.require_size(options)?;
+        let len = options.size.map_or_else(there, Ok)?;
+        mkfs::preview(len, options).map_err(|e| self.failed(e))
+    }
+
+    fn report(&self, context: &Context, report: &Report) -> Result {
+        if context.json {
+            return context.document(&document(self, report));
+        }
+        if !context.quiet {
+            tell(self, report);
+        }
+        Ok(())
+    }
+
+    /// Returns an error if there is neither an image nor a size.
+    fn require_size(&self, options: &Options) -> Result {
+        if image_spec(&self.image).path.exists() || options.size.is_some() {
+            return Ok(());
+        }
+        let name = self.name();
+        Err(Failure::usage(format_args!("{name} is not there: say how large it shall be")))
     }
 
     /// Opens the device of the new file system; makes a missing file.
     fn device(&self, options: &Options) -> Result<FileDevice> {
+        self.require_size(options)?;
         let spec = image_spec(&self.image);
-        if !spec.path.exists() && options.size.is_none() {
-            return Err(Failure::usage(format_args!(
-                "{} is not there: say how large it shall be",
-                self.name()
-            )));
-        }
         let wait = self.wait.then_some(PATIENCE);
         let open = FileOptions::from_spec(&spec).create(true).wait(wait);
         let device = open.open().map_err(|e| {
@@ -232,6 +247,7 @@ fn document(args: &Args, report: &Report) -> serde_json::Value {
         "inodes": report.inodes,
         "free_inodes": report.free_inodes,
         "groups": report.groups,
+        "superblock_copies": report.copies,
         "journal_blocks": report.journal_blocks,
         "bytes_written": report.written,
     });
@@ -239,14 +255,12 @@ fn document(args: &Args, report: &Report) -> serde_json::Value {
     document.into()
 }
 
-fn tell(args: &Args, context: &Context, report: &Report) {
-    if context.quiet {
-        return;
-    }
+fn tell(args: &Args, report: &Report) {
     let bytes = report.blocks.saturating_mul(report.block_size.into());
     complain(format_args!(
-        "{}: made a file system of {} ({} of {}, {}, {}), UUID {}",
+        "{}: {} a file system of {} ({} of {}, {}, {}), UUID {}",
         args.name(),
+        if args.dry_run { "would be" } else { "made" },
         size(bytes),
         count(report.blocks, "block"),
         size(report.block_size.into()),
@@ -254,6 +268,10 @@ fn tell(args: &Args, context: &Context, report: &Report) {
         count(report.inodes.into(), "inode"),
         uuid(report.uuid),
     ));
+    if args.dry_run && !report.copies.is_empty() {
+        let copies: Vec<String> = report.copies.iter().map(u64::to_string).collect();
+        complain(format_args!("copies of the superblock in blocks {}", copies.join(", ")));
+    }
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ impl Names {
             "mkfs.extant",
             "fuse2fs",
             "mke2fs",
+            "mkfs.ext4",
         ] {
             std::os::unix::fs::symlink(EXTANT, scratch.join(name)).unwrap();
         }
