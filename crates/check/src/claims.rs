@@ -55,7 +55,8 @@ impl ClaimMap {
     }
 
     fn page(&self, group: usize) -> Option<&Page> {
-        let units = u64::from(self.geometry.blocks_per_group) >> self.unit_bits;
+        let blocks = self.geometry.blocks_in_group(GroupNr(group as u32));
+        let units = u64::from(blocks).div_ceil(1u64.checked_shl(self.unit_bits).unwrap_or(1));
         let page = || (0..units.div_ceil(WORD_BITS)).map(|_| AtomicU64::new(0)).collect();
         Some(self.pages.get(group)?.get_or_init(page))
     }

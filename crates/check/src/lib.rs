@@ -2,6 +2,7 @@
 //! them, [`tune`] changes the superblock's values, and [`resize`] the size. [`edit`] writes changes
 //! that the engine made in memory. [`Trim`] finds the blocks of an undamaged file system that hold
 //! nothing. [`Substitutes`] lets readers open an image whose superblock or descriptors are damaged.
+//! [`debug`] shows the structures of an image one by one.
 //!
 //! The crate reads the device itself, below the engine, since the engine stops at the first
 //! corruption. A pass reports a defect and goes on with the structures that do not depend on it.
@@ -21,6 +22,7 @@
 
 mod claims;
 mod codes;
+pub mod debug;
 mod descriptors;
 mod difference;
 pub mod edit;

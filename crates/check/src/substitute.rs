@@ -31,6 +31,13 @@ enum Super {
     Copied,
 }
 
+/// Treatment of descriptors without a usable copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    Fails,
+    Stays,
+}
+
 /// A device whose damaged superblock and descriptors are replaced by copies. Nothing is written to
 /// the device below it.
 #[derive(Debug)]
@@ -38,6 +45,8 @@ pub struct Substitutes {
     device: Arc<dyn BlockDevice>,
     superblock: Super,
     descriptors: u64,
+    /// Damaged descriptors without a usable copy.
+    lost: u64,
     missing: u64,
 }
 
@@ -52,8 +61,28 @@ impl Substitutes {
         device: &Arc<dyn BlockDevice>,
         journal: Option<&Arc<dyn BlockDevice>>,
     ) -> Result<Substitutes, RepairError> {
-        let (superblock, is_copy) = choose_superblock(&**device)?;
-        Substitutes::with(superblock, is_copy, device, journal)
+        let chosen = choose_superblock(&**device)?;
+        Substitutes::with(chosen, device, journal, Lost::Fails)
+    }
+
+    /// As [`Substitutes::of`], or as [`Substitutes::at`] for the copy in a block. Descriptors
+    /// without a usable copy stay as they are.
+    ///
+    /// # Errors
+    /// As these, but for lost descriptors.
+    pub(crate) fn as_far_as_possible(
+        block: Option<u64>,
+        device: &Arc<dyn BlockDevice>,
+        journal: Option<&Arc<dyn BlockDevice>>,
+    ) -> Result<Substitutes, RepairError> {
+        let chosen = match block {
+            Some(block) => {
+                let copy = copy_in_block(&**device, block).ok_or(RepairError::NoSuperblock)?;
+                (copy, true)
+            }
+            None => choose_superblock(&**device)?,
+        };
+        Substitutes::with(chosen, device, journal, Lost::Stays)
     }
 
     /// Takes the superblock from its copy in a block of the file system, whatever the primary one
@@ -68,14 +97,14 @@ impl Substitutes {
         journal: Option<&Arc<dyn BlockDevice>>,
     ) -> Result<Substitutes, RepairError> {
         let copy = copy_in_block(&**device, block).ok_or(RepairError::NoSuperblock)?;
-        Substitutes::with(copy, true, device, journal)
+        Substitutes::with((copy, true), device, journal, Lost::Fails)
     }
 
     fn with(
-        mut superblock: Superblock,
-        is_copy: bool,
+        (mut superblock, is_copy): (Superblock, bool),
         device: &Arc<dyn BlockDevice>,
         journal: Option<&Arc<dyn BlockDevice>>,
+        lost: Lost,
     ) -> Result<Substitutes, RepairError> {
         let geometry = Geometry::new(&superblock)?;
         let len = geometry.blocks_count.saturating_mul(geometry.block_size.into());
@@ -90,12 +119,12 @@ impl Substitutes {
         if read != Super::Intact {
             put_superblock(&overlay, &superblock, geometry)?;
         }
-        let descriptors = replace_descriptors(&overlay, &geometry)?;
+        let (descriptors, lost) = replace_descriptors(&overlay, &geometry, lost)?;
         if is_copy && needs_recovery(&overlay, journal, &superblock, geometry) {
             mark(&mut superblock);
             put_superblock(&overlay, &superblock, geometry)?;
         }
-        Ok(Substitutes { device: overlay, superblock: read, descriptors, missing })
+        Ok(Substitutes { device: overlay, superblock: read, descriptors, lost, missing })
     }
 
     /// Looks for damage that would hide all other damage from a check: a superblock of no use, and
@@ -147,7 +176,8 @@ impl Substitutes {
 
     /// Returns whether nothing was replaced and nothing is missing.
     pub fn is_empty(&self) -> bool {
-        self.superblock == Super::Intact && self.descriptors == 0 && self.missing == 0
+        let is_whole = self.descriptors == 0 && self.lost == 0 && self.missing == 0;
+        self.superblock == Super::Intact && is_whole
     }
 }
 
@@ -164,7 +194,10 @@ impl fmt::Display for Substitutes {
         });
         let missing =
             (self.missing > 0).then(|| format!("the last {} bytes are missing", self.missing));
-        let parts: Vec<_> = [superblock, descriptors, missing].into_iter().flatten().collect();
+        let lost = (self.lost > 0)
+            .then(|| format!("{} group descriptors are damaged and have no copy", self.lost));
+        let parts = [superblock, descriptors, lost, missing];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
         f.write_str(&parts.join(", "))
     }
 }
@@ -205,12 +238,20 @@ fn mark(superblock: &mut Superblock) {
     superblock.set_features(features);
 }
 
-/// Replaces damaged descriptors. Returns their number.
-fn replace_descriptors(device: &OverlayDevice, geometry: &Geometry) -> Result<u64, RepairError> {
+/// Replaces damaged descriptors. Returns their number, and that of those without a usable copy.
+fn replace_descriptors(
+    device: &OverlayDevice,
+    geometry: &Geometry,
+    treatment: Lost,
+) -> Result<(u64, u64), RepairError> {
     let reader = Reader::new(device, *geometry);
-    let mut replaced = 0u64;
+    let (mut replaced, mut lost) = (0u64, 0u64);
     for index in 0..geometry.desc_blocks {
         let BlockNr(nr) = geometry.gdt_block(index);
+        if treatment == Lost::Stays && nr >= reader.device_blocks() {
+            // Nothing is left of the descriptors behind the end of the device.
+            break;
+        }
         let mut block = reader.block(nr).unwrap_or_else(|| reader.buffer());
         let is_bad = |group: &GroupNr| usable(&block, geometry, *group).is_none();
         let bad: Vec<GroupNr> = groups_of(geometry, index).filter(is_bad).collect();
@@ -218,14 +259,23 @@ fn replace_descriptors(device: &OverlayDevice, geometry: &Geometry) -> Result<u6
             continue;
         }
         let copies = DescriptorCopies::read(&reader, index);
+        let before = replaced;
         for group in bad {
-            let lost = || Corrupt::new("group descriptor, and all its copies").at_group(group);
-            let copy = copies.find(geometry, group).ok_or_else(lost)?;
+            let error = || Corrupt::new("group descriptor, and all its copies").at_group(group);
             let (_, offset) = geometry.desc_location(group);
-            copy.encode(block.get_mut(offset..).ok_or_else(lost)?, geometry, group);
-            replaced = replaced.saturating_add(1);
+            let (copy, raw) = (copies.find(geometry, group), block.get_mut(offset..));
+            match (copy, raw) {
+                (Some(copy), Some(raw)) => {
+                    copy.encode(raw, geometry, group);
+                    replaced = replaced.saturating_add(1);
+                }
+                _ if treatment == Lost::Stays => lost = lost.saturating_add(1),
+                _ => return Err(error().into()),
+            }
         }
-        device.write_all_at(&block, nr.saturating_mul(geometry.block_size.into()))?;
+        if replaced > before {
+            device.write_all_at(&block, nr.saturating_mul(geometry.block_size.into()))?;
+        }
     }
-    Ok(replaced)
+    Ok((replaced, lost))
 }

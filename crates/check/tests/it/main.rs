@@ -6,6 +6,7 @@ mod findings;
 mod flips;
 mod growing;
 mod images;
+mod inspecting;
 mod kept;
 mod losses;
 mod mutants;

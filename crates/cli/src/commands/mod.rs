@@ -7,6 +7,7 @@ pub mod check;
 pub mod chmod;
 pub mod chown;
 pub mod clone;
+pub mod debug;
 pub mod diff;
 pub mod du;
 pub mod export;

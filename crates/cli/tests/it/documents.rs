@@ -73,6 +73,7 @@ impl Stage {
                 (list![image], list![missing])
             }
             "ls" | "tree" | "stat" | "find" | "du" | "hash" => (read(file), read(missing)),
+            "debug" => (list![image, "dir", "/"], list![missing, "dir", "/"]),
             "diff" => (list![image, image, file], list![image, image, missing]),
             "cat" => return (None, read(file)),
             "clone" => (list![image, host(b"clone\xff")], list![missing, host(b"x")]),

@@ -492,3 +492,22 @@ fn a_partition_holds_a_file_system() {
     let source = Manifest::walk(&recipe.file("rootfs")).without_root();
     source.assert_same(&recipe.kernel_tree("part.img"));
 }
+
+#[test]
+fn a_deleted_file_is_looked_at() {
+    let recipe = Recipe::of("Look at a deleted file");
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let mount = Mount::new(image.path(), "rw");
+    fs::create_dir(mount.join("letters")).expect("a directory");
+    fs::write(mount.join("kept"), "kept").expect("a file");
+    fs::write(mount.join("letters/draft"), "dear reader").expect("a file");
+    run("sync", &["-f".as_ref(), mount.path().as_os_str()]).must_succeed();
+    fs::remove_file(mount.join("letters/draft")).expect("a removal");
+    mount.unmount();
+    recipe.has("used.img", &image);
+    let printed = recipe.run().text();
+    assert!(printed.contains("path=/letters/draft"), "{printed}");
+    let files = fs::read_dir(recipe.file("rescued")).expect("a directory").flatten();
+    let contents: Vec<Vec<u8>> = files.map(|file| fs::read(file.path()).expect("a file")).collect();
+    assert!(contents.contains(&b"dear reader".to_vec()), "{contents:?}");
+}

@@ -11,6 +11,7 @@ mod contained;
 mod copying;
 mod counters;
 mod damaged;
+mod debugging;
 mod digests;
 mod documents;
 mod editing;

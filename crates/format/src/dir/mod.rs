@@ -10,6 +10,7 @@
 
 mod edit;
 mod read;
+mod slack;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ pub use edit::{NewEntry, fill, init_area, insert, put_entry, remove, set_rec_len
 pub use read::{
     DirEntry, Entries, Search, dot_dot, entries, find, find_room, largest_gap, room_at, search,
 };
+pub use slack::removed;
 pub use tail::{DIR_TAIL_SIZE, has_tail, init_tail, seal_dir_leaf, verify_leaf};
 
 use crate::features::Incompat;

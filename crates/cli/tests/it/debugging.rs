@@ -1,0 +1,206 @@
+//! `extant debug`, beside debugfs.
+
+use crate::args;
+use crate::program::{done, extant, json, refused};
+use extant_testkit::kernel::Mount;
+use extant_testkit::tool::run;
+use extant_testkit::{FeatureSet, Image, Scratch, debugfs};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// A tree with files of all kinds.
+fn tree(scratch: &Scratch) -> std::path::PathBuf {
+    let top = scratch.dir("top");
+    let script = "mkdir d big; echo hello >a; ln -s a short; ln a d/h; mkfifo fifo
+        ln -s $(printf 'x%.0s' $(seq 90)) long; seq 60000 >large
+        for i in $(seq 300); do echo $i >big/a-name-that-is-rather-long-$i; done
+        setfattr -n user.k -v val a";
+    run("sh", &["-euc", &format!("cd {}; {script}", top.display())]).must_succeed();
+    top
+}
+
+fn image(set: &FeatureSet, scratch: &Scratch) -> Image {
+    let image = Image::mke2fs_from(set.bytes, set.args, &tree(scratch));
+    image.leave_unjudged("nothing is written");
+    image
+}
+
+/// A disk on which the kernel deleted files, and the content of one of them.
+pub fn deleted(name: &str, dirty: bool) -> (Image, Vec<u8>) {
+    let image = FeatureSet::named(name).make_sized(64 << 20);
+    let mount = Mount::new(image.path(), "rw");
+    let lines = (0..100_000).map(|number| format!("{number}\n"));
+    let content = lines.collect::<String>().into_bytes();
+    fs::write(mount.join("kept"), b"kept").expect("a file");
+    fs::create_dir(mount.join("dir")).expect("a directory");
+    fs::write(mount.join("dir/gone"), &content).expect("a file");
+    run("sync", &["-f".as_ref(), mount.path().as_os_str()]).must_succeed();
+    fs::remove_file(mount.join("dir/gone")).expect("a removal");
+    run("sync", &["-f".as_ref(), mount.path().as_os_str()]).must_succeed();
+    let copy = dirty.then(|| image.copy());
+    mount.unmount();
+    let image = copy.unwrap_or(image);
+    image.leave_unjudged("nothing is written, or it is dirty");
+    (image, content)
+}
+
+#[test]
+fn deleted_files_are_recovered() {
+    let scratch = Scratch::new();
+    for (number, (name, dirty)) in
+        [("default", false), ("default", true), ("1k", false), ("no_csum", true)].iter().enumerate()
+    {
+        let (image, content) = deleted(name, *dirty);
+        let bytes = image.bytes();
+        let dir = scratch.join(format!("into{number}"));
+        let found = json(&args!["debug", image.path(), "deleted", "--into", &dir]);
+        let gone = found.as_array().expect("an array").iter().find(|file| file["blocks"] != 0);
+        let gone = gone.unwrap_or_else(|| panic!("{name}: {found}"));
+        assert_eq!(
+            (&gone["complete"], &gone["path"]),
+            (&true.into(), &"/dir/gone".into()),
+            "{gone}"
+        );
+        assert!(gone["map"].as_str().expect("text").starts_with("transaction "), "{gone}");
+        let file = Path::new(gone["recovered"].as_str().expect("a path"));
+        assert!(fs::read(file).expect("a file") == content, "{name}: {gone}");
+        assert!(image.bytes() == bytes, "nothing is written");
+        // A file that is there is not overwritten.
+        refused(&args!["debug", image.path(), "deleted", "--into", &dir], 1, "File exists");
+    }
+    // A removal by debugfs leaves the map in the inode.
+    let image = image(FeatureSet::named("ext2"), &scratch);
+    let content = debugfs::read_bytes(image.path(), "cat /large");
+    let block: u64 = debugfs::read(image.path(), "bmap /large 5").trim().parse().expect("a number");
+    debugfs::write(image.path(), "rm /large");
+    let list =
+        done(&args!["debug", image.path(), "deleted", "--into", scratch.join("ext2")]).text();
+    assert!(list.contains("map=inode complete=yes path=/large"), "{list}");
+    let ino = list.split(['=', ' ']).nth(1).expect("an inode").to_owned();
+    let file = scratch.join("ext2").join(format!("inode-{ino}"));
+    assert!(fs::read(&file).expect("a file") == content);
+    // A block that is in use again is left out, and that is told.
+    debugfs::write(image.path(), &format!("setb {block}"));
+    let dir = scratch.join("partly");
+    refused(&args!["debug", image.path(), "deleted", "--into", &dir], 1, "parts are missing");
+    let partly = fs::read(dir.join(format!("inode-{ino}"))).expect("a file");
+    assert_eq!(partly.len(), content.len());
+    assert!(partly[..5 * 4096] == content[..5 * 4096]);
+    assert!(partly[5 * 4096..6 * 4096].iter().all(|byte| *byte == 0));
+    assert!(partly[6 * 4096..] == content[6 * 4096..]);
+}
+
+#[test]
+fn earlier_states_of_blocks_are_in_the_journal() {
+    let (image, _) = deleted("default", true);
+    let log = json(&args!["debug", image.path(), "journal"]);
+    let transactions: Vec<&Value> = log
+        .as_array()
+        .expect("an array")
+        .iter()
+        .filter(|part| part["state"] == "pending")
+        .collect();
+    assert!(transactions.len() > 1, "{log}");
+    assert_eq!(log[0]["pending"], transactions.len(), "{log}");
+    // The inode of the file was in use as of the first transaction that has it.
+    let gone = json(&args!["debug", image.path(), "deleted"]);
+    let gone = gone.as_array().expect("an array").iter().find(|file| file["blocks"] != 0);
+    let ino = gone.expect("a deleted file")["inode"].as_u64().expect("a number");
+    let inode = json(&args!["debug", image.path(), "inode", format!("<{ino}>")]);
+    let number = &inode[0]["block"];
+    let block = number.to_string();
+    let has = |found: &&&Value| {
+        let blocks = found["blocks"].as_array().expect("an array");
+        blocks.iter().any(|copy| copy["block"] == *number)
+    };
+    let with: Vec<&&Value> = transactions.iter().filter(has).collect();
+    let (first, last) = (with.first().expect("one"), with.last().expect("one"));
+    assert_ne!(first["sequence"], last["sequence"]);
+    let as_of = |transaction: &Value| {
+        let sequence = transaction["sequence"].to_string();
+        let words = args!["debug", image.path(), "journal", "--block", &block, "--as-of", sequence];
+        done(&[&words[..], &args!["--raw"]].concat()).stdout
+    };
+    let (early, late) = (as_of(first), as_of(last));
+    assert!(early.len() == 4096 && late.len() == 4096 && early != late);
+    let now = done(&args!["debug", image.path(), "block", &block, "--raw"]).stdout;
+    assert!(now == late, "a recovery shows the newest state");
+    refused(
+        &args!["debug", image.path(), "journal", "--block", "99999999"],
+        1,
+        "in no committed transaction",
+    );
+}
+
+#[test]
+fn structures_are_shown_with_their_checksums() {
+    let image = image(FeatureSet::named("default"), &Scratch::new());
+    let shown = |words: &[&str]| {
+        let mut all = args!["debug", image.path()].to_vec();
+        all.extend(words.iter().map(Into::into));
+        json(&all)
+    };
+    let inode = shown(&["inode", "/a"]);
+    assert_eq!((&inode[0]["checksum"], &inode[0]["in_use"]), (&"right".into(), &true.into()));
+    assert_eq!(inode[0]["raw"]["links"], 2, "{inode}");
+    let stat = debugfs::stat(image.path(), "/a");
+    assert_eq!(inode[0]["inode"], stat.ino);
+    let extents = shown(&["extents", "/big"]);
+    assert_eq!(extents[0]["kind"], "node", "{extents}");
+    let dir = shown(&["dir", "/d"]);
+    assert_eq!((&dir[0]["checksum"], &dir[3]["name"]), (&"right".into(), &"h".into()), "{dir}");
+    let xattrs = shown(&["xattrs", "/a"]);
+    assert_eq!((&xattrs[0]["name"], &xattrs[0]["value"]), (&"user.k".into(), &"val".into()));
+    let copies = shown(&["superblocks"]);
+    assert_eq!(copies[0]["fields"]["inodes_count"], 16384, "{copies}");
+    let groups = shown(&["groups"]);
+    assert_eq!(groups[0]["checksum"], "right");
+    assert_eq!(groups[0]["bitmaps"][0]["free"], groups[0]["free_clusters"], "{groups}");
+    let block = extents[1]["physical"].to_string();
+    let owner = shown(&["owner", &block, "0"]);
+    assert_eq!((&owner[0]["owner"], &owner[0]["path"]), (&"content".into(), &"/big".into()));
+    assert_eq!(owner[1]["owner"], "superblock");
+    let names = shown(&["names", &stat.ino.to_string()]);
+    assert_eq!(names.as_array().map(Vec::len), Some(2), "{names}");
+    let free = shown(&["free-space"]);
+    assert_eq!(free[0]["free_blocks"], copies[0]["fields"]["free_blocks_count_lo"]);
+    let pieces = shown(&["fragmentation"]);
+    assert!(pieces[0]["files"].as_u64().expect("a number") > 300, "{pieces}");
+    let content = done(&args!["debug", image.path(), "cat", "/large"]).stdout;
+    assert!(content == debugfs::read_bytes(image.path(), "cat /large"));
+    let raw = done(&args!["debug", image.path(), "block", &block, "--raw"]).stdout;
+    let at: usize = block.parse().expect("a number");
+    assert!(raw == image.bytes()[at * 4096..(at + 1) * 4096]);
+    refused(&args!["debug", image.path(), "inode", "/nope"], 1, "no such file");
+    refused(&args!["debug", image.path(), "inode", "99999999"], 1, "does not exist");
+    refused(&args!["--json", "debug", image.path(), "cat", "/a"], 2, "no JSON form");
+    refused(&args!["debug", image.path()], 2, "Usage");
+}
+
+#[test]
+fn damaged_images_are_shown_as_far_as_they_can_be_read() {
+    let image = image(FeatureSet::named("default"), &Scratch::new());
+    let file = fs::File::options().write(true).open(image.path()).expect("an image");
+    // The root of the extent tree of a file, and its checksum with it.
+    let place = json(&args!["debug", image.path(), "inode", "/large"]);
+    let number = |key: &str| place[0][key].as_u64().expect("a number");
+    let at = number("block") * 4096 + number("offset");
+    file.write_all_at(&[0xff; 4], at + 40).expect("a write");
+    let printed = extant(&args!["debug", image.path(), "extents", "/large"]);
+    assert!(printed.code == 1 && printed.errors().contains("corrupt extent header"), "{printed}");
+    let inode = json(&args!["debug", image.path(), "inode", "/large"]);
+    assert_eq!(inode[0]["checksum"], "wrong");
+    // The superblock and all descriptors, which other groups have copies of.
+    let image = self::image(FeatureSet::named("1k"), &Scratch::new());
+    let groups = done(&args!["debug", image.path(), "groups"]).text();
+    let file = fs::File::options().write(true).open(image.path()).expect("an image");
+    file.write_all_at(&[0; 8192], 0).expect("a write");
+    let printed = extant(&args!["debug", image.path(), "stat"]);
+    assert_eq!(printed.code, 2, "{printed}");
+    let printed = extant(&args!["debug", image.path(), "inode", "/a"]);
+    assert!(printed.code == 3 && printed.errors().contains("replaced by a copy"), "{printed}");
+    let printed = extant(&args!["debug", image.path(), "groups"]);
+    assert_eq!((printed.code, printed.text().lines().count()), (3, groups.lines().count()));
+}
