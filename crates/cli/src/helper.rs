@@ -1,6 +1,6 @@
 //! The program under other names: the helpers that mount(8), umount(8) and mkfs(8) run for a type
-//! of file system, e2fsck(8) and fsck.ext4(8), tune2fs(8), resize2fs(8), e2label(8), fuse2fs(1) and
-//! fuse4fs(1).
+//! of file system, e2fsck(8) and fsck.ext4(8), debugfs(8), tune2fs(8), resize2fs(8), e2label(8),
+//! fuse2fs(1) and fuse4fs(1).
 //!
 //! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`.
 //!   Silent on success; 32 if it could not be mounted, 1 for wrong usage. It waits for an image
@@ -12,6 +12,7 @@
 //! - `mke2fs`, `mkfs.TYPE`: as `extant mkfs`, with a size in blocks where it has no unit;
 //!   [`crate::mke2fs`].
 //! - `e2fsck`, `fsck.ext4`: [`crate::fsck`].
+//! - `debugfs`: [`crate::debugfs`].
 //! - `tune2fs`: as `extant tune`, for the options that it has. `e2label IMAGE [LABEL]`: prints or
 //!   sets the label.
 //! - `resize2fs`: as `extant resize`, with a size in blocks where it has no unit.
@@ -53,6 +54,8 @@ pub enum Helper {
     Mkfs(&'static str),
     /// Checks and repairs.
     Fsck,
+    /// Shows structures of an image.
+    Debugfs,
     /// Changes values of the superblock.
     Tune,
     /// Makes file systems larger.
@@ -84,6 +87,7 @@ fn named(program: Option<&OsString>) -> Option<Helper> {
     match name {
         "mke2fs" => return Some(Helper::Mkfs("ext2")),
         "e2fsck" => return Some(Helper::Fsck),
+        "debugfs" => return Some(Helper::Debugfs),
         "tune2fs" => return Some(Helper::Tune),
         "resize2fs" => return Some(Helper::Resize),
         "e2label" => return Some(Helper::Label),
@@ -118,6 +122,7 @@ impl Helper {
             }
             Helper::Mkfs(kind) => run_or_refuse(crate::mke2fs::command(&args, kind)),
             Helper::Fsck => crate::fsck::run(&args),
+            Helper::Debugfs => crate::debugfs::run(&args),
             Helper::Tune => as_command(&["tune"], args),
             Helper::Resize => as_command(&["resize", "--size-in-blocks"], args),
             Helper::Label => run_label(&args),
@@ -388,6 +393,7 @@ mod tests {
         assert_eq!(of("mke2fs"), Some(Helper::Mkfs("ext2")));
         assert_eq!(of("/sbin/fsck.ext4"), Some(Helper::Fsck));
         assert_eq!(of("/sbin/tune2fs"), Some(Helper::Tune));
+        assert_eq!(of("/sbin/debugfs"), Some(Helper::Debugfs));
         assert_eq!(of("resize2fs"), Some(Helper::Resize));
         assert_eq!(of("e2label"), Some(Helper::Label));
         assert_eq!(of("/usr/bin/extant"), None);

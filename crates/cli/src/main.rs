@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod context;
 mod copy;
+mod debugfs;
 mod diff;
 mod failure;
 mod format;

@@ -1,14 +1,67 @@
-//! `extant debug`, beside debugfs.
+//! `extant debug` and the program under the name debugfs, beside debugfs itself.
 
 use crate::args;
-use crate::program::{done, extant, json, refused};
+use crate::program::{EXTANT, done, extant, json, refused};
 use extant_testkit::kernel::Mount;
-use extant_testkit::tool::run;
+use extant_testkit::tool::{Printed, run};
 use extant_testkit::{FeatureSet, Image, Scratch, debugfs};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+/// Requests whose output is that of debugfs, byte by byte.
+const REQUESTS: &[&str] = &[
+    "stat /a",
+    "stat <2>",
+    "stat /big",
+    "stat /long",
+    "stat /fifo",
+    "stat /large",
+    "stat <8>",
+    "stat /d/../a",
+    "ls",
+    "ls -l",
+    "ls -p /",
+    "ls -l /d",
+    "ls /big",
+    "cat /a",
+    "blocks /a",
+    "blocks /large",
+    "blocks /big",
+    "bmap /large 3",
+    "bmap /large 299",
+    "bmap /large 99999",
+    "imap /a",
+    "imap <1>",
+    "testi /a",
+    "testi <500>",
+    "testb 2",
+    "testb 1000 3",
+    "ex /large",
+    "ex /big",
+    "ex -l /big",
+    "ex -n /big",
+    "freefrag",
+    "lsdel",
+    "logdump",
+];
+
+/// The program under the name debugfs.
+struct Named(Scratch);
+
+impl Named {
+    fn new() -> Named {
+        let scratch = Scratch::new();
+        std::os::unix::fs::symlink(EXTANT, scratch.join("debugfs")).expect("a link");
+        Named(scratch)
+    }
+
+    fn call(&self, request: &str, image: &Path) -> Printed {
+        let program = self.0.join("debugfs");
+        run(program.to_str().expect("text"), &args!["-R", request, image])
+    }
+}
 
 /// A tree with files of all kinds.
 fn tree(scratch: &Scratch) -> std::path::PathBuf {
@@ -25,6 +78,103 @@ fn image(set: &FeatureSet, scratch: &Scratch) -> Image {
     let image = Image::mke2fs_from(set.bytes, set.args, &tree(scratch));
     image.leave_unjudged("nothing is written");
     image
+}
+
+#[test]
+fn requests_have_the_output_of_debugfs() {
+    let (named, mut differences) = (Named::new(), Vec::new());
+    for name in [
+        "default",
+        "1k",
+        "ext2",
+        "ext3_1k",
+        "no_journal",
+        "inode_128",
+        "ea_inode",
+        "meta_bg",
+        "no_flex_bg",
+        "no_csum",
+        "inline_data",
+    ] {
+        let image = image(FeatureSet::named(name), &Scratch::new());
+        for request in REQUESTS {
+            let mut theirs = run("debugfs", &args!["-R", request, image.path()]);
+            if name == "inline_data" && *request == "cat /a" {
+                // debugfs prints the whole space of content in an inode.
+                let is_text = |byte: &u8| *byte != 0;
+                let len = theirs.stdout.iter().take_while(|byte| is_text(byte)).count();
+                theirs.stdout.truncate(len);
+            }
+            let own = named.call(request, image.path());
+            if own.stdout != theirs.stdout || own.code != 0 {
+                let own = own.text();
+                differences
+                    .push(format!("{name}: {request}:\n{own}\ninstead of\n{}", theirs.text()));
+            }
+        }
+    }
+    let count = differences.len();
+    assert!(count == 0, "{count} differences:\n{}", differences.join("\n"));
+}
+
+#[test]
+fn blocks_and_names_are_found_as_by_debugfs() {
+    let named = Named::new();
+    for name in ["default", "ext3_1k", "1k"] {
+        let image = image(FeatureSet::named(name), &Scratch::new());
+        let blocks: Vec<String> = (0..16).map(|n| (n * 251 + 900).to_string()).collect();
+        let request = format!("icheck {}", blocks.join(" "));
+        let own = named.call(&request, image.path()).must_succeed().text();
+        let theirs = debugfs::read(image.path(), &request);
+        // debugfs gives blocks that are kept for descriptors to an inode of their own, too.
+        assert_eq!(own, theirs, "{name}");
+        let inodes: Vec<String> = (11..40).map(|ino: u32| ino.to_string()).collect();
+        let request = format!("ncheck {}", inodes.join(" "));
+        let sorted = |text: String| {
+            let mut lines: Vec<String> = text.lines().map(|line| line.replace("//", "/")).collect();
+            lines.sort();
+            lines
+        };
+        let own = sorted(named.call(&request, image.path()).must_succeed().text());
+        assert_eq!(own, sorted(debugfs::read(image.path(), &request)), "{name}");
+    }
+}
+
+#[test]
+fn files_are_dumped_and_failures_are_told() {
+    let (named, scratch) = (Named::new(), Scratch::new());
+    let image = image(FeatureSet::named("default"), &Scratch::new());
+    let bytes = image.bytes();
+    let out = scratch.join("out");
+    named.call(&format!("dump /large {}", out.display()), image.path()).must_succeed();
+    assert_eq!(fs::read(&out).expect("a file"), debugfs::read_bytes(image.path(), "cat /large"));
+    let tree = scratch.dir("tree");
+    named.call(&format!("rdump /d /a {}", tree.display()), image.path()).must_succeed();
+    assert_eq!(fs::read(tree.join("d/h")).expect("a file"), b"hello\n");
+    assert_eq!(fs::read(tree.join("a")).expect("a file"), b"hello\n");
+    for (request, words) in [
+        ("stat /nope", "/nope: File not found by ext2_lookup"),
+        ("stat <99999>", "File not found"),
+        ("ls /a", "not a directory"),
+        ("rm /a", "Command not found rm"),
+        ("stat", "Usage: stat <file>"),
+        ("testb x", "Bad block number"),
+        ("htree_dump /d", "Not a hash-indexed directory"),
+    ] {
+        let printed = named.call(request, image.path());
+        assert!(printed.code == 0 && printed.errors().contains(words), "{printed}");
+    }
+    let program = named.0.join("debugfs");
+    let program = program.to_str().expect("text");
+    let refused = run(program, &args!["-w", "-R", "rm /a", image.path()]);
+    assert!(refused.code == 1 && refused.errors().contains("extant apply"), "{refused}");
+    let missing = run(program, &args!["-R", "ls", "/nonexistent"]);
+    assert_eq!(missing.code, 1, "{missing}");
+    let requests = scratch.join("requests");
+    fs::write(&requests, "testb 2\nquit\ntestb 3\n").expect("a file");
+    let printed = run(program, &args!["-f", &requests, image.path()]).must_succeed();
+    assert_eq!(printed.text(), "Block 2 marked in use\n");
+    assert!(image.bytes() == bytes, "nothing is written");
 }
 
 /// A disk on which the kernel deleted files, and the content of one of them.
@@ -104,6 +254,9 @@ fn earlier_states_of_blocks_are_in_the_journal() {
         .collect();
     assert!(transactions.len() > 1, "{log}");
     assert_eq!(log[0]["pending"], transactions.len(), "{log}");
+    let theirs = debugfs::read(image.path(), "logdump -a");
+    let named = Named::new();
+    assert_eq!(named.call("logdump -a", image.path()).must_succeed().text(), theirs);
     // The inode of the file was in use as of the first transaction that has it.
     let gone = json(&args!["debug", image.path(), "deleted"]);
     let gone = gone.as_array().expect("an array").iter().find(|file| file["blocks"] != 0);
