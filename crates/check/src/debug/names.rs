@@ -44,9 +44,11 @@ impl FoundNames {
         let root = extant_format::InodeNr::ROOT.0;
         let mut parts = vec![found.name.as_slice()];
         let (mut dir, mut len) = (found.parent, found.name.len());
+        let mut seen = BTreeSet::new();
         while dir != root && len <= MAX_PATH {
-            let Some((parent, name)) = self.parents.get(&dir) else { break };
-            // Each part has a byte at least, so that directories within each other come to an end.
+            // Directories may be within each other.
+            let above = self.parents.get(&dir).filter(|(parent, _)| *parent != dir);
+            let Some((parent, name)) = above.filter(|_| seen.insert(dir)) else { break };
             len = len.saturating_add(name.len()).saturating_add(1);
             parts.push(name);
             dir = *parent;

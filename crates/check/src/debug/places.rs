@@ -27,12 +27,12 @@ impl MetadataPlace {
     pub fn name(self) -> &'static str {
         match self {
             MetadataPlace::Superblock => "superblock",
-            MetadataPlace::Descriptors => "group descriptors",
-            MetadataPlace::ReservedDescriptors => "reserved group descriptors",
-            MetadataPlace::BlockBitmap => "block bitmap",
-            MetadataPlace::InodeBitmap => "inode bitmap",
-            MetadataPlace::InodeTable => "inode table",
-            MetadataPlace::Mmp => "multi-mount protection",
+            MetadataPlace::Descriptors => "group-descriptors",
+            MetadataPlace::ReservedDescriptors => "reserved-group-descriptors",
+            MetadataPlace::BlockBitmap => "block-bitmap",
+            MetadataPlace::InodeBitmap => "inode-bitmap",
+            MetadataPlace::InodeTable => "inode-table",
+            MetadataPlace::Mmp => "multi-mount-protection",
         }
     }
 }

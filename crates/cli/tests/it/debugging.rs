@@ -357,3 +357,24 @@ fn damaged_images_are_shown_as_far_as_they_can_be_read() {
     let printed = extant(&args!["debug", image.path(), "groups"]);
     assert_eq!((printed.code, printed.text().lines().count()), (3, groups.lines().count()));
 }
+
+/// A directory that only itself has, and one that has the root.
+#[test]
+fn directories_within_themselves_have_paths() {
+    let image = image(FeatureSet::named("default"), &Scratch::new());
+    let ino = debugfs::stat(image.path(), "/big").ino;
+    let inside = debugfs::stat(image.path(), "/big/a-name-that-is-rather-long-1");
+    for request in [&format!("ln <{ino}> /big/self"), "ln <2> /d/up", "unlink /big"] {
+        debugfs::write(image.path(), request);
+    }
+    let names = |ino: u32| {
+        let found = json(&args!["debug", image.path(), "names", ino.to_string()]);
+        let paths = found.as_array().expect("an array").iter();
+        paths.map(|name| name["path"].as_str().expect("a path").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(ino), [format!("<{ino}>/self")]);
+    assert_eq!(names(2), ["/", "/d/up"]);
+    assert_eq!(names(inside.ino), [format!("<{ino}>/a-name-that-is-rather-long-1")]);
+    let through = json(&args!["debug", image.path(), "inode", "/d/up/d/up/a"]);
+    assert_eq!(through[0]["links"], 2, "{through}");
+}

@@ -3,7 +3,8 @@
 use super::out::{Out, Record};
 use super::{NamesArgs, each};
 use crate::text::type_name;
-use extant_check::debug::{BlockOwner, DirectoryBlock, DirectoryPart, Inspector};
+use extant_check::debug::{BlockOwner, DirectoryBlock, DirectoryPart, InodeSlot, Inspector};
+use extant_format::InodeFlags;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
@@ -30,7 +31,15 @@ pub fn entries(inspector: &Inspector, files: &[OsString], out: &mut Out) -> io::
 
 /// Prints the hash trees of directories.
 pub fn trees(inspector: &Inspector, files: &[OsString], out: &mut Out) -> io::Result<()> {
-    parts(inspector, files, out, &mut |ino, part, out| match part {
+    each(inspector, files, out, |slot, out| {
+        let is_tree = slot.inode.flags.contains(InodeFlags::INDEX);
+        let message = || format!("directory {} has no hash tree: see `dir`", slot.ino);
+        if is_tree { tree(inspector, slot, out) } else { out.problem(&message()) }
+    })
+}
+
+fn tree(inspector: &Inspector, slot: &InodeSlot, out: &mut Out) -> io::Result<()> {
+    parts_of(inspector, slot, out, &mut |ino, part, out| match part {
         DirectoryPart::Block(found) if found.kind != "inline" => out.line(&block(ino, &found)),
         DirectoryPart::Root { hash_version, levels } => out.line(
             &Record::new()
@@ -61,24 +70,37 @@ fn block(ino: u32, found: &DirectoryBlock) -> Record {
         .with("checksum", found.checksum.name())
 }
 
+/// Receiver of the parts of a directory.
+type Show<'s> = &'s mut dyn FnMut(u32, DirectoryPart, &mut Out) -> io::Result<()>;
+
 /// Hands each part of directories to `show`.
 fn parts(
     inspector: &Inspector,
     files: &[OsString],
     out: &mut Out,
-    show: &mut dyn FnMut(u32, DirectoryPart, &mut Out) -> io::Result<()>,
+    show: Show<'_>,
 ) -> io::Result<()> {
     each(inspector, files, out, |slot, out| {
         if !slot.inode.is_dir() {
             out.problem(&format!("inode {} is not marked as a directory", slot.ino))?;
         }
-        let mut written = Ok(());
-        inspector.directory(slot, &mut |part| {
-            written = show(slot.ino, part, out);
-            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        written
+        parts_of(inspector, slot, out, show)
     })
+}
+
+/// Hands each part of a directory to `show`.
+fn parts_of(
+    inspector: &Inspector,
+    slot: &InodeSlot,
+    out: &mut Out,
+    show: Show<'_>,
+) -> io::Result<()> {
+    let mut written = Ok(());
+    inspector.directory(slot, &mut |part| {
+        written = show(slot.ino, part, out);
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    written
 }
 
 /// Prints the owners of blocks.

@@ -129,13 +129,15 @@ fn map_part(ino: u32, part: &MapPart, out: &mut Out) -> io::Result<()> {
                 MapEntryKind::Written => "written",
                 MapEntryKind::Unwritten => "unwritten",
             };
+            // The last index of a node has no end.
+            let is_open = entry.logical.saturating_add(entry.len) > u64::from(u32::MAX);
             out.line(
                 &Record::new()
                     .with("inode", ino)
                     .with("kind", kind)
                     .with("level", entry.level)
                     .with("logical", entry.logical)
-                    .with("blocks", entry.len)
+                    .with("blocks", (!is_open).then_some(entry.len))
                     .with("physical", entry.physical),
             )
         }
