@@ -139,6 +139,9 @@ const FLAGS: [(&str, &str, MountFlags); 8] = [
 /// The longest time that a change may stay in memory, in seconds.
 const MAX_COMMIT: u64 = 86_400;
 
+/// Values of `errors`.
+const POLICIES: &str = "continue, remount-ro or panic";
+
 /// Values of `commit`.
 const COMMIT: &str = "0 to 86400 seconds, 0 for the default";
 
@@ -394,13 +397,10 @@ impl Options {
             ("backing", file) => {
                 self.backing.push(parse_backing(file).map_err(|_| wrong("a file"))?)
             }
-            ("errors", "continue") => self.errors = Some(ErrorPolicy::Continue),
-            ("errors", "remount-ro") => self.errors = Some(ErrorPolicy::RemountReadOnly),
-            ("errors", "panic") => self.errors = Some(ErrorPolicy::Panic),
+            ("errors", name) => self.errors = Some(policy(name).ok_or_else(|| wrong(POLICIES))?),
             ("data", _) => return Err(wrong("ordered, writeback or journal")),
             ("io", _) => return Err(wrong("buffered or direct")),
             ("open", _) => return Err(wrong("fast or usual")),
-            ("errors", _) => return Err(wrong("continue, remount-ro or panic")),
             ("prefetch_block_bitmaps", _) => return Err(wrong("0 or 1")),
             ("journal_path", _) => return Err(wrong("a path")),
             _ => return Ok(false),
@@ -443,6 +443,15 @@ impl Options {
     /// Returns whether there are flags that have no name at mounting.
     pub fn needs_more_flags(&self) -> bool {
         self.flags.intersects(MountFlags::NODIRATIME | MountFlags::STRICTATIME)
+    }
+}
+
+fn policy(name: &str) -> Option<ErrorPolicy> {
+    match name {
+        "continue" => Some(ErrorPolicy::Continue),
+        "remount-ro" => Some(ErrorPolicy::RemountReadOnly),
+        "panic" => Some(ErrorPolicy::Panic),
+        _ => None,
     }
 }
 
