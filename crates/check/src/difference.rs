@@ -52,14 +52,26 @@ impl Difference {
         left_out: &[(u64, u64)],
         is_new: &mut dyn FnMut(u64) -> bool,
     ) -> io::Result<Difference> {
+        let is_left_out = |nr| left_out.iter().any(|(start, end)| (*start..*end).contains(&nr));
+        let mut blocks = overlay.written_blocks();
+        blocks.retain(|nr| !is_left_out(*nr));
+        Difference::among(&blocks, [device, overlay], block_size, is_new)
+    }
+
+    /// Compares these blocks, in ascending order, of an old and a new state.
+    pub fn among(
+        blocks: &[u64],
+        [before, after]: [&dyn BlockDevice; 2],
+        block_size: u32,
+        is_new: &mut dyn FnMut(u64) -> bool,
+    ) -> io::Result<Difference> {
         let block_size = block_size as usize;
         let mut found = Difference { block_size, ..Difference::default() };
         let (mut old, mut new) = (vec![0; block_size], vec![0; block_size]);
-        let is_left_out = |nr| left_out.iter().any(|(start, end)| (*start..*end).contains(&nr));
-        for nr in overlay.written_blocks().into_iter().filter(|nr| !is_left_out(*nr)) {
+        for nr in blocks.iter().copied() {
             let offset = nr.saturating_mul(block_size as u64);
-            device.read_exact_at(&mut old, offset)?;
-            overlay.read_exact_at(&mut new, offset)?;
+            before.read_exact_at(&mut old, offset)?;
+            after.read_exact_at(&mut new, offset)?;
             if old != new {
                 if is_new(nr) { found.new.push(nr) } else { found.used.push(nr) }
             }
@@ -72,7 +84,7 @@ impl Difference {
         self.new.iter().chain(&self.used).copied()
     }
 
-    fn contents(&self, overlay: &OverlayDevice, blocks: &[u64]) -> io::Result<Vec<ChangedBlock>> {
+    fn contents(&self, overlay: &dyn BlockDevice, blocks: &[u64]) -> io::Result<Vec<ChangedBlock>> {
         let content = |nr: &u64| {
             let mut bytes = vec![0; self.block_size];
             overlay.read_exact_at(&mut bytes, nr.saturating_mul(self.block_size as u64))?;
@@ -82,13 +94,13 @@ impl Difference {
     }
 
     /// Returns the blocks in use with their new contents.
-    pub fn used_contents(&self, overlay: &OverlayDevice) -> io::Result<Vec<ChangedBlock>> {
+    pub fn used_contents(&self, overlay: &dyn BlockDevice) -> io::Result<Vec<ChangedBlock>> {
         self.contents(overlay, &self.used)
     }
 
     /// Writes the new blocks, without a flush. Nothing refers to them before the others are
     /// written.
-    pub fn write_new(&self, device: &dyn BlockDevice, overlay: &OverlayDevice) -> io::Result<()> {
+    pub fn write_new(&self, device: &dyn BlockDevice, overlay: &dyn BlockDevice) -> io::Result<()> {
         for blocks in self.new.chunks(PIECE.checked_div(self.block_size).unwrap_or(1).max(1)) {
             let contents = self.contents(overlay, blocks)?;
             let mut plug = Plug::new(device);
@@ -105,16 +117,14 @@ impl Difference {
     pub fn write(
         &self,
         device: &dyn BlockDevice,
-        overlay: &OverlayDevice,
+        overlay: &dyn BlockDevice,
         log: Option<&Log>,
     ) -> Result<(), WriteError> {
         // Before their contents are in memory.
         log.map_or(Ok(()), |log| check_fit(log, self.used.len()))
             .map_err(OfflineError::Unchanged)?;
         let used = self.used_contents(overlay)?;
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let time = Timestamp::new(time.as_secs() as i64, time.subsec_nanos());
-        let changes = OfflineChanges { device, blocks: &used, time };
+        let changes = OfflineChanges { device, blocks: &used, time: now() };
         log.map_or(Ok(()), |log| changes.check(log))?;
         self.write_new(device, overlay)?;
         device.flush()?;
@@ -123,6 +133,12 @@ impl Difference {
             None => changes.write_in_place(self.block_size as u32).map_err(WriteError::Partly),
         }
     }
+}
+
+/// Returns the time of a commit record.
+pub fn now() -> Timestamp {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::new(time.as_secs() as i64, time.subsec_nanos())
 }
 
 /// The block bitmaps of a device.

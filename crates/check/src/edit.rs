@@ -10,6 +10,9 @@
 //! and the superblock are one transaction. Had the new file got blocks 100 to 149, its content
 //! would be part of that transaction, since the old file must survive a power cut.
 //!
+//! A transaction that exceeds the log goes through a larger one in free blocks
+//! ([`crate::repair`], module `newlog`), for which both states are surveyed.
+//!
 //! # Invariants
 //! - The log on the device is empty, and its blocks are not among the changes: the overlay's own
 //!   transactions stay in the overlay.
@@ -18,6 +21,7 @@
 
 use crate::difference::{Difference, FreeBlocks, WriteError};
 use crate::passes::superblocks::Primary;
+use crate::repair::{Exceeding, LargerLog, NoLargerLog, Surveyor};
 use crate::view::Source;
 use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
@@ -26,6 +30,7 @@ use extant_journal::Log;
 use extant_journal::offline::{OfflineError, check_fit};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Bound on changes of blocks in use without a log, which are in memory while they are written, in
 /// bytes.
@@ -47,11 +52,13 @@ pub enum EditError {
     /// There is no log, and the caller did not allow changes in place.
     #[error("the file system has no journal, so a power cut would leave a part of the changes")]
     NoJournal,
-    /// The blocks in use that change exceed the log, or the bound without a log.
+    /// The blocks in use that change exceed the log, and are not made through a larger one; or they
+    /// exceed the bound without a log.
     #[error(
         "{used} blocks in use change, of {block_size} bytes each: with their records that takes \
-         {wanted} blocks, and {} has {available}",
-        if *.journal { "the journal" } else { "a change in place" }
+         {wanted} blocks, and {} has {available}{}",
+        if .why.is_some() { "the journal" } else { "a change in place" },
+        .why.as_ref().map_or(String::new(), |why| format!("; {why}"))
     )]
     TooLarge {
         /// Blocks in use that change.
@@ -62,8 +69,8 @@ pub enum EditError {
         wanted: u64,
         /// Blocks that are available.
         available: u64,
-        /// Whether the bound is that of the journal.
-        journal: bool,
+        /// The reason against a larger log; `None` without a log.
+        why: Option<NoLargerLog>,
     },
     /// A structure cannot be read.
     #[error(transparent)]
@@ -74,6 +81,9 @@ pub enum EditError {
     /// The transaction failed. The error says in which state the file system is.
     #[error(transparent)]
     Apply(#[from] OfflineError),
+    /// The changes are made, through a larger log, which may still be that of the file system.
+    #[error("all changes are made, but the file system may have a larger journal now: {0}")]
+    JournalStays(extant_journal::Error),
     /// The changes of a file system without a journal failed: some may be missing.
     #[error("some changes may be missing: {0}")]
     Partly(extant_journal::Error),
@@ -96,6 +106,8 @@ pub struct EditBase<'b> {
     pub device: &'b Arc<dyn BlockDevice>,
     /// The device of its journal, if that is an external one.
     pub journal: Option<&'b Arc<dyn BlockDevice>>,
+    /// The number of threads that survey it if the changes exceed its log; 0 counts as 1.
+    pub threads: usize,
 }
 
 impl EditBase<'_> {
@@ -150,6 +162,8 @@ pub struct Edit {
     log: Option<Log>,
     difference: Difference,
     block_size: u32,
+    /// Of changes that exceed the log: a larger one, or the reason why there is none.
+    larger: Option<Result<LargerLog, NoLargerLog>>,
 }
 
 impl Edit {
@@ -171,7 +185,15 @@ impl Edit {
         let mut is_new = |nr| bitmaps.is_free(nr);
         let block_size = primary.geometry.block_size;
         let difference = Difference::between(&*device, &overlay, block_size, &own, &mut is_new)?;
-        Ok(Edit { device, overlay, log, difference, block_size })
+        let used = difference.used.len();
+        let larger = log.as_ref().filter(|log| check_fit(log, used).is_err()).map(|log| {
+            let stop = AtomicBool::new(false);
+            let threads = base.threads.max(1);
+            let surveyor = Surveyor { journal: base.journal, threads, stop: &stop };
+            let (device, overlay) = (&device, &overlay);
+            Exceeding { device, overlay, log, surveyor, used }.plan(&mut is_new)
+        });
+        Ok(Edit { device, overlay, log, difference, block_size, larger })
     }
 
     /// Returns whether the file system has a journal, through which the changes are made.
@@ -184,33 +206,40 @@ impl Edit {
         [self.difference.new.len() as u64, self.difference.used.len() as u64]
     }
 
+    /// Returns the number of blocks of the larger log through which the changes are made, if they
+    /// exceed that of the file system.
+    pub fn larger_log(&self) -> Option<u64> {
+        self.larger.as_ref()?.as_ref().ok().map(LargerLog::blocks)
+    }
+
     /// Checks that the changes can be made. Only reads.
     ///
     /// # Errors
     /// [`EditError::TooLarge`]; [`EditError::NoJournal`] unless `in_place` is set.
     pub fn check(&self, in_place: bool) -> Result<(), EditError> {
         let used = self.difference.used.len() as u64;
-        let too_large = |wanted, available, journal| {
-            Err(EditError::TooLarge {
-                used,
-                block_size: self.block_size,
-                wanted,
-                available,
-                journal,
-            })
-        };
-        match &self.log {
-            None if !in_place => Err(EditError::NoJournal),
-            None => {
-                let available = MAX_IN_PLACE.checked_div(self.block_size.into()).unwrap_or(0);
-                if used > available { too_large(used, available, false) } else { Ok(()) }
+        let block_size = self.block_size;
+        let Some(log) = &self.log else {
+            if !in_place {
+                return Err(EditError::NoJournal);
             }
-            Some(log) => match check_fit(log, self.difference.used.len()) {
-                Err(extant_journal::Error::NoCredits { wanted, available }) => {
-                    too_large(wanted.into(), available.into(), true)
-                }
-                other => Ok(other.map_err(OfflineError::Unchanged)?),
-            },
+            let available = MAX_IN_PLACE.checked_div(block_size.into()).unwrap_or(0);
+            if used <= available {
+                return Ok(());
+            }
+            let (wanted, why) = (used, None);
+            return Err(EditError::TooLarge { used, block_size, wanted, available, why });
+        };
+        let why = match &self.larger {
+            Some(Ok(_)) => return Ok(()),
+            other => other.as_ref().and_then(|larger| larger.as_ref().err()).cloned(),
+        };
+        match check_fit(log, self.difference.used.len()) {
+            Err(extant_journal::Error::NoCredits { wanted, available }) => {
+                let (wanted, available) = (wanted.into(), available.into());
+                Err(EditError::TooLarge { used, block_size, wanted, available, why })
+            }
+            other => Ok(other.map_err(OfflineError::Unchanged)?),
         }
     }
 
@@ -218,10 +247,14 @@ impl Edit {
     /// leave a part of them, which is why `in_place` must allow that.
     ///
     /// # Errors
-    /// Those of [`Edit::check`], of the device and of the log. [`EditError::Apply`] says in which
-    /// state the file system is.
+    /// Those of [`Edit::check`], of the device and of the log. [`EditError::Apply`] and
+    /// [`EditError::JournalStays`] say in which state the file system is.
     pub fn apply(&self, in_place: bool) -> Result<(), EditError> {
         self.check(in_place)?;
-        Ok(self.difference.write(&*self.device, &self.overlay, self.log.as_ref())?)
+        if let (Some(Ok(larger)), Some(log)) = (&self.larger, &self.log) {
+            larger.make(&self.device)?;
+            return larger.put_back(&self.device, log).map_err(EditError::JournalStays);
+        }
+        Ok(self.difference.write(&*self.device, &*self.overlay, self.log.as_ref())?)
     }
 }

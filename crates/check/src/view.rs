@@ -193,8 +193,9 @@ pub fn is_in_use(
     Ok(matches!(mmp, Some(Ok(mmp)) if mmp.seq != MMP_SEQ_CLEAN))
 }
 
-/// Reads an inode from its table, before anything else of the file system is known to be valid.
-fn read_inode(reader: &Reader<'_>, ino: InodeNr) -> Result<Inode, Error> {
+/// Returns the block of the slot of the journal's inode, and the byte there, before anything else
+/// of the file system is known to be valid.
+pub fn journal_slot(reader: &Reader<'_>, ino: InodeNr) -> Result<(u64, usize), Corrupt> {
     let geometry = &reader.geometry;
     let (group, index) = geometry.inode_location(ino)?;
     let (block, offset) = geometry.desc_location(group);
@@ -203,9 +204,15 @@ fn read_inode(reader: &Reader<'_>, ino: InodeNr) -> Result<Inode, Error> {
     let desc = bytes.get(offset..).ok_or_else(unreadable)?;
     let desc = GroupDesc::decode_unverified(desc, geometry);
     let (block, offset) = geometry.inode_slot(index);
-    let table = desc.inode_table.checked_add(block.into()).ok_or_else(unreadable)?;
+    Ok((desc.inode_table.checked_add(block.into()).ok_or_else(unreadable)?, offset))
+}
+
+/// Reads the journal's inode.
+fn read_inode(reader: &Reader<'_>, ino: InodeNr) -> Result<Inode, Error> {
+    let (table, offset) = journal_slot(reader, ino)?;
+    let unreadable = || Corrupt::new("journal inode").field("table").at_inode(ino);
     let bytes = reader.block(table).ok_or_else(unreadable)?;
-    Ok(Inode::decode_unverified(bytes.get(offset..).unwrap_or(&[]), geometry, ino)?)
+    Ok(Inode::decode_unverified(bytes.get(offset..).unwrap_or(&[]), &reader.geometry, ino)?)
 }
 
 /// Returns the blocks of the journal in the file system.

@@ -39,7 +39,7 @@ use crate::log::record::{Record, blocks_needed};
 use crate::log::{Log, LogFeatures, LogPlace};
 use extant_blocks::{BlockDevice, Plug};
 use extant_format::features::Incompat;
-use extant_format::jbd2::{JournalFormat, JournalIncompat, JournalSuperblock};
+use extant_format::jbd2::{JournalFormat, JournalIncompat, JournalSuperblock, MIN_JOURNAL_BLOCKS};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 use extant_format::types::Timestamp;
 use extant_sync::Arc;
@@ -354,6 +354,36 @@ fn check_format(log: &Log, format: &JournalFormat, blocks: usize) -> Result<()> 
     let wanted = blocks_needed(format, blocks, 0).saturating_add(1);
     let available = log.capacity();
     if wanted > available { Err(Error::NoCredits { wanted, available }) } else { Ok(()) }
+}
+
+impl Log {
+    /// Returns the superblock of an empty log with the features of this one, long enough for
+    /// changes of so many blocks.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a log on a device of its own, one of version 1, and a length
+    /// beyond 32 bits.
+    pub fn superblock_for(&self, blocks: usize) -> Result<JournalSuperblock> {
+        if self.place() == LogPlace::External {
+            return Err(Error::Unsupported("another length of an external journal"));
+        }
+        // Numbers of 64 bits take the most space.
+        let format = self.prepare(LogFeatures { checksums: None, bit64: true })?.format();
+        let mut superblock = self.superblock().clone();
+        superblock.set_max_len(u32::MAX);
+        let beside = superblock.fast_commit_blocks();
+        let first = superblock.first();
+        let wanted = blocks_needed(&format, blocks, 0).saturating_add(1).saturating_add(first);
+        let len = wanted.max(MIN_JOURNAL_BLOCKS).saturating_add(beside);
+        if len == u32::MAX {
+            return Err(Error::Unsupported("so long a journal"));
+        }
+        superblock.set_max_len(len);
+        superblock.set_start(0);
+        superblock.set_head(first);
+        superblock.set_errno(0);
+        Ok(superblock)
+    }
 }
 
 /// Sets or removes the mark in a superblock, and seals it. The bytes stay as they are if the mark

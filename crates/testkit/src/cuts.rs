@@ -53,21 +53,31 @@ pub fn each_cut_between(
     judge: &mut dyn FnMut(usize, Vec<u8>),
 ) {
     for cut in 0..=events.len() {
-        let done = &events[..cut];
-        let durable = done.iter().rposition(|event| *event == Event::Flush).map_or(0, |at| at + 1);
-        let mut rng = Rng::new(cut as u64);
-        let loose: Vec<Event> =
-            done[durable..].iter().flat_map(|event| pieces(event, sector)).collect();
-        let subset: Vec<&Event> = loose.iter().filter(|_| rng.one_in(2)).collect();
-        let all: Vec<&Event> = loose.iter().collect();
-        for loose in [all, subset] {
-            let device = MemDevice::from_bytes(before);
-            replay(&done[..durable], &device).expect("a device in memory");
-            // Without a growth of the file, writes behind its end are lost with it.
-            for event in loose.into_iter().filter(|event| is_within(event, device.len())) {
-                event.apply(&device).expect("a device in memory");
-            }
-            judge(cut, device.to_vec());
-        }
+        let states = states_of(sector, cut, before, events);
+        states.into_iter().for_each(|state| judge(cut, state));
     }
+}
+
+/// Returns the two states of [`each_cut`] after a cut behind so many events.
+pub fn states_at(cut: usize, before: &[u8], events: &[Event]) -> [Vec<u8>; 2] {
+    states_of(SECTOR, cut, before, events)
+}
+
+fn states_of(sector: u64, cut: usize, before: &[u8], events: &[Event]) -> [Vec<u8>; 2] {
+    let done = &events[..cut];
+    let durable = done.iter().rposition(|event| *event == Event::Flush).map_or(0, |at| at + 1);
+    let mut rng = Rng::new(cut as u64);
+    let loose: Vec<Event> =
+        done[durable..].iter().flat_map(|event| pieces(event, sector)).collect();
+    let subset: Vec<&Event> = loose.iter().filter(|_| rng.one_in(2)).collect();
+    let all: Vec<&Event> = loose.iter().collect();
+    [all, subset].map(|loose| {
+        let device = MemDevice::from_bytes(before);
+        replay(&done[..durable], &device).expect("a device in memory");
+        // Without a growth of the file, writes behind its end are lost with it.
+        for event in loose.into_iter().filter(|event| is_within(event, device.len())) {
+            event.apply(&device).expect("a device in memory");
+        }
+        device.to_vec()
+    })
 }

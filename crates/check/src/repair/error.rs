@@ -1,5 +1,6 @@
 //! Reasons for a repair to end without success.
 
+use super::NoLargerLog;
 use crate::difference::WriteError;
 use crate::finding::Finding;
 use extant_format::Corrupt;
@@ -34,6 +35,16 @@ pub enum RepairError {
     /// No free blocks or inodes for new structures.
     #[error("too few free blocks or inodes for the repair")]
     NoSpace,
+    /// The changes of blocks in use exceed the log, and are not made through a larger one.
+    #[error("the repair takes {wanted} blocks of the journal, which has {available}; {why}")]
+    TooLarge {
+        /// Blocks that the changes take.
+        wanted: u32,
+        /// Blocks that the log has.
+        available: u32,
+        /// The reason against a larger log.
+        why: NoLargerLog,
+    },
     /// The repair was interrupted.
     #[error("interrupted")]
     Interrupted,
@@ -46,6 +57,9 @@ pub enum RepairError {
     /// The changes could not be written. The error says in which state the file system is.
     #[error(transparent)]
     Apply(#[from] OfflineError),
+    /// The repair is made, through a larger log, which may still be that of the file system.
+    #[error("the repair is made, but the file system may have a larger journal now: {0}")]
+    JournalStays(extant_journal::Error),
     /// The changes could not be written to a file system without a journal: some may be missing.
     #[error("a part of the repair may be missing, and another run completes it: {0}")]
     Partly(extant_journal::Error),

@@ -30,6 +30,7 @@ mod journal;
 mod kinds;
 mod map;
 mod names;
+mod newlog;
 mod open;
 mod orphans;
 mod quota;
@@ -44,6 +45,10 @@ pub(crate) use choice::Chooser;
 pub(crate) use draft::{Draft, Round};
 pub use error::RepairError;
 pub use extant_journal::offline::OfflineError;
+pub use newlog::NoLargerLog;
+pub(crate) use newlog::{
+    Exceeding, FreeSpace, LargerLog, NewLog, NewLogError, Surveyor, WantedLog, count,
+};
 pub(crate) use open::{choose_superblock, replaced};
 pub(crate) use stage::{Stage, is_open, stage};
 pub(crate) use superblock::copy_in_block;
@@ -126,7 +131,8 @@ impl Repair {
     /// only read.
     ///
     /// # Errors
-    /// Damage that cannot be repaired, or not at this level; a lack of space; those of the device.
+    /// Damage that cannot be repaired, or not at this level; a lack of space, also for a larger log
+    /// that the changes need; those of the device.
     pub fn plan(self, sink: &mut dyn FnMut(Finding)) -> Result<RepairPlan, RepairError> {
         let workers = Workers { threads: self.threads, stop: &self.stop };
         let opened = Opened::new(&self.device, self.journal.as_ref(), self.level, workers)?;
@@ -136,8 +142,9 @@ impl Repair {
         for _ in 0..MAX_ROUNDS {
             if planner.round(&opened.draft)? {
                 let in_use = planner.in_use.take();
-                let plan = RepairPlan::new(opened, self.journal.clone(), in_use);
+                let mut plan = RepairPlan::new(opened, self.journal.clone(), in_use);
                 plan.mark_valid()?;
+                plan.find_log(workers)?;
                 return Ok(plan);
             }
         }

@@ -1,7 +1,7 @@
 //! Reasons for a change of the size to fail.
 
 use crate::difference::WriteError;
-use crate::repair::RepairError;
+use crate::repair::{NewLogError, RepairError};
 use extant_format::Corrupt;
 use extant_journal::offline::OfflineError;
 use std::io;
@@ -81,6 +81,25 @@ impl From<WriteError> for ResizeError {
     }
 }
 
+impl From<NewLogError> for ResizeError {
+    fn from(error: NewLogError) -> Self {
+        match error {
+            NewLogError::Damage(_) => ResizeError::HasErrors,
+            NewLogError::Unmovable(finding) => ResizeError::Unsupported(format!(
+                "its structures cannot be moved for that size: {finding}"
+            )),
+            NewLogError::Unsettled => {
+                ResizeError::Unsupported("its numbers cannot be made right for that size".into())
+            }
+            NewLogError::NoPlace(bytes) => ResizeError::Full(format!(
+                "the journal has blocks behind that size, and no place for its {bytes} bytes is \
+                 free before it"
+            )),
+            NewLogError::Repair(error) => error.into(),
+        }
+    }
+}
+
 impl From<RepairError> for ResizeError {
     fn from(error: RepairError) -> Self {
         match error {
@@ -92,6 +111,10 @@ impl From<RepairError> for ResizeError {
             RepairError::Journal(error) | RepairError::Partly(error) => ResizeError::Journal(error),
             RepairError::Corrupt(corrupt) => ResizeError::Corrupt(corrupt),
             RepairError::Io(error) => ResizeError::Io(error),
+            RepairError::JournalStays(error) => ResizeError::Journal(error),
+            RepairError::TooLarge { wanted, available, .. } => {
+                ResizeError::TooLarge { wanted, available }
+            }
             RepairError::Apply(error) => ResizeError::Apply(error),
             RepairError::NoSuperblock | RepairError::NeedsLossy(_) | RepairError::Remaining(_) => {
                 ResizeError::HasErrors

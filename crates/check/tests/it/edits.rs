@@ -3,7 +3,7 @@
 use crate::oracle::complaints;
 use extant_blocks::{Event, Fault, FaultDevice, MemDevice, Op, OverlayDevice, RecordingDevice};
 use extant_check::edit::{Edit, EditBase, EditError};
-use extant_check::repair::OfflineError;
+use extant_check::repair::{NoLargerLog, OfflineError};
 use extant_engine::device::BlockDevice;
 use extant_engine::{
     Follow, Fs, NodeKind, OpenFlags, OpenOptions, RenameFlags, SetAttr, XattrMode,
@@ -21,8 +21,12 @@ use std::sync::Arc;
 type Device = Arc<dyn BlockDevice>;
 
 /// Changes a device by way of an overlay.
-fn plan(device: &Device, max_bytes: usize, change: impl FnOnce(&Fs)) -> Result<Edit, EditError> {
-    let base = EditBase { device, journal: None };
+pub fn plan(
+    device: &Device,
+    max_bytes: usize,
+    change: impl FnOnce(&Fs),
+) -> Result<Edit, EditError> {
+    let base = EditBase { device, journal: None, threads: 2 };
     assert!(!base.needs_recovery()?, "the base is clean");
     let spill = Arc::new(MemDevice::new(device.len() + (64 << 10)));
     let overlay = Arc::new(base.overlay(max_bytes)?.with_spill(spill));
@@ -32,7 +36,7 @@ fn plan(device: &Device, max_bytes: usize, change: impl FnOnce(&Fs)) -> Result<E
     Edit::plan(base, overlay)
 }
 
-fn put(fs: &Fs, name: &str, content: &[u8]) {
+pub fn put(fs: &Fs, name: &str, content: &[u8]) {
     let (dir, last) = fs.resolve_parent(name.as_bytes()).expect("a directory");
     let node = fs.create(&dir, last, 0o644, NodeKind::File).expect("space");
     let file = fs.open_file(&node, OpenFlags { write: true, ..OpenFlags::default() });
@@ -94,12 +98,12 @@ fn prepared(set: &str) -> Vec<u8> {
     device.to_vec()
 }
 
-fn tree(device: Device) -> Manifest {
+pub fn tree(device: Device) -> Manifest {
     let fs = Fs::open_device(device, &OpenOptions::new().read_only(true));
     Manifest::read(&fs.expect("a file system")).expect("a whole tree")
 }
 
-fn tree_of(bytes: &[u8]) -> Manifest {
+pub fn tree_of(bytes: &[u8]) -> Manifest {
     tree(Arc::new(MemDevice::from_bytes(bytes)))
 }
 
@@ -217,9 +221,9 @@ fn failed_writes_leave_the_old_tree() {
 }
 
 /// New content needs no place in the log, also in groups that have no bitmap yet. Content in the
-/// place of old content does.
+/// place of old content does, or free space for a larger log.
 #[test]
-fn changes_that_exceed_the_log_are_refused_before_a_write() {
+fn changes_that_exceed_log_and_free_space_are_refused_before_a_write() {
     let image = Image::mke2fs(96 << 20, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
     let groups = run("dumpe2fs", &[image.path()]).must_succeed().text();
     assert!(groups.contains("BLOCK_UNINIT"), "{groups}");
@@ -238,7 +242,11 @@ fn changes_that_exceed_the_log_are_refused_before_a_write() {
     });
     let edit = edit.expect("a plan");
     let error = edit.apply(false).expect_err("a refusal");
-    assert!(matches!(error, EditError::TooLarge { journal: true, .. }), "{error}");
+    let why = |error: &EditError| match error {
+        EditError::TooLarge { why, .. } => why.clone(),
+        _ => None,
+    };
+    assert!(matches!(why(&error), Some(NoLargerLog::NoSpace { .. })), "{error}");
     assert!(memory.to_vec() == before, "a refused edit wrote");
     let image = Image::holding(&before);
     assert_eq!(complaints(image.path()), [""; 0]);
@@ -271,7 +279,7 @@ fn a_dirty_base_is_refused() {
     mount.crash(extant_testkit::kernel::Shutdown::NoFlushLog);
     image.leave_unjudged("it needs recovery");
     let device: Device = Arc::new(MemDevice::from_bytes(&image.bytes()));
-    let base = EditBase { device: &device, journal: None };
+    let base = EditBase { device: &device, journal: None, threads: 2 };
     assert!(base.needs_recovery().expect("a file system"));
     let overlay = Arc::new(base.overlay(1 << 20).expect("a file system"));
     let refused = Edit::plan(base, overlay).expect_err("a refusal");
@@ -285,7 +293,7 @@ fn other_hosts_see_the_claim_of_an_edit() {
     image.leave_unjudged("its copy in memory is changed");
     let memory = Arc::new(MemDevice::from_bytes(&image.bytes()));
     let device: Device = memory.clone();
-    let base = EditBase { device: &device, journal: None };
+    let base = EditBase { device: &device, journal: None, threads: 2 };
     let overlay = Arc::new(base.overlay(64 << 20).expect("a file system"));
     let options = OpenOptions::new().mmp_on(device.clone());
     let mut fs = Fs::open_device(overlay.clone(), &options).expect("a file system");
@@ -308,7 +316,7 @@ fn other_hosts_see_the_claim_of_an_edit() {
 
 /// Makes two files over an overlay of an image that may be damaged.
 fn try_edit(device: &Device) -> Option<Edit> {
-    let base = EditBase { device, journal: None };
+    let base = EditBase { device, journal: None, threads: 2 };
     if base.needs_recovery().ok()? {
         return None;
     }

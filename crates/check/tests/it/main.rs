@@ -1,6 +1,7 @@
 //! Findings of whole checks, against e2fsck's verdicts.
 
 mod edits;
+mod exceeding;
 mod exceptions;
 mod findings;
 mod flips;

@@ -12,7 +12,7 @@ use crate::spill::SpillFile;
 use crate::text::{count, shown};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use extant_check::edit::{Edit, EditBase, EditError};
-use extant_check::repair::OfflineError;
+use extant_check::repair::{NoLargerLog, OfflineError};
 use extant_engine::device::{BlockDevice, OverlayDevice, identify, image_spec};
 use extant_engine::format::MAGIC_FIELD;
 use extant_engine::{Error, Fs, OpenOptions};
@@ -29,8 +29,9 @@ use std::sync::Arc;
 /// A script has one command a line, in words as a shell quotes them; # begins a comment. Commands
 /// are put, rm, mkdir, mv, ln, symlink, mknod, chmod, chown, truncate, setfattr and utimes, with
 /// the arguments of `extant COMMAND` behind IMAGE; `symlink TARGET PATH` is `ln -sT`. The edits are
-/// made in memory, then written in one transaction of the journal: a failure or a power cut leaves
-/// all of them or none. An image that needs recovery is recovered before.
+/// made in memory, then written in one transaction of the journal, or of a larger one in free
+/// blocks if they exceed it: a failure or a power cut leaves all of them or none. An image that
+/// needs recovery is recovered before.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -201,6 +202,8 @@ struct Work<'a> {
     args: &'a Args,
     device: Device,
     journal: Option<Device>,
+    /// Threads for a survey.
+    threads: usize,
 }
 
 /// The edits that were made: documents with their line, command and paths.
@@ -214,7 +217,7 @@ impl<'a> Work<'a> {
         let open = |place| open(image, &place).map_err(|failure| failure.with_exit_code(1));
         let device = open(image.spec())?;
         let journal = image.journal.as_deref().map(image_spec).map(open).transpose()?;
-        let mut work = Work { args, device, journal };
+        let mut work = Work { args, device, journal, threads: context.thread_count() };
         if !work.base().needs_recovery().map_err(|error| work.refused(error))? {
             return Ok(work);
         }
@@ -235,7 +238,8 @@ impl<'a> Work<'a> {
     }
 
     fn base(&self) -> EditBase<'_> {
-        EditBase { device: &self.device, journal: self.journal.as_ref() }
+        let journal = self.journal.as_ref();
+        EditBase { device: &self.device, journal, threads: self.threads }
     }
 
     /// Makes overlays of the file system and of its external journal.
@@ -276,6 +280,13 @@ impl<'a> Work<'a> {
         let done = done.and_then(|done| closed.map(|()| done))?;
         let edit = Edit::plan(self.base(), overlay).map_err(|error| self.refused(error))?;
         edit.check(self.args.in_place || self.args.dry_run).map_err(|error| self.refused(error))?;
+        if let Some(blocks) = edit.larger_log() {
+            context.detail(format_args!(
+                "{}: the changes exceed the journal, and go through one of {} in free space",
+                image.name(),
+                count(blocks, "block")
+            ));
+        }
         if !self.args.dry_run {
             let owned = claim.as_ref().map_or(Ok(()), |claim| claim.check());
             owned.map_err(|error| image.refused(&error))?;
@@ -328,11 +339,15 @@ impl<'a> Work<'a> {
             EditError::NoJournal => {
                 "; nothing was changed; --in-place allows that, `tune2fs -j` makes a journal".into()
             }
+            EditError::TooLarge { why: Some(NoLargerLog::Damage(_)), .. } => {
+                format!("; nothing was changed; run `extant repair {name}` first")
+            }
             EditError::TooLarge { .. } => {
                 "; nothing was changed; apply the script in parts, since blocks that are free \
                  before a part need no place in the journal"
                     .into()
             }
+            EditError::JournalStays(_) => format!("; run `extant recover {name}`"),
             EditError::Apply(OfflineError::InLog(_)) => {
                 format!("; `extant recover {name}` completes them")
             }

@@ -22,7 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Repair a file system.
 ///
 /// The repair is planned in memory. It is written only if a check of its result finds nothing, in
-/// one transaction of the journal: a failure or a power cut leaves the old state or the new one.
+/// one transaction of the journal, or of a larger one in free blocks if it exceeds that: a failure
+/// or a power cut leaves the old state or the new one.
 /// Without a journal a power cut may leave a part of it, which another run completes. Prints a line
 /// for each finding that is repaired. Exit codes are those of fsck(8): 0 nothing to repair, 1
 /// repaired, 4 damage is left and nothing was changed, 8 the image cannot be opened or written, 32
@@ -208,6 +209,7 @@ fn failure(image: &ImageArgs, error: &RepairError) -> Failure {
         RepairError::Apply(extant_check::repair::OfflineError::InLog(_)) => {
             format!("; `extant recover {name}` completes it")
         }
+        RepairError::JournalStays(_) => format!("; run `extant recover {name}`"),
         RepairError::Partly(_) => "; run it again".into(),
         _ => String::new(),
     };
@@ -225,7 +227,9 @@ fn refuse(image: &ImageArgs, context: &Context, error: &RepairError) -> Failure 
         RepairError::Remaining(found) => (found.as_slice(), "; `e2fsck -fy` may repair a copy"),
         RepairError::FastCommits => (&[][..], "; run `extant recover` first"),
         RepairError::Journal(_) => (&[][..], "; `--level lossy` drops its changes"),
-        RepairError::NoSpace => (&[][..], "; make the image larger, or repair a copy of it"),
+        RepairError::NoSpace | RepairError::TooLarge { .. } => {
+            (&[][..], "; make the image larger, or repair a copy of it")
+        }
         _ => (&[][..], ""),
     };
     let summary = json!({ "repaired": false, "findings": left.len(), "blocks": 0 });

@@ -341,6 +341,33 @@ fn changes_beyond_the_journal_are_refused() {
     image.assert_clean();
 }
 
+/// Attributes of many files: free space serves as a larger journal.
+#[test]
+fn changes_beyond_the_journal_go_through_free_space() {
+    let stage = stage();
+    let many = stage.dir("many");
+    (0..1200).for_each(|n| fs::write(many.join(format!("{n}")), "").unwrap());
+    let image = Image::mke2fs(16 << 20, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+    let values = |letter: &str| -> String {
+        let line = |n| format!("setfattr -n user.v -V v{n}{} /many/{n}\n", letter.repeat(300));
+        (0..1200).map(line).collect()
+    };
+    let first = format!("put many /many\n{}", values("a"));
+    apply(stage.path(), image.path(), first.as_bytes()).must_succeed();
+    let before = image.bytes();
+    let script = values("b");
+    let dry = args!["apply", "-v", "--dry-run", image.path(), "-"];
+    let printed = within(stage.path(), &dry, script.as_bytes()).must_succeed();
+    assert!(printed.errors().contains("exceed the journal"), "{printed}");
+    assert!(image.bytes() == before, "changed: {printed}");
+    apply(stage.path(), image.path(), script.as_bytes()).must_succeed();
+    image.assert_clean();
+    let found = debugfs::read(image.path(), "ea_get /many/777 user.v");
+    assert!(found.contains(&"b".repeat(300)), "{found}");
+    let size = debugfs::read(image.path(), "stat <8>");
+    assert!(size.contains("Size: 1048576"), "{size}");
+}
+
 #[test]
 fn images_that_cannot_be_changed_are_refused() {
     let stage = stage();

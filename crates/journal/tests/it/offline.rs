@@ -2,10 +2,11 @@
 
 use crate::kernel::open_device;
 use extant_blocks::{BlockDevice, Event, Fault, FaultDevice, MemDevice, Op, RecordingDevice};
+use extant_format::jbd2::JournalIncompat;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::types::Timestamp;
-use extant_journal::offline::{ChangedBlock, OfflineChanges, OfflineError};
-use extant_journal::{Error, recovery};
+use extant_journal::offline::{ChangedBlock, OfflineChanges, OfflineError, check_fit};
+use extant_journal::{Error, Log, LogExtent, LogPlace, recovery};
 use extant_testkit::cuts::each_cut;
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::Mount;
@@ -125,6 +126,46 @@ fn changes_that_the_log_cannot_take_are_refused() {
     let mut bytes = vec![0; before.len()];
     device.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes == before, "a refusal wrote");
+}
+
+/// The log of a superblock for so many blocks takes them, and a much shorter one does not.
+#[test]
+fn a_superblock_for_changes_has_their_length() {
+    for set in ["default", "1k", "ext3_1k", "no_64bit", "fast_commit"] {
+        let image = FeatureSet::named(set).make();
+        let before = image.bytes();
+        let size = dumpe2fs::header(image.path()).number("Block size") as usize;
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(&before));
+        let mut old = open_device(device.clone());
+        if set == "fast_commit" {
+            // The kernel sets it at the first mount.
+            let mut superblock = old.log.superblock().clone();
+            superblock.set_incompat(superblock.incompat() | JournalIncompat::FAST_COMMIT);
+            let at = old.journal * size as u64;
+            device.write_all_at(&superblock.encode(), at).unwrap();
+            old = open_device(device.clone());
+        }
+        let old = old.log;
+        // In the second half of the image, which is empty.
+        let start = (before.len() / size / 2) as u64;
+        for blocks in [1, 1000, 1023, 1024, 3000, 5555] {
+            let wanted = old.superblock_for(blocks).unwrap();
+            let beside = wanted.fast_commit_blocks();
+            assert_eq!(beside > 0, set == "fast_commit", "{set}");
+            let open = |len: u32| {
+                let mut superblock = wanted.clone();
+                superblock.set_max_len(len);
+                device.write_all_at(&superblock.encode(), start * size as u64).unwrap();
+                let extents = [LogExtent { logical: 0, physical: start, len }];
+                Log::open(device.clone(), &extents, size as u32, LogPlace::Inside).unwrap()
+            };
+            let len = wanted.max_len();
+            assert!(check_fit(&open(len), blocks).is_ok(), "{set}: {blocks} in {len}");
+            let is_least = len == 1024 + beside || check_fit(&open(len - 30), blocks).is_err();
+            assert!(is_least, "{set}: {blocks} in {len} less 30");
+        }
+        assert!(old.superblock_for(usize::MAX >> 8).is_err());
+    }
 }
 
 /// Each write and each flush fails in its turn. "Unchanged" is true to the byte, outside of the

@@ -1,12 +1,10 @@
 //! The change to a smaller size, in memory.
 #![expect(clippy::arithmetic_side_effects, reason = "numbers of a file system without damage")]
 
-use super::finish::Surveyor;
 use super::moves::{Copied, Mover};
-use super::space::count;
 use crate::claims::ClaimMap;
 use crate::passes::superblocks::Primary;
-use crate::repair::{Draft, RepairLevel, Round};
+use crate::repair::{Draft, RepairLevel, Round, Surveyor, count};
 use crate::resize::ResizeError;
 use crate::resize::target::Target;
 use crate::survey::Survey;

@@ -30,30 +30,24 @@
 //! - Blocks behind the new end are only read.
 
 mod cut;
-mod finish;
-mod log;
 mod moves;
 mod names;
-mod space;
 
-use crate::difference::{Difference, FreeBlocks};
+use crate::claims::ClaimMap;
+use crate::difference::{Difference, FreeBlocks, now};
 use crate::passes::superblocks::Primary;
-use crate::repair::Draft;
+use crate::repair::{Draft, NewLog, Surveyor, WantedLog};
 use crate::resize::ResizeError;
 use crate::resize::target::Target;
 use crate::tune::Tunable;
 use cut::Cut;
 use extant_blocks::{BlockDevice, OverlayDevice, Plug};
 use extant_format::Superblock;
-use extant_format::types::Timestamp;
 use extant_journal::Log;
-use extant_journal::offline::{OfflineChanges, check_fit, reset_log};
-use finish::Surveyor;
-use log::NewLog;
+use extant_journal::offline::{OfflineChanges, check_fit};
 use moves::Copied;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bound on the changes in memory, in bytes.
 const MAX_BYTES: usize = 1 << 30;
@@ -127,7 +121,7 @@ impl Shrinking<'_> {
     fn next(&self, blocks: u64) -> Result<Next, ResizeError> {
         let tunable = Tunable::open(self.device, self.journal)?;
         let target = Target::smaller(&tunable.primary, blocks)?;
-        if log::is_beyond(&tunable, target.geometry.blocks_count) {
+        if is_beyond(&tunable, target.geometry.blocks_count) {
             return self.move_log(&tunable, &target).map(Next::More);
         }
         match self.cut(&tunable, &target) {
@@ -213,7 +207,11 @@ impl Shrinking<'_> {
     fn move_log(&self, tunable: &Tunable<'_>, target: &Target) -> Result<Step, ResizeError> {
         let draft = self.draft(&tunable.primary);
         let end = target.geometry.blocks_count;
-        let new = NewLog::plan(self.surveyor(), &draft, end)?;
+        let mut claim = |claims: &ClaimMap| {
+            claims.claim_all(end..tunable.primary.geometry.blocks_count);
+        };
+        let wanted = WantedLog { superblock: None, claim: &mut claim };
+        let new = NewLog::plan(self.surveyor(), &draft, wanted)?;
         let step = self.step(&draft, tunable, Vec::new(), Decision::Journal(new))?;
         if let Some(log) = &tunable.log {
             step.check(log)?;
@@ -253,20 +251,18 @@ impl Step {
         let device = &**tunable.device;
         let size = tunable.primary.geometry.block_size;
         let old = tunable.log.as_ref().ok_or(ResizeError::NoJournal)?;
-        let used = self.difference.used_contents(&self.overlay)?;
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let time = Timestamp::new(time.as_secs() as i64, time.subsec_nanos());
-        let changes = OfflineChanges { device, blocks: &used, time };
+        let used = self.difference.used_contents(&*self.overlay)?;
+        let changes = OfflineChanges { device, blocks: &used, time: now() };
         changes.check(old)?;
         self.copy(device, size)?;
-        self.difference.write_new(device, &self.overlay)?;
+        self.difference.write_new(device, &*self.overlay)?;
         device.flush()?;
         let new = match &self.decision {
             Decision::Superblock => return Ok(changes.commit_by_superblock(old)?),
             Decision::Record => return Ok(changes.commit(old)?),
             Decision::Journal(new) => new,
         };
-        let log = new.format(tunable)?;
+        let log = new.format(tunable.device, &*self.overlay, size).map_err(ResizeError::Journal)?;
         let switch = used.iter().find(|(nr, _)| *nr == new.switch);
         let missing = || extant_format::Corrupt::new("journal inode").field("table");
         Ok(changes.commit_by_switch(&log, switch.ok_or_else(missing)?)?)
@@ -291,19 +287,8 @@ impl Step {
     }
 }
 
-impl NewLog {
-    /// Makes the new log an empty one. Nothing refers to it yet.
-    fn format(&self, tunable: &Tunable<'_>) -> Result<Log, ResizeError> {
-        let size = u64::from(tunable.primary.geometry.block_size);
-        let log = self.open(tunable).map_err(ResizeError::Journal)?;
-        // No older block may be taken for one of the log, nor for a fast commit.
-        for extent in &self.extents {
-            let skipped = u64::from(extent.logical == 0);
-            let start = extent.physical.saturating_add(skipped).saturating_mul(size);
-            let len = u64::from(extent.len).saturating_sub(skipped).saturating_mul(size);
-            tunable.device.write_zeroes(start, len)?;
-        }
-        reset_log(&log).map_err(ResizeError::Journal)?;
-        self.open(tunable).map_err(ResizeError::Journal)
-    }
+/// Returns whether the log has blocks behind the new end.
+fn is_beyond(tunable: &Tunable<'_>, end: u64) -> bool {
+    let own = tunable.log.as_ref().map(Log::own_blocks).unwrap_or_default();
+    own.iter().any(|(_, last)| *last > end)
 }

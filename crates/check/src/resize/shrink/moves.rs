@@ -9,11 +9,10 @@
 //! Content is only written into blocks and slots that are free in the survey.
 #![expect(clippy::arithmetic_side_effects, reason = "numbers of a file system without damage")]
 
-use super::space::FreeSpace;
 use crate::facts::InodeState;
 use crate::maps::{MapVisitor, Run, Runs, walk};
 use crate::passes::inodes::has_map;
-use crate::repair::Round;
+use crate::repair::{FreeSpace, Round};
 use crate::resize::ResizeError;
 use crate::volume::Volume;
 use extant_format::inode::tail;

@@ -1,4 +1,4 @@
-//! Free blocks below the new end.
+//! Free blocks for contents that move, and for logs.
 //!
 //! The smallest run that can take a request serves it, so that long runs stay for long requests.
 //! For example, of the free runs 40 to 47 and 90 to 99, a request for three blocks gets 40 to 42.
@@ -16,7 +16,7 @@ use std::ops::Range;
 /// Maximum number of runs in memory; others are found when these are used up.
 const MAX_RUNS: usize = 1 << 20;
 
-/// The free clusters of a file system whose blocks behind the new end are all claimed.
+/// The free clusters of a file system. The blocks that are not to be had must be claimed.
 pub struct FreeSpace<'f> {
     claims: &'f ClaimMap,
     geometry: Geometry,
