@@ -257,7 +257,8 @@ impl Sizes {
         let limit = limit.min(u32::MAX.into()) - u64::from(self.first_data_block);
         let blocks = limit.div_ceil(self.blocks_per_group()).div_ceil(self.descs_per_block());
         let there = u64::from(self.groups).div_ceil(self.descs_per_block());
-        let most = u64::from(self.block_size / 4);
+        // As the resize inode lists, and not all of a small group.
+        let most = u64::from(self.block_size / 4).min(self.blocks_per_group() / 4);
         Ok(blocks.saturating_sub(there).min(most) as u16)
     }
 
@@ -457,6 +458,21 @@ mod tests {
         assert_eq!((s.blocks, s.groups, s.inodes_per_group), (262_144, 8, 8192));
         assert_eq!((s.reserved_gdt_blocks, s.reserved_blocks), (127, 13_107));
         assert_eq!((s.journal_blocks, s.orphan_blocks, s.flex_bits), (8192, 64, 4));
+    }
+
+    #[test]
+    fn small_groups_keep_room_beside_descriptors() {
+        for (block_size, bytes) in [(1024, 64 << 20), (4096, 1 << 30)] {
+            let edit = |options: &mut Options| {
+                options.group_blocks = Some(256);
+                options.block_size = Some(block_size);
+            };
+            let s = sizes("", bytes, edit).unwrap();
+            assert_eq!((s.clusters_per_group, s.reserved_gdt_blocks), (256, 64));
+            let mut options = Options::default();
+            edit(&mut options);
+            assert!(crate::preview(bytes, &options).is_ok());
+        }
     }
 
     #[test]

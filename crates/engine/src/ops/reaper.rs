@@ -204,6 +204,8 @@ impl Operations {
     /// The work that waits for the reaper's task.
     pub(crate) fn to_reap(&self) -> ToReap {
         let reaper = &self.reaper;
+        // A thread that reaps takes the lists, and puts back the inodes that are in use.
+        let _turn = reaper.turn.lock();
         if !reaper.queue.is_empty() || reaper.departed.iter().any(|list| !list.lock().is_empty()) {
             return ToReap::Soon;
         }

@@ -41,14 +41,13 @@ impl Syncs {
         let before = self.failed.load(Ordering::Acquire);
         let done = self.rounds.share(wanted, || work().map_err(|error| self.note(error)));
         let told = done.unwrap_or(Ok(())).and_then(|()| self.since(before));
-        told.map_err(|error| error.to_another())
+        told.map_err(|error| Arc::try_unwrap(error).unwrap_or_else(|error| error.to_another()))
     }
 
     fn note(&self, error: Error) -> Arc<Error> {
-        let error = Arc::new(error);
-        *self.last.lock() = Some(error.clone());
+        *self.last.lock() = Some(Arc::new(error.to_another()));
         self.failed.fetch_add(1, Ordering::Release);
-        error
+        Arc::new(error)
     }
 
     /// Returns the last error if the number of failures is another one by now.
