@@ -2,7 +2,7 @@
 
 use super::check::open_for_reading;
 use crate::context::Context;
-use crate::copy::output::{Output, hold_replaced};
+use crate::copy::output::{Output, check_other, hold_replaced};
 use crate::failure::{At, Failure, Result};
 use crate::format::FormatArgs;
 use crate::image::ImageArgs;
@@ -10,7 +10,7 @@ use crate::interrupt::Interrupt;
 use crate::json;
 use crate::text::{shown, size};
 use extant_check::{Trim, TrimError, TrimPlan, UuidError, set_uuid};
-use extant_engine::device::{BlockDevice, FileOptions, ImageFormat, Place, image_spec};
+use extant_engine::device::{BlockDevice, FileOptions, ImageFormat, Place};
 use extant_engine::mkfs::parse_uuid;
 use extant_engine::{Errno, Error};
 use serde_json::Map;
@@ -19,7 +19,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -95,10 +95,7 @@ impl Args {
     fn check(&self) -> Result {
         let Ok(found) = std::fs::metadata(&self.dest) else { return Ok(()) };
         let name = shown(self.dest.as_os_str().as_bytes());
-        let source = std::fs::metadata(image_spec(&self.source).path);
-        if source.is_ok_and(|source| (source.dev(), source.ino()) == (found.dev(), found.ino())) {
-            return Err(Failure::new(format_args!("{name} is the image itself")));
-        }
+        check_other(&self.dest, &self.stored.spec(&self.source))?;
         if !found.is_file() {
             return Err(Failure::new(format_args!("{name} is no regular file")));
         }

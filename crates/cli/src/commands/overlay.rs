@@ -2,7 +2,7 @@
 
 use crate::build::target::pack;
 use crate::context::Context;
-use crate::copy::output::{Output, hold_replaced};
+use crate::copy::output::{Output, check_other, hold_replaced};
 use crate::failure::{At, Failure, Result};
 use crate::format::{Format, parse_backing, spec};
 use crate::image::ImageArgs;
@@ -19,7 +19,6 @@ use serde_json::Map;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -136,24 +135,6 @@ fn hold_new(path: &Path, force: bool) -> Result<Option<FileDevice>> {
     hold_replaced(path)
 }
 
-/// Refuses to replace one of the images that a new one is made of.
-fn check_other(new: &Path, images: &ImageSpec) -> Result {
-    let Some(new_id) = identity(new) else { return Ok(()) };
-    let backing = images.backing.iter().map(|backing| &backing.path);
-    match std::iter::once(&images.path).chain(backing).find(|path| identity(path) == Some(new_id)) {
-        None => Ok(()),
-        Some(_) => {
-            let name = shown(new.as_os_str().as_bytes());
-            Err(Failure::new(format_args!("{name} is the image itself")))
-        }
-    }
-}
-
-/// Returns the device and the inode number of a file.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
-}
-
 fn document(pairs: &[(&str, &Path)]) -> Map<String, serde_json::Value> {
     let mut document = Map::new();
     for (key, path) in pairs {
@@ -206,7 +187,7 @@ impl CommitArgs {
         let sandbox = Preparation::writing(true).reading(&self.overlay);
         contain(context, sandbox, &base, self.wait)?;
         let layer = self.layer()?;
-        self.check_base(&layer, &base.path)?;
+        self.check_base(&layer, &base)?;
         let disk = open(&base, &OpenOptions::new().wait(self.wait))?;
         let name = shown(base.path.as_os_str().as_bytes());
         if disk.read_only() {
@@ -234,18 +215,26 @@ impl CommitArgs {
         opened.map_err(|error| ImageArgs::of(&self.overlay).refused(&Error::Io(error)))
     }
 
-    /// Refuses a base with another file name than the overlay has for it. The path in the overlay
-    /// may be that of a stranger, and is not looked at on the host.
-    fn check_base(&self, layer: &Qcow2Device, base: &Path) -> Result {
+    /// Refuses a base in another format, or with another file name, than the overlay has for it.
+    /// The path in the overlay may be that of a stranger, and is not looked at on the host.
+    fn check_base(&self, layer: &Qcow2Device, base: &ImageSpec) -> Result {
         let overlay = shown(self.overlay.as_os_str().as_bytes());
         let Some(named) = layer.backing_name() else {
             return Err(Failure::new(format_args!("{overlay} is no overlay: it has no base")));
         };
         let name = Path::new(OsStr::from_bytes(&named.name));
-        if self.force || name.file_name() == base.file_name() {
+        let path = shown(base.path.as_os_str().as_bytes());
+        let stored = named.format.as_deref().unwrap_or(base.format.name());
+        // Content of the disk would take the place of the tables of an image.
+        if stored != base.format.name() {
+            return Err(Failure::new(format_args!(
+                "{overlay}: its base has the format {stored}; name it by --backing {path}:{stored}"
+            )));
+        }
+        if self.force || name.file_name() == base.path.file_name() {
             return Ok(());
         }
-        let (named, base) = (shown(&named.name), shown(base.as_os_str().as_bytes()));
+        let (named, base) = (shown(&named.name), path);
         Err(Failure::new(format_args!(
             "{overlay} is an overlay of {named}, and not of {base}; --force writes into it all the \
              same"

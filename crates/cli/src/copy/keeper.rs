@@ -12,7 +12,7 @@ use super::output::{Output, parent};
 use crate::failure::{At, Failure, Result};
 use crate::process;
 use crate::text::shown;
-use rustix::fs::{CWD, Mode, OFlags, openat, renameat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
@@ -21,7 +21,7 @@ use rustix::net::{
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
@@ -187,6 +187,7 @@ impl Moves {
         let Moves { path, parent, dir, name, .. } = &*self;
         match request {
             PLACE => {
+                self.check_name()?;
                 renameat(parent, path.file_name().unwrap_or_default(), parent, name)?;
                 self.is_placed = true;
             }
@@ -197,11 +198,41 @@ impl Moves {
     }
 }
 
+impl Moves {
+    /// Fails if another file has the name of the directory by now.
+    fn check_name(&self) -> io::Result<()> {
+        let Moves { path, parent, dir, .. } = self;
+        let name = path.file_name().unwrap_or_default();
+        let (named, own) = (statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?, fstat(dir)?);
+        if (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino) {
+            return Ok(());
+        }
+        Err(io::Error::other("another file has the place of the output by now"))
+    }
+
+    /// Removes the content of the directory, through its descriptor: another directory may have its
+    /// name by now.
+    fn remove_content(&self) -> io::Result<()> {
+        let inside = PathBuf::from(format!("/proc/self/fd/{}", self.dir.as_raw_fd()));
+        for entry in std::fs::read_dir(inside)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                std::fs::remove_dir_all(entry.path())?;
+            } else {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Moves {
     fn drop(&mut self) {
         if !self.is_placed {
-            // There is no one left to tell.
-            let _ = std::fs::remove_dir_all(&self.path);
+            // There is no one left to tell. A directory with content stays.
+            let _ = self.remove_content();
+            let name = self.path.file_name().unwrap_or_default();
+            let _ = unlinkat(&self.parent, name, AtFlags::REMOVEDIR);
         }
     }
 }
@@ -253,6 +284,23 @@ fn serve(words: &[OsString]) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_took_the_place_of_the_stage_is_not_touched() {
+        let scratch = extant_testkit::Scratch::new();
+        let (stage, theirs, away) =
+            (scratch.dir("stage"), scratch.dir("theirs"), scratch.join("away"));
+        std::fs::write(theirs.join("file"), "theirs").unwrap();
+        std::fs::write(stage.join("file"), "own").unwrap();
+        std::fs::create_dir(stage.join("dir")).unwrap();
+        let mut moves = Moves::of(&stage, &scratch.join("dest")).unwrap();
+        std::fs::rename(&stage, &away).unwrap();
+        std::fs::rename(&theirs, &stage).unwrap();
+        assert!(moves.act(PLACE).is_err());
+        drop(moves);
+        assert_eq!(std::fs::read(stage.join("file")).unwrap(), b"theirs");
+        assert_eq!(std::fs::read_dir(&away).unwrap().count(), 0, "the own content is gone");
+    }
 
     #[test]
     fn replies_are_understood() {

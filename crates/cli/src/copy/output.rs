@@ -3,7 +3,8 @@
 use super::keeper::OutputKeeper;
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
-use extant_engine::device::{FileDevice, FileOptions};
+use crate::text::shown;
+use extant_engine::device::{FileDevice, FileOptions, ImageSpec};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -45,6 +46,24 @@ enum Unfinished {
     Named(NamedTempFile),
     /// Is written in place.
     Special(File),
+}
+
+/// Refuses to replace one of the images that a new one is made of.
+pub fn check_other(new: &Path, images: &ImageSpec) -> Result {
+    let Some(new_id) = identity(new) else { return Ok(()) };
+    let backing = images.backing.iter().map(|backing| &backing.path);
+    match std::iter::once(&images.path).chain(backing).find(|path| identity(path) == Some(new_id)) {
+        None => Ok(()),
+        Some(_) => {
+            let name = shown(new.as_os_str().as_bytes());
+            Err(Failure::new(format_args!("{name} is the image itself")))
+        }
+    }
+}
+
+/// Returns the device and the inode number of a file.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// Holds an image that is to be replaced: no program may begin to write to it before it is. Files

@@ -124,6 +124,7 @@ fn overlays_are_put_into_their_base_or_a_new_image() {
     done(&[&flatten[..], &args![&packed, "--format", "qcow2"]].concat());
     refused(&[&flatten[..], &args![&raw]].concat(), 1, "--force");
     refused(&[&flatten[..], &args![&stage.base, "--force"]].concat(), 1, "the image itself");
+    refused(&stage.on("clone", &args![&stage.base, "--force"]), 1, "the image itself");
     assert_clean(&packed);
     let expected = fs::read(disk(&stage.scratch, &stage.overlay)).unwrap();
     assert!(fs::read(disk(&stage.scratch, &packed)).unwrap() == expected);
@@ -138,6 +139,26 @@ fn overlays_are_put_into_their_base_or_a_new_image() {
     e2fsck::check(&stage.base).assert_clean();
     // The overlay is as good as before.
     done(&stage.on("ls", &args!["/more"]));
+}
+
+/// The disk's content would take the place of the tables of its base.
+#[test]
+fn a_base_is_not_written_in_another_format() {
+    let stage = Stage::new();
+    let (base, overlay) = (stage.scratch.join("b.qcow2"), stage.scratch.join("second.qcow2"));
+    // As long as its disk, so that its length does not give it away.
+    let convert = args!["convert", "-q", "-f", "raw", "-O", "qcow2", "-o", "preallocation=full"];
+    let convert = [&convert[..], &args![&stage.base, &base]].concat();
+    run("qemu-img", &convert).must_succeed();
+    let backing = format!("{}:qcow2", base.display());
+    done(&args!["overlay", "create", &overlay, "--backing", &backing]);
+    done(&args!["mkdir", "--format", "qcow2", "--backing", &backing, &overlay, "/more"]);
+    let before = fs::read(&base).unwrap();
+    let commit = args!["overlay", "commit", "--force", &overlay, "--backing", &base];
+    refused(&commit, 1, &format!("name it by --backing {backing}"));
+    assert!(fs::read(&base).unwrap() == before);
+    done(&args!["overlay", "commit", &overlay, "--backing", &backing]);
+    assert_clean(&base);
 }
 
 #[test]
