@@ -253,7 +253,7 @@ mod tests {
         let mkfs = |options: &str| Ok(format!("extant mkfs {options}"));
         for (call, words) in [
             (vec!["-F", "a", "100"], "-t ext2 -F -- a 102400"),
-            (vec!["-vDn", "-t", "ext3", "a"], "-t ext3 -n -- a"),
+            (vec!["-vDn", "-t", "ext3", "a"], "-n -t ext3 -- a"),
             (vec!["-g512", "-r", "1", "a"], "-t ext2 -g 512 -- a"),
             (vec!["-Tnews", "a"], "-t ext2 -b 4096 -i 4096 -- a"),
             (vec!["-T", "small,hurd", "-i1", "a"], "-t ext2 -b 4096 -I 128 -i 1 -- a"),
