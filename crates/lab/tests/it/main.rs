@@ -63,7 +63,7 @@ fn tables_compare_the_design_of_the_engine() {
     for (command, engines) in [
         ("dref", &["lockref", "lockref"][..]),
         ("inodes", &["sharded list", "epoch", "look first", "never in it"]),
-        ("sync", &["eager", "eager", "plug per batch", "plug per batch"]),
+        ("sync", &["eager", "eager", "eager", "plug per batch", "plug per batch"]),
         ("orphan", &["lockless file"]),
         ("preallocs", &["tree"]),
     ] {
