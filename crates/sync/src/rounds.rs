@@ -250,6 +250,7 @@ impl<R: Clone> Coalescer<R> {
         }
         state.heir = None;
         state.running = true;
+        // Relaxed: a thread that sees the effects of the work sees this, which comes before it.
         self.running.store(true, Ordering::Relaxed);
         state.serves = std::mem::take(&mut state.came);
         state.next = Arc::default();

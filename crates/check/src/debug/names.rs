@@ -3,8 +3,7 @@
 use super::directory::records;
 use super::{DirectoryPart, Inspector, JournalLog};
 use extant_format::dir::DirFormat;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 /// Bytes of a path at most. A longer one begins with the number of a directory.
