@@ -28,7 +28,8 @@ const UUID: &str = "30313233-3435-3637-3839-616263646566";
 
 #[test]
 fn all_changes_of_a_call_are_those_of_tune2fs() {
-    let (own, theirs) = (image(), image());
+    let own = image();
+    let theirs = own.copy();
     let options = [
         ["--label", "-L", "a label"],
         ["--uuid", "-U", UUID],
@@ -168,7 +169,8 @@ fn other_names_are_understood() {
     }
     let call = |name: &str, args: &[OsString]| -> Printed {
         run(names.join(name).to_str().expect("a name"), args)
-    };
+    let own = image();
+    let theirs = own.copy();
     let (own, theirs) = (image(), image());
     let options =
         ["-L", "x", "-m", "1", "-u", "3", "-g", "4", "-e", "panic", "-c", "-1", "-C", "2"];

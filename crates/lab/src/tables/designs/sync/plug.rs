@@ -8,7 +8,6 @@ use extant_blocks::{Latency, LatencyDevice, RecordingDevice, SparseDevice};
 use extant_engine::design::{PLUG, Plugged};
 use extant_engine::{Fs, OpenOptions};
 use extant_measure::options::Options;
-use extant_measure::scratch::poll;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,9 +20,6 @@ const IN_DIRECTORY: usize = 500;
 
 /// Least time of a write request; the operating system's timers add to it.
 const REQUEST: Duration = Duration::from_micros(20);
-
-/// Bound on the time in which the engine gets to know all free space.
-const SCANNED: Duration = Duration::from_secs(30);
 
 /// Nothing is written but by a sync.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -60,8 +56,6 @@ pub fn grids(options: &Options) -> io::Result<Vec<Grid>> {
 fn write_back(device: Arc<Device>, files: usize) -> io::Result<(usize, Duration)> {
     let options = OpenOptions::new().commit_interval(NEVER);
     let engine = Engine::new(Fs::open_device(device.clone(), &options)?);
-    // The background scan holds groups while it reads them, and files get places in others then.
-    poll(SCANNED, || Ok((engine.fs().stats().space.trees_unknown == 0).then_some(())))?;
     (0..files.div_ceil(IN_DIRECTORY)).try_for_each(|d| engine.mkdir(format!("d{d}").as_bytes()))?;
     let name = |n: usize| format!("d{}/f{n}", n / IN_DIRECTORY).into_bytes();
     (0..files).try_for_each(|n| engine.create(&name(n)))?;
