@@ -169,9 +169,9 @@ fn other_names_are_understood() {
     }
     let call = |name: &str, args: &[OsString]| -> Printed {
         run(names.join(name).to_str().expect("a name"), args)
+    };
     let own = image();
     let theirs = own.copy();
-    let (own, theirs) = (image(), image());
     let options =
         ["-L", "x", "-m", "1", "-u", "3", "-g", "4", "-e", "panic", "-c", "-1", "-C", "2"];
     let further = ["-i", "5d", "-o", "^acl,debug", "-E", "mount_opts=nodelalloc"];
