@@ -14,7 +14,9 @@ use crate::sandbox::command::Preparation;
 use crate::text::shown;
 use extant_engine::{FileType, Follow, Fs, Node};
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Copy a file or a tree out, with all attributes.
@@ -72,8 +74,10 @@ impl Destination<'_> {
     /// Begins a destination; `-` is standard output.
     ///
     /// # Errors
-    /// Nothing can be made beside it.
+    /// Nothing can be made beside it; a device, a FIFO or a socket, or a symlink to the standard
+    /// output of this process: a copy would take its place, for all programs of the machine.
     pub fn begin(path: &Path) -> Result<Destination<'_>> {
+        refuse_special(path)?;
         let is_new = path != OsStr::new("-") && !path.is_dir();
         let stage = is_new.then(|| Stage::begin(path, 0o755)).transpose()?;
         Ok(Destination { path, stage })
@@ -105,7 +109,7 @@ pub fn copy(
     if *to == OsStr::new("-") {
         return to_stdout(context, fs, &node, path);
     }
-    let (place, to_bytes) = (to.display(), to.as_os_str().as_bytes());
+    let to_bytes = to.as_os_str().as_bytes();
     let copier = || dest::Copier::new(fs, job, dest.base()).at_path(to_bytes);
     if node.file_type() == FileType::Directory {
         let copier = copier()?;
@@ -114,19 +118,14 @@ pub fn copy(
         copier.tree(node, stage.is_some(), context.thread_count()).at_path(to_bytes)?;
         return job.finish();
     }
-    // The copy would take the place of a device, for all programs of the machine.
-    if std::fs::metadata(to).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
-        return Err(Failure::usage(format_args!(
-            "{place}: is a device, FIFO or socket; `-` writes to standard output"
-        )));
-    }
     let Some(stage) = stage else {
         copier()?.single(&node, last_name(path));
         return job.finish();
     };
     if ends_with_slash(to_bytes) {
         return Err(Failure::new(format_args!(
-            "{place}: not a directory; without the slash it names the copy"
+            "{}: not a directory; without the slash it names the copy",
+            to.display()
         )));
     }
     let name = to.file_name().unwrap_or_default();
@@ -136,6 +135,29 @@ pub fn copy(
         stage.place_file().at_path(to_bytes)?;
     }
     job.finish()
+}
+
+/// Refuses a destination that stands for something other than a file or a directory.
+fn refuse_special(path: &Path) -> Result {
+    let Some(found) = std::fs::metadata(path).ok().filter(|_| path != OsStr::new("-")) else {
+        return Ok(());
+    };
+    let kind = if !found.is_file() && !found.is_dir() {
+        "is a device, FIFO or socket"
+    } else if found.is_file() && is_standard_output(path, &found) {
+        "is standard output"
+    } else {
+        return Ok(());
+    };
+    let place = path.display();
+    Err(Failure::usage(format_args!("{place}: {kind}; `-` writes to standard output")))
+}
+
+/// Returns whether a symlink, such as /dev/stdout, leads to the file that standard output is.
+fn is_standard_output(path: &Path, found: &Metadata) -> bool {
+    let stdout = rustix::fs::fstat(std::io::stdout());
+    std::fs::symlink_metadata(path).is_ok_and(|own| own.is_symlink())
+        && stdout.is_ok_and(|out| (out.st_dev, out.st_ino) == (found.dev(), found.ino()))
 }
 
 /// Writes the content of a file to standard output, as `cat` does, but does not follow symlinks.

@@ -114,20 +114,31 @@ impl Output {
         if !context.sandbox || matches!(self.file, Unfinished::Special(_)) {
             return Ok(self);
         }
+        self.hand_over(OutputKeeper::start)
+    }
+
+    /// Leaves the name to the process that `start` starts. A file under a temporary name is removed
+    /// if that fails.
+    fn hand_over(
+        self,
+        start: impl FnOnce(&[&OsStr], Stdio) -> Result<OutputKeeper>,
+    ) -> Result<Output> {
         let Output { file, dest, replaces, .. } = self;
         let name = dest.as_os_str().as_bytes();
         let (file, beside) = match file {
             Unfinished::Nameless(file) | Unfinished::Special(file) => (file, None),
             Unfinished::Named(file) => {
-                let (file, path) = file.keep().map_err(|kept| kept.error).at_path(name)?;
-                (file, Some(path.into_os_string()))
+                let (file, path) = file.into_parts();
+                (file, Some(path))
             }
         };
         let kind = OsStr::new(if replaces { FILE } else { NEW_FILE });
-        let words: Vec<&OsStr> =
-            [kind, dest.as_os_str()].into_iter().chain(beside.as_deref()).collect();
+        let path = beside.as_ref().map(|path| path.as_os_str());
+        let words: Vec<&OsStr> = [kind, dest.as_os_str()].into_iter().chain(path).collect();
         let its_file = Stdio::from(file.try_clone().at_path(name)?);
-        let keeper = Some(OutputKeeper::start(&words, its_file)?);
+        let keeper = Some(start(&words, its_file)?);
+        // From now on the other process removes it.
+        beside.map(TempPath::keep).transpose().map_err(|kept| kept.error).at_path(name)?;
         Ok(Output { file: Unfinished::Nameless(file), dest, replaces, keeper })
     }
 
@@ -329,5 +340,23 @@ mod tests {
         assert_eq!((read(&dest).expect("a file"), beside.exists()), (b"older".to_vec(), false));
         handed(FILE).and_then(Output::settle).expect("a name");
         assert_eq!((read(&dest).expect("a file"), beside.exists()), (b"complete".to_vec(), false));
+    }
+
+    #[test]
+    fn no_name_stays_where_the_other_process_cannot_start() {
+        let scratch = Scratch::new();
+        let (dest, beside) = (scratch.join("dest"), scratch.join("beside"));
+        write(&beside, "begun").expect("a file");
+        let file = File::open(&beside).expect("a file");
+        let output = Output::handed(&[FILE.into(), dest.into(), beside.into()], file);
+        let output = output.expect("an output");
+        let names = || std::fs::read_dir(scratch.path()).expect("a directory").count();
+        assert_eq!(names(), 1);
+        let refused = output.hand_over(|words, _| {
+            assert_eq!(words.len(), 3, "the name is handed over");
+            Err(Failure::new("no process"))
+        });
+        assert!(refused.is_err());
+        assert_eq!(names(), 0);
     }
 }

@@ -6,7 +6,7 @@ use crate::program::{EXTANT, done, extant, json, refused};
 use crate::unprivileged::{Fuse, as_user, belongs_to_user, home};
 use extant_testkit::kernel::{Loop, Mount};
 use extant_testkit::tool::run;
-use extant_testkit::{Scratch, e2fsck};
+use extant_testkit::{FeatureSet, Scratch, e2fsck};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -165,6 +165,29 @@ fn symlinks_of_others_in_shared_directories_lead_nowhere() {
     assert_eq!(printed.code, 1, "{printed}");
     assert!(printed.errors().contains("Permission denied"), "{printed}");
     assert_eq!(fs::read(&secret).unwrap(), b"secret");
+}
+
+/// `/dev/stdout` is a symlink: a copy beside it would take its place, or be refused without a hint.
+#[test]
+fn names_of_standard_output_are_refused_with_the_name_that_works() {
+    let home = home();
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    fs::write(home.join("file"), "text").unwrap();
+    done(&args!["put", image.path(), home.join("file"), "/file"]);
+    fs::copy(image.path(), home.join("disk.img")).unwrap();
+    let script = "{ extant get disk.img /file /dev/stdout || echo code $?; } 2>&1 | cat";
+    let printed = as_user(&home, Fuse::Root, script).must_succeed().text();
+    assert!(printed.contains("`-` writes") && printed.contains("code 2"), "{printed}");
+    // Redirected into a file, it looks like one.
+    let link = home.join("link");
+    symlink("/proc/self/fd/1", &link).unwrap();
+    let image = home.join("disk.img");
+    let call = format!("{EXTANT} get {} /file {} >{0}.out", image.display(), link.display());
+    let printed = run("sh", &["-c", &call]);
+    assert!(printed.code == 2 && printed.errors().contains("`-` writes"), "{printed}");
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "the link was replaced");
+    done(&args!["get", &image, "/file", home.join("copy")]);
+    assert_eq!(fs::read(home.join("copy")).unwrap(), b"text");
 }
 
 fn scratch_tree(scratch: &Scratch) -> PathBuf {
