@@ -166,21 +166,32 @@ impl Bench {
 
     fn large(&self) -> io::Result<Vec<Row>> {
         let (count, bytes) = (self.files(30_000), self.bytes(2_000_000_000));
-        let (dir, one) = (self.scratch.dir("many")?, self.scratch.dir("one")?);
+        let (dir, one_dir) = (self.scratch.dir("many")?, self.scratch.dir("one")?);
         inputs::tree(&dir, count, bytes)?;
         let copy = ["cp".as_ref(), "-a".as_ref(), dir.as_os_str(), self.out.as_os_str()];
         let many = Row::new(format!("{count} files of {} MB", bytes / 1_000_000), &[&self.out])
             .with("extant", self.build(&dir))
             .with("cp", Program::new(copy))
             .within(1.3, "cp");
-        let (file, bytes) = (one.join("file"), self.bytes(4_000_000_000));
+        let (file, bytes) = (one_dir.join("file"), self.bytes(4_000_000_000));
         inputs::large(&file, bytes)?;
         let one = Row::new(format!("a file of {} MB", bytes / 1_000_000), &[&self.out])
-            .with("extant", self.build(&one))
+            .with("extant", self.build(&one_dir))
             .with("floor", self.cat(&file))
             .within(1.25, "floor")
             .bytes(64_000_000);
-        Ok(vec![many, one])
+        let piped = |to: &str| format!("tar -C \"$1\" -cf - . | {to}");
+        let build = r#""$3" -q build --size "$4" -N 64 "$2" -"#;
+        let size = (bytes + bytes / 50 + (64 << 20)).to_string();
+        let words = [one_dir.as_os_str(), self.out.as_os_str()];
+        let extant = [words[0], words[1], self.extant.as_os_str(), size.as_ref()];
+        let what = format!("a file of {} MB from a stream", bytes / 1_000_000);
+        let stream = Row::new(what, &[&self.out])
+            .with("extant", Program::script(&piped(build), extant))
+            .with("floor", Program::script(&piped(r#"cat > "$2""#), words))
+            .within(1.25, "floor")
+            .bytes(64_000_000);
+        Ok(vec![many, one, stream])
     }
 
     fn empty(&self) -> io::Result<Vec<Row>> {

@@ -1,13 +1,10 @@
 //! Rows: pieces of work that several programs do.
 
 use crate::program::Program;
-use extant_measure::grid::Grid;
-use extant_measure::interval::Verdict;
+use extant_measure::costs::{COST_COLUMNS, CostBar, Costs};
 use extant_measure::options::{Options, invalid};
 use extant_measure::scratch::catch_signals;
-use extant_measure::sheet::Sheet;
 use extant_measure::stored::Results;
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -79,7 +76,7 @@ impl Row {
 
     /// With Extant's library in this process.
     pub fn here(mut self, work: impl Fn() -> io::Result<()> + 'static) -> Row {
-        self.sides.push((COLUMNS[0], Side::Here(Box::new(work))));
+        self.sides.push((COST_COLUMNS[0], Side::Here(Box::new(work))));
         self
     }
 
@@ -99,6 +96,18 @@ impl Row {
         Row { bytes: Some(bytes), ..self }
     }
 
+    fn bars(&self) -> Vec<CostBar> {
+        let row = || self.name.clone();
+        let times = self.times.iter().map(|(column, times)| CostBar::Times {
+            row: row(),
+            column: (*column).to_owned(),
+            times: *times,
+        });
+        let seconds = self.seconds.map(|seconds| CostBar::Seconds { row: row(), seconds });
+        let bytes = self.bytes.map(|bytes| CostBar::Bytes { row: row(), bytes });
+        times.chain(seconds).chain(bytes).collect()
+    }
+
     fn clear(&self) -> io::Result<()> {
         for path in &self.outputs {
             let removed = if path.is_dir() {
@@ -115,119 +124,43 @@ impl Row {
     }
 }
 
-/// Measured times and memory.
-#[derive(Debug, Deserialize, Serialize)]
-pub struct Measured {
-    times: Grid,
-    memory: Grid,
-    bars: Vec<Bar>,
-}
-
-/// A bar for Extant in a row.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-enum Bar {
-    Times { row: String, column: String, times: f64 },
-    Seconds { row: String, seconds: f64 },
-    Bytes { row: String, bytes: u64 },
-}
-
-impl Bar {
-    fn all(row: &Row) -> Vec<Bar> {
-        let name = || row.name.clone();
-        let times = row.times.iter().map(|(column, times)| Bar::Times {
-            row: name(),
-            column: (*column).to_owned(),
-            times: *times,
-        });
-        let seconds = row.seconds.map(|seconds| Bar::Seconds { row: name(), seconds });
-        let bytes = row.bytes.map(|bytes| Bar::Bytes { row: name(), bytes });
-        times.chain(seconds).chain(bytes).collect()
-    }
-}
-
-/// Columns of all tables. `floor` moves or reads the same bytes only.
-const COLUMNS: [&str; 6] = ["extant", "floor", "e2fsprogs", "genext2fs", "kernel", "cp"];
-
 /// Measures rows, run by run; the sides of each take turns. A first run of each row touches the
 /// memory, and does not count.
 pub fn measure(args: &Args, rows: Vec<Row>) -> io::Result<bool> {
     catch_signals()?;
     let options = &args.options;
-    let grid = |title, unit| Grid::new(title, unit, &COLUMNS, 0).less();
-    let mut measured = Measured {
-        times: grid("time", "ms"),
-        memory: grid("memory", "MB").plain(),
-        bars: rows.iter().flat_map(Bar::all).collect(),
-    };
+    let mut measured = Costs::new(rows.iter().flat_map(Row::bars).collect());
     let rows: Vec<_> = rows.into_iter().map(|row| (row.name.clone(), row)).collect();
     let runs = options.runs(5, 1);
     for counted in [false, true] {
-        options.measure(if counted { runs } else { 1 }, &rows, &COLUMNS, |_, row, column| {
-            let name = COLUMNS[column];
-            let Some((_, side)) = row.sides.iter().find(|(side, _)| *side == name) else {
-                return Ok(());
-            };
-            row.clear()?;
-            let (seconds, bytes) = match side {
-                Side::Program(program) => {
-                    let cost = program.run()?;
-                    (cost.seconds, Some(cost.bytes))
+        options.measure(
+            if counted { runs } else { 1 },
+            &rows,
+            &COST_COLUMNS,
+            |_, row, column| {
+                let name = COST_COLUMNS[column];
+                let Some((_, side)) = row.sides.iter().find(|(side, _)| *side == name) else {
+                    return Ok(());
+                };
+                row.clear()?;
+                let (seconds, bytes) = match side {
+                    Side::Program(program) => {
+                        let cost = program.run()?;
+                        (cost.seconds, Some(cost.bytes))
+                    }
+                    Side::Here(work) => {
+                        let start = Instant::now();
+                        work()?;
+                        (start.elapsed().as_secs_f64(), None)
+                    }
+                };
+                row.clear()?;
+                if counted {
+                    measured.add(&row.name, column, seconds, bytes);
                 }
-                Side::Here(work) => {
-                    let start = Instant::now();
-                    work()?;
-                    (start.elapsed().as_secs_f64(), None)
-                }
-            };
-            row.clear()?;
-            if counted {
-                measured.times.add(&row.name, column, seconds * 1e3);
-                bytes.iter().for_each(|bytes| {
-                    measured.memory.add(&row.name, column, *bytes as f64 / 1e6);
-                });
-            }
-            Ok(())
-        })?;
+                Ok(())
+            },
+        )?;
     }
     measured.report(options)
-}
-
-impl Measured {
-    fn verdict(&self, bar: &Bar) -> Option<Verdict> {
-        let median = |grid: &Grid, row: &str| {
-            let (_, cells) = &grid.rows[grid.row(row)?];
-            extant_measure::timing::median(&cells[0])
-        };
-        Some(match bar {
-            Bar::Times { row, column, times } => {
-                let gain = self.times.gain(self.times.row(row)?, self.times.column(column)?)?;
-                let bar = 1.0 / times;
-                let what = format!("{row}: {bar:.2} times the speed of {column} or more");
-                Verdict::of(what, gain, bar)
-            }
-            Bar::Seconds { row, seconds } => {
-                let found = median(&self.times, row)? / 1e3;
-                let what = format!("{row}: within {:.0} ms", seconds * 1e3);
-                Verdict::new(what, format!("{:.1} ms", found * 1e3), found <= *seconds)
-            }
-            Bar::Bytes { row, bytes } => {
-                let found = median(&self.memory, row)? * 1e6;
-                let what = format!("{row}: within {:.0} MB", *bytes as f64 / 1e6);
-                Verdict::new(what, format!("{:.0} MB", found / 1e6), found <= *bytes as f64)
-            }
-        })
-    }
-}
-
-impl Results for Measured {
-    fn sheets(&self) -> Vec<Sheet> {
-        let mut sheets = self.times.sheets();
-        sheets.extend(self.memory.sheets());
-        sheets.push(extant_measure::interval::judged(&self.verdicts()));
-        sheets
-    }
-
-    fn verdicts(&self) -> Vec<Verdict> {
-        self.bars.iter().filter_map(|bar| self.verdict(bar)).collect()
-    }
 }

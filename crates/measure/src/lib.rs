@@ -1,11 +1,12 @@
 //! Measurements and their tables, for programs that compare.
 //!
 //! `timing` runs work on threads and times it. `grid` has the values by row and column, `interval`
-//! how their ratios stand to bars. `stored` has the form in which results are printed and kept, by
-//! `sheet`. `options` has the options of all commands. `scratch` undoes changes of a run to
-//! the machine.
+//! how their ratios stand to bars. `costs` has time and memory of whole programs. `stored` has the
+//! form in which results are printed and kept, by `sheet`. `options` has the options of all
+//! commands. `scratch` undoes changes of a run to the machine.
 #![forbid(unsafe_code)]
 
+pub mod costs;
 pub mod grid;
 pub mod interval;
 pub mod options;

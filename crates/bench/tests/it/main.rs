@@ -16,7 +16,7 @@ fn images_are_compared_and_judged() {
     let times = &stored["results"]["times"];
     let columns = times["columns"].as_array().expect("columns");
     let rows = times["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 13, "{times}");
+    assert_eq!(rows.len(), 14, "{times}");
     for row in rows {
         let cells = row[1].as_array().expect("cells");
         let measured = |name: &str| {
