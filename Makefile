@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench bench-images pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench bench-images pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -203,6 +203,15 @@ stress: setup
 		$(CARGO) test --release -p extant-engine --test it -- --ignored failing_histories --nocapture
 	EXTANT_STRESS_THREADS=$(STRESS_THREADS) EXTANT_STRESS_ROUNDS=$(STRESS_ROUNDS) \
 		$(CARGO) test --release -p extant-engine --test it -- --ignored stress::soak --nocapture
+
+# The largest and real sources of images: a million files, a directory of half a million, a new
+# Debian system and its packages (needs the network); and REBUILDS rebuilds in other environments,
+# which must have one digest.
+REBUILDS ?= 1000
+inputs:
+	@scripts/setup.sh packages
+	$(CARGO) test --release -p extant-cli --test it -- --ignored inputs:: --nocapture
+	EXTANT_REBUILDS=$(REBUILDS) $(CARGO) test --release -p extant-cli --test it -- rebuilding:: --nocapture
 
 # Suites that others wrote, for longer than `make test` runs them; with XFSTESTS=DIR fsstress, too.
 SUITE_SECONDS ?= 30

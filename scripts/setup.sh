@@ -63,6 +63,10 @@ need python3 python3
 need xz xz-utils
 need bzip2 bzip2
 need systemd-analyze systemd
+need systemd-repart systemd-repart
+need genimage genimage
+need fakeroot fakeroot
+need pseudo pseudo
 need make make
 need cc gcc
 need c++ g++

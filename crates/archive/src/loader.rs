@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::members::{Adder, Markers, Place, Rules};
 use crate::patterns::Patterns;
 use crate::spool::Spool;
-use crate::stream::{Section, Sequential};
+use crate::stream::{Section, Sequential, Stream};
 use crate::tar::{EndMark, TarReader};
-use extant_image::{SourceId, Tree};
+use extant_image::{ContentSink, SourceId, Tree};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -38,17 +38,24 @@ impl Input {
 /// Adds archives to a tree.
 ///
 /// Content of archives that cannot be read twice is kept in a file without a name, in the directory
-/// for temporary files; zeroes in it take no space.
+/// for temporary files; zeroes in it take no space. That of streams goes to the image at once, if a
+/// place there is given.
 pub struct Loader<'t> {
     pub(crate) tree: &'t mut Tree,
     directory: PathBuf,
     spool: Option<(SourceId, Spool)>,
+    image: Option<&'t mut dyn ContentSink>,
 }
 
 impl<'t> Loader<'t> {
     /// Makes a loader with its directory for temporary files.
     pub fn new(tree: &'t mut Tree, directory: PathBuf) -> Loader<'t> {
-        Loader { tree, directory, spool: None }
+        Loader { tree, directory, spool: None, image: None }
+    }
+
+    /// Lets content of tar archives that are streams go to an image.
+    pub fn stream_to(&mut self, image: &'t mut dyn ContentSink) {
+        self.image = Some(image);
     }
 
     /// Returns the tree.
@@ -114,8 +121,22 @@ impl<'t> Loader<'t> {
                     _ => self.unpack(decode(blob.section)?, rules, None),
                 }
             }
-            Input::Stream(stream) => self.unpack(decode(stream)?, rules, None),
+            Input::Stream(stream) => self.stream(decode(stream)?, rules),
         }
+    }
+
+    /// Adds the members of an archive that is read once.
+    fn stream(&mut self, decoded: Decoded, rules: Rules) -> Result<Markers> {
+        let Some(image) = self.image.take() else { return self.unpack(decoded, rules, None) };
+        let ahead = Sequential(Ahead::new(decoded.stream)?);
+        let mut reader = TarReader::new(ahead, EndMark::Required);
+        let source = self.tree.add_arrivals();
+        let place = Place::Image { source, image: &mut *image, consumed: decoded.consumed };
+        let added = Adder::new(self.tree, rules, place).add_all(&mut reader);
+        self.image = Some(image);
+        let markers = added?;
+        read_to_end(reader)?;
+        Ok(markers)
     }
 
     /// Adds the members of an archive whose content is read from the same place later.
@@ -150,10 +171,7 @@ impl<'t> Loader<'t> {
         self.put_spool((source, spool));
         let markers = added?;
         flushed.map_err(|error| self.spool_failed(&error))?;
-        // The compression has its checksum at the end, after the padding of the archive.
-        let offset = reader.offset();
-        let mut stream = reader.into_stream();
-        io::copy(&mut stream, &mut io::sink()).map_err(|error| Error::from(error).at(offset))?;
+        let stream = read_to_end(reader)?;
         match digest {
             Some(digest) => stream.verify(digest).map(|()| markers),
             None => Ok(markers),
@@ -182,4 +200,13 @@ impl<'t> Loader<'t> {
              with more space"
         ))
     }
+}
+
+/// Reads the rest behind the last member: a compression has its checksum there, after the padding
+/// of the archive.
+fn read_to_end<S: Stream>(reader: TarReader<S>) -> Result<S> {
+    let offset = reader.offset();
+    let mut stream = reader.into_stream();
+    io::copy(&mut stream, &mut io::sink()).map_err(|error| Error::from(error).at(offset))?;
+    Ok(stream)
 }

@@ -5,8 +5,9 @@ use crate::error::{Error, Result};
 use crate::layer::{self, LayerStep};
 use crate::spool::Spool;
 use crate::stream::Stream;
-use crate::tar::{FileData, Member, MemberKind, TarReader};
-use extant_image::{Attributes, DataRange, EntryKind, FileContent, SourceId, Tree};
+use crate::tar::{FileData, Member, MemberKind, Range, TarReader};
+use extant_image::{Attributes, ContentSink, DataRange, EntryKind, FileContent, SourceId, Tree};
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +38,8 @@ pub(crate) enum Place<'a> {
     Archive { source: SourceId, base: u64 },
     /// In a spool, since the archive cannot be read twice. Bytes of input are counted.
     Spool { source: SourceId, spool: &'a mut Spool, consumed: Arc<AtomicU64> },
+    /// In the image, to which it goes as it arrives.
+    Image { source: SourceId, image: &'a mut dyn ContentSink, consumed: Arc<AtomicU64> },
 }
 
 /// Files at the root of an archive that show an image of containers.
@@ -159,6 +162,14 @@ impl<'a> Adder<'a> {
                 reader.copy_data(*spool)?;
                 (*source, position)
             }
+            Place::Image { source, image, .. } => {
+                let position = match &data.ranges {
+                    Some(ranges) => image.begin(data.size, &spans(ranges))?,
+                    None => image.begin(data.size, std::slice::from_ref(&(0..data.size)))?,
+                };
+                reader.copy_data(&mut InImage(&mut **image))?;
+                (*source, position)
+            }
         };
         let Some(ranges) = &data.ranges else {
             return Ok(FileContent::Whole { source, position, size: data.size });
@@ -177,7 +188,9 @@ impl<'a> Adder<'a> {
         self.memory += bytes;
         let input = match &self.place {
             Place::Archive { .. } => read,
-            Place::Spool { consumed, .. } => consumed.load(Ordering::Relaxed),
+            Place::Spool { consumed, .. } | Place::Image { consumed, .. } => {
+                consumed.load(Ordering::Relaxed)
+            }
         };
         if self.memory > FREE_MEMORY.saturating_add(input.saturating_mul(MEMORY_PER_BYTE)) {
             let cause = "the entries of the archive take more than 32 times as much memory as its \
@@ -200,6 +213,26 @@ impl<'a> Adder<'a> {
         self.markers.oci_layout |= name == b"oci-layout";
         self.markers.docker_manifest |= name == b"manifest.json";
     }
+}
+
+/// Writer of content to its place in the image.
+struct InImage<'a>(&'a mut dyn ContentSink);
+
+impl Write for InImage<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let failed = |error: io::Error| {
+            io::Error::new(error.kind(), format!("the image cannot be written: {error}"))
+        };
+        self.0.write(bytes).map_err(failed).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn spans(ranges: &[Range]) -> Vec<std::ops::Range<u64>> {
+    ranges.iter().map(|range| range.start..range.start + range.len).collect()
 }
 
 /// Returns the memory that an entry takes at most, missing directories before it not counted.

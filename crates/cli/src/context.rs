@@ -207,7 +207,7 @@ impl Context {
             0 => (ProgressBar::no_length(), "{spinner} {bytes} {binary_bytes_per_sec} {wide_msg}"),
             _ => (
                 ProgressBar::new(total),
-                "{bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {wide_msg}",
+                "{bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta} left {wide_msg}",
             ),
         };
         if let Ok(style) = ProgressStyle::with_template(template) {

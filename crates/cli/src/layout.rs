@@ -6,6 +6,12 @@ use extant_engine::mkfs::{self, Options, Preset, parse_size, parse_uuid};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
+/// The variable by which programs tell mke2fs the time.
+const FAKE_TIME: &str = "E2FSPROGS_FAKE_TIME";
+
+/// The extended option with the owner of the root.
+const ROOT_OWNER: &str = "root_owner";
+
 /// Options of a new file system, but for its size and the seed.
 #[derive(clap::Args, Debug)]
 pub struct LayoutArgs {
@@ -104,6 +110,17 @@ impl LayoutArgs {
         Ok(options)
     }
 
+    /// Returns the owner of the root that is asked for.
+    ///
+    /// # Errors
+    /// Wrong usage.
+    pub fn root_owner(&self) -> Result<Option<(u32, u32)>> {
+        let lists = self.extended.iter().flat_map(|list| list.split([',', ' ']));
+        let is_asked =
+            lists.map(|word| word.split('=').next()).any(|name| name == Some(ROOT_OWNER));
+        Ok(if is_asked { Some(self.options()?.root_owner) } else { None })
+    }
+
     fn uuid(&self) -> Result<Option<[u8; 16]>> {
         match self.uuid.as_deref() {
             None | Some("random") => Ok(None),
@@ -131,11 +148,26 @@ fn number<T: TryFrom<u64>>(option: &str, text: &Option<String>) -> Result<Option
         .ok_or_else(|| Failure::usage(format_args!("{option} takes a number, not {text}")))
 }
 
+/// Returns the time of creation that is asked for, in seconds since 1970: by `SOURCE_DATE_EPOCH`,
+/// or for mke2fs by `E2FSPROGS_FAKE_TIME`, where 0 stands for none.
+pub fn creation_time() -> Result<Option<i64>> {
+    Ok(match epoch()? {
+        None => seconds(FAKE_TIME)?.filter(|sec| *sec > 0),
+        epoch => epoch,
+    })
+}
+
 /// Returns the time that `SOURCE_DATE_EPOCH` sets for reproducible output, in seconds since 1970.
 pub fn epoch() -> Result<Option<i64>> {
-    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
+    seconds("SOURCE_DATE_EPOCH")
+}
+
+fn seconds(variable: &str) -> Result<Option<i64>> {
+    let Some(text) = std::env::var_os(variable) else { return Ok(None) };
     let number = text.to_str().and_then(|text| text.parse().ok()).filter(|sec| *sec >= 0);
     number.map(Some).ok_or_else(|| {
-        Failure::usage("SOURCE_DATE_EPOCH: must be a number of seconds since 1970; unset it else")
+        Failure::usage(format_args!(
+            "{variable}: must be a number of seconds since 1970; unset it else"
+        ))
     })
 }

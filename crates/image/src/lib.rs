@@ -9,6 +9,7 @@ mod holes;
 mod layout;
 mod options;
 mod plan;
+mod stream;
 mod tree;
 mod verity;
 mod write;
@@ -17,6 +18,7 @@ pub use error::{Error, Result};
 pub use extant_mkfs as mkfs;
 pub use options::{BuildOptions, FreeSpace, ImageSize};
 pub use plan::{ImageFacts, ImagePlan, plan};
+pub use stream::{ContentSink, ContentStream};
 pub use tree::{
     Attributes, ContentSource, DataRange, EntryKind, FileContent, OpenContent, SourceId, Tree,
     TreeEntry,

@@ -66,6 +66,19 @@ pub struct ImagePlan<'t> {
     threads: usize,
 }
 
+/// Returns the options of the file system that hold for all sizes.
+pub(crate) fn options_of(build: &BuildOptions) -> Options {
+    let mut options = build.mkfs.clone();
+    options.block_size = options.block_size.or(Some(BLOCK_SIZE));
+    options.size = None;
+    options
+}
+
+/// Returns the facts of a file system that do not depend on its size.
+pub(crate) fn probe(options: &Options) -> Result<FsLayout> {
+    Ok(FsLayout::new(options, PROBE, Demand::new(1, Default::default(), true))?)
+}
+
 /// Plans the image of a tree. Nothing is read but the tree.
 ///
 /// # Errors
@@ -96,6 +109,19 @@ impl ImagePlan<'_> {
         }
     }
 
+    /// Returns the bytes of content in whole blocks, and the number of files, that
+    /// [`ImagePlan::write_with`] tells in sum.
+    pub fn content(&self) -> (u64, u64) {
+        let size = u64::from(self.layout.geometry().block_size);
+        let files = (0..self.shapes.numbers.len()).filter(|n| self.shapes.is_file(*n));
+        files.fold((0, 0), |(bytes, files), position| {
+            let runs = self.shapes.blocks(position);
+            let blocks: u64 = runs.iter().map(|run| run.end - run.start).sum();
+            let arrived = self.placement.arrival(&self.shapes, position).is_some();
+            (bytes + if arrived { 0 } else { blocks * size }, files + 1)
+        })
+    }
+
     fn inodes(&self) -> u32 {
         self.shapes.inodes()
     }
@@ -106,7 +132,21 @@ impl ImagePlan<'_> {
     /// Those of the device; [`Error::Content`] if content cannot be read or has changed. The device
     /// has no file system then.
     pub fn write_to(&self, device: &dyn BlockDevice) -> Result<ImageFacts> {
+        self.write_with(device, &|_, _| {})
+    }
+
+    /// Writes as [`ImagePlan::write_to`] does, and tells how it goes on: `progress` gets the bytes
+    /// of content and the files that were written since the last call, from any thread.
+    ///
+    /// # Errors
+    /// Those of [`ImagePlan::write_to`].
+    pub fn write_with(
+        &self,
+        device: &dyn BlockDevice,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<ImageFacts> {
         let image = Image {
+            progress,
             tree: self.shapes.tree,
             shapes: &self.shapes,
             placement: &self.placement,
@@ -121,22 +161,19 @@ impl ImagePlan<'_> {
 }
 
 /// The tree, and options that hold for all sizes.
-struct Planner<'t> {
-    shapes: Shapes<'t>,
+pub(crate) struct Planner<'t> {
+    pub shapes: Shapes<'t>,
     options: Options,
-    demand: Demand,
-    block_size: u64,
+    pub demand: Demand,
+    pub block_size: u64,
 }
 
 /// A layout with everything in it.
-type Placed = (FsLayout, Placement);
+pub(crate) type Placed = (FsLayout, Placement);
 
 impl<'t> Planner<'t> {
-    fn new(tree: &'t Tree, build: &BuildOptions) -> Result<Planner<'t>> {
-        let mut options = build.mkfs.clone();
-        options.block_size = options.block_size.or(Some(BLOCK_SIZE));
-        options.size = None;
-        let probe = FsLayout::new(&options, PROBE, Demand::new(1, Default::default(), true))?;
+    pub(crate) fn new(tree: &'t Tree, build: &BuildOptions) -> Result<Planner<'t>> {
+        let probe = probe(&options_of(build))?;
         let geo = *probe.geometry();
         // All attempts must have the same identity.
         let options = probe.options().clone();
@@ -149,11 +186,16 @@ impl<'t> Planner<'t> {
         Ok(Planner { shapes, options, demand, block_size: geo.block_size.into() })
     }
 
-    fn finish(self, layout: FsLayout, placement: Placement, threads: usize) -> ImagePlan<'t> {
+    pub(crate) fn finish(
+        self,
+        layout: FsLayout,
+        placement: Placement,
+        threads: usize,
+    ) -> ImagePlan<'t> {
         ImagePlan { shapes: self.shapes, layout, placement, threads: number_of_threads(threads) }
     }
 
-    fn layout(&self, blocks: u64, inodes: Option<u64>) -> Result<FsLayout> {
+    pub(crate) fn layout(&self, blocks: u64, inodes: Option<u64>) -> Result<FsLayout> {
         let bytes = blocks.saturating_mul(self.block_size);
         let mut options = self.options.clone();
         options.size = Some(bytes);
@@ -166,7 +208,7 @@ impl<'t> Planner<'t> {
     }
 
     /// Returns the number of inodes that a layout must have, with `free` free ones.
-    fn inodes(&self, layout: &FsLayout, free: u32) -> u64 {
+    pub(crate) fn inodes(&self, layout: &FsLayout, free: u32) -> u64 {
         let own = u64::from(layout.first_inode().0) - 1;
         own + u64::from(self.shapes.inodes()) + u64::from(free)
     }
@@ -185,7 +227,7 @@ impl<'t> Planner<'t> {
         if u64::from(layout.geometry().inodes_count) < needed {
             layout = self.with_inodes(&layout, blocks, needed).map_err(too_small)?;
         }
-        let placement = Placement::new(&self.shapes, &layout)?;
+        let placement = Placement::new(&self.shapes, &layout, None)?;
         if placement.free.missing(placement.end) > 0 {
             let (exact, _) = self.exact(FreeSpace::Bytes(0), 0)?;
             return Err(self.too_small(bytes, &exact));
@@ -198,7 +240,7 @@ impl<'t> Planner<'t> {
     }
 
     /// Finds the smallest file system with room for everything and the free space.
-    fn exact(&self, free: FreeSpace, inodes_free: u32) -> Result<Placed> {
+    pub(crate) fn exact(&self, free: FreeSpace, inodes_free: u32) -> Result<Placed> {
         let mut blocks = self.smallest(inodes_free)?;
         for _ in 0..MAX_STEPS {
             let layout = match self.exact_layout(blocks, inodes_free) {
@@ -210,7 +252,7 @@ impl<'t> Planner<'t> {
                 }
                 Err(error) => return Err(error),
             };
-            let placement = Placement::new(&self.shapes, &layout)?;
+            let placement = Placement::new(&self.shapes, &layout, None)?;
             let Some(next) = self.next_size(&layout, &placement, free, blocks)? else {
                 return Ok(taken(layout, placement));
             };
@@ -327,7 +369,7 @@ fn kernel_reserve(geo: &Geometry) -> u64 {
 }
 
 /// Takes the blocks of all content out of the free space.
-fn taken(mut layout: FsLayout, placement: Placement) -> Placed {
+pub(crate) fn taken(mut layout: FsLayout, placement: Placement) -> Placed {
     let first = u64::from(layout.geometry().first_data_block);
     let end = placement.end.at.min(layout.geometry().blocks_count);
     layout.take(first..end);

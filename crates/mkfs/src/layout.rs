@@ -1,6 +1,6 @@
 //! A file system that is laid out in memory, and its writing.
 
-use super::error::Result;
+use super::error::{Error, Result};
 use super::files::{Builder, Files};
 use super::groups::Groups;
 use super::options::Options;
@@ -50,6 +50,7 @@ impl FsLayout {
         let mut taken = Taken::default();
         let tables = Tables::place(&geo, &mut taken)?;
         set_overhead(&mut sb, &geo, &sizes, &taken);
+        keep(&demand.kept, &geo, &mut taken)?;
         let time = identity.time;
         let files =
             Builder::new(&geo, (options, &demand), &sizes, time, &mut taken).make(&mut sb)?;
@@ -164,6 +165,18 @@ impl FsLayout {
         finish(&mut self.sb, geo, &groups, options, &mut out)?;
         Ok(report(&self.sb, geo, &self.sizes, out.written()))
     }
+}
+
+/// Takes the blocks of content that is there already.
+fn keep(kept: &[Range<u64>], geo: &Geometry, taken: &mut Taken) -> Result<()> {
+    for range in kept {
+        if range.end > geo.blocks_count || taken.within(range.clone()).next().is_some() {
+            let why = format!("blocks {} to {} cannot be kept", range.start, range.end);
+            return Error::invalid(why);
+        }
+        taken.take(range.clone());
+    }
+    Ok(())
 }
 
 /// Sets the overhead: the clusters of metadata, which no file can use.

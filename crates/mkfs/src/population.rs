@@ -20,19 +20,21 @@ pub struct Demand {
     /// last group may be as small as its metadata allows. Otherwise the journal lies in the middle,
     /// and the last group has some free blocks at least, as with mke2fs.
     pub packed: bool,
+    /// Blocks with content that was written before the layout is made; no structure goes there.
+    pub kept: Vec<Range<u64>>,
 }
 
 impl Demand {
     /// Returns the demand of a root with `root_blocks` blocks.
     pub fn new(root_blocks: u64, owners: [Vec<u32>; 3], packed: bool) -> Demand {
-        Demand { root_blocks, owners, packed }
+        Demand { root_blocks, owners, packed, kept: Vec::new() }
     }
 
     /// Returns the demand of an empty root.
     pub(super) fn empty(options: &Options) -> Demand {
         let (uid, gid) = options.root_owner;
         let owners = [uid, gid, 0].map(|id| if id == 0 { vec![0] } else { vec![id, 0] });
-        Demand { root_blocks: 1, owners, packed: false }
+        Demand::new(1, owners, false)
     }
 
     pub(super) fn unused_records(&self, kind: QuotaKind) -> Vec<QuotaRecord> {

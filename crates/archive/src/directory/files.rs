@@ -56,10 +56,24 @@ impl HostFiles {
 
 /// Returns a hash of the identity of a file and of its state.
 pub(super) fn state(found: &Metadata) -> u64 {
+    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+    hash_of([found.dev(), found.ino(), found.size()].map(i128::from), times.map(i128::from))
+}
+
+fn hash_of(identity: [i128; 3], times: [i128; 4]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (found.dev(), found.ino(), found.size()).hash(&mut hasher);
-    (found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()).hash(&mut hasher);
+    (identity, times).hash(&mut hasher);
     hasher.finish()
+}
+
+/// Returns device, inode number and size of an open file, and its times, from the kernel: pseudo(1)
+/// complains about files without a path.
+pub(super) fn status(file: &File) -> io::Result<([i128; 3], [i128; 4])> {
+    let found = rustix::fs::fstat(file)?;
+    let times = [i128::from(found.st_mtime), found.st_mtime_nsec.into()];
+    let changed = [i128::from(found.st_ctime), found.st_ctime_nsec.into()];
+    let identity = [found.st_dev.into(), found.st_ino.into(), found.st_size.into()];
+    Ok((identity, [times[0], times[1], changed[0], changed[1]]))
 }
 
 /// Opens a file for reading; a symlink is refused, and a FIFO does not wait.
@@ -93,7 +107,8 @@ struct OpenFile {
 
 impl OpenFile {
     fn check(&self) -> io::Result<()> {
-        if state(&self.file.metadata()?) == self.state {
+        let (identity, times) = status(&self.file)?;
+        if hash_of(identity, times) == self.state {
             return Ok(());
         }
         let path = self.path.display();

@@ -5,6 +5,7 @@
 //! parent had: a program that replaces directories by symlinks meanwhile cannot add files from
 //! elsewhere.
 
+mod facts;
 mod files;
 mod xattrs;
 
@@ -13,16 +14,18 @@ use crate::loader::Loader;
 use crate::patterns::Patterns;
 use extant_format::{Printable, Timestamp};
 use extant_image::{Attributes, DataRange, EntryKind, FileContent, SourceId, Tree};
+use facts::Facts;
+pub use facts::root_is_feigned;
 use files::state;
 pub(crate) use files::{HostFiles, HostSource, open};
-use rustix::fs::{Access, Mode, OFlags, SeekFrom};
+use rustix::fs::{Access, FileType, Mode, OFlags, SeekFrom};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xattrs::XattrReader;
@@ -40,6 +43,9 @@ pub struct ScanOptions {
     pub one_file_system: bool,
     /// Device and inode number of a file to leave out: the image that is made.
     pub output: Option<(u64, u64)>,
+    /// Whether types, owners, permissions and attributes are those that the C library tells: where
+    /// [`root_is_feigned`], they differ from those of the kernel.
+    pub through_library: bool,
 }
 
 impl Loader<'_> {
@@ -61,7 +67,7 @@ impl Loader<'_> {
             device: found.dev(),
             files: HostFiles::default(),
             links: HashMap::new(),
-            xattrs: XattrReader::default(),
+            xattrs: XattrReader::new(options.through_library),
             unreadable: Vec::new(),
         };
         let done = scan.all(directory, &found);
@@ -112,6 +118,7 @@ struct Found<'a> {
     at: &'a Path,
     name: &'a OsStr,
     data: Metadata,
+    facts: Facts,
 }
 
 struct Scan<'a> {
@@ -132,11 +139,12 @@ impl Scan<'_> {
         if !data.is_dir() {
             return Err(at(top, io::ErrorKind::NotADirectory.into()));
         }
-        let attributes = self.attributes(top, top, data)?;
-        self.tree.add(b"", &attributes, EntryKind::Directory)?;
         let identity = (data.dev(), data.ino());
         // The path of the top may be a symlink or end with one; its entries may not.
         let host = std::fs::canonicalize(top).map_err(|error| at(top, error))?;
+        let facts = self.facts(&host, data)?;
+        let attributes = self.attributes((top, &host), data, facts)?;
+        self.tree.add(b"", &attributes, EntryKind::Directory)?;
         let mut pending = vec![Pending { host, path: Vec::new(), identity }];
         while let Some(next) = pending.pop() {
             self.directory(next, &mut pending)?;
@@ -148,11 +156,13 @@ impl Scan<'_> {
         let Pending { host, path, identity } = place;
         let Some(directory) = self.readable(open_directory(&host), &host)? else { return Ok(()) };
         let failed = |error| at(&host, error);
-        let data = directory.metadata().map_err(failed)?;
-        if (data.dev(), data.ino()) != identity {
+        let ([device, ino, _], _) = files::status(&directory).map_err(failed)?;
+        if (device, ino) != (identity.0.into(), identity.1.into()) {
             return Err(failed(io::Error::other("replaced by another directory meanwhile")));
         }
-        let through = through(&directory, &host);
+        // pseudo(1) knows files by their paths.
+        let through =
+            if self.options.through_library { host.clone() } else { through(&directory, &host) };
         self.files.directories.push(host.clone());
         for name in names(&through).map_err(failed)? {
             let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
@@ -168,7 +178,8 @@ impl Scan<'_> {
             }
             let elsewhere = self.options.one_file_system && data.dev() != self.device;
             let descend = data.is_dir() && !elsewhere;
-            self.entry(&path, Found { host: &host, at: &through, name: &name, data })?;
+            let facts = self.facts(&through, &data)?;
+            self.entry(&path, Found { host: &host, at: &through, name: &name, data, facts })?;
             if descend {
                 pending.push(Pending { host, path, identity });
             }
@@ -192,31 +203,34 @@ impl Scan<'_> {
             }
             *first = path.to_vec();
         }
-        let attributes = self.attributes(found.host, found.at, data)?;
+        let attributes = self.attributes((found.host, found.at), data, found.facts)?;
         let kind = self.kind(&found)?;
         Ok(self.tree.add(path, &attributes, kind)?)
     }
 
     fn kind(&mut self, found: &Found<'_>) -> Result<EntryKind> {
-        let kind = found.data.file_type();
-        let rdev = found.data.rdev();
+        let rdev = found.facts.rdev;
         let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
-        Ok(if kind.is_dir() {
-            EntryKind::Directory
-        } else if kind.is_symlink() {
-            let target = std::fs::read_link(found.at).map_err(|error| at(found.host, error))?;
-            EntryKind::Symlink(target.as_os_str().as_bytes().to_vec())
-        } else if kind.is_char_device() {
-            EntryKind::CharDevice(major, minor)
-        } else if kind.is_block_device() {
-            EntryKind::BlockDevice(major, minor)
-        } else if kind.is_fifo() {
-            EntryKind::Fifo
-        } else if kind.is_socket() {
-            EntryKind::Socket
-        } else {
-            EntryKind::File(self.file(found)?)
+        Ok(match FileType::from_raw_mode(found.facts.mode) {
+            FileType::Directory => EntryKind::Directory,
+            FileType::Symlink => {
+                let target = std::fs::read_link(found.at).map_err(|error| at(found.host, error))?;
+                EntryKind::Symlink(target.as_os_str().as_bytes().to_vec())
+            }
+            FileType::CharacterDevice => EntryKind::CharDevice(major, minor),
+            FileType::BlockDevice => EntryKind::BlockDevice(major, minor),
+            FileType::Fifo => EntryKind::Fifo,
+            FileType::Socket => EntryKind::Socket,
+            FileType::RegularFile | FileType::Unknown => EntryKind::File(self.file(found)?),
         })
+    }
+
+    /// Returns the facts of a file as this scan sees them.
+    fn facts(&self, path: &Path, data: &Metadata) -> Result<Facts> {
+        if self.options.through_library {
+            return Facts::asked(path).map_err(|error| at(path, error));
+        }
+        Ok(Facts::of(data))
     }
 
     fn file(&mut self, found: &Found<'_>) -> Result<FileContent> {
@@ -238,13 +252,18 @@ impl Scan<'_> {
         Ok(if all { whole } else { FileContent::Sparse { source, size, ranges } })
     }
 
-    fn attributes(&mut self, host: &Path, through: &Path, data: &Metadata) -> Result<Attributes> {
+    fn attributes(
+        &mut self,
+        (host, through): (&Path, &Path),
+        data: &Metadata,
+        facts: Facts,
+    ) -> Result<Attributes> {
         let xattrs = self.xattrs.read(through);
         let xattrs = self.readable(xattrs, host)?.unwrap_or_default();
         Ok(Attributes {
-            mode: (data.mode() & 0o7777) as u16,
-            uid: data.uid(),
-            gid: data.gid(),
+            mode: (facts.mode & 0o7777) as u16,
+            uid: facts.uid,
+            gid: facts.gid,
             mtime: Timestamp::new(data.mtime(), data.mtime_nsec() as u32),
             xattrs,
             ..Attributes::default()

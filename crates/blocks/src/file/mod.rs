@@ -20,11 +20,12 @@ use crate::device::{total_len, write_zeroes_plainly};
 use crate::error::{check_range, read_only};
 use crate::{BlockDevice, DeviceError, Op};
 use extant_sync::atomic::{AtomicU64, Ordering};
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{FileType, SeekFrom, seek};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use transfer::{AlignedBuf, is_aligned};
 use zero::Deallocator;
@@ -49,6 +50,27 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
+    /// Takes an open regular file that no other program writes to, without a lock.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is no regular file; those of the operating system.
+    pub fn of_file(file: File) -> io::Result<FileDevice> {
+        let found = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no regular file"));
+        }
+        Ok(FileDevice {
+            name: format!("/proc/self/fd/{}", file.as_raw_fd()),
+            file,
+            direct: None,
+            start: 0,
+            len: AtomicU64::new(u64::try_from(found.st_size).unwrap_or(0)),
+            resizable: true,
+            read_only: false,
+            deallocator: Deallocator::default(),
+        })
+    }
+
     /// Returns whether aligned transfers bypass the operating system's page cache.
     pub fn is_direct(&self) -> bool {
         self.direct.is_some()

@@ -2,6 +2,7 @@
 
 pub mod ext4;
 pub mod identity;
+pub mod progress;
 pub mod size;
 pub mod source;
 pub mod target;

@@ -5,18 +5,19 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::image::ImageArgs;
 use crate::text::shown;
-use extant_archive::{Container, Input, Loader, ScanOptions, Selection};
+use extant_archive::{Container, Input, Loader, ScanOptions, Selection, root_is_feigned};
 use extant_engine::Error;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 /// Variables by which libraries that feign root let their programs know. They change the results of
-/// library calls alone, so a scan would find the real owners.
+/// functions of the C library alone.
 const FEIGNED_ROOT: [&str; 3] = ["FAKEROOTKEY", "PSEUDO", "PSEUDO_PREFIX"];
 
 /// Bytes of a superblock's magic number in an image, and of that of most tar archives.
@@ -102,20 +103,44 @@ impl Source {
         added.map_err(|error| self.failed(&error))
     }
 
-    /// Refuses a directory whose owners would be those behind a feigned root.
+    /// Refuses a directory whose owners would be those behind a feigned root: where that is
+    /// announced, but its library is not loaded, as in a static program.
     ///
     /// # Errors
     /// With the remedy.
     pub fn check_owners(&self) -> Result {
         let set = FEIGNED_ROOT.iter().find(|name| std::env::var_os(name).is_some());
         match (self.kind, set) {
-            (Kind::Directory, Some(variable)) => Err(Failure::new(format_args!(
-                "{}: {variable} is set, and the owners that fakeroot or pseudo show are not seen \
-                 here; give --owner, or pass a tar archive that was made there",
-                shown(self.path.as_os_str().as_bytes())
-            ))),
+            (Kind::Directory, Some(variable)) if !root_is_feigned() => {
+                Err(Failure::new(format_args!(
+                    "{}: {variable} is set, and the owners that fakeroot or pseudo show are not \
+                     seen here, since its library is not loaded; use a program that is not static, \
+                     give --owner, or pass a tar archive that was made there",
+                    shown(self.path.as_os_str().as_bytes())
+                )))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Returns the metadata of the file of an archive or a manifest. Images are
+    /// read as they were when they were opened.
+    pub fn file(&self) -> Option<Metadata> {
+        if self.kind == Kind::Image {
+            return None;
+        }
+        if self.path == Path::new("-") {
+            let stdin = io::stdin().as_fd().try_clone_to_owned();
+            return stdin.and_then(|stdin| File::from(stdin).metadata()).ok();
+        }
+        self.path.metadata().ok()
+    }
+
+    /// Returns whether the source is an archive that arrives as a stream.
+    pub fn is_stream(&self) -> bool {
+        let is_archive = matches!(self.kind, Kind::Tar | Kind::Archive | Kind::Layer);
+        let is_file = || self.path.metadata().is_ok_and(|found| found.is_file());
+        is_archive && (self.path == Path::new("-") || !is_file())
     }
 
     fn input(&self) -> Result<Input> {

@@ -1,6 +1,7 @@
 //! `extant build`: an image of directories, archives and images of containers.
 
 use crate::build::identity;
+use crate::build::progress::{Arriving, Shown};
 use crate::build::size::SizeArgs;
 use crate::build::source::Source;
 use crate::build::target::Target;
@@ -10,15 +11,18 @@ use crate::copy::owner::{IdMap, Owner, parse_owner};
 use crate::failure::{Failure, Result};
 use crate::format::Format;
 use crate::json;
-use crate::layout::{LayoutArgs, epoch};
+use crate::layout::{LayoutArgs, creation_time, epoch};
 use crate::text::{count, shown, size, uuid};
-use extant_archive::{Loader, Patterns, Platform, ScanOptions, Selection};
+use extant_archive::{Loader, Patterns, Platform, ScanOptions, Selection, root_is_feigned};
 use extant_engine::device::DeviceError;
 use extant_engine::mkfs::Zeroing;
 use extant_engine::{Error, Timestamp};
-use extant_image::{BuildOptions, ImageFacts, ImagePlan, Tree};
+use extant_image::{
+    Attributes, BuildOptions, ContentSink, ContentStream, EntryKind, ImageFacts, ImagePlan, Tree,
+};
 use serde_json::{Map, json};
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -100,20 +104,28 @@ struct Made {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let target = args.target(context)?;
+    args.check_sources()?;
+    let mut target = args.target(context)?;
     let mut options = BuildOptions::default();
     options.mkfs = args.layout.options()?;
     options.size = args.size.size()?;
     options.threads = context.threads.unwrap_or(0);
     let epoch = epoch()?.map(|sec| Timestamp { sec, nsec: 0 });
-    let mut tree = args.tree(epoch, context)?;
+    let time = creation_time()?.map(|sec| Timestamp { sec, nsec: 0 });
+    options.mkfs.time = Some(time.unwrap_or_default());
+    // The target reads as zeroes.
+    options.mkfs.zeroing = Zeroing::Known;
+    if let Some(bytes) = args.streamed(&options)?
+        && let Some(target) = target.take()
+    {
+        let made = args.stream((target, bytes), options, epoch, context)?;
+        return args.report(context, &made);
+    }
+    let mut tree = args.tree(epoch, None, context)?;
     if args.sparse {
         tree.find_holes(options.threads).map_err(|error| args.failed(error))?;
     }
-    options.mkfs.seed = Some(args.seed.unwrap_or_else(|| identity::seed(&tree)));
-    options.mkfs.time = Some(epoch.unwrap_or_default());
-    // The target reads as zeroes.
-    options.mkfs.zeroing = Zeroing::Known;
+    options.mkfs.seed = Some(args.seed_of(&tree));
     let plan = extant_image::plan(&tree, &options).map_err(|error| args.failed(error))?;
     let hashes = args.hashes(&plan.facts(), options.threads)?;
     let write = |target| args.write(target, (&plan, hashes.as_ref()), context);
@@ -125,6 +137,24 @@ pub fn run(args: &Args, context: &Context) -> Result {
 impl Args {
     fn name(&self) -> String {
         shown(self.out.as_os_str().as_bytes())
+    }
+
+    /// Refuses an output that is a source, too: it would be read while it is replaced.
+    fn check_sources(&self) -> Result {
+        if self.estimate {
+            return Ok(());
+        }
+        let of = |found: Metadata| (found.dev(), found.ino());
+        let out = std::fs::metadata(&self.out).ok().filter(Metadata::is_file).map(of);
+        let Some(out) = out else { return Ok(()) };
+        let mut sources = self.sources.iter().map(|source| Source::of(source));
+        match sources.find(|source| source.file().map(of) == Some(out)) {
+            Some(_) => Err(Failure::usage(format_args!(
+                "{} is a source, too; give the image another name",
+                self.name()
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Takes the place of the image, unless only its size is wanted.
@@ -139,16 +169,60 @@ impl Args {
         Ok(Some(target))
     }
 
-    /// Reads all sources.
-    fn tree(&self, epoch: Option<Timestamp>, context: &Context) -> Result<Tree> {
+    fn seed_of(&self, tree: &Tree) -> u64 {
+        self.seed.unwrap_or_else(|| identity::seed(tree))
+    }
+
+    /// Returns the bytes of the image if content goes there as it arrives.
+    fn streamed(&self, options: &BuildOptions) -> Result<Option<u64>> {
+        let rereads = self.sparse || self.verity || self.estimate;
+        if rereads || !self.sources.iter().any(|source| Source::of(source).is_stream()) {
+            return Ok(None);
+        }
+        ContentStream::image_bytes(options).map_err(|error| self.failed(error))
+    }
+
+    /// Makes an image to which content goes as it arrives.
+    fn stream(
+        &self,
+        (target, bytes): (Target<'_>, u64),
+        mut options: BuildOptions,
+        epoch: Option<Timestamp>,
+        context: &Context,
+    ) -> Result<Made> {
+        target.write(self.format, bytes, context, |device| {
+            let failed = |error| self.failed(error);
+            let mut image = ContentStream::new(device, &options).map_err(failed)?;
+            let shown = Shown::new(context, 0, None);
+            let tree = self.tree(epoch, Some(&mut Arriving(&mut image, &shown)), context);
+            shown.end();
+            let tree = tree?;
+            options.mkfs.seed = Some(self.seed_of(&tree));
+            let plan = image.plan(&tree, &options).map_err(failed)?;
+            let facts = plan.write_to(device).map_err(failed)?;
+            Ok(Made { facts, entries: tree.len(), hashes: None, root: None })
+        })
+    }
+
+    /// Reads all sources. Content of streams goes to `image`, if that is given.
+    fn tree(
+        &self,
+        epoch: Option<Timestamp>,
+        image: Option<&mut dyn ContentSink>,
+        context: &Context,
+    ) -> Result<Tree> {
         let mut scan = ScanOptions::default();
         self.exclude.iter().for_each(|pattern| scan.exclude.add(pattern.as_bytes()));
         scan.one_file_system = self.one_file_system;
+        scan.through_library = root_is_feigned();
         let output = std::fs::metadata(&self.out).ok().filter(|data| data.is_file());
         scan.output = output.map(|data| (data.dev(), data.ino()));
         let select = Selection { image: self.image.clone(), platform: self.platform.clone() };
         let mut tree = Tree::new();
         let mut loader = Loader::new(&mut tree, std::env::temp_dir());
+        if let Some(image) = image {
+            loader.stream_to(image);
+        }
         for argument in &self.sources {
             let source = Source::of(argument);
             if self.owner.is_none() {
@@ -165,6 +239,11 @@ impl Args {
             let [uid, gid] = maps.map(|maps| |id| IdMap::apply(maps, id));
             tree.map_owners(uid, gid).map_err(Failure::new)?;
         }
+        if let (Some((uid, gid)), Some(root)) = (self.layout.root_owner()?, tree.entry(b"")) {
+            let attributes = Attributes { uid, gid, ..root.attributes };
+            let set = tree.add(b"", &attributes, EntryKind::Directory);
+            set.map_err(|error| self.failed(error))?;
+        }
         if let Some(epoch) = epoch {
             tree.limit_times(epoch);
         }
@@ -180,7 +259,11 @@ impl Args {
     ) -> Result<Option<String>> {
         let len = hashes.map_or(plan.facts().bytes, HashTree::end);
         target.write(self.format, len, context, |device| {
-            plan.write_to(device).map_err(|error| self.failed(error))?;
+            let (bytes, files) = if context.shows_progress() { plan.content() } else { (0, 0) };
+            let shown = Shown::new(context, bytes, Some(files));
+            let written = plan.write_with(device, &|bytes, files| shown.add(bytes, files));
+            shown.end();
+            written.map_err(|error| self.failed(error))?;
             let stop = AtomicBool::new(false);
             let root = hashes.map(|hashes| hashes.write(device, device, &stop));
             root.transpose().map_err(|error| self.failed(error))

@@ -3,7 +3,7 @@
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::json;
-use crate::layout::{LayoutArgs, epoch};
+use crate::layout::{LayoutArgs, creation_time};
 use crate::overwrite;
 use crate::text::{count, shown, size, uuid};
 use extant_engine::Timestamp;
@@ -229,9 +229,9 @@ fn remove_own(path: &Path, own: &File) -> io::Result<()> {
     }
 }
 
-/// Returns the time of making: SOURCE_DATE_EPOCH, or 1970 for a reproducible image, or now.
+/// Returns the time of making: that of the environment, or 1970 for a reproducible image, or now.
 fn time(reproducible: bool) -> Result<Option<Timestamp>> {
-    let sec = epoch()?.or(reproducible.then_some(0));
+    let sec = creation_time()?.or(reproducible.then_some(0));
     Ok(sec.map(|sec| Timestamp { sec, nsec: 0 }))
 }
 

@@ -221,8 +221,7 @@ impl Output {
 /// Those of the file.
 pub fn device_of(file: &File, len: u64) -> io::Result<FileDevice> {
     file.set_len(len)?;
-    // No other program knows the file, so it needs no lock.
-    FileOptions::new(path_of(file)).lock(false).open()
+    FileDevice::of_file(file.try_clone()?)
 }
 
 fn path_of(file: &File) -> PathBuf {

@@ -149,6 +149,11 @@ fn an_image_of_the_exact_size_is_built() {
     for path in ["app.conf", "etc/app.conf", "left.tmp"] {
         assert!(both.nodes.contains_key(path.as_bytes()), "{path}");
     }
+    let source = Manifest::walk(&recipe.file("rootfs")).without_root();
+    let streamed = recipe.kernel_tree("streamed.img");
+    assert!(streamed.nodes.keys().eq(source.nodes.keys()), "{streamed:?}");
+    let feigned = recipe.kernel_tree("feigned.img");
+    assert_eq!(feigned.nodes[&b"etc"[..]].uid, 7);
 }
 
 #[test]

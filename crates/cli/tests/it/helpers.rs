@@ -27,6 +27,8 @@ impl Names {
             "mkfs.extant",
             "fuse2fs",
             "mke2fs",
+            "mkfs.ext2",
+            "mkfs.ext3",
             "mkfs.ext4",
         ] {
             std::os::unix::fs::symlink(EXTANT, scratch.join(name)).unwrap();

@@ -3,6 +3,7 @@
 
 mod applying;
 mod bounds;
+mod builders;
 mod building;
 mod checking;
 mod cloning;
@@ -23,6 +24,7 @@ mod fsck;
 mod guide;
 mod helpers;
 mod impostors;
+mod inputs;
 mod installed;
 mod layers;
 mod manifests;
@@ -32,10 +34,12 @@ mod outputs;
 mod overlays;
 mod program;
 mod reading;
+mod rebuilding;
 mod recovery;
 mod repairing;
 mod resizing;
 mod rival;
+mod streams;
 mod substitutes;
 mod trimming;
 mod tuning;

@@ -199,41 +199,6 @@ fn mke2fs_fills_an_image_from_a_directory() {
     assert!(!features.contains("has_journal") && !features.contains("extent"), "{features}");
 }
 
-/// Calls as Yocto, Buildroot, genimage and systemd-repart (for mkosi) make them.
-#[test]
-fn calls_of_builders_of_disks_are_understood() {
-    let names = Names::new();
-    let (top, image) = (names.0.dir("top"), names.0.join("made"));
-    std::fs::write(top.join("file"), "content").unwrap();
-    let calls = [
-        ("mkfs.ext4", true, "-F -i 8192 IMAGE -d TOP"),
-        ("mkfs.ext4", false, "-d TOP -r 1 -N 0 -m 5 -L rootfs -O ^64bit IMAGE 60M"),
-        ("mke2fs", false, "-t ext4 -I 256 -E root_owner=0:0 -d TOP -L data IMAGE 32768k"),
-        (
-            "mkfs.ext4",
-            true,
-            "-L root -U 6f7ae4d6-9c2f-4f0e-8b1c-2d3a5b7c9e10 -I 256 -m 0 \
-             -E nodiscard,lazy_itable_init=1 -b 4096 -T default -q -d TOP IMAGE",
-        ),
-    ];
-    for (name, is_there, call) in calls {
-        let _ = std::fs::remove_file(&image);
-        if is_there {
-            std::fs::File::create(&image).unwrap().set_len(48 << 20).unwrap();
-        }
-        let words = call.split_whitespace().map(|word| match word {
-            "IMAGE" => image.clone().into_os_string(),
-            "TOP" => top.clone().into_os_string(),
-            other => other.into(),
-        });
-        names.call(name, &words.collect::<Vec<_>>()).must_succeed();
-        e2fsck::check(&image).assert_clean();
-        let mount = kernel::Mount::new(&image, "ro");
-        assert_eq!(std::fs::read(mount.join("file")).unwrap(), b"content");
-        mount.unmount();
-    }
-}
-
 /// The places of copies are those of mke2fs, and nothing is written.
 #[test]
 fn mke2fs_tells_where_copies_would_lie() {

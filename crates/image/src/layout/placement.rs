@@ -6,7 +6,7 @@
 
 use super::numbers::Position;
 use super::shapes::Shapes;
-use super::space::{Cursor, FreeRuns, LogicalRuns, from_start};
+use super::space::{Cursor, FreeRuns, from_start};
 use crate::error::{Error, Result};
 use crate::tree::XattrSetId;
 use extant_format::extent::{self, MAX_WRITTEN_LEN, ROOT_SIZE};
@@ -31,12 +31,34 @@ pub(crate) struct Placement {
     users: Vec<(Position, u64)>,
     /// Place behind all content.
     pub end: Cursor,
+    /// Content that was written before.
+    arrived: Option<Arrived>,
+}
+
+/// Content that was written to its places before the rest of the tree was known.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    /// The free space that it was placed in.
+    pub free: FreeRuns,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// The blocks of a node, the free space that has them, and the place of the nodes of its map.
+pub(crate) struct Blocks<'a> {
+    pub runs: Vec<MappedRun>,
+    pub free: &'a FreeRuns,
+    pub nodes: Cursor,
 }
 
 impl Placement {
-    /// Places everything in the free space of a layout. Blocks behind the end of the file system
-    /// are taken if it is too small; see [`FreeRuns::missing`].
-    pub(crate) fn new(shapes: &Shapes<'_>, layout: &FsLayout) -> Result<Placement> {
+    /// Places everything in the free space of a layout, but for content that has arrived. Blocks
+    /// behind the end of the file system are taken if it is too small; see [`FreeRuns::missing`].
+    pub(crate) fn new(
+        shapes: &Shapes<'_>,
+        layout: &FsLayout,
+        arrived: Option<Arrived>,
+    ) -> Result<Placement> {
         let (geo, free) = (layout.geometry(), FreeRuns::new(layout));
         let mut end = free.first();
         let count = shapes.numbers.len();
@@ -54,6 +76,7 @@ impl Placement {
             values: Vec::new(),
             users: Vec::new(),
             end,
+            arrived,
         };
         placement.assign_xattr_blocks(shapes);
         (1..shapes.numbers.directories()).try_for_each(|n| placement.place(shapes, geo, n))?;
@@ -76,7 +99,10 @@ impl Placement {
     }
 
     fn place(&mut self, shapes: &Shapes<'_>, geo: &Geometry, position: Position) -> Result<()> {
-        let start = self.take(geo, &shapes.blocks(position)).map_err(|e| e.at(shapes, position))?;
+        let start = match self.arrival(shapes, position) {
+            Some(start) => start,
+            None => self.take(geo, &shapes.blocks(position)).map_err(|e| e.at(shapes, position))?,
+        };
         self.starts.push(start);
         Ok(())
     }
@@ -94,12 +120,7 @@ impl Placement {
     /// Takes the blocks of an inode; returns the first place.
     fn take(&mut self, geo: &Geometry, runs: &[Range<u64>]) -> Result<u64, MapFailure> {
         let start = self.end.at;
-        if !runs.is_empty() {
-            let mapped = self.free.take(&mut self.end, runs);
-            for _ in 0..map_nodes(geo, &mapped)? {
-                self.free.take_one(&mut self.end);
-            }
-        }
+        take_file(&self.free, &mut self.end, geo, runs)?;
         Ok(start)
     }
 
@@ -117,17 +138,25 @@ impl Placement {
     }
 
     /// Returns the blocks of a node, and the place of the nodes of its map.
-    pub(crate) fn blocks(
-        &self,
-        position: Position,
-        runs: &LogicalRuns,
-    ) -> (Vec<MappedRun>, Cursor) {
-        let mut cursor = self.free.cursor(self.starts[position as usize]);
-        if position == 0 {
-            return (dense(&self.root), cursor);
-        }
-        let mapped = self.free.take(&mut cursor, runs);
-        (mapped, cursor)
+    pub(crate) fn blocks(&self, shapes: &Shapes<'_>, position: Position) -> Blocks<'_> {
+        let arrived = self.arrived.as_ref().filter(|_| self.arrival(shapes, position).is_some());
+        let free = arrived.map_or(&self.free, |arrived| &arrived.free);
+        let mut nodes = free.cursor(self.starts[position as usize]);
+        let runs = match position {
+            0 => dense(&self.root),
+            _ => free.take(&mut nodes, &shapes.blocks(position)),
+        };
+        Blocks { runs, free, nodes }
+    }
+
+    /// Returns the first block of a node whose content was written before.
+    pub(crate) fn arrival(&self, shapes: &Shapes<'_>, position: Position) -> Option<u64> {
+        self.arrived.as_ref().and_then(|_| shapes.tree.arrival(shapes.numbers.node(position)))
+    }
+
+    /// Returns the number of bytes that were written before.
+    pub(crate) fn arrived_bytes(&self) -> u64 {
+        self.arrived.as_ref().map_or(0, |arrived| arrived.bytes)
     }
 
     /// Returns the blocks of a value of `blocks` blocks, and the place of the nodes of its map.
@@ -159,6 +188,23 @@ fn take_xattr_blocks(shapes: &Shapes<'_>, free: &FreeRuns, end: &mut Cursor) -> 
     sets.map(blocks).map(|count| (0..count).map(|_| free.take_one(end)).collect()).collect()
 }
 
+/// Takes the blocks of an inode, and behind them those of the nodes of its map. Returns the former.
+pub(crate) fn take_file(
+    free: &FreeRuns,
+    end: &mut Cursor,
+    geo: &Geometry,
+    runs: &[Range<u64>],
+) -> Result<Vec<MappedRun>, MapFailure> {
+    if runs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mapped = free.take(end, runs);
+    for _ in 0..map_nodes(geo, &mapped)? {
+        free.take_one(end);
+    }
+    Ok(mapped)
+}
+
 /// Returns the runs of a file without holes, whose blocks are `pieces`.
 fn dense(pieces: &[Range<u64>]) -> Vec<MappedRun> {
     let mut logical = 0;
@@ -174,6 +220,11 @@ fn dense(pieces: &[Range<u64>]) -> Vec<MappedRun> {
 pub(crate) struct MapFailure(extant_mkfs::Error);
 
 impl MapFailure {
+    /// Returns the cause.
+    pub(crate) fn cause(self) -> extant_mkfs::Error {
+        self.0
+    }
+
     fn at(self, shapes: &Shapes<'_>, position: Position) -> Error {
         Error::entry(&shapes.tree.path_of(shapes.numbers.node(position)), self.0)
     }

@@ -88,21 +88,14 @@ impl<'t> Shapes<'t> {
 
     fn check(&self, position: Position, geo: &Geometry) -> Result<()> {
         let node = self.numbers.node(position);
-        let most = if geo.incompat(Incompat::EXTENTS) {
-            u64::from(MAX_LOGICAL) + 1
-        } else {
-            indirect::max_blocks(geo.block_size)
-        };
         let cause = match self.tree.node(node).body {
-            Body::File { size, .. } if size.div_ceil(self.block_size) > most => {
-                format!("a file of {size} bytes exceeds the {most} blocks that its inode can map")
-            }
+            Body::File { size, .. } => exceeds_map(geo, size),
             Body::Symlink { len, .. } if u64::from(len) >= self.block_size => {
-                format!("a symlink of {len} bytes does not fit into a block")
+                Some(format!("a symlink of {len} bytes does not fit into a block"))
             }
-            _ => return Ok(()),
+            _ => None,
         };
-        Err(Error::entry(&self.tree.path_of(node), cause))
+        cause.map_or(Ok(()), |cause| Err(Error::entry(&self.tree.path_of(node), cause)))
     }
 
     /// Returns the number of blocks of the root.
@@ -156,6 +149,11 @@ impl<'t> Shapes<'t> {
         }
     }
 
+    /// Returns whether a node is a regular file.
+    pub(crate) fn is_file(&self, position: Position) -> bool {
+        matches!(self.tree.node(self.numbers.node(position)).body, Body::File { .. })
+    }
+
     /// Returns the logical blocks of a node that have data, each run from the border of a cluster.
     pub(crate) fn blocks(&self, position: Position) -> LogicalRuns {
         match self.tree.node(self.numbers.node(position)).body {
@@ -164,14 +162,9 @@ impl<'t> Shapes<'t> {
             Body::File { .. } if self.is_inline(position) => Vec::new(),
             Body::File { content: StoredContent::Hole, .. } => Vec::new(),
             Body::File { size, content: StoredContent::Sparse { index, .. } } => {
-                let blocks = size.div_ceil(self.block_size);
                 let ranges = self.tree.ranges(index).iter();
-                merged(ranges.map(|range| {
-                    let start = range.start / self.block_size;
-                    let end = range.end().div_ceil(self.block_size);
-                    let start = start - start % self.ratio;
-                    start..end.next_multiple_of(self.ratio).min(blocks)
-                }))
+                let ranges = ranges.map(|range| range.start..range.end());
+                file_blocks((self.block_size, self.ratio), size, ranges)
             }
             Body::File { size, .. } => from_start(size.div_ceil(self.block_size)),
             _ => Vec::new(),
@@ -208,6 +201,32 @@ fn lost_found(tree: &Tree) -> Result<Option<NodeId>> {
     }
     let cause = "every file system has an empty directory of this name; leave the entry out";
     Err(Error::entry(LOST_FOUND, cause))
+}
+
+/// Returns the logical blocks of a file of `size` bytes with data in these ranges, each run from
+/// the border of a cluster. Block size and blocks of a cluster are given.
+pub(crate) fn file_blocks(
+    (block_size, ratio): (u64, u64),
+    size: u64,
+    ranges: impl Iterator<Item = Range<u64>>,
+) -> LogicalRuns {
+    let blocks = size.div_ceil(block_size);
+    merged(ranges.map(|range| {
+        let start = range.start / block_size;
+        let end = range.end.div_ceil(block_size);
+        start - start % ratio..end.next_multiple_of(ratio).min(blocks)
+    }))
+}
+
+/// Returns the cause for which a file system cannot hold a file of `size` bytes.
+pub(crate) fn exceeds_map(geo: &Geometry, size: u64) -> Option<String> {
+    let most = if geo.incompat(Incompat::EXTENTS) {
+        u64::from(MAX_LOGICAL) + 1
+    } else {
+        indirect::max_blocks(geo.block_size)
+    };
+    (size.div_ceil(geo.block_size.into()) > most)
+        .then(|| format!("a file of {size} bytes exceeds the {most} blocks that its inode can map"))
 }
 
 /// Joins ascending runs that overlap or touch.

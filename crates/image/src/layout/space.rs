@@ -105,6 +105,13 @@ impl FreeRuns {
         mapped
     }
 
+    /// Returns the free blocks from block `start` to a place behind it.
+    pub(crate) fn between(&self, start: u64, end: Cursor) -> impl Iterator<Item = Range<u64>> + '_ {
+        let first = self.cursor(start).run;
+        let runs = self.runs.iter().skip(first).take_while(move |run| run.start < end.at);
+        runs.map(move |run| run.start.max(start)..run.end.min(end.at)).filter(|run| !run.is_empty())
+    }
+
     /// Returns the number of free blocks in the file system from this place on.
     pub(crate) fn left(&self, cursor: Cursor) -> u64 {
         let runs = self.runs.iter().skip(cursor.run);

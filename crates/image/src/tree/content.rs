@@ -32,6 +32,15 @@ pub trait OpenContent {
     }
 }
 
+/// Content that a stream has brought, and that cannot be read again.
+pub(super) struct Written;
+
+impl ContentSource for Written {
+    fn open(&self, _: u64) -> io::Result<Box<dyn OpenContent + '_>> {
+        Err(io::Error::other("its bytes were written to the image when they arrived"))
+    }
+}
+
 /// A source that was added to a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SourceId(pub(super) u32);

@@ -51,6 +51,29 @@ impl Tree {
         self.node_mut(id).body = Body::File { size, content };
     }
 
+    /// Returns the first block of content that was written before the rest of the tree was known.
+    pub(crate) fn arrival(&self, node: NodeId) -> Option<u64> {
+        let arrivals = self.arrivals?;
+        match self.node(node).body {
+            Body::File { content: StoredContent::Whole { source, position }, .. } => {
+                (source == arrivals).then_some(position)
+            }
+            Body::File { content: StoredContent::Sparse { source, index }, .. } => {
+                let first = self.ranges(index).first().filter(|_| source == arrivals);
+                first.map(|range| range.position)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the size and the content of a file.
+    pub(crate) fn file_content(&self, node: NodeId) -> Option<(u64, StoredContent)> {
+        match self.node(node).body {
+            Body::File { size, content } => Some((size, content)),
+            _ => None,
+        }
+    }
+
     /// Returns the ranges of a sparse file.
     pub(crate) fn ranges(&self, index: u32) -> &[DataRange] {
         self.sparse.get(index as usize).map_or(&[], |ranges| ranges)

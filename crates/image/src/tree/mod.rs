@@ -153,6 +153,8 @@ pub struct Tree {
     xattrs: XattrSets,
     times: OtherTimes,
     sources: Vec<Arc<dyn ContentSource>>,
+    /// The source of content that is in the image before the tree is known.
+    arrivals: Option<SourceId>,
 }
 
 impl Default for Tree {
@@ -190,7 +192,18 @@ impl Tree {
             xattrs: XattrSets::default(),
             times: OtherTimes::default(),
             sources: Vec::new(),
+            arrivals: None,
         }
+    }
+
+    /// Returns the source of content that a [`ContentStream`](crate::ContentStream) takes.
+    pub fn add_arrivals(&mut self) -> SourceId {
+        if let Some(source) = self.arrivals {
+            return source;
+        }
+        let source = self.add_source(Arc::new(content::Written));
+        self.arrivals = Some(source);
+        source
     }
 
     /// Adds a source, to which the content of files can refer.

@@ -5,6 +5,7 @@ use super::{Image, wrap};
 use crate::error::{Error, Result};
 use crate::layout::directory::Directory;
 use crate::layout::numbers::{Position, inode_of};
+use crate::layout::placement::Blocks;
 use crate::tree::Body;
 use extant_format::inline;
 use extant_format::inode::LINK_MAX;
@@ -94,11 +95,9 @@ impl Image<'_> {
 
     /// Returns the map of a node and its blocks.
     pub(super) fn map_of(&self, position: Position) -> Result<(FileMap, Vec<MappedRun>)> {
-        let (runs, mut cursor) = self.placement.blocks(position, &self.shapes.blocks(position));
+        let Blocks { runs, free, mut nodes } = self.placement.blocks(self.shapes, position);
         let seed = self.geo.inode_seed(inode_of(position, self.first), 0);
-        let map = build_map(&self.geo, seed, &runs, &mut || {
-            Ok(self.placement.free.take_one(&mut cursor))
-        });
+        let map = build_map(&self.geo, seed, &runs, &mut || Ok(free.take_one(&mut nodes)));
         let failed = |e| Error::entry(&self.path(position), e);
         Ok((map.map_err(failed)?, runs))
     }

@@ -20,8 +20,11 @@ use extant_format::quota::QuotaKind;
 use extant_format::xattr::{encode_block, seal_xattr_block};
 use extant_format::{Geometry, InodeNr, Timestamp};
 use extant_mkfs::{FileMap, MappedRun, Population};
-use sink::Sink;
+pub(crate) use sink::Sink;
 use std::ops::Range;
+
+/// A sink of one thread.
+type DeviceSink<'a> = Sink<&'a dyn BlockDevice>;
 
 /// Bytes of a batch: enough for large writes, and few enough to divide the work evenly.
 const BATCH_BYTES: u64 = 4 << 20;
@@ -39,6 +42,8 @@ pub(crate) struct Image<'a> {
     /// Inode of position 1.
     pub first: InodeNr,
     pub threads: usize,
+    /// Gets bytes and files that were written since the last call.
+    pub progress: &'a (dyn Fn(u64, u64) + Sync),
 }
 
 impl Image<'_> {
@@ -80,23 +85,31 @@ impl Image<'_> {
     }
 
     /// Writes the blocks of a batch.
-    fn write_batch(&self, batch: Range<Position>, sink: &mut Sink<'_>) -> Result<()> {
+    fn write_batch(&self, batch: Range<Position>, sink: &mut DeviceSink<'_>) -> Result<()> {
+        let mut files = 0;
         for position in batch {
             match position.checked_sub(self.shapes.numbers.len()) {
                 Some(number) => self.write_value(number as usize, sink)?,
-                None => self.write_node(position, sink)?,
+                None => {
+                    self.write_node(position, sink)?;
+                    files += u64::from(self.shapes.is_file(position));
+                }
             }
         }
+        (self.progress)(0, files);
         Ok(sink.flush()?)
     }
 
-    fn write_node(&self, position: Position, sink: &mut Sink<'_>) -> Result<()> {
+    fn write_node(&self, position: Position, sink: &mut DeviceSink<'_>) -> Result<()> {
         let node = self.shapes.numbers.node(position);
         let runs = self.shapes.blocks(position);
         if runs.is_empty() {
             return Ok(());
         }
         let (map, runs) = self.map_of(position)?;
+        if self.placement.arrival(self.shapes, position).is_some() {
+            return self.write_map(&map, sink);
+        }
         if let Body::Directory { .. } = self.tree.node(node).body {
             let directory = self.shapes.directory(position, self.first);
             let seed = self.geo.inode_seed(directory.own, 0);
@@ -120,7 +133,7 @@ impl Image<'_> {
         reader: &mut FileReader<'_>,
         first: u64,
         run: Range<u64>,
-        sink: &mut Sink<'_>,
+        sink: &mut DeviceSink<'_>,
     ) -> Result<()> {
         let size = u64::from(self.geo.block_size);
         let (mut offset, mut at) = (first * size, run.start * size);
@@ -128,20 +141,21 @@ impl Image<'_> {
             let part = sink.reserve(at, run.end * size - at)?;
             let len = part.len() as u64;
             reader.read(part, offset)?;
+            (self.progress)(len, 0);
             (offset, at) = (offset + len, at + len);
         }
         Ok(())
     }
 
-    fn write_map(&self, map: &FileMap, sink: &mut Sink<'_>) -> Result<()> {
+    fn write_map(&self, map: &FileMap, sink: &mut DeviceSink<'_>) -> Result<()> {
         map.nodes.iter().try_for_each(|(place, block)| self.put(sink, *place, block))
     }
 
-    fn put(&self, sink: &mut Sink<'_>, place: u64, block: &[u8]) -> Result<()> {
+    fn put(&self, sink: &mut DeviceSink<'_>, place: u64, block: &[u8]) -> Result<()> {
         Ok(sink.put(place * u64::from(self.geo.block_size), block)?)
     }
 
-    fn write_value(&self, number: usize, sink: &mut Sink<'_>) -> Result<()> {
+    fn write_value(&self, number: usize, sink: &mut DeviceSink<'_>) -> Result<()> {
         let (_, map, runs) = self.value(number)?;
         let bytes = self.shapes.xattrs.value(self.tree, &self.shapes.xattrs.values[number]);
         self.write_bytes(bytes, &runs, sink)?;
@@ -149,7 +163,12 @@ impl Image<'_> {
     }
 
     /// Writes bytes over whole blocks.
-    fn write_bytes(&self, bytes: &[u8], runs: &[MappedRun], sink: &mut Sink<'_>) -> Result<()> {
+    fn write_bytes(
+        &self,
+        bytes: &[u8],
+        runs: &[MappedRun],
+        sink: &mut DeviceSink<'_>,
+    ) -> Result<()> {
         let size = self.geo.block_size as usize;
         let places = runs.iter().flat_map(|(_, run)| run.clone());
         for (place, part) in places.zip(bytes.chunks(size)) {
@@ -160,7 +179,7 @@ impl Image<'_> {
         Ok(())
     }
 
-    fn write_xattr_blocks(&self, sink: &mut Sink<'_>) -> Result<()> {
+    fn write_xattr_blocks(&self, sink: &mut DeviceSink<'_>) -> Result<()> {
         for (number, places) in (0..).zip(&self.placement.xattr_blocks) {
             let set = XattrSetId(number);
             let entries = self.shapes.xattrs.in_block(&self.view(), set);
@@ -230,6 +249,7 @@ impl Population for Image<'_> {
         let batches = self.batches();
         let work = |turn: &Turn| self.work(&batches, turn, device);
         let written = run_on_threads(self.threads, batches.len(), work).map_err(wrap)?;
-        Ok(sink.written + written.into_iter().sum::<u64>())
+        let before = self.placement.arrived_bytes();
+        Ok(before + sink.written + written.into_iter().sum::<u64>())
     }
 }

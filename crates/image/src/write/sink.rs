@@ -2,27 +2,28 @@
 
 use extant_blocks::BlockDevice;
 use std::io;
+use std::ops::Range;
 
 /// Maximum length of a joined write, in bytes.
 const JOIN: usize = 1 << 20;
 
 /// A device, with one pending run of bytes.
-pub(super) struct Sink<'a> {
-    device: &'a dyn BlockDevice,
+pub(crate) struct Sink<D> {
+    device: D,
     pending: Vec<u8>,
     at: u64,
     /// Bytes written.
     pub written: u64,
 }
 
-impl<'a> Sink<'a> {
-    pub(super) fn new(device: &'a dyn BlockDevice) -> Sink<'a> {
+impl<D: BlockDevice> Sink<D> {
+    pub(crate) fn new(device: D) -> Sink<D> {
         Sink { device, pending: Vec::new(), at: 0, written: 0 }
     }
 
     /// Returns up to `len` zeroed bytes that will be written at `offset`; at least one if `len` is
     /// not 0.
-    pub(super) fn reserve(&mut self, offset: u64, len: u64) -> io::Result<&mut [u8]> {
+    pub(crate) fn reserve(&mut self, offset: u64, len: u64) -> io::Result<&mut [u8]> {
         if self.at + self.pending.len() as u64 != offset || self.pending.len() >= JOIN {
             self.flush()?;
             self.at = offset;
@@ -43,8 +44,14 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
+    /// Makes bytes read as zeroes that may have been written.
+    pub(crate) fn zero(&mut self, bytes: Range<u64>) -> io::Result<()> {
+        self.flush()?;
+        self.device.write_zeroes(bytes.start, bytes.end - bytes.start)
+    }
+
     /// Writes the pending bytes.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         if !self.pending.is_empty() {
             self.device.write_all_at(&self.pending, self.at)?;
             self.written += self.pending.len() as u64;
