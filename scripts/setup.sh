@@ -55,6 +55,10 @@ need umoci umoci
 need skopeo skopeo
 need qemu-img qemu-utils
 need qemu-io qemu-utils
+need qemu-nbd qemu-utils
+need nbdkit nbdkit
+need nbdinfo libnbd-bin
+need nbdcopy libnbd-bin
 need zstd zstd
 need xfs_io xfsprogs
 need mkfs.xfs xfsprogs

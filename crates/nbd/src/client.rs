@@ -1,0 +1,518 @@
+//! The client: sessions that follow each other, and the writes that a new one must repeat.
+//!
+//! # Ends of sessions
+//! A lost connection ends its session. The next request makes a new one, and repeats all writes
+//! that no answered flush covers, before anything else is sent: the server may have lost them.
+//! Requests without an answer are then sent again by the threads that wait for them. A device ends
+//! for good when no new connection is made in time, when the export has changed, when a write that
+//! was answered cannot be repeated, or when the server breaks the protocol.
+//!
+//! # Locking
+//! `core` is never held during I/O. One thread at a time connects (`State::Connecting`), the others
+//! wait for `changed`.
+
+use crate::address::Address;
+use crate::assembly::{Reply, Request, ServerError};
+use crate::connect::Connect;
+use crate::connection::{Events, Outcome, Receiver};
+use crate::handshake::Export;
+use crate::log::{Change, Entry, Log};
+use crate::session::{Opened, Session};
+use crate::trouble::Trouble;
+use crate::wire::{READ_ONLY, SEND_FLUSH, SEND_FUA, command};
+use extant_sync::{Arc, Condvar, Level, Mutex, MutexGuard, Weak};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Bytes of one request: large transfers are split, so that their parts are under way at once.
+const PIECE: u32 = 256 << 10;
+
+/// Writes under way, and their bytes, at most.
+const MAX_SENT: usize = 256;
+const MAX_SENT_BYTES: usize = 16 << 20;
+
+/// Reads of one caller under way at most.
+const MAX_READS: usize = 64;
+
+/// Bytes of writes that no flush covers: with more, the client flushes by itself.
+const MAX_LOG: usize = 64 << 20;
+
+/// Pauses between attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// The way to the server.
+#[derive(Debug)]
+enum State {
+    Up(Arc<Session>),
+    /// It was lost; the next request connects.
+    Down(Trouble),
+    /// A thread connects.
+    Connecting,
+    /// It ended for good.
+    Failed(Trouble),
+}
+
+#[derive(Debug)]
+struct Core {
+    state: State,
+    log: Log,
+    /// The number of the newest session. Answers of others are too late.
+    current: u64,
+    /// The end of the newest session before it was up.
+    ended: Option<Trouble>,
+    /// Sessions that ended since the last answer to a write.
+    short_sessions: u32,
+    /// The first failed write since the last flush.
+    write_error: Option<(Request, ServerError)>,
+}
+
+/// The client of one export.
+#[derive(Debug)]
+pub struct Client {
+    pub address: Address,
+    pub export: Export,
+    connect: Arc<dyn Connect>,
+    core: Mutex<Core>,
+    changed: Condvar,
+    me: Weak<Client>,
+}
+
+/// A write that failed after the caller was told of its success, as a flush reports it.
+#[derive(Debug)]
+pub struct Failure {
+    pub request: Option<Request>,
+    pub cause: io::Error,
+}
+
+impl<E: Into<io::Error>> From<E> for Failure {
+    fn from(cause: E) -> Failure {
+        Failure { request: None, cause: cause.into() }
+    }
+}
+
+impl Client {
+    /// Connects.
+    pub fn open(address: &Address, connect: Arc<dyn Connect>) -> Result<Arc<Client>, Trouble> {
+        let deadline = Instant::now() + address.timeout;
+        let opened = Opened::connect(address, &*connect, deadline)?;
+        let core = Core {
+            state: State::Connecting,
+            log: Log::default(),
+            current: 0,
+            ended: None,
+            short_sessions: 0,
+            write_error: None,
+        };
+        let client = Arc::new_cyclic(|me| Client {
+            address: address.clone(),
+            export: opened.export.clone(),
+            connect,
+            core: Mutex::new(Level::Device, core),
+            changed: Condvar::new(),
+            me: me.clone(),
+        });
+        let session = Arc::new(opened.start(0, &client.events(), address.timeout)?);
+        let mut core = client.core.lock();
+        match core.ended.take() {
+            Some(trouble) => Err(trouble),
+            None => {
+                core.state = State::Up(session);
+                drop(core);
+                Ok(client)
+            }
+        }
+    }
+
+    fn events(&self) -> Weak<dyn Events> {
+        self.me.clone()
+    }
+
+    fn needs_flush(&self) -> bool {
+        self.export.has(SEND_FLUSH)
+    }
+
+    fn limit(&self) -> Duration {
+        self.address.timeout
+    }
+
+    fn silence(&self) -> Trouble {
+        let seconds = self.limit().as_secs();
+        Trouble::Lost(format!(
+            "the server has not answered for {seconds} s; check it, or name a longer timeout="
+        ))
+    }
+
+    /// Returns the session, with the lock. Connects if it was lost.
+    fn up(&self, began: Instant) -> io::Result<(MutexGuard<'_, Core>, Arc<Session>)> {
+        let mut core = self.core.lock();
+        loop {
+            match &core.state {
+                State::Up(session) => {
+                    let session = session.clone();
+                    return Ok((core, session));
+                }
+                State::Failed(trouble) => return Err(trouble.clone().into()),
+                State::Connecting => self.changed.wait(&mut core),
+                State::Down(trouble) => {
+                    let trouble = trouble.clone();
+                    // A request must not wait for an endless number of sessions.
+                    if began.elapsed() > 2 * self.limit() {
+                        core.state = State::Failed(trouble.clone());
+                        self.changed.notify_all();
+                        return Err(trouble.into());
+                    }
+                    core.state = State::Connecting;
+                    drop(core);
+                    self.reconnect(&trouble);
+                    core = self.core.lock();
+                }
+            }
+        }
+    }
+
+    /// Waits for an answer to a write, or for the end of the session, which the lack of an answer
+    /// in time is.
+    fn pause(&self, mut core: MutexGuard<'_, Core>, session: &Session) {
+        let age = core.log.oldest().map_or(Duration::ZERO, |since| since.elapsed());
+        let left = self.limit().saturating_sub(age);
+        if left.is_zero() {
+            drop(core);
+            session.end(&self.silence());
+        } else {
+            self.changed.wait_for(&mut core, left);
+        }
+    }
+
+    /// Returns the session when no write under way overlaps a range.
+    fn ready(&self, range: &Range<u64>, began: Instant) -> io::Result<Arc<Session>> {
+        loop {
+            let (core, session) = self.up(began)?;
+            if !core.log.overlaps(range) {
+                return Ok(session);
+            }
+            self.pause(core, &session);
+        }
+    }
+
+    /// Makes a request that may be repeated, and waits for its answer.
+    fn ask(&self, request: &Request) -> Result<Result<Reply, ServerError>, io::Error> {
+        let began = Instant::now();
+        let range = request.offset..request.offset.saturating_add(request.len.into());
+        loop {
+            let session = self.ready(&range, began)?;
+            match session.ask(request).wait(self.limit()) {
+                Some(Outcome::Answer(answer)) => return Ok(answer),
+                Some(Outcome::Lost) => {}
+                None => session.end(&self.silence()),
+            }
+        }
+    }
+
+    /// Reads a range, and passes its parts to `put` with their places in it.
+    pub fn read(
+        &self,
+        offset: u64,
+        len: usize,
+        mut put: impl FnMut(usize, &[u8]),
+    ) -> io::Result<()> {
+        let began = Instant::now();
+        let mut waiting: VecDeque<_> = pieces(len as u64, self.piece()).collect();
+        let mut sent = VecDeque::new();
+        loop {
+            while sent.len() < MAX_READS
+                && let Some(piece) = waiting.pop_front()
+            {
+                let at = offset + piece.start;
+                let part = (piece.end - piece.start) as u32;
+                let session = self.ready(&(at..at + u64::from(part)), began)?;
+                let request = Request { command: command::READ, flags: 0, offset: at, len: part };
+                sent.push_back((piece, session.ask(&request), session));
+            }
+            let Some((piece, slot, session)) = sent.pop_front() else { return Ok(()) };
+            match slot.wait(self.limit()) {
+                Some(Outcome::Answer(answer)) => put(piece.start as usize, &answer?.data),
+                Some(Outcome::Lost) => waiting.push_front(piece),
+                None => {
+                    session.end(&self.silence());
+                    waiting.push_front(piece);
+                }
+            }
+        }
+    }
+
+    /// Returns the bytes of one request.
+    pub fn piece(&self) -> u32 {
+        let least = self.export.min_block;
+        PIECE.min(self.export.max_payload).max(least)
+    }
+
+    /// Sends a write, which fails later, if at all.
+    pub fn write(&self, change: Change, offset: u64, len: u32) -> Result<(), Failure> {
+        let began = Instant::now();
+        let range = offset..offset + u64::from(len);
+        let bytes = if let Change::Data(data) = &change { data.len() } else { 0 };
+        let (entry, session) = loop {
+            let (mut core, session) = self.up(began)?;
+            let (count, under_way) = core.log.load();
+            let is_full = count >= MAX_SENT || count > 0 && under_way + bytes > MAX_SENT_BYTES;
+            if is_full || core.log.overlaps(&range) {
+                self.pause(core, &session);
+            } else if core.log.bytes() + bytes > MAX_LOG && self.needs_flush() {
+                drop(core);
+                self.sync(false)?;
+            } else {
+                break (core.log.add(change, offset), session);
+            }
+        };
+        self.dispatch(&entry, &session);
+        Ok(())
+    }
+
+    fn dispatch(&self, entry: &Entry, session: &Session) {
+        let durable = !self.needs_flush() && self.export.has(SEND_FUA);
+        let receiver = Receiver::Write(entry.number);
+        session.send(&entry.request(durable), entry.payload(), receiver);
+    }
+
+    /// Makes durable the writes that were sent before. With `report`, the failure of a write since
+    /// the last report is returned, which leaves nothing known about it.
+    pub fn sync(&self, report: bool) -> Result<(), Failure> {
+        let began = Instant::now();
+        let mark = self.core.lock().log.next();
+        loop {
+            let (mut core, session) = self.up(began)?;
+            if core.log.is_under_way_before(mark) {
+                self.pause(core, &session);
+                continue;
+            }
+            if report && let Some((request, error)) = core.write_error.take() {
+                return Err(Failure { request: Some(request), cause: error.into() });
+            }
+            if core.log.is_empty() || !self.needs_flush() {
+                return Ok(());
+            }
+            let epoch = core.log.begin_flush();
+            drop(core);
+            let request = Request { command: command::FLUSH, flags: 0, offset: 0, len: 0 };
+            match session.ask(&request).wait(self.limit()) {
+                Some(Outcome::Answer(Ok(_))) => {
+                    self.core.lock().log.flushed(epoch);
+                    self.changed.notify_all();
+                    return Ok(());
+                }
+                Some(Outcome::Answer(Err(error))) => return Err(error.into()),
+                Some(Outcome::Lost) => {}
+                None => session.end(&self.silence()),
+            }
+        }
+    }
+
+    /// Returns whether the device has ended for good.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.core.lock().state, State::Failed(_))
+    }
+
+    /// Returns whether writes are under way or not durable.
+    pub fn has_changes(&self) -> bool {
+        let core = self.core.lock();
+        !core.log.is_empty() || core.write_error.is_some()
+    }
+
+    /// Returns the extents from an offset on, at least one; none if the server does not tell them.
+    pub fn extents(&self, offset: u64, len: u32) -> io::Result<Vec<(u32, u32)>> {
+        let request = Request { command: command::BLOCK_STATUS, flags: 0, offset, len };
+        Ok(self.ask(&request)?.map(|reply| reply.extents).unwrap_or_default())
+    }
+
+    /// Connects again, within the limit of time, and repeats writes.
+    fn reconnect(&self, cause: &Trouble) {
+        let begin = Instant::now();
+        let deadline = begin + self.limit();
+        tracing::warn!("{}: {cause}; connecting again", self.address);
+        // A server that answers nothing before it ends is not asked without a pause.
+        let shift = self.core.lock().short_sessions.min(8);
+        let mut pause = if shift == 0 { Duration::ZERO } else { FIRST_PAUSE * (1 << shift) };
+        let connected = loop {
+            sleep(pause.min(MAX_PAUSE));
+            match self.attempt(deadline) {
+                Err(trouble) if trouble.may_pass() && Instant::now() < deadline => {
+                    pause = (2 * pause).clamp(FIRST_PAUSE, MAX_PAUSE);
+                    tracing::debug!("{}: {trouble}", self.address);
+                }
+                connected => break connected,
+            }
+        };
+        let mut core = self.core.lock();
+        core.state = match (connected, core.ended.take()) {
+            (Ok(session), None) => {
+                tracing::info!("{}: connected again", self.address);
+                State::Up(session)
+            }
+            (Ok(_), Some(trouble)) if trouble.may_pass() => State::Down(trouble),
+            (Ok(_), Some(trouble)) => State::Failed(trouble),
+            (Err(Trouble::Broken(why)), _) => State::Failed(Trouble::Broken(why)),
+            (Err(trouble), _) => State::Failed(Trouble::Lost(format!(
+                "{cause}, and no new connection was made within {} s: {trouble}; writes since the \
+                 last sync may be lost; open it again when the server runs",
+                self.limit().as_secs()
+            ))),
+        };
+        self.changed.notify_all();
+    }
+
+    /// Makes a session, and repeats writes in it.
+    fn attempt(&self, deadline: Instant) -> Result<Arc<Session>, Trouble> {
+        let number = {
+            let mut core = self.core.lock();
+            core.current += 1;
+            core.short_sessions = core.short_sessions.saturating_add(1);
+            core.ended = None;
+            core.current
+        };
+        let opened = Opened::connect(&self.address, &*self.connect, deadline)?;
+        self.check_same(&opened.export)?;
+        let session = Arc::new(opened.start(number, &self.events(), self.limit())?);
+        self.repeat(&session, deadline)?;
+        Ok(session)
+    }
+
+    /// Refuses an export that cannot be the same one.
+    fn check_same(&self, now: &Export) -> Result<(), Trouble> {
+        let then = &self.export;
+        let lost = then.flags & !now.flags & !crate::wire::CAN_MULTI_CONN;
+        let why = if now.size < then.size {
+            format!("it has {} bytes now, and had {}", now.size, then.size)
+        } else if now.min_block > then.min_block || now.max_payload < then.max_payload {
+            "its limits of requests are others now".into()
+        } else if lost != 0 || now.has(READ_ONLY) && !then.has(READ_ONLY) {
+            "it lacks properties that it had".into()
+        } else {
+            return Ok(());
+        };
+        Err(Trouble::Broken(format!("the export is another one: {why}; open it again")))
+    }
+
+    /// Sends all writes again that no flush covers.
+    fn repeat(&self, session: &Session, deadline: Instant) -> Result<(), Trouble> {
+        let entries = self.core.lock().log.restart();
+        for entry in entries {
+            let range = entry.offset..entry.offset + u64::from(entry.request(false).len);
+            let mut core = self.core.lock();
+            loop {
+                if let Some(trouble) = core.ended.clone() {
+                    return Err(trouble);
+                }
+                let (count, bytes) = core.log.load();
+                if count < MAX_SENT && bytes < MAX_SENT_BYTES && !core.log.overlaps(&range) {
+                    break;
+                }
+                if self.changed.wait_until(&mut core, deadline).timed_out() {
+                    return Err(self.silence());
+                }
+            }
+            core.log.note_sent(&entry);
+            drop(core);
+            self.dispatch(&entry, session);
+        }
+        Ok(())
+    }
+}
+
+impl Events for Client {
+    fn written(&self, session: u64, write: u64, result: Result<(), ServerError>) {
+        let mut core = self.core.lock();
+        if core.current != session {
+            return;
+        }
+        core.short_sessions = 0;
+        let mut ended = None;
+        match result {
+            Ok(()) => core.log.answered(write, self.needs_flush()),
+            Err(error) => match core.log.failed(write) {
+                // A server need not discard.
+                Some((entry, _)) if matches!(entry.change, Change::Discard(_)) => {}
+                Some((entry, false)) => {
+                    core.write_error.get_or_insert((entry.request(false), error));
+                }
+                Some((entry, true)) => {
+                    let error = io::Error::from(error);
+                    let trouble = Trouble::Broken(format!(
+                        "a write at {} that the server had taken before it was lost cannot be \
+                         repeated: {error}; open it again",
+                        entry.offset
+                    ));
+                    ended = core.end(trouble);
+                }
+                None => {}
+            },
+        }
+        self.changed.notify_all();
+        drop(core);
+        drop(ended);
+    }
+
+    fn ended(&self, session: u64, trouble: &Trouble) {
+        let mut core = self.core.lock();
+        if core.current != session {
+            return;
+        }
+        let ended = core.end(trouble.clone());
+        self.changed.notify_all();
+        drop(core);
+        // The other connections of the session.
+        if let Some(session) = ended {
+            session.end(trouble);
+        }
+    }
+}
+
+impl Core {
+    /// Ends the newest session, which is returned if it was up.
+    fn end(&mut self, trouble: Trouble) -> Option<Arc<Session>> {
+        match &self.state {
+            State::Up(_) => {
+                let may_pass = trouble.may_pass();
+                let state = if may_pass { State::Down(trouble) } else { State::Failed(trouble) };
+                match std::mem::replace(&mut self.state, state) {
+                    State::Up(session) => Some(session),
+                    _ => None,
+                }
+            }
+            State::Connecting => {
+                self.ended.get_or_insert(trouble);
+                None
+            }
+            State::Down(_) | State::Failed(_) => None,
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let State::Up(session) = &self.core.get_mut().state {
+            session.disconnect();
+        }
+    }
+}
+
+/// Returns the parts of a length, each of at most `piece` bytes.
+pub fn pieces(len: u64, piece: u32) -> impl Iterator<Item = Range<u64>> {
+    let piece = u64::from(piece.max(1));
+    (0..len.div_ceil(piece)).map(move |part| part * piece..((part + 1) * piece).min(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_is_cut_into_pieces() {
+        let all: Vec<_> = pieces(10, 4).collect();
+        assert_eq!(all, [0..4, 4..8, 8..10]);
+        assert_eq!(pieces(0, 4).count(), 0);
+    }
+}

@@ -1,0 +1,41 @@
+//! Network block devices (NBD): a client as a block device, and a server of block devices.
+//!
+//! [`NbdDevice`] is a [`BlockDevice`](extant_blocks::BlockDevice) at an [`Address`], such as
+//! `nbd://host/export` or `nbd+unix:///export?socket=PATH`. [`NbdServer`] offers any device to
+//! clients. Both speak the fixed newstyle handshake with `NBD_OPT_GO`, structured replies and the
+//! context `base:allocation`, without TLS.
+//!
+//! # Writes
+//! A write returns when it is sent. The device keeps a copy until a flush covers it, so that many
+//! writes are under way at once, and so that a new connection can repeat them:
+//! [`NbdDevice`] has the rules.
+//!
+//! # Hostile servers
+//! A reply is checked against its request: cookie, length, place, coverage. Any contradiction ends
+//! the device with an error. Memory is bounded by the requests of this side.
+#![forbid(unsafe_code)]
+
+mod address;
+mod assembly;
+mod client;
+mod connect;
+mod connection;
+mod device;
+mod handshake;
+mod log;
+mod registry;
+mod server;
+mod session;
+mod trouble;
+mod wire;
+
+pub use address::Address;
+pub use connect::{Connect, Socket};
+pub use device::NbdDevice;
+pub use registry::connect_by;
+pub use server::{Listener, NbdServer};
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,188 @@
+//! The server's side of the handshake.
+
+use crate::connect::Socket;
+use crate::wire::{self, ALLOCATION, Fields, MAX_STRING, Message, option, reply};
+use std::io::{self, Read, Write};
+
+/// Longest data of an option, in bytes, and the most options of a client.
+const MAX_OPTION: u32 = 64 << 10;
+const MAX_OPTIONS: usize = 256;
+
+/// The number of the context of allocation.
+pub const CONTEXT: u32 = 1;
+
+/// Preferred bytes of a block.
+const PREFERRED: u32 = 4096;
+
+/// The export.
+#[derive(Debug)]
+pub struct Offer<'s> {
+    pub name: &'s str,
+    pub size: u64,
+    pub flags: u16,
+}
+
+/// Properties of the transmission.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Agreed {
+    /// Replies have chunks.
+    pub structured: bool,
+    /// The client has the context of allocation.
+    pub allocation: bool,
+}
+
+/// A handshake in progress.
+struct Handshake<'s> {
+    stream: &'s Socket,
+    offer: &'s Offer<'s>,
+    agreed: Agreed,
+    no_zeroes: bool,
+}
+
+/// Talks to a client until it opens the export. Returns `None` if it does not.
+pub fn negotiate(stream: &Socket, offer: &Offer<'_>) -> io::Result<Option<Agreed>> {
+    let flags = wire::FIXED_NEWSTYLE | wire::NO_ZEROES;
+    let greeting = Message::new().u64(wire::INIT_MAGIC).u64(wire::OPTION_MAGIC).u16(flags);
+    let mut both = stream;
+    both.write_all(&greeting.into_bytes())?;
+    let mut answer = [0; 4];
+    both.read_exact(&mut answer)?;
+    let theirs = Fields(&answer).u32().unwrap_or_default();
+    if theirs & !u32::from(flags) != 0 {
+        return Err(invalid("its flags are unknown"));
+    }
+    let no_zeroes = theirs & u32::from(wire::NO_ZEROES) != 0;
+    let mut handshake = Handshake { stream, offer, agreed: Agreed::default(), no_zeroes };
+    for _ in 0..MAX_OPTIONS {
+        let (number, data) = handshake.option()?;
+        match number {
+            option::EXPORT_NAME => return handshake.export_name(&data),
+            option::GO if handshake.describe(number, &data)? => {
+                return Ok(Some(handshake.agreed));
+            }
+            option::ABORT => {
+                handshake.reply(number, reply::ACK, &[])?;
+                return Ok(None);
+            }
+            _ => handshake.answer(number, &data)?,
+        }
+    }
+    Err(invalid("it has very many options"))
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+impl Handshake<'_> {
+    fn option(&mut self) -> io::Result<(u32, Vec<u8>)> {
+        let mut head = [0; 16];
+        self.stream.read_exact(&mut head)?;
+        let mut fields = Fields(&head);
+        let (magic, number, len) = (fields.u64(), fields.u32(), fields.u32());
+        let (Some(number), Some(len)) = (number, len) else { return Err(invalid("short")) };
+        if magic != Some(wire::OPTION_MAGIC) || len > MAX_OPTION {
+            return Err(invalid("an option is unknown or long"));
+        }
+        let mut data = vec![0; len as usize];
+        self.stream.read_exact(&mut data)?;
+        Ok((number, data))
+    }
+
+    fn reply(&mut self, number: u32, kind: u32, data: &[u8]) -> io::Result<()> {
+        let head = Message::new().u64(wire::OPTION_REPLY_MAGIC).u32(number).u32(kind);
+        let message = head.u32(data.len() as u32).bytes(data);
+        self.stream.write_all(&message.into_bytes())
+    }
+
+    /// Answers an option that does not end the handshake.
+    fn answer(&mut self, number: u32, data: &[u8]) -> io::Result<()> {
+        match number {
+            // `describe` has refused it.
+            option::GO => Ok(()),
+            option::INFO => self.describe(number, data).map(|_| ()),
+            option::LIST if data.is_empty() => {
+                let name = self.offer.name;
+                let entry = Message::new().u32(name.len() as u32).bytes(name.as_bytes());
+                self.reply(number, reply::SERVER, &entry.into_bytes())?;
+                self.reply(number, reply::ACK, &[])
+            }
+            option::STRUCTURED_REPLY if data.is_empty() => {
+                self.agreed.structured = true;
+                self.reply(number, reply::ACK, &[])
+            }
+            option::LIST | option::STRUCTURED_REPLY => self.reply(number, reply::ERR_INVALID, &[]),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(number, data),
+            _ => self.reply(number, reply::ERR_UNSUP, &[]),
+        }
+    }
+
+    fn is_own(&self, name: &[u8]) -> bool {
+        name.is_empty() || name == self.offer.name.as_bytes()
+    }
+
+    /// Describes the export. Returns whether it is the one that was asked for.
+    fn describe(&mut self, number: u32, data: &[u8]) -> io::Result<bool> {
+        let mut fields = Fields(data);
+        let name = fields.string();
+        let infos = fields.u16().map(|count| usize::from(count) * 2);
+        let Some(name) = name.filter(|_| infos == Some(fields.0.len())) else {
+            self.reply(number, reply::ERR_INVALID, &[])?;
+            return Ok(false);
+        };
+        if !self.is_own(name) {
+            let text = format!("the export is called {:?}", self.offer.name);
+            self.reply(number, reply::ERR_UNKNOWN, text.as_bytes())?;
+            return Ok(false);
+        }
+        let export = Message::new().u16(wire::INFO_EXPORT).u64(self.offer.size);
+        self.reply(number, reply::INFO, &export.u16(self.offer.flags).into_bytes())?;
+        let blocks = Message::new().u16(wire::INFO_BLOCK_SIZE).u32(1).u32(PREFERRED);
+        self.reply(number, reply::INFO, &blocks.u32(wire::MAX_PAYLOAD).into_bytes())?;
+        self.reply(number, reply::ACK, &[])?;
+        Ok(true)
+    }
+
+    /// Lists or chooses contexts.
+    fn contexts(&mut self, number: u32, data: &[u8]) -> io::Result<()> {
+        let chooses = number == option::SET_META_CONTEXT;
+        let mut fields = Fields(data);
+        let (name, count) = (fields.string(), fields.u32());
+        let (Some(name), Some(count)) = (name, count) else {
+            return self.reply(number, reply::ERR_INVALID, &[]);
+        };
+        if chooses && !self.agreed.structured {
+            return self.reply(number, reply::ERR_INVALID, b"structured replies come first");
+        }
+        if !self.is_own(name) {
+            return self.reply(number, reply::ERR_UNKNOWN, &[]);
+        }
+        // Without a query all are listed, and none is chosen.
+        let mut wanted = count == 0 && !chooses;
+        for _ in 0..count {
+            let Some(query) = fields.string().filter(|query| query.len() <= MAX_STRING) else {
+                return self.reply(number, reply::ERR_INVALID, &[]);
+            };
+            wanted |= query == ALLOCATION || query == b"base:" && !chooses;
+        }
+        if chooses {
+            self.agreed.allocation = wanted;
+        }
+        if wanted {
+            let context = Message::new().u32(CONTEXT).bytes(ALLOCATION).into_bytes();
+            self.reply(number, reply::META_CONTEXT, &context)?;
+        }
+        self.reply(number, reply::ACK, &[])
+    }
+
+    /// Opens the export for an older client, which gets no error.
+    fn export_name(&mut self, name: &[u8]) -> io::Result<Option<Agreed>> {
+        if !self.is_own(name) {
+            return Ok(None);
+        }
+        let answer = Message::new().u64(self.offer.size).u16(self.offer.flags);
+        let zeroes: &[u8] = if self.no_zeroes { &[] } else { &[0; 124] };
+        self.stream.write_all(&answer.bytes(zeroes).into_bytes())?;
+        Ok(Some(self.agreed))
+    }
+}

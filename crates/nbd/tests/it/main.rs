@@ -1,0 +1,7 @@
+//! Client and server beside each other, and beside those of others.
+
+mod cuts;
+mod hostile;
+mod programs;
+mod servers;
+mod serving;
