@@ -44,7 +44,7 @@ pub use plug::{Piece, Plug, PlugStats};
 pub use recording::{Event, RecordingDevice, replay};
 pub use signature::{Signature, SignatureKind, identify};
 pub use sparse::{MAX_SPARSE_LEN, SparseDevice};
-pub use spec::{BackingSpec, ImageFormat, ImageSpec, Place, parse_image_spec};
+pub use spec::{BackingSpec, ImageFormat, ImageSpec, Place, is_remote, parse_image_spec};
 pub use strict::StrictDevice;
 
 /// Runs the examples of the README as tests.

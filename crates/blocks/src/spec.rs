@@ -1,7 +1,7 @@
 //! The syntax of images on a command line.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The position of a device in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,16 @@ impl fmt::Display for BackingSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.path.display(), self.format.name())
     }
+}
+
+/// Schemes of addresses of network block devices.
+const SCHEMES: [&str; 4] = ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"];
+
+/// Returns whether a path is the address of a network block device, such as `nbd://HOST/EXPORT`,
+/// and no path of a file. A file of such a name is named by another path, such as `./nbd://x`.
+pub fn is_remote(path: &Path) -> bool {
+    let text = path.to_str().unwrap_or_default();
+    SCHEMES.iter().any(|scheme| text.starts_with(scheme))
 }
 
 /// A file or disk and a position in it, as `PATH`, `PATH@OFFSET` or `PATH@pN`, with the format of
@@ -204,6 +214,14 @@ mod tests {
         assert_eq!(parsed("a:vmdk"), ("a:vmdk".into(), ImageFormat::Raw));
         assert_eq!(parsed(":qcow2"), (":qcow2".into(), ImageFormat::Raw));
         assert_eq!(BackingSpec::parse("a:qcow2").to_string(), "a:qcow2");
+    }
+
+    #[test]
+    fn addresses_are_no_files() {
+        let remote = |text| is_remote(&parse_image_spec(text).path);
+        assert!(remote("nbd://host/a") && remote("nbd+unix:///?socket=/s@p1"));
+        assert!(!remote("nbd:/a") && !remote("./nbd://a") && !remote("a") && !remote("nbd"));
+        assert_eq!(parsed("nbd://h/a@p2"), ("nbd://h/a".into(), Place::Partition(2)));
     }
 
     #[test]

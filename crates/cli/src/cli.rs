@@ -10,8 +10,9 @@ use std::process::ExitCode;
 
 /// ext4 in user space: makes, mounts, reads, changes and recovers ext4 images.
 ///
-/// IMAGE is a regular file or a block device; IMAGE@OFFSET and IMAGE@pN name a part of it. It is a
-/// raw image unless --format says otherwise. Paths inside an image begin at its root. Commands that
+/// IMAGE is a regular file, a block device or the address of a network block device
+/// (nbd://HOST/EXPORT); IMAGE@OFFSET and IMAGE@pN name a part of it. It is a raw image unless
+/// --format says otherwise. Paths inside an image begin at its root. Commands that
 /// read never write: an image that needs recovery is recovered in memory. Commands that write
 /// recover first. Exit codes: 0 done, 1 failed, 2 wrong
 /// usage; `check` and `repair` have those of fsck(8), `diff` has those of diff(1).
@@ -62,6 +63,7 @@ enum Command {
     Trim(trim::Args),
     Clone(clone::Args),
     Overlay(overlay::Args),
+    ServeNbd(serve_nbd::Args),
     Tune(Box<tune::Args>),
     Verity(verity::Args),
     Stats(stats::Args),
@@ -108,6 +110,7 @@ impl Command {
             Command::Trim(args) => trim::run(args, context),
             Command::Clone(args) => clone::run(args, context),
             Command::Overlay(args) => overlay::run(args, context),
+            Command::ServeNbd(args) => serve_nbd::run(args, context),
             Command::Tune(args) => tune::run(args, context),
             Command::Verity(args) => verity::run(args, context),
             Command::Stats(args) => stats::run(args, context),

@@ -1,6 +1,6 @@
 //! Formats of image files, and backing files, as options name them.
 
-use extant_engine::device::{BackingSpec, ImageFormat, ImageSpec, image_spec};
+use extant_engine::device::{BackingSpec, ImageFormat, ImageSpec, image_spec, is_remote};
 use std::path::{Path, PathBuf};
 
 /// Format of an image file. It is never recognized by the content.
@@ -81,7 +81,8 @@ fn image_of(image: &ImageSpec) -> ImageSpec {
     ImageSpec::whole(&image.path).at(image.place)
 }
 
-/// Returns the paths of the backing files of an image.
+/// Returns the paths of the backing files of an image, but network block devices.
 pub fn backing_files(image: &ImageSpec) -> Vec<PathBuf> {
-    image.backing.iter().map(|backing| backing.path.clone()).collect()
+    let files = image.backing.iter().map(|backing| backing.path.clone());
+    files.filter(|path| !is_remote(path)).collect()
 }

@@ -24,6 +24,7 @@ use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::mounting::options::Options;
 use crate::mounting::{Patience, Plan, Remounted, anew, directory, remount, served_options, spawn};
+use crate::remote;
 use crate::table::{self, HeldMount};
 use extant_engine::device::{image_spec, is_write_protected};
 use extant_fuse::View;
@@ -262,7 +263,7 @@ fn mount(call: &Call, subtype: String) -> Result {
     let options = options.for_image(image).with_absolute_paths()?;
     let mut plan = Plan {
         lacks_files: false,
-        image: std::path::absolute(image).at_path(image.as_os_str().as_bytes())?,
+        image: remote::absolute(image)?,
         dir: directory(dir)?,
         options,
         lists: call.options.clone(),

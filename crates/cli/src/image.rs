@@ -8,12 +8,13 @@ use crate::holders;
 use crate::interrupt::Interrupt;
 use crate::json;
 use crate::recovery::{self, replayed};
+use crate::remote;
 use crate::sandbox::command::{Images, Preparation};
 use crate::substitutes::{self, Damaged, is_damage};
 use crate::text::shown;
 use extant_check::Substitutes;
 use extant_engine::device::{
-    BackingSpec, ImageSpec, Signature, SignatureKind, first_partition, image_spec,
+    BackingSpec, ImageSpec, Signature, SignatureKind, first_partition, image_spec, is_remote,
 };
 use extant_engine::format::MAGIC_FIELD;
 use extant_engine::{Errno, Error, Follow, Fs, Node, OpenOptions};
@@ -177,6 +178,17 @@ fn remedy(name: &str, found: &Substitutes) -> String {
         "only another copy of the image has its end".into()
     } else {
         format!("`extant repair {name}` repairs it")
+    }
+}
+
+/// Returns whether there is no connection to a network block device, or no more.
+fn is_of_connection(error: &Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, InvalidData, InvalidInput, NotConnected};
+    match error {
+        Error::Io(error) => {
+            [ConnectionRefused, InvalidData, InvalidInput, NotConnected].contains(&error.kind())
+        }
+        _ => false,
     }
 }
 
@@ -382,6 +394,7 @@ impl ImageArgs {
         if options.is_read_only() {
             return open(&options).map_err(|e| self.refused(&e));
         }
+        remote::refuse_mounted(&self.image).map_err(|e| self.refused(&e))?;
         let interrupt = Interrupt::register().at("signals")?;
         let opened = open(&options.interrupt(interrupt.flag()));
         let interrupted = interrupt.restore_default();
@@ -442,6 +455,12 @@ impl ImageArgs {
         let name = self.name();
         let text = without_name(error, &name);
         let (image, journal) = self.specs();
+        // Another connection would tell no more, and may take as long.
+        if is_remote(&image.path) && is_of_connection(error) {
+            let address = shown(image.path.as_os_str().as_bytes());
+            let message = format!("{name}: {}", without_name(error, &address));
+            return Failure::of(error, self.image.as_os_str().as_bytes(), message);
+        }
         let look = || substitutes::look(&image, journal.as_ref(), &OpenOptions::new());
         if let Some(found) = is_damage(error).then(look).flatten() {
             let message = format!(

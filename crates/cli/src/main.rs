@@ -33,6 +33,7 @@ mod pages;
 mod planted;
 mod process;
 mod recovery;
+mod remote;
 mod sandbox;
 mod script;
 mod spill;
@@ -51,6 +52,9 @@ fn main() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if args == [keep::NAME] {
         args = keep::arguments();
+    }
+    if args == [remote::NAME] {
+        return remote::run();
     }
     if args.first().is_some_and(|name| name == copy::keeper::NAME) {
         return copy::keeper::run(&args[1..]);

@@ -2,7 +2,10 @@
 
 use crate::failure::{At, Failure, Result};
 use crate::text::{shown, uuid};
-use extant_engine::device::{BlockDevice, FileDevice, FileOptions, Place, identify, image_spec};
+use extant_engine::OpenOptions;
+use extant_engine::device::{
+    BlockDevice, FileOptions, ImageSpec, Place, identify, image_spec, is_remote,
+};
 use extant_engine::format::Superblock;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +19,7 @@ const SUPERBLOCK: (u64, usize) = (1024, 1024);
 ///
 /// # Errors
 /// The answer was no, or there is no terminal.
-pub fn check(device: &FileDevice, path: &Path) -> Result {
+pub fn check(device: &dyn BlockDevice, path: &Path) -> Result {
     let Some(found) = found(device, path) else { return Ok(()) };
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Err(Failure::new(format_args!("{found}; -F overwrites it")));
@@ -30,20 +33,25 @@ pub fn check(device: &FileDevice, path: &Path) -> Result {
 
 /// Describes content that would be overwritten: a file system that begins at the place of the new
 /// one, or, for an offset in a disk, the content of the disk.
-fn found(device: &FileDevice, path: &Path) -> Option<String> {
+fn found(device: &dyn BlockDevice, path: &Path) -> Option<String> {
     let name = shown(path.as_os_str().as_bytes());
     if let Some(found) = identify(device) {
         return Some(format!("{name} holds {}{}", found.name, identity(device)));
     }
     let spec = image_spec(path);
     let Place::Offset(_) = spec.place else { return None };
-    let disk = FileOptions::new(&spec.path).read_only(true).lock(false).open().ok()?;
-    identify(&disk).map(|found| format!("{name} lies in a disk that holds {}", found.name))
+    let found = if is_remote(&spec.path) {
+        let disk = OpenOptions::new().read_only(true).device_of(&ImageSpec::whole(&spec.path));
+        identify(&*disk.ok()?)
+    } else {
+        identify(&FileOptions::new(&spec.path).read_only(true).lock(false).open().ok()?)
+    };
+    found.map(|found| format!("{name} lies in a disk that holds {}", found.name))
 }
 
 /// Returns label, UUID and last mount point of an existing ext4 file system, as far as its
 /// superblock can be read.
-fn identity(device: &FileDevice) -> String {
+fn identity(device: &dyn BlockDevice) -> String {
     let (offset, len) = SUPERBLOCK;
     let mut bytes = vec![0; len];
     let read = device.read_exact_at(&mut bytes, offset).ok();

@@ -66,7 +66,7 @@ pub mod device {
     pub use extant_blocks::partition::first as first_partition;
     pub use extant_blocks::{
         BackingSpec, BlockDevice, Claim, DeviceError, ImageFormat, ImageSpec, OverlayDevice, Place,
-        Signature, SignatureKind, identify,
+        Signature, SignatureKind, identify, is_remote,
     };
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     pub use extant_blocks::{FileDevice, OpenOptions as FileOptions, is_write_protected};

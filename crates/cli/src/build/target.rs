@@ -4,16 +4,20 @@ use crate::context::Context;
 use crate::copy::output::{Output, device_of, hold_replaced, parent};
 use crate::failure::{At, Failure, Result};
 use crate::format::Format;
+use crate::image::ImageArgs;
 use crate::overwrite;
+use crate::remote;
 use crate::text::shown;
 use extant_engine::Error;
-use extant_engine::device::{BlockDevice, FileDevice, FileOptions};
+use extant_engine::OpenOptions;
+use extant_engine::device::{BlockDevice, FileDevice, FileOptions, image_spec, is_remote};
 use extant_qcow2::write_image;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bytes that are zeroed or copied at once.
 const CHUNK: u64 = 64 << 20;
@@ -26,7 +30,7 @@ pub enum Target<'a> {
     /// A file, which appears when it is complete. An image that is replaced is held meanwhile.
     File(&'a Path, Option<FileDevice>),
     /// A block device, which is held.
-    Device(&'a Path, FileDevice),
+    Device(&'a Path, Arc<dyn BlockDevice>),
     /// Standard output.
     Stdout,
 }
@@ -39,6 +43,12 @@ impl<'a> Target<'a> {
     pub fn take(path: &'a Path, force: bool, context: &Context) -> Result<Target<'a>> {
         if path == OsStr::new("-") {
             return to_stdout(context);
+        }
+        if is_remote(&image_spec(path).path) {
+            let free = remote::refuse_mounted(path);
+            let device = free.and_then(|()| OpenOptions::new().device_of(&image_spec(path)));
+            let device = device.map_err(|error| ImageArgs::of(path).refused(&error))?;
+            return Target::of_device(path, device, force);
         }
         let kind = match std::fs::metadata(path) {
             Err(_) => return Ok(Target::File(path, None)),
@@ -60,11 +70,16 @@ impl<'a> Target<'a> {
             let message = format!("{error}{advice}");
             Failure::of(&Error::Io(error), path.as_os_str().as_bytes(), message)
         })?;
+        Target::of_device(path, Arc::new(device), force)
+    }
+
+    fn of_device(path: &'a Path, device: Arc<dyn BlockDevice>, force: bool) -> Result<Target<'a>> {
         if device.read_only() {
+            let name = shown(path.as_os_str().as_bytes());
             return Err(Failure::new(format_args!("{name} is write-protected")));
         }
         if !force {
-            overwrite::check(&device, path)?;
+            overwrite::check(&*device, path)?;
         }
         Ok(Target::Device(path, device))
     }
@@ -81,7 +96,7 @@ impl<'a> Target<'a> {
         format: Format,
         len: u64,
         context: &Context,
-        write: impl FnOnce(&FileDevice) -> Result<T>,
+        write: impl FnOnce(&dyn BlockDevice) -> Result<T>,
     ) -> Result<T> {
         let raw = format == Format::Raw;
         match self {
@@ -116,8 +131,8 @@ impl<'a> Target<'a> {
                         device.len()
                     )));
                 }
-                zero(&device, len, context).at_path(name)?;
-                write(&device)
+                zero(&*device, len, context).at_path(name)?;
+                write(&*device)
             }
             Target::Stdout => {
                 let temporary = std::env::temp_dir();
@@ -164,7 +179,7 @@ fn to_stdout(context: &Context) -> Result<Target<'static>> {
 
 /// Zeroes the beginning of a device. Old superblocks go first, so that a half-zeroed device has no
 /// file system.
-fn zero(device: &FileDevice, len: u64, context: &Context) -> io::Result<()> {
+fn zero(device: &dyn BlockDevice, len: u64, context: &Context) -> io::Result<()> {
     let bar = context.progress(len);
     let mut at = 0;
     while at < len {

@@ -2,19 +2,22 @@
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
+use crate::image::ImageArgs;
 use crate::json;
 use crate::layout::{LayoutArgs, creation_time};
 use crate::overwrite;
+use crate::remote;
 use crate::text::{count, shown, size, uuid};
-use extant_engine::Timestamp;
-use extant_engine::device::{BlockDevice, FileDevice, FileOptions, image_spec};
+use extant_engine::device::{BlockDevice, FileOptions, ImageSpec, image_spec, is_remote};
 use extant_engine::mkfs::{self, Options, Report, parse_size};
+use extant_engine::{OpenOptions, Timestamp};
 use serde_json::{Map, json};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Make a file system; existing content is lost.
@@ -63,7 +66,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
         return args.report(context, &report);
     }
     let path = image_spec(&args.image).path;
-    let was_there = path.exists();
+    let was_there = is_there(&path);
     // Stays open to the end: closing it would release the locks of `device`, and its inode number
     // must not be used again.
     let new = if options.size.is_some() && !was_there { create_new(&path) } else { None };
@@ -75,9 +78,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
         }
     };
     let len = device.len();
-    let made = args.make(&device, &options);
+    let made = args.make(&*device, &options);
     if made.is_err() {
-        args.restore(&device, new.as_ref(), was_there, len);
+        args.restore(&*device, new.as_ref(), was_there, len);
     }
     args.report(context, &made?)
 }
@@ -115,7 +118,11 @@ impl Args {
     /// Returns the description of the file system that would be made.
     fn plan(&self, options: &Options) -> Result<Report> {
         let there = || -> Result<u64> {
-            let open = FileOptions::from_spec(&image_spec(&self.image)).read_only(true).lock(false);
+            let spec = image_spec(&self.image);
+            if is_remote(&spec.path) {
+                return Ok(self.remote(true)?.len());
+            }
+            let open = FileOptions::from_spec(&spec).read_only(true).lock(false);
             let device = open.open().at_path(self.image.as_os_str().as_bytes())?;
             Ok(device.len())
         };
@@ -136,7 +143,7 @@ impl Args {
 
     /// Returns an error if there is neither an image nor a size.
     fn require_size(&self, options: &Options) -> Result {
-        if image_spec(&self.image).path.exists() || options.size.is_some() {
+        if is_there(&image_spec(&self.image).path) || options.size.is_some() {
             return Ok(());
         }
         let name = self.name();
@@ -144,19 +151,11 @@ impl Args {
     }
 
     /// Opens the device of the new file system; makes a missing file.
-    fn device(&self, options: &Options) -> Result<FileDevice> {
+    fn device(&self, options: &Options) -> Result<Arc<dyn BlockDevice>> {
         self.require_size(options)?;
         let spec = image_spec(&self.image);
-        let wait = self.wait.then_some(PATIENCE);
-        let open = FileOptions::from_spec(&spec).create(true).wait(wait);
-        let device = open.open().map_err(|e| {
-            let advice = match e.kind() {
-                std::io::ErrorKind::ResourceBusy => "; unmount it first, or wait with --wait",
-                _ => "",
-            };
-            let message = format!("{e}{advice}");
-            Failure::of(&extant_engine::Error::Io(e), self.image.as_os_str().as_bytes(), message)
-        })?;
+        let device: Arc<dyn BlockDevice> =
+            if is_remote(&spec.path) { self.remote(false)? } else { self.file(&spec)? };
         if device.read_only() {
             return Err(Failure::new(format_args!(
                 "{} cannot be written: it is write-protected",
@@ -166,7 +165,30 @@ impl Args {
         Ok(device)
     }
 
-    fn make(&self, device: &FileDevice, options: &Options) -> Result<Report> {
+    /// Opens a network block device.
+    fn remote(&self, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
+        let free = if read_only { Ok(()) } else { remote::refuse_mounted(&self.image) };
+        let options = OpenOptions::new().read_only(read_only);
+        let opened = free.and_then(|()| options.device_of(&image_spec(&self.image)));
+        opened.map_err(|error| ImageArgs::of(&self.image).refused(&error))
+    }
+
+    /// Opens or makes a file, or opens a disk.
+    fn file(&self, spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+        let wait = self.wait.then_some(PATIENCE);
+        let open = FileOptions::from_spec(spec).create(true).wait(wait);
+        let device = open.open().map_err(|e| {
+            let advice = match e.kind() {
+                std::io::ErrorKind::ResourceBusy => "; unmount it first, or wait with --wait",
+                _ => "",
+            };
+            let message = format!("{e}{advice}");
+            Failure::of(&extant_engine::Error::Io(e), self.image.as_os_str().as_bytes(), message)
+        })?;
+        Ok(Arc::new(device))
+    }
+
+    fn make(&self, device: &dyn BlockDevice, options: &Options) -> Result<Report> {
         if !self.force {
             overwrite::check(device, &self.image)?;
         }
@@ -176,7 +198,7 @@ impl Args {
 
     /// Undoes a failed creation: removes the file `new`, which this process made, or restores the
     /// length of an existing file.
-    fn restore(&self, device: &FileDevice, new: Option<&File>, was_there: bool, len: u64) {
+    fn restore(&self, device: &dyn BlockDevice, new: Option<&File>, was_there: bool, len: u64) {
         let restored = match new {
             Some(new) => remove_own(&image_spec(&self.image).path, new),
             None if device.len() > len => device.set_len(len),
@@ -199,12 +221,17 @@ impl Args {
     }
 
     /// Grows a file to the size of the file system.
-    fn grow(&self, device: &FileDevice, options: &Options) -> Result {
+    fn grow(&self, device: &dyn BlockDevice, options: &Options) -> Result {
         match options.size.filter(|size| *size > device.len()) {
             Some(size) => device.set_len(size).at_path(self.image.as_os_str().as_bytes()),
             None => Ok(()),
         }
     }
+}
+
+/// Returns whether there is a file, or an address, which is looked at later.
+fn is_there(path: &Path) -> bool {
+    is_remote(path) || path.exists()
 }
 
 /// Makes a file. Returns none if the name is taken, by a dangling symlink too, or if that fails:

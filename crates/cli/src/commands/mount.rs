@@ -8,6 +8,7 @@ use crate::mounting::announce::Audience;
 use crate::mounting::directory;
 use crate::mounting::options::{Options, help};
 use crate::mounting::{Patience, Plan, Remounted, anew, keep, serve, spawn};
+use crate::remote;
 use extant_engine::device::ImageFormat;
 use extant_fuse::InheritedDescriptors;
 use std::os::unix::ffi::OsStrExt;
@@ -121,7 +122,7 @@ impl Args {
         }
         Ok(Plan {
             lacks_files: false,
-            image: absolute(&self.image)?,
+            image: remote::absolute(&self.image)?,
             dir: directory(&self.dir)?,
             options: options.for_image(&self.image).with_absolute_paths()?,
             lists,

@@ -6,6 +6,7 @@ use crate::copy::output::Output;
 use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
+use crate::remote;
 use crate::sandbox::command::Preparation;
 use crate::text::count;
 use extant_check::Finding;
@@ -111,7 +112,8 @@ pub(super) fn open_for_writing(
     image: &ImageArgs,
     place: &ImageSpec,
 ) -> Result<Arc<dyn BlockDevice>> {
-    let opened = OpenOptions::new().wait(image.wait).device_of(place);
+    let free = remote::refuse_mounted(&image.image);
+    let opened = free.and_then(|()| OpenOptions::new().wait(image.wait).device_of(place));
     opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))
 }
 

@@ -5,9 +5,10 @@ use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json;
+use crate::remote;
 use crate::text::{count, size};
 use extant_check::{Trim, TrimError, TrimPlan};
-use extant_engine::device::{BlockDevice, ImageSpec, image_spec};
+use extant_engine::device::{BlockDevice, ImageSpec, image_spec, is_remote};
 use extant_engine::{Errno, Error, OpenOptions};
 use serde_json::Map;
 use std::os::unix::ffi::OsStrExt;
@@ -62,7 +63,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
 
 fn open(image: &ImageArgs, place: &ImageSpec, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions::new().read_only(read_only).wait(image.wait);
-    options.device_of(place).map_err(|error| image.refused(&error))
+    let free = if read_only { Ok(()) } else { remote::refuse_mounted(&image.image) };
+    free.and_then(|()| options.device_of(place)).map_err(|error| image.refused(&error))
 }
 
 impl Args {
@@ -88,7 +90,11 @@ impl Args {
     fn stored(&self) -> std::io::Result<Option<u64>> {
         /// Unit of the host's count, in bytes.
         const SECTOR: u64 = 512;
-        let found = std::fs::metadata(image_spec(&self.on.image).path)?;
+        let path = image_spec(&self.on.image).path;
+        if is_remote(&path) {
+            return Ok(None);
+        }
+        let found = std::fs::metadata(path)?;
         Ok(found.is_file().then(|| found.blocks().saturating_mul(SECTOR)))
     }
 

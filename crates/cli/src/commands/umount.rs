@@ -7,10 +7,11 @@ use crate::json;
 use crate::mounting::anew::{self, Release};
 use crate::mounting::serve::was_in_use;
 use crate::mounting::users::{self, MountUsers};
+use crate::remote;
 use crate::sandbox::command::{Images, Preparation};
 use crate::table::{self, Mount};
 use crate::text::shown;
-use extant_engine::device::image_spec;
+use extant_engine::device::{image_spec, is_remote};
 use extant_engine::{Fs, OpenOptions};
 use extant_fuse::{MountIdentity, Unmounter};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -69,7 +70,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
 /// Returns the mount at a directory, or all those of an image, newest first.
 fn chosen(place: &Path) -> Result<Vec<Mount>> {
     let all = table::mounts();
-    let dir = directory(place).at_path(place.as_os_str().as_bytes())?;
+    let remote = is_remote(&image_spec(place).path);
+    let dir = if remote { Ok(PathBuf::new()) } else { directory(place) };
+    let dir = dir.at_path(place.as_os_str().as_bytes())?;
     if let Some(mount) = all.iter().rev().find(|mount| mount.dir == dir) {
         if !mount.is_ours("extant") {
             return Err(Failure::new(format_args!(
@@ -80,7 +83,7 @@ fn chosen(place: &Path) -> Result<Vec<Mount>> {
         }
         return Ok(vec![mount.clone()]);
     }
-    let image = std::path::absolute(place).at_path(place.as_os_str().as_bytes())?;
+    let image = remote::absolute(place)?;
     let found = image.canonicalize().ok();
     let is_of_image = |mount: &Mount| {
         mount.is_ours("extant")
@@ -208,7 +211,9 @@ fn await_closed(mount: &Mount, server: Option<&Process>) -> Result<bool> {
         };
         complain(format_args!("{image}: waiting until it is closed: {why}"));
     };
-    let ended = || server.is_some_and(|server| !server.is_alive());
+    // One that is not known has ended, or cannot be seen.
+    let is_remote = is_remote(&image_spec(&mount.source).path);
+    let ended = || server.map_or(is_remote, |server| !server.is_alive());
     Ok(anew::await_release(&mount.source, "extant", told, ended)? == Release::Closed)
 }
 

@@ -5,7 +5,7 @@ use super::{Plan, spawn};
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use crate::table;
-use extant_engine::device::{FileOptions, image_spec, is_write_protected};
+use extant_engine::device::{FileOptions, image_spec, is_remote, is_write_protected};
 use rustix::mount::UnmountFlags;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -91,6 +91,9 @@ pub fn await_release(
     ended: impl Fn() -> bool,
 ) -> Result<Release> {
     let spec = image_spec(source);
+    if is_remote(&spec.path) {
+        return Ok(await_end(source, subtype, remark, ended));
+    }
     if !spec.path.exists() {
         return Ok(Release::Closed);
     }
@@ -119,4 +122,20 @@ pub fn await_release(
             }
         }
     }
+}
+
+/// Waits until the server of a network block device has ended: no lock tells that it has closed it.
+fn await_end(source: &Path, subtype: &str, remark: impl Fn(), ended: impl Fn() -> bool) -> Release {
+    let begin = Instant::now();
+    let mut told = false;
+    while !ended() && begin.elapsed() < PATIENCE {
+        if !table::served(source, subtype).is_empty() {
+            return Release::Mounted;
+        }
+        if begin.elapsed() >= QUIET && !std::mem::replace(&mut told, true) {
+            remark();
+        }
+        sleep(LOOK);
+    }
+    Release::Closed
 }

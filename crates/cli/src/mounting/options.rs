@@ -1,9 +1,9 @@
 //! Options of a mount, as `-o` has them.
 
 use crate::copy::owner::parse_id;
-use crate::failure::At;
 use crate::format::parse_backing;
 use crate::image::{MAX_MEMORY, MEMORY, parse_memory};
+use crate::remote;
 use extant_engine::AccessTimes;
 use extant_engine::device::{BackingSpec, ImageFormat, image_spec};
 use extant_engine::format::ErrorPolicy;
@@ -279,7 +279,7 @@ impl Options {
     /// The directory of this process is not known.
     pub fn with_absolute_paths(mut self) -> crate::failure::Result<Options> {
         for backing in &mut self.backing {
-            backing.path = std::path::absolute(&backing.path).at("the current directory")?;
+            backing.path = remote::absolute(&backing.path)?;
         }
         Ok(self)
     }

@@ -10,11 +10,12 @@ use crate::image::substituted;
 use crate::interrupt::Interrupt;
 use crate::log::{Log, Sink};
 use crate::recovery;
+use crate::remote;
 use crate::sandbox::{self, Containment, Sandbox};
 use crate::substitutes::{self, is_damage};
 use crate::table::{self, HeldMount};
 use crate::text::{count, shown};
-use extant_engine::device::{image_spec, is_write_protected};
+use extant_engine::device::{image_spec, is_remote, is_write_protected};
 use extant_engine::format::Superblock;
 use extant_engine::{Errno, Error, Fs, OpenOptions, Operations};
 use extant_fuse::{Keeper, MountOptions, Mounted, PreparedRings, Unmounter};
@@ -203,6 +204,10 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
         });
     }
     let keeper = keep::start(plan)?;
+    let journal = plan.options.journal.as_deref().map(image_spec);
+    for image in files(&plan.spec()).iter().chain(&journal) {
+        remote::prepare(image).map_err(|error| refused(plan, &error))?;
+    }
     let options = open_options(plan).interrupt(interrupt.flag());
     let free = || {
         let found = claimed(plan, &options, &keeper).and_then(|options| device(plan, &options));
@@ -212,7 +217,6 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
     };
     // Other errors come again when the image is opened.
     drop(await_free(plan, audience, interrupt, free)?);
-    let journal = plan.options.journal.as_deref().map(image_spec);
     // Another file that takes its place from now on cannot be opened.
     let held = hold(plan)?;
     let by_number = |held: &File| PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
@@ -250,11 +254,14 @@ fn hold(plan: &Plan) -> Result<Option<File>> {
     Ok(Some(held))
 }
 
-/// Opens the files of the image, and closes them. None is parsed but for a partition table.
+/// Opens the files of the image, and closes them. None is parsed but for a partition table. A
+/// network block device is opened in the sandbox alone, where the threads of its connections are.
 fn device(plan: &Plan, options: &OpenOptions) -> Result<(), Error> {
-    files(&plan.spec()).iter().enumerate().try_for_each(|(place, file)| {
+    let spec = plan.spec();
+    let files = files(&spec).into_iter().enumerate();
+    files.filter(|(_, file)| !is_remote(&file.path)).try_for_each(|(place, file)| {
         let read_only = options.is_read_only() || place > 0;
-        options.clone().read_only(read_only).device_of(file).map(drop)
+        options.clone().read_only(read_only).device_of(&file).map(drop)
     })
 }
 
@@ -355,6 +362,7 @@ pub fn was_in_use(sb: &Superblock) -> bool {
 
 /// Lets the kernel claim a disk, and returns options that know it.
 fn claimed(plan: &Plan, options: &OpenOptions, keeper: &Keeper) -> Result<OpenOptions, Error> {
+    remote::refuse_mounted(&plan.image)?;
     let claimed = keeper.claim(plan.options.read_only).map_err(Error::Io)?;
     Ok(options.clone().claimed(claimed))
 }

@@ -4,7 +4,8 @@ use super::{FileCalls, Sandbox, files_of};
 use crate::context::Context;
 use crate::format::{backing_files, files};
 use crate::inherited;
-use extant_engine::device::{ImageSpec, image_spec};
+use crate::remote;
+use extant_engine::device::{ImageSpec, image_spec, is_remote};
 use extant_engine::{Error, OpenOptions};
 use rustix::process::geteuid;
 use std::io::ErrorKind;
@@ -78,6 +79,11 @@ impl Preparation {
         }
         for (number, Images { image, journal, wait }) in images.iter().enumerate() {
             for (place, file) in files(image).iter().enumerate() {
+                if is_remote(&file.path) {
+                    // Looked at inside alone: a thread of a connection must not be outside.
+                    remote::prepare(file).map_err(|error| (number, error))?;
+                    continue;
+                }
                 let read_only = !self.writes || place > 0;
                 let options = OpenOptions::new().read_only(read_only).wait(*wait);
                 match options.device_of(file) {
@@ -86,6 +92,9 @@ impl Preparation {
                     }
                     _ => {}
                 }
+            }
+            if let Some(journal) = journal {
+                remote::prepare(journal).map_err(|error| (number, error))?;
             }
             let journal = journal.as_ref().map(|spec| spec.path.as_path());
             let own = files_of(&image.path, journal);

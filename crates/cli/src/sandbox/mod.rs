@@ -34,6 +34,7 @@ mod calls {
 pub mod command;
 mod namespace;
 
+use extant_engine::device::is_remote;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, AddRuleError, AddRulesError, BitFlags, CompatLevel,
     Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
@@ -226,9 +227,11 @@ fn is_of_no_mount(error: &RulesetError) -> bool {
     source.raw_os_error() == Some(rustix::io::Errno::BADFD.raw_os_error())
 }
 
-/// Returns the files that belong to an image: the image itself and its external journal.
+/// Returns the files that belong to an image: the image itself and its external journal. Network
+/// block devices are none.
 pub fn files_of(image: &Path, journal: Option<&Path>) -> Vec<PathBuf> {
-    [Some(image), journal].into_iter().flatten().map(Path::to_path_buf).collect()
+    let all = [Some(image), journal].into_iter().flatten();
+    all.filter(|path| !is_remote(path)).map(Path::to_path_buf).collect()
 }
 
 #[cfg(test)]

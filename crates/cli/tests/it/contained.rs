@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The process that serves.
-fn process(dir: &Path) -> PathBuf {
+pub fn process(dir: &Path) -> PathBuf {
     let stats = json(&args!["stats", dir]);
     PathBuf::from(format!("/proc/{}", stats["server"]["process"].as_u64().expect("a process")))
 }
 
 /// A line of the states of all threads of a process.
-fn of_threads(process: &Path, name: &str) -> Vec<String> {
+pub fn of_threads(process: &Path, name: &str) -> Vec<String> {
     let threads = fs::read_dir(process.join("task")).expect("threads").flatten();
     let states = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
     let line = |state: String| {

@@ -84,6 +84,7 @@ impl Stage {
                 (create(b"overlay\xff", base.as_os_str()), create(b"x", OsStr::new("/missing")))
             }
             "lab" => return (None, list!["bench"]),
+            "serve-nbd" => return (None, list![missing]),
             "get" => (list![image, file, host(b"copy\xff")], list![image, missing, "x"]),
             "export" => {
                 (list![image, "--oci", host(b"oci\xff")], list![image, missing, "--tar", "x"])

@@ -313,6 +313,16 @@ fn a_base_image_is_forked() {
 }
 
 #[test]
+fn a_disk_is_used_over_the_network() {
+    let recipe = Recipe::of("Use a disk over the network");
+    recipe.has_disk();
+    recipe.run();
+    let found = done(&args!["cat", recipe.file("disk.img"), "/srv/new"]).text();
+    assert_eq!(found, "new\n");
+    assert!(!recipe.file("disk.sock").exists());
+}
+
+#[test]
 fn files_of_a_dirty_image_are_changed() {
     let recipe = Recipe::of("Change files on a dirty image");
     recipe.has("torn.img", &crashed(FeatureSet::named("default")));

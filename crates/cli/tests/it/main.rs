@@ -36,6 +36,7 @@ mod program;
 mod reading;
 mod rebuilding;
 mod recovery;
+mod remotes;
 mod repairing;
 mod resizing;
 mod rival;

@@ -9,8 +9,14 @@ use crate::error::{Error, Result};
 use crate::volume::{Clock, SystemClock};
 #[cfg(all(feature = "file-device", target_os = "linux"))]
 use extant_blocks::ImageFormat;
-#[cfg(all(feature = "file-device", target_os = "linux", feature = "qcow2"))]
+#[cfg(all(
+    feature = "file-device",
+    target_os = "linux",
+    any(feature = "nbd", feature = "qcow2")
+))]
 use extant_blocks::PartDevice;
+#[cfg(all(feature = "file-device", target_os = "linux"))]
+use extant_blocks::is_remote;
 use extant_blocks::{BlockDevice, GuardedDevice, ImageSpec, parse_image_spec};
 use extant_format::superblock::ErrorPolicy;
 use extant_sync::scheduler::TaskOwner;
@@ -409,7 +415,20 @@ impl OpenOptions {
         }
     }
 
-    /// Opens a file or disk, or a part of it, as it is.
+    #[cfg(all(feature = "file-device", target_os = "linux", not(feature = "nbd")))]
+    fn open_remote(&self, image: &ImageSpec, _: bool) -> Result<Arc<dyn BlockDevice>> {
+        Err(Error::Unsupported(format!("{image}: network block devices, in this build")))
+    }
+
+    /// Opens a network block device, or a part of it.
+    #[cfg(all(feature = "file-device", target_os = "linux", feature = "nbd"))]
+    fn open_remote(&self, image: &ImageSpec, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
+        let address: extant_nbd::Address = image.path.to_string_lossy().parse()?;
+        let device = extant_nbd::NbdDevice::open(&address, read_only)?;
+        Ok(PartDevice::at(Arc::new(device), image.place)?)
+    }
+
+    /// Opens a file, disk or network block device, or a part of it, as it is.
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     fn open_file(
         &self,
@@ -417,6 +436,9 @@ impl OpenOptions {
         read_only: bool,
         claimed: bool,
     ) -> Result<Arc<dyn BlockDevice>> {
+        if is_remote(&image.path) {
+            return self.open_remote(image, read_only);
+        }
         /// How long to wait at most for another program to release an image.
         const PATIENCE: Duration = Duration::from_secs(3600);
         let how = extant_blocks::OpenOptions::from_spec(image)
