@@ -62,6 +62,7 @@ pub struct RawGroupDesc {
 
 const LONG_SIZE: usize = 64;
 const SHORT_SIZE: usize = 32;
+const EXCLUSION_OFFSET: usize = 0x14;
 const CHECKSUM_OFFSET: usize = 0x1E;
 const _: () = assert!(size_of::<RawGroupDesc>() == LONG_SIZE);
 
@@ -223,6 +224,36 @@ impl GroupDesc {
         }
     }
 
+    /// Clears the block of a snapshot's bitmap, which no file system has.
+    pub fn clear_exclusion(bytes: &mut [u8]) {
+        crate::bytes::put_le32(bytes, EXCLUSION_OFFSET, 0);
+    }
+
+    /// Gives a descriptor the checksum that is valid under two geometries, by a value of the field
+    /// for a snapshot's bitmap. Returns `false` if there is none: for two checksums of the same
+    /// kind.
+    #[must_use]
+    pub fn seal_for_both(bytes: &mut [u8], both: [&Geometry; 2], group: GroupNr) -> bool {
+        let differ = |bytes: &[u8]| match both.map(|geometry| checksum(bytes, geometry, group)) {
+            [Some(one), Some(other)] => one ^ other,
+            _ => 0,
+        };
+        Self::clear_exclusion(bytes);
+        let target = differ(bytes);
+        // A CRC is linear: each bit of the field flips the same bits of it.
+        let mut flips = [0; 32];
+        for (bit, flip) in flips.iter_mut().enumerate() {
+            crate::bytes::put_le32(bytes, EXCLUSION_OFFSET, 1 << bit);
+            *flip = differ(bytes) ^ target;
+        }
+        let value = solve(&flips, target);
+        crate::bytes::put_le32(bytes, EXCLUSION_OFFSET, value.unwrap_or(0));
+        if let Some(sum) = both.into_iter().find_map(|geometry| checksum(bytes, geometry, group)) {
+            crate::bytes::put_le16(bytes, CHECKSUM_OFFSET, sum);
+        }
+        value.is_some()
+    }
+
     /// Returns whether the flag is set and flags hold in this file system.
     pub fn has_flag(&self, geo: &Geometry, flag: GroupFlags) -> bool {
         geo.has_group_checksums() && self.flags.contains(flag)
@@ -279,6 +310,28 @@ fn compare_bitmap(what: &'static str, found: u32, expected: Option<u32>, block: 
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the bits whose flips together make `target`.
+fn solve(flips: &[u16; 32], target: u16) -> Option<u32> {
+    // Rows of an elimination by their highest bit: the flips, and the bits that make them.
+    let mut rows = [(0u16, 0u32); 16];
+    let reduce = |rows: &[(u16, u32); 16], mut row: (u16, u32)| {
+        for (bit, known) in rows.iter().enumerate().rev() {
+            if row.0 >> bit & 1 != 0 {
+                row = (row.0 ^ known.0, row.1 ^ known.1);
+            }
+        }
+        row
+    };
+    for (bit, flip) in flips.iter().enumerate() {
+        let row = reduce(&rows, (*flip, 1 << bit));
+        if let Some(place) = row.0.checked_ilog2().and_then(|at| rows.get_mut(at as usize)) {
+            *place = row;
+        }
+    }
+    let (left, value) = reduce(&rows, (target, 0));
+    (left == 0).then_some(value)
 }
 
 /// Returns the checksum that a descriptor should have, if descriptors have any.
@@ -357,4 +410,54 @@ pub fn init_inode_bitmap(bits: &mut [u8], geo: &Geometry) {
     bits.fill(0);
     let end = bits.len().saturating_mul(8);
     bitmap::set_range(bits, geo.inodes_per_group as usize..end);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::RoCompat;
+    use crate::superblock::Superblock;
+
+    fn geometry(feature: RoCompat, desc_size: u16) -> Geometry {
+        let mut sb = Superblock::empty();
+        sb.set_rev_level(1);
+        sb.set_inode_size(256);
+        sb.set_first_ino(11);
+        sb.set_blocks_count(8193);
+        sb.set_first_data_block(1);
+        sb.set_blocks_per_group(8192);
+        sb.set_clusters_per_group(8192);
+        sb.set_inodes_per_group(1024);
+        sb.set_inodes_count(1024);
+        sb.set_uuid(*b"0123456789abcdef");
+        let mut features = sb.features();
+        features.ro_compat.insert(feature);
+        features.incompat.set(Incompat::BIT64, desc_size == 64);
+        sb.set_features(features);
+        sb.set_desc_size(desc_size);
+        sb.set_checksum_type(1);
+        Geometry::new(&sb).expect("a geometry")
+    }
+
+    #[test]
+    fn a_descriptor_is_valid_under_both_kinds_of_checksums() {
+        for size in [32, 64] {
+            let old = geometry(RoCompat::GDT_CSUM, size);
+            let new = geometry(RoCompat::METADATA_CSUM, size);
+            for n in 0..200u32 {
+                let mut bytes: Vec<u8> =
+                    (0..u32::from(size)).map(|at| (n.wrapping_mul(at).pow(2) >> 5) as u8).collect();
+                let before = GroupDesc::decode_unverified(&bytes, &old);
+                let group = GroupNr(n);
+                assert!(GroupDesc::seal_for_both(&mut bytes, [&old, &new], group), "{n}");
+                assert!(GroupDesc::verify_checksum(&bytes, &old, group).is_ok(), "{n}");
+                assert!(GroupDesc::verify_checksum(&bytes, &new, group).is_ok(), "{n}");
+                assert_eq!(GroupDesc::decode_unverified(&bytes, &old), before);
+            }
+            let mut bytes = vec![7; size.into()];
+            let mut other = new;
+            other.csum_seed ^= 1;
+            assert!(!GroupDesc::seal_for_both(&mut bytes, [&new, &other], GroupNr(0)));
+        }
+    }
 }

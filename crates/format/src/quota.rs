@@ -310,40 +310,73 @@ pub fn put_record(block: &mut [u8], slot: usize, record: &QuotaRecord) {
     record.encode(part_mut(block, at, at.saturating_add(RECORD)));
 }
 
-/// A whole file that holds these records, at most [`RECORDS`].
-#[expect(clippy::indexing_slicing, reason = "numbers of blocks that were added before")]
+/// A whole file that holds these records, each of another owner.
 pub fn new_file(kind: QuotaKind, records: &[QuotaRecord]) -> Vec<u8> {
-    const DATA: u32 = ROOT + 1;
-    let mut blocks = vec![[0; BLOCK]; (ROOT + 2) as usize];
-    let records = records.get(..RECORDS).unwrap_or(records);
-    for (slot, record) in records.iter().enumerate() {
-        let mut at = ROOT as usize;
-        for level in 0..LEVELS - 1 {
-            at = match pointer(&blocks[at], slot_of(record.id, level)) {
-                0 => {
-                    let new = blocks.len();
-                    blocks.push([0; BLOCK]);
-                    put_pointer(&mut blocks[at], slot_of(record.id, level), new as u32);
-                    new
-                }
-                next => next as usize,
-            };
+    let mut file = NewFile { blocks: vec![[0; BLOCK]; (ROOT + 1) as usize] };
+    // A file without records has an empty data block, too.
+    let mut data = file.push();
+    let mut used = 0;
+    for record in records {
+        if used == RECORDS {
+            file.set_used(data, used);
+            data = file.push();
+            used = 0;
         }
-        put_pointer(&mut blocks[at], slot_of(record.id, LEVELS - 1), DATA);
-        put_record(&mut blocks[DATA as usize], slot, record);
+        let leaf = file.leaf_of(record.id);
+        let (slot, level) = (used, LEVELS.saturating_sub(1));
+        file.edit(leaf, |block| put_pointer(block, slot_of(record.id, level), data));
+        file.edit(data, |block| put_record(block, slot, record));
+        used = used.saturating_add(1);
     }
-    DataHeader { used: records.len() as u16, ..DataHeader::default() }
-        .encode(&mut blocks[DATA as usize]);
+    file.set_used(data, used);
     let header = QuotaHeader {
         block_grace: GRACE,
         inode_grace: GRACE,
         flags: 0,
-        blocks: blocks.len() as u32,
+        blocks: file.blocks.len() as u32,
         free_block: 0,
-        free_record: if records.len() < RECORDS { DATA } else { 0 },
+        free_record: if used < RECORDS { data } else { 0 },
     };
-    header.encode(&mut blocks[0], kind);
-    blocks.concat()
+    file.edit(0, |block| header.encode(block, kind));
+    file.blocks.concat()
+}
+
+/// The quota blocks of a new file.
+struct NewFile {
+    blocks: Vec<[u8; BLOCK]>,
+}
+
+impl NewFile {
+    fn push(&mut self) -> u32 {
+        self.blocks.push([0; BLOCK]);
+        (self.blocks.len() as u32).saturating_sub(1)
+    }
+
+    fn edit(&mut self, number: u32, edit: impl FnOnce(&mut [u8])) {
+        if let Some(block) = self.blocks.get_mut(number as usize) {
+            edit(block);
+        }
+    }
+
+    fn set_used(&mut self, data: u32, used: usize) {
+        let header = DataHeader { used: used as u16, ..DataHeader::default() };
+        self.edit(data, |block| header.encode(block));
+    }
+
+    /// Returns the tree block of the last level for an owner; those on the way to it are made.
+    fn leaf_of(&mut self, id: u32) -> u32 {
+        (0..LEVELS.saturating_sub(1)).fold(ROOT, |at, level| {
+            let slot = slot_of(id, level);
+            match self.blocks.get(at as usize).map_or(0, |block| pointer(block, slot)) {
+                0 => {
+                    let new = self.push();
+                    self.edit(at, |block| put_pointer(block, slot, new));
+                    new
+                }
+                next => next,
+            }
+        })
+    }
 }
 
 #[cfg(test)]
@@ -397,6 +430,27 @@ mod tests {
             let leaf = (0..LEVELS)
                 .fold(ROOT, |at, level| pointer(blocks[at as usize], slot_of(id, level)));
             assert_eq!(find(blocks[leaf as usize], id), Some((slot, of(id))));
+        }
+    }
+
+    #[test]
+    fn a_new_file_holds_any_number_of_records() {
+        for count in [0, 13, 14, 15, 28, 3000] {
+            let of = |id| QuotaRecord { id, space: 1024, inodes: 1, ..QuotaRecord::default() };
+            let list: Vec<QuotaRecord> = (0..count).map(|n| of(n * 77_777)).collect();
+            let file = new_file(QuotaKind::User, &list);
+            let blocks: Vec<&[u8]> = file.chunks(BLOCK).collect();
+            let header =
+                QuotaHeader::decode(&file, QuotaKind::User, blocks.len() as u64).expect("a header");
+            assert_eq!(header.blocks as usize, blocks.len());
+            for record in &list {
+                let leaf = (0..LEVELS).fold(ROOT, |at, level| {
+                    pointer(blocks[at as usize], slot_of(record.id, level))
+                });
+                assert!(find(blocks[leaf as usize], record.id).is_some(), "{count}: {record:?}");
+            }
+            let is_free = count % 14 != 0 || count == 0;
+            assert_eq!(header.free_record != 0, is_free, "{count}");
         }
     }
 }

@@ -369,18 +369,31 @@ impl Log {
         }
         // Numbers of 64 bits take the most space.
         let format = self.prepare(LogFeatures { checksums: None, bit64: true })?.format();
-        let mut superblock = self.superblock().clone();
-        superblock.set_max_len(u32::MAX);
-        let beside = superblock.fast_commit_blocks();
-        let first = superblock.first();
-        let wanted = blocks_needed(&format, blocks, 0).saturating_add(1).saturating_add(first);
-        let len = wanted.max(MIN_JOURNAL_BLOCKS).saturating_add(beside);
+        let superblock = self.superblock();
+        let wanted = blocks_needed(&format, blocks, 0).saturating_add(1);
+        let wanted = wanted.saturating_add(superblock.first()).max(MIN_JOURNAL_BLOCKS);
+        let mut longest = superblock.clone();
+        longest.set_max_len(u32::MAX);
+        let len = wanted.saturating_add(longest.fast_commit_blocks());
         if len == u32::MAX {
             return Err(Error::Unsupported("so long a journal"));
         }
+        self.superblock_of_length(len)
+    }
+
+    /// Returns the superblock of an empty log of `len` blocks with the features of this one.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a log on a device of its own, and one of version 1.
+    pub fn superblock_of_length(&self, len: u32) -> Result<JournalSuperblock> {
+        if self.place() == LogPlace::External {
+            return Err(Error::Unsupported("another length of an external journal"));
+        }
+        self.prepare(LogFeatures::default())?;
+        let mut superblock = self.superblock().clone();
         superblock.set_max_len(len);
         superblock.set_start(0);
-        superblock.set_head(first);
+        superblock.set_head(superblock.first());
         superblock.set_errno(0);
         Ok(superblock)
     }
@@ -436,6 +449,26 @@ pub fn replace_user(log: &Log, old: [u8; 16], new: [u8; 16]) -> Result<()> {
     if superblock.users() == log.superblock().users() {
         return Ok(());
     }
+    log.write_superblock(&superblock)?;
+    Ok(log.device().flush()?)
+}
+
+/// Removes a user from the superblock of an empty log, and flushes. Does nothing if it has no such
+/// user.
+///
+/// # Errors
+/// I/O errors.
+pub fn remove_user(log: &Log, user: [u8; 16]) -> Result<()> {
+    let mut superblock = log.superblock().clone();
+    let kept: Vec<[u8; 16]> =
+        superblock.users().iter().copied().filter(|known| *known != user).collect();
+    if kept.len() == superblock.users().len() {
+        return Ok(());
+    }
+    let places = superblock.raw_mut().users.iter_mut();
+    let list = kept.iter().copied().chain(std::iter::repeat([0; 16]));
+    places.zip(list).for_each(|(place, user)| *place = user);
+    superblock.set_nr_users(kept.len() as u32);
     log.write_superblock(&superblock)?;
     Ok(log.device().flush()?)
 }

@@ -3,6 +3,7 @@
 use super::error::{Error, Result};
 use super::options::{Length, Options};
 use extant_format::geometry::has_super;
+use extant_format::jbd2::{MAX_JOURNAL_BLOCKS, MIN_JOURNAL_BLOCKS, default_journal_blocks};
 use extant_format::{Compat, Feature, Features, Incompat, RoCompat, orphan};
 
 /// The sizes from which the superblock is made.
@@ -269,7 +270,7 @@ impl Sizes {
         let asked = options.journal_size.map(|bytes| bytes / u64::from(self.block_size));
         let blocks = match asked {
             Some(blocks) => self.check_journal(blocks)?,
-            None => default_journal(self.blocks),
+            None => default_journal_blocks(self.blocks),
         };
         if blocks == 0 {
             // As with mke2fs, a tiny file system gets no journal, without an error.
@@ -292,12 +293,9 @@ impl Sizes {
     }
 
     fn check_journal(&self, blocks: u64) -> Result<u32> {
-        const MIN_BLOCKS: u64 = 1024;
-        const MAX_BLOCKS: u64 = 10_240_000;
-        if !(MIN_BLOCKS..=MAX_BLOCKS).contains(&blocks) {
-            return Error::invalid(format!(
-                "a journal of {blocks} blocks: must be {MIN_BLOCKS} to {MAX_BLOCKS}"
-            ));
+        let (min, max) = (u64::from(MIN_JOURNAL_BLOCKS), u64::from(MAX_JOURNAL_BLOCKS));
+        if !(min..=max).contains(&blocks) {
+            return Error::invalid(format!("a journal of {blocks} blocks: must be {min} to {max}"));
         }
         if blocks > self.blocks / 2 {
             return Error::too_small(format_args!(
@@ -339,22 +337,6 @@ pub(super) fn backup_groups(wanted: u8, groups: u32) -> [u32; 2] {
 
 /// The reserved inodes, `lost+found`, the orphan file and a few for use.
 const FEWEST_INODES: u64 = 16;
-
-/// Returns the journal's default size for a file system of `blocks` blocks; 0 if it is too small
-/// for a journal.
-fn default_journal(blocks: u64) -> u32 {
-    const STEPS: [(u64, u32); 8] = [
-        (2048, 0),
-        (32 << 10, 1 << 10),
-        (256 << 10, 4 << 10),
-        (512 << 10, 8 << 10),
-        (4 << 20, 16 << 10),
-        (8 << 20, 32 << 10),
-        (16 << 20, 64 << 10),
-        (32 << 20, 128 << 10),
-    ];
-    STEPS.iter().find(|(below, _)| blocks < *below).map_or(256 << 10, |(_, journal)| *journal)
-}
 
 fn bigalloc(features: Features) -> bool {
     features.ro_compat.contains(RoCompat::BIGALLOC)

@@ -2,6 +2,7 @@
 
 use crate::rng::Rng;
 use extant_blocks::{BlockDevice, Event, MemDevice, replay};
+use std::collections::VecDeque;
 
 /// Bytes that a device writes wholly or not at all.
 const SECTOR: u64 = 512;
@@ -40,7 +41,8 @@ fn is_within(event: &Event, len: u64) -> bool {
 
 /// Calls `judge` with the states of an image `before` after a cut at each of the recorded events:
 /// the events up to the last flush, and of the later ones all, or a random subset of their sectors.
-/// The first argument is the number of completed events.
+/// States that were judged just before are left out. The first argument is the number of completed
+/// events.
 pub fn each_cut(before: &[u8], events: &[Event], judge: &mut dyn FnMut(usize, Vec<u8>)) {
     each_cut_between(SECTOR, before, events, judge);
 }
@@ -52,15 +54,52 @@ pub fn each_cut_between(
     events: &[Event],
     judge: &mut dyn FnMut(usize, Vec<u8>),
 ) {
-    for cut in 0..=events.len() {
+    cuts_among(sector, (before, events), &|_| true, judge);
+}
+
+/// As [`each_cut`], for the cuts of which `is_chosen` says so.
+pub fn chosen_cuts(
+    before: &[u8],
+    events: &[Event],
+    is_chosen: &dyn Fn(usize) -> bool,
+    judge: &mut dyn FnMut(usize, Vec<u8>),
+) {
+    cuts_among(SECTOR, (before, events), is_chosen, judge);
+}
+
+fn cuts_among(
+    sector: u64,
+    (before, events): (&[u8], &[Event]),
+    is_chosen: &dyn Fn(usize) -> bool,
+    judge: &mut dyn FnMut(usize, Vec<u8>),
+) {
+    let mut recent = RecentStates::default();
+    for cut in (0..=events.len()).filter(|cut| is_chosen(*cut)) {
         let states = states_of(sector, cut, before, events);
-        states.into_iter().for_each(|state| judge(cut, state));
+        let states = states.into_iter().filter(|state| recent.is_new(state));
+        states.for_each(|state| judge(cut, state));
     }
 }
 
-/// Returns the two states of [`each_cut`] after a cut behind so many events.
-pub fn states_at(cut: usize, before: &[u8], events: &[Event]) -> [Vec<u8>; 2] {
-    states_of(SECTOR, cut, before, events)
+/// The last few states that were judged. A flush leaves the state as it was, and a subset of one
+/// write is that write, or nothing.
+#[derive(Debug, Default)]
+struct RecentStates {
+    states: VecDeque<Vec<u8>>,
+}
+
+impl RecentStates {
+    const KEPT: usize = 3;
+
+    /// Returns whether a state is none of the last ones, and notes it.
+    fn is_new(&mut self, state: &[u8]) -> bool {
+        let new = self.states.iter().all(|known| known != state);
+        if new {
+            self.states.push_front(state.to_vec());
+            self.states.truncate(RecentStates::KEPT);
+        }
+        new
+    }
 }
 
 fn states_of(sector: u64, cut: usize, before: &[u8], events: &[Event]) -> [Vec<u8>; 2] {

@@ -44,7 +44,7 @@ pub struct Directory {
 }
 
 /// Returns the runs of blocks that follow each other in a file.
-fn runs_of(blocks: &[u64]) -> Vec<Run> {
+pub(super) fn runs_of(blocks: &[u64]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (logical, block) in (0u64..).zip(blocks) {
         match runs.last_mut() {

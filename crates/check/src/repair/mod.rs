@@ -18,6 +18,7 @@ mod apply;
 mod choice;
 mod clones;
 mod counts;
+mod create;
 mod directories;
 mod directory;
 mod draft;
@@ -42,12 +43,14 @@ mod xattrs;
 
 pub use apply::RepairPlan;
 pub(crate) use choice::Chooser;
+pub(crate) use directory::Directory;
 pub(crate) use draft::{Draft, Round};
 pub use error::RepairError;
 pub use extant_journal::offline::OfflineError;
 pub use newlog::NoLargerLog;
 pub(crate) use newlog::{
     Exceeding, FreeSpace, LargerLog, NewLog, NewLogError, Surveyor, WantedLog, count,
+    count_overhead,
 };
 pub(crate) use open::{choose_superblock, replaced};
 pub(crate) use stage::{Stage, is_open, stage};

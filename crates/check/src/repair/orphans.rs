@@ -135,7 +135,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    fn put_empty(&self, nr: u64, seed: u32) -> Result<(), RepairError> {
+    /// Writes a block of the orphan file without orphans.
+    pub fn put_empty(&self, nr: u64, seed: u32) -> Result<(), RepairError> {
         let mut bytes = vec![0; self.block_size()];
         orphan::init(&mut bytes);
         if self.geometry().metadata_csum {
@@ -145,7 +146,7 @@ impl Round<'_> {
     }
 
     /// Drops an orphan file that is no file; orphans go to the list from then on.
-    pub(super) fn drop_orphan_file(&self, ino: InodeNr) -> Result<(), RepairError> {
+    pub fn drop_orphan_file(&self, ino: InodeNr) -> Result<(), RepairError> {
         self.edit_features(|compat, _| compat.remove(Compat::ORPHAN_FILE))?;
         self.draft.edit_super(|sb| sb.set_orphan_file_inum(InodeNr::NONE))?;
         if ino.0 >= self.geometry().first_ino { self.clear_inode(ino) } else { Ok(()) }

@@ -1,6 +1,7 @@
 //! Quota files, written anew from the usage that was found; limits stay.
 
 use super::RepairError;
+use super::directory::runs_of;
 use super::draft::Round;
 use crate::finding::{Finding, FindingCode as Code};
 use crate::maps::{Run, Runs};
@@ -26,7 +27,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    fn write_quota(&self, kind: QuotaKind, ino: InodeNr) -> Result<(), RepairError> {
+    /// Writes a quota file with the usage that was found.
+    pub fn write_quota(&self, kind: QuotaKind, ino: InodeNr) -> Result<(), RepairError> {
         let mut records: BTreeMap<u32, QuotaRecord> =
             read_records(&self.survey.volume, kind, ino).unwrap_or_default();
         for record in records.values_mut() {
@@ -53,8 +55,14 @@ impl Round<'_> {
         let mut blocks: Vec<u64> = runs.runs.iter().flat_map(Run::blocks).collect();
         let count = content.len().div_ceil(self.block_size());
         let grows = blocks.len() < count || runs.damaged;
+        let ratio = self.geometry().cluster_ratio() as usize;
         while blocks.len() < count {
-            blocks.push(self.allocate()?);
+            // The blocks of a cluster belong to the same file.
+            let joined = blocks.last().filter(|_| !blocks.len().is_multiple_of(ratio));
+            blocks.push(match joined {
+                Some(last) => last.saturating_add(1),
+                None => self.allocate()?,
+            });
         }
         for (n, nr) in blocks.iter().enumerate() {
             let start = n.saturating_mul(self.block_size());
@@ -64,14 +72,7 @@ impl Round<'_> {
             self.put(*nr, &bytes)?;
         }
         if grows {
-            let run = |(logical, physical): (usize, &u64)| Run {
-                logical: logical as u64,
-                physical: *physical,
-                len: 1,
-                unwritten: false,
-            };
-            let runs: Vec<Run> = blocks.iter().enumerate().map(run).collect();
-            self.write_map(ino, &runs)?;
+            self.write_map(ino, &runs_of(&blocks))?;
         }
         let size = blocks.len().saturating_mul(self.block_size()) as u64;
         self.edit_inode(ino, |inode| inode.size = size)

@@ -263,6 +263,8 @@ impl From<TuneError> for ResizeError {
             TuneError::Io(error) => ResizeError::Io(error),
             TuneError::Journal(error) | TuneError::Partly(_, error) => ResizeError::Journal(error),
             TuneError::Apply(error) => ResizeError::Apply(error),
+            // Not from the opening of a file system.
+            other => ResizeError::Unsupported(other.to_string()),
         }
     }
 }

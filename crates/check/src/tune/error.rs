@@ -1,5 +1,8 @@
 //! Reasons for a change of the superblock to fail.
 
+use crate::edit::EditError;
+use crate::finding::Finding;
+use crate::repair::RepairError;
 use extant_format::Corrupt;
 use extant_journal::offline::OfflineError;
 use std::io;
@@ -38,4 +41,23 @@ pub enum TuneError {
     /// The superblock is changed, but not all of its copies or the user of the external journal.
     #[error("the superblock is changed, but {0} may be old: {1}")]
     Partly(&'static str, extant_journal::Error),
+    /// The file system has damage, so that its structures are not changed.
+    #[error("the file system has damage: {0}")]
+    Damage(Box<Finding>),
+    /// The changed file system would have damage.
+    #[error("the changed file system would have damage: {0}")]
+    Remaining(Box<Finding>),
+    /// Too few blocks or inodes are free for new structures.
+    #[error("too few blocks or inodes are free for the change")]
+    NoSpace,
+    /// The structures cannot be changed.
+    #[error(transparent)]
+    Failed(RepairError),
+    /// The changes of structures could not be written. The error says in which state the file
+    /// system is.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    /// The changes are made, but the file system still has the journal that was made for them.
+    #[error("all changes are made, but the file system has another journal now: {0}")]
+    JournalStays(Box<TuneError>),
 }

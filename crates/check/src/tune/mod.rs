@@ -1,5 +1,5 @@
-//! New values of the superblock's fields, in a file system that nothing has open: wholly or not at
-//! all.
+//! New values of the superblock's fields, and features with their structures, in a file system that
+//! nothing has open: wholly or not at all.
 //!
 //! [`Tune::apply`] opens the file system, refuses one that must be recovered or repaired first,
 //! computes the new superblock in memory, and writes it with its copies. For example, a new label
@@ -11,14 +11,18 @@
 //! The copies follow. A power cut between leaves copies that are old, or torn, which nothing uses
 //! while the superblock is valid; another call, or e2fsck, makes them equal.
 //!
+//! Features that are more than a mark of the superblock, and journals, have an order of their own
+//! (module `features`).
+//!
 //! [`OfflineChanges`]: extant_journal::offline::OfflineChanges
 //!
 //! # Invariants
 //! - Nothing is written before all values are accepted.
-//! - The seed of checksums never changes: a new UUID keeps the old seed by `metadata_csum_seed`.
+//! - A new UUID never changes the seed of checksums: it keeps the old seed by `metadata_csum_seed`.
 //!   Checksums that depend on the UUID in another way prevent a new one.
 
 mod error;
+mod features;
 mod open;
 mod values;
 mod write;
@@ -30,7 +34,9 @@ pub(crate) use write::copy_of;
 use extant_blocks::BlockDevice;
 use extant_format::Superblock;
 use extant_format::superblock::ErrorPolicy;
+use features::{Site, Wanted};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The blocks that only some users may use.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -39,6 +45,15 @@ pub enum ReservedShare {
     Blocks(u64),
     /// Percent of all blocks, 0 to 50.
     Percent(f64),
+}
+
+/// The size of a journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JournalSize {
+    /// The one that follows from the size of the file system.
+    Default,
+    /// A number of bytes.
+    Bytes(u64),
 }
 
 /// New values of fields; `None` leaves a field as it is.
@@ -68,18 +83,26 @@ pub struct TuneChanges {
     pub check_interval: Option<u32>,
     /// The time of the last check, in seconds since 1970.
     pub last_check: Option<u64>,
+    /// Names of features to set, or with `^` to clear, separated by commas.
+    pub features: Option<String>,
+    /// A journal of this size: a new one, or another length of that in the file system.
+    pub journal_size: Option<JournalSize>,
+    /// Kinds of quota files to add, or with `^` to remove, separated by commas: `usrquota`,
+    /// `grpquota`, `prjquota`.
+    pub quota: Option<String>,
 }
 
 /// A change of the superblock of the file system on a device that nothing else has open.
 pub struct Tune {
     device: Arc<dyn BlockDevice>,
     journal: Option<Arc<dyn BlockDevice>>,
+    threads: usize,
 }
 
 impl Tune {
     /// Makes a change on the whole device.
     pub fn new(device: Arc<dyn BlockDevice>) -> Tune {
-        Tune { device, journal: None }
+        Tune { device, journal: None, threads: 1 }
     }
 
     /// Sets the device of the journal, for file systems with an external one.
@@ -89,18 +112,48 @@ impl Tune {
         self
     }
 
-    /// Makes the changes durable in the superblock and in its copies. Returns the new superblock.
+    /// Sets the number of threads that survey the file system for a change of its structures; 0
+    /// counts as 1.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// Returns the names of the features that the changes switch, those to be cleared with a `^`.
+    ///
+    /// # Errors
+    /// As [`Tune::apply`].
+    pub fn switched_features(&self, changes: &TuneChanges) -> Result<Vec<String>, TuneError> {
+        let tunable = Tunable::open(&self.device, self.journal.as_ref())?;
+        let primary = &tunable.primary;
+        Ok(Wanted::of(&primary.superblock, &primary.geometry, changes)?.names())
+    }
+
+    /// Makes the changes durable. Returns the new superblock.
     ///
     /// # Errors
     /// Values that are out of range; a file system that must be recovered or repaired first, that
-    /// another host uses, or that has unknown features; those of the device and of the log.
-    /// [`TuneError`] says whether anything was written.
+    /// another host uses, or that has unknown features; features that are not switched, or for
+    /// which free blocks are missing; those of the device and of the log. [`TuneError`] says
+    /// whether anything was written.
     pub fn apply(&self, changes: &TuneChanges) -> Result<Superblock, TuneError> {
         let tunable = Tunable::open(&self.device, self.journal.as_ref())?;
         let mut new = tunable.with_values(changes)?;
-        new.seal();
-        tunable.write(&new)?;
-        Ok(new)
+        let wanted = Wanted::of(&tunable.primary.superblock, &tunable.primary.geometry, changes)?;
+        if wanted.is_none() {
+            new.seal();
+            tunable.write(&new)?;
+            return Ok(new);
+        }
+        if changes.uuid.is_some() {
+            let why = "a new UUID together with features: change it in a call of its own";
+            return Err(TuneError::Unsupported(why.into()));
+        }
+        let journal = self.journal.as_ref();
+        let stop = AtomicBool::new(false);
+        let site = Site { device: &self.device, journal, threads: self.threads, stop: &stop };
+        site.make(changes, &wanted)
     }
 }
 

@@ -82,7 +82,7 @@ impl Tunable<'_> {
     }
 
     /// Writes the superblock, which is the write that counts, then its copies.
-    fn write_in_place(&self, new: &Superblock) -> Result<(), TuneError> {
+    pub fn write_in_place(&self, new: &Superblock) -> Result<(), TuneError> {
         self.device.write_all_at(&new.encode(), SUPERBLOCK_OFFSET)?;
         self.device.flush()?;
         let partly = |error: io::Error| TuneError::Partly("its copies", error.into());

@@ -10,7 +10,7 @@ use extant_engine::{
 };
 use extant_hostile::mutate::mutate_once;
 use extant_hostile::seeds::Seed;
-use extant_testkit::cuts::each_cut;
+use extant_testkit::cuts::chosen_cuts;
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
 use extant_testkit::tool::run;
@@ -160,10 +160,8 @@ fn a_cut_edit_is_whole_or_absent() {
             side.unwrap_or_else(|| panic!("{case}: {:?}", found.diff(&trees[0])))
         };
         let (mut seen, last) = ([0, 0], recorder.log().len());
-        each_cut(&before, &recorder.log(), &mut |cut, state| {
-            if cut % every != 0 && cut + 12 < last {
-                return;
-            }
+        let is_chosen = |cut: usize| cut.is_multiple_of(every) || cut + 12 >= last;
+        chosen_cuts(&before, &recorder.log(), &is_chosen, &mut |cut, state| {
             let case = format!("{set}, cut {cut} of {last}");
             let is_new = side(&recovered_by_extant(&state), &case);
             seen[is_new] += 1;

@@ -11,12 +11,13 @@ use extant_check::repair::{NoLargerLog, OfflineError, Repair, RepairError, resto
 use extant_engine::{Follow, Fs, NodeKind, OpenOptions, RenameFlags, SetAttr, XattrMode};
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::{Geometry, Superblock};
-use extant_testkit::cuts::states_at;
+use extant_testkit::cuts::chosen_cuts;
 use extant_testkit::kernel::{Loop, Mount};
 use extant_testkit::tool::run;
 use extant_testkit::tree::Manifest;
 use extant_testkit::{Image, debugfs};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 type Device = Arc<dyn BlockDevice>;
 
@@ -70,8 +71,18 @@ fn set_value(fs: &Fs, n: u32, byte: u8) {
     fs.set_xattr(&node, b"user.value", &value, XattrMode::Any).expect("space");
 }
 
-/// Returns an image with files that have attributes.
-fn filled((_, bytes, args): Kind) -> Vec<u8> {
+/// Returns an image with files that have attributes. Tests share those of a kind.
+fn filled(kind: Kind) -> Vec<u8> {
+    static IMAGES: Mutex<BTreeMap<&str, Arc<Vec<u8>>>> = Mutex::new(BTreeMap::new());
+    let known = IMAGES.lock().expect("no panic").get(kind.0).cloned();
+    let image = known.unwrap_or_else(|| {
+        let made = Arc::new(make(kind));
+        IMAGES.lock().expect("no panic").entry(kind.0).or_insert(made).clone()
+    });
+    image.to_vec()
+}
+
+fn make((_, bytes, args): Kind) -> Vec<u8> {
     let image = Image::mke2fs(bytes, args);
     image.leave_unjudged("its content is judged later");
     let device = Arc::new(MemDevice::from_bytes(&image.bytes()));
@@ -223,31 +234,27 @@ impl Sweep<'_> {
     /// Judges the states after cuts: all decisive ones, and each `EXTANT_EVERY`th of the others.
     fn run(&self, every: usize) {
         let every = every_or(every);
-        let (mut seen, mut cuts) = ([0, 0], 0);
-        for cut in 0..=self.events.len() {
+        let (mut seen, mut judged) = ([0, 0], 0);
+        let is_chosen = |cut: usize| self.is_decisive(cut) || cut.is_multiple_of(every);
+        chosen_cuts(&self.before, &self.events, &is_chosen, &mut |cut, state| {
             let decisive = self.is_decisive(cut);
-            if !decisive && cut % every != 0 {
-                continue;
+            judged += 1;
+            let case = format!("{}, cut {cut} of {}", self.name, self.events.len());
+            let is_new = (self.is_new)(&by_extant(&state), &format!("{case}, Extant"));
+            seen[usize::from(is_new)] += 1;
+            let mut recovered = vec![("e2fsck -E journal_only", by_e2fsck(&state))];
+            if decisive && (is_new || !self.is_damaged) {
+                recovered.push(("e2fsck", by_all_of_e2fsck(&state)));
             }
-            cuts += 1;
-            for state in states_at(cut, &self.before, &self.events) {
-                let case = format!("{}, cut {cut} of {}", self.name, self.events.len());
-                let is_new = (self.is_new)(&by_extant(&state), &format!("{case}, Extant"));
-                seen[usize::from(is_new)] += 1;
-                let mut recovered = vec![("e2fsck -E journal_only", by_e2fsck(&state))];
-                if decisive && (is_new || !self.is_damaged) {
-                    recovered.push(("e2fsck", by_all_of_e2fsck(&state)));
-                }
-                if decisive {
-                    recovered.push(("the kernel", by_the_kernel(&state)));
-                }
-                for (program, state) in recovered {
-                    let case = format!("{case}, {program}");
-                    assert_eq!((self.is_new)(&state, &case), is_new, "{case}");
-                }
+            if decisive {
+                recovered.push(("the kernel", by_the_kernel(&state)));
             }
-        }
-        println!("{}: {cuts} cuts of {} events, {seen:?}", self.name, self.events.len());
+            for (program, state) in recovered {
+                let case = format!("{case}, {program}");
+                assert_eq!((self.is_new)(&state, &case), is_new, "{case}");
+            }
+        });
+        println!("{}: {judged} states of {} events, {seen:?}", self.name, self.events.len());
         assert!(seen[0] > 0 && seen[1] > 0, "{}: {seen:?}", self.name);
     }
 }

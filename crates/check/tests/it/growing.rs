@@ -9,7 +9,7 @@ use extant_blocks::{
 use extant_check::repair::OfflineError;
 use extant_check::resize::{NewSize, Resize, ResizeError};
 use extant_format::{Compat, Geometry, GroupNr, Incompat, Superblock};
-use extant_testkit::cuts::each_cut;
+use extant_testkit::cuts::{chosen_cuts, each_cut};
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::{Image, Scratch, dumpe2fs, e2fsck};
@@ -287,10 +287,8 @@ fn cut_growth_is_whole_or_absent() {
             .map(|superblock| superblock.blocks_count());
         let mut seen = [0, 0];
         let last = recorder.log().len();
-        each_cut(&before, &recorder.log(), &mut |cut, state| {
-            if cut % every != 0 && cut + 8 < last {
-                return;
-            }
+        let is_chosen = |cut: usize| cut.is_multiple_of(every) || cut + 8 >= last;
+        chosen_cuts(&before, &recorder.log(), &is_chosen, &mut |cut, state| {
             let image = Image::holding(&state);
             let by_kernel = image.copy();
             recover_by_e2fsck(&image);

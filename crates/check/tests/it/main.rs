@@ -15,5 +15,6 @@ mod oracle;
 mod repairs;
 mod shrinking;
 mod substitutes;
+mod switching;
 mod trims;
 mod tuning;

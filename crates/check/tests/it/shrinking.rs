@@ -11,7 +11,7 @@ use extant_check::resize::{NewSize, Resize, ResizeError, ResizePlan};
 use extant_format::{Compat, Superblock};
 use extant_hostile::mutate::mutate_once;
 use extant_hostile::seeds::Seed;
-use extant_testkit::cuts::each_cut;
+use extant_testkit::cuts::chosen_cuts;
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
 use extant_testkit::tool::run;
@@ -303,11 +303,10 @@ fn cut_shrinking_is_whole_or_absent() {
         // Writes of superblock, log's superblock and descriptors are among the sparse ones.
         let every = (events.len() / 6).max(1);
         let mut seen = [0, 0];
-        each_cut(&before, &events, &mut |cut, state| {
-            let decides = cut.checked_sub(1).is_some_and(|at| decides(&events[at]));
-            if cut % every != 0 && cut + 4 < events.len() && !decides {
-                return;
-            }
+        let is_decisive = |cut: usize| cut > 0 && decides(&events[cut - 1]);
+        let is_chosen =
+            |cut: usize| cut.is_multiple_of(every) || cut + 4 >= events.len() || is_decisive(cut);
+        chosen_cuts(&before, &events, &is_chosen, &mut |cut, state| {
             let case = format!("{name}, cut {cut} of {}", events.len());
             let image = Image::holding(&state);
             let by_kernel = image.copy();
@@ -319,7 +318,7 @@ fn cut_shrinking_is_whole_or_absent() {
             let by_extant = recovered_by_extant(&state);
             judge(&by_extant, &case);
             own.assert_same(&read(&by_extant));
-            if cut % (every * 4) == 0 || decides {
+            if cut % (every * 4) == 0 || is_decisive(cut) {
                 tree.assert_same(&walk(&by_kernel));
                 assert_eq!(complaints(by_kernel.path()), [""; 0], "{case}");
             } else {

@@ -102,6 +102,7 @@ fn all_changes() -> TuneChanges {
         mount_count: Some(3),
         check_interval: Some(86_400),
         last_check: Some(1 << 30),
+        ..TuneChanges::default()
     }
 }
 
@@ -152,7 +153,7 @@ fn superblocks(bytes: &[u8]) -> Vec<Vec<u8>> {
 
 /// Returns the lines of dumpe2fs, without those that each change renews: of the log, too, as it had
 /// a transaction.
-fn dumped(image: &Path) -> Vec<(String, String)> {
+pub fn dumped(image: &Path) -> Vec<(String, String)> {
     const RENEWED: [&str; 6] = [
         "Last write time",
         "Lifetime writes",

@@ -337,7 +337,9 @@ impl<'a> Work<'a> {
             EditError::JournalMissing => "; --journal names it".into(),
             EditError::Journal(_) => format!("; run `extant repair {name}` first"),
             EditError::NoJournal => {
-                "; nothing was changed; --in-place allows that, `tune2fs -j` makes a journal".into()
+                "; nothing was changed; --in-place allows that, and `extant tune --features \
+                 has_journal` makes a journal"
+                    .into()
             }
             EditError::TooLarge { why: Some(NoLargerLog::Damage(_)), .. } => {
                 format!("; nothing was changed; run `extant repair {name}` first")

@@ -11,7 +11,7 @@ use crate::unprivileged::{Fuse, as_user, belongs_to_user, home};
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::{Printed, run};
 use extant_testkit::tree::Manifest;
-use extant_testkit::{FeatureSet, Image, Scratch, debugfs};
+use extant_testkit::{FeatureSet, Image, Scratch, debugfs, dumpe2fs};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -288,6 +288,21 @@ fn an_image_shrinks_in_its_place() {
     let len = fs::metadata(recipe.file("disk.img")).expect("the disk").len();
     assert!(len < 100 << 20, "{len}");
     tree.assert_same(&recipe.kernel_tree("disk.img"));
+}
+
+#[test]
+fn features_of_an_old_image_are_switched() {
+    let recipe = Recipe::of("Switch features of an old image");
+    tree(&recipe.file("rootfs"));
+    let image = Image::mke2fs_from(64 << 20, &["-t", "ext3"], &recipe.file("rootfs"));
+    recipe.has("disk.img", &image);
+    let before = recipe.kernel_tree("disk.img");
+    let printed = recipe.run();
+    assert!(printed.text().contains("metadata_csum"), "{printed}");
+    recipe.kernel_tree("disk.img").assert_same(&before);
+    let dump = dumpe2fs::header(&recipe.file("disk.img"));
+    assert_eq!(dump.value("Total journal size"), "8M");
+    assert!(dump.features().contains("orphan_file") && dump.features().contains("extent"));
 }
 
 #[test]

@@ -199,3 +199,67 @@ fn other_names_are_understood() {
     assert_ne!(call("e2label", &args!["/missing"]).code, 0);
     own.assert_clean();
 }
+
+/// Features, journal and quota files by both names, as by tune2fs.
+#[test]
+fn features_are_switched_under_both_names() {
+    let names = Scratch::new();
+    symlink(EXTANT, names.join("tune2fs")).expect("a link");
+    let program = names.join("tune2fs");
+    let call = |args: &[OsString]| run(program.to_str().expect("a name"), args);
+    let kind = ["-t", "ext4", "-b", "1024", "-O", "^has_journal,^metadata_csum"];
+    let (own, theirs) = (Image::mke2fs(32 << 20, &kind), Image::mke2fs(32 << 20, &kind));
+    theirs.leave_unjudged("tune2fs 1.47.0 leaves orphan files without checksums");
+    // Values that mke2fs chooses at random are left out.
+    let comparable = |image: &Image| {
+        let values = dumped(image.path()).into_iter();
+        let chosen = |name: &str| {
+            name.contains("UUID")
+                || name.contains("Seed")
+                || name.contains("seed")
+                || name.contains("created")
+                || name.contains("checked")
+        };
+        values.filter(|(name, _)| !chosen(name)).collect::<Vec<_>>()
+    };
+    for args in [
+        vec!["-j"],
+        vec!["-O", "metadata_csum,metadata_csum_seed"],
+        vec!["-O", "^has_journal"],
+        vec!["-J", "size=4"],
+        vec!["-Q", "usrquota,prjquota"],
+        vec!["-O", "^dir_index,orphan_file"],
+        vec!["-O", "^metadata_csum,^quota"],
+    ] {
+        let with = |image: &Image| {
+            let args = args.iter().map(OsString::from);
+            args.chain([OsString::from(image.path())]).collect::<Vec<_>>()
+        };
+        call(&with(&own)).must_succeed();
+        run("tune2fs", &with(&theirs)).must_succeed();
+        assert_eq!(comparable(&own), comparable(&theirs), "{args:?}");
+        own.assert_clean();
+    }
+    let document =
+        json(&args!["tune", own.path(), "--features", "large_dir", "--journal-size", "2M"]);
+    assert_eq!(document["changed"], serde_json::json!(["features", "journal_size"]));
+    let features = document["features"].as_array().expect("a list");
+    assert!(features.contains(&"large_dir".into()), "{features:?}");
+    assert_eq!(dumpe2fs::header(own.path()).value("Total journal size"), "2048k");
+    for (options, code, words) in [
+        (["--features", "nonesuch"], 2, "`nonesuch` is no feature"),
+        (["--features", "^64bit"], 1, "resize2fs"),
+        (["--features", "bigalloc"], 1, "copy its files"),
+        (["--quota", "all"], 2, "usrquota"),
+        (["--journal-size", "100M"], 2, "half of the file system"),
+        (["-J", "device=/dev/x"], 2, "size=MIB"),
+    ] {
+        let before = own.bytes();
+        let args: Vec<OsString> = args!["tune", own.path()]
+            .into_iter()
+            .chain(options.iter().map(OsString::from))
+            .collect();
+        refused(&args, code, words);
+        assert!(own.bytes() == before, "{options:?}: a refusal wrote");
+    }
+}

@@ -16,7 +16,8 @@ pub use fast_commit::{FastCommitTag, FastCommitTags, FastCommitTail, FcRange};
 pub use revoke::{RevokeBuilder, RevokeRecords};
 pub use superblock::{
     DEFAULT_FAST_COMMIT_BLOCKS, JOURNAL_SUPERBLOCK_SIZE, JournalCompat, JournalIncompat,
-    JournalSuperblock, MIN_JOURNAL_BLOCKS, RawJournalSuperblock, external_journal_block,
+    JournalSuperblock, MAX_JOURNAL_BLOCKS, MIN_JOURNAL_BLOCKS, RawJournalSuperblock,
+    default_journal_blocks, external_journal_block,
 };
 
 use crate::bytes::{be32, put_be32};

@@ -20,6 +20,25 @@ pub const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 /// Minimum size of a journal in blocks, without the fast-commit area.
 pub const MIN_JOURNAL_BLOCKS: u32 = 1024;
 
+/// Maximum number of blocks of a journal that the ext4 tools make.
+pub const MAX_JOURNAL_BLOCKS: u32 = 10_240_000;
+
+/// Returns the journal's default size for a file system of `blocks` blocks; 0 if it is too small
+/// for a journal.
+pub fn default_journal_blocks(blocks: u64) -> u32 {
+    const STEPS: [(u64, u32); 8] = [
+        (2048, 0),
+        (32 << 10, 1 << 10),
+        (256 << 10, 4 << 10),
+        (512 << 10, 8 << 10),
+        (4 << 20, 16 << 10),
+        (8 << 20, 32 << 10),
+        (16 << 20, 64 << 10),
+        (32 << 20, 128 << 10),
+    ];
+    STEPS.iter().find(|(below, _)| blocks < *below).map_or(256 << 10, |(_, journal)| *journal)
+}
+
 const STRUCTURE: &str = "journal superblock";
 const CHECKSUM_OFFSET: usize = 0xFC;
 const CHECKSUM_TYPE_CRC32C: u8 = 4;

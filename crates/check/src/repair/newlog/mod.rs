@@ -28,7 +28,7 @@ use crate::maps::{Run, Runs};
 use extant_blocks::BlockDevice;
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::superblock::JournalBackup;
-use extant_format::{Corrupt, Geometry, Superblock};
+use extant_format::{Compat, Corrupt, Geometry, InodeFlags, InodeNr, Superblock};
 use extant_journal::offline::reset_log;
 use extant_journal::{Log, LogExtent, LogPlace};
 use std::sync::Arc;
@@ -80,7 +80,8 @@ pub struct NewLog {
 }
 
 impl NewLog {
-    /// Plans a log, whose place the draft then has.
+    /// Plans a log, whose place the draft then has. A file system without a journal gets one, for
+    /// which a superblock must be given.
     pub fn plan(
         surveyor: Surveyor<'_>,
         draft: &Draft,
@@ -92,15 +93,20 @@ impl NewLog {
             return Err(NewLogError::Damage(*finding));
         }
         let geometry = survey.volume.reader.geometry;
-        let ino = view.primary.superblock.journal_inum();
         (wanted.claim)(&survey.claims);
         let round = Round::new(&survey, draft, RepairLevel::Safe);
+        let is_added = !view.primary.superblock.compat().contains(Compat::HAS_JOURNAL);
+        if is_added {
+            round.create_file(InodeNr::JOURNAL, InodeFlags::empty())?;
+        }
+        let ino = if is_added { InodeNr::JOURNAL } else { view.primary.superblock.journal_inum() };
         let old = Runs::of(&survey.volume.reader, ino, &round.inode(ino)?);
         let old_count = old.runs.last().map_or(0, Run::end);
         let count = wanted.superblock.map_or(old_count, |sb| sb.max_len().into());
         let runs = take_runs(&survey.claims, geometry, count)?;
-        if let (Some(old), Some(new)) = (old.runs.first(), runs.first()) {
-            let mut block = round.block(old.physical)?;
+        if let Some(new) = runs.first() {
+            let old = old.runs.first().map_or(0, |old| old.physical);
+            let mut block = round.block(old)?;
             if let Some(superblock) = wanted.superblock {
                 block.fill(0);
                 block.iter_mut().zip(superblock.encode()).for_each(|(to, from)| *to = from);
@@ -110,14 +116,22 @@ impl NewLog {
         round.write_map(ino, &runs)?;
         if wanted.superblock.is_some() {
             round.edit_inode(ino, |inode| inode.size = count << geometry.block_bits)?;
-            let clusters = |count: u64| count.div_ceil(geometry.cluster_ratio().into());
-            draft.edit_super(|sb| count_overhead(sb, clusters(old_count), clusters(count)))?;
         }
         let inode = round.inode(ino)?;
-        if view.primary.superblock.journal_backup().is_some() {
-            let backup = JournalBackup { i_block: inode.i_block, size: inode.size };
-            draft.edit_super(|sb| sb.set_journal_backup(Some(&backup)))?;
-        }
+        draft.edit_super(|sb| {
+            if wanted.superblock.is_some() {
+                let clusters = |count: u64| count.div_ceil(geometry.cluster_ratio().into());
+                count_overhead(sb, clusters(old_count), clusters(count));
+            }
+            if is_added || sb.journal_backup().is_some() {
+                let backup = JournalBackup { i_block: inode.i_block, size: inode.size };
+                sb.set_journal_backup(Some(&backup));
+            }
+            let mut features = sb.features();
+            features.compat.insert(Compat::HAS_JOURNAL);
+            sb.set_features(features);
+            sb.set_journal_inum(ino);
+        })?;
         let nodes = Runs::of(&survey.volume.reader, ino, &inode).nodes().collect();
         surveyor.finish(draft)?;
         let (group, index) = geometry.inode_location(ino)?;
@@ -162,7 +176,7 @@ impl NewLog {
 }
 
 /// Counts the clusters of a log with another length among those of metadata, if there is a count.
-fn count_overhead(sb: &mut Superblock, before: u64, after: u64) {
+pub fn count_overhead(sb: &mut Superblock, before: u64, after: u64) {
     let overhead = u64::from(sb.overhead_clusters());
     if overhead >= before.max(1) {
         sb.set_overhead_clusters(u32::try_from(overhead - before + after).unwrap_or(0));

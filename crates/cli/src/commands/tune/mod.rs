@@ -1,4 +1,4 @@
-//! `extant tune`: label, UUID and other values of the superblock.
+//! `extant tune`: label, UUID and other values of the superblock, features, journal, quota files.
 //!
 //! The short options are those of tune2fs(8), under whose name the program runs this command.
 
@@ -13,8 +13,9 @@ use crate::failure::{Failure, Result};
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::json::put_bytes;
 use crate::text::shown;
+use extant_check::edit::EditError;
 use extant_check::repair::OfflineError;
-use extant_check::tune::{ReservedShare, Tune, TuneChanges, TuneError};
+use extant_check::tune::{JournalSize, ReservedShare, Tune, TuneChanges, TuneError};
 use extant_engine::device::{identify, image_spec};
 use extant_engine::format::{MAGIC_FIELD, Superblock};
 use extant_engine::{Errno, Error, OpenOptions};
@@ -22,12 +23,13 @@ use serde_json::Map;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-/// Show or change label, UUID and other values of the superblock.
+/// Show or change label, UUID, features and other values of the superblock.
 ///
 /// Without an option the values are printed. All changes of a call are made wholly or not at all,
 /// with the copies of the superblock: with a journal in one transaction, else by the write of the
-/// superblock, which the copies follow. An image that must be recovered or repaired first is
-/// refused.
+/// superblock, which the copies follow. Features change with the structures that they stand for,
+/// such as all checksums, after a check of the file system. An image that must be recovered or
+/// repaired first is refused.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -76,6 +78,22 @@ pub struct Args {
     /// Time of the last check: `now`, or YYYYMMDD[hh[mm[ss]]] in UTC
     #[arg(long, value_name = "TIME", value_parser = values::parse_time)]
     last_checked: Option<u64>,
+    /// Names of features to set, or with ^ to clear, separated by commas
+    #[arg(short = 'O', long, value_name = "NAMES", allow_hyphen_values = true)]
+    features: Option<String>,
+    /// Bytes of the journal: of a new one, or another length of that in the file system
+    #[arg(long, value_name = "SIZE", value_parser = values::parse_bytes)]
+    journal_size: Option<u64>,
+    /// Kinds of quota files to add, or with ^ to remove, separated by commas: usrquota, grpquota,
+    /// prjquota
+    #[arg(short = 'Q', long, value_name = "KINDS", allow_hyphen_values = true)]
+    quota: Option<String>,
+    /// Add a journal, as tune2fs does
+    #[arg(short = 'j', hide = true)]
+    add_journal: bool,
+    /// `size=MIB`, as tune2fs has it for --journal-size
+    #[arg(short = 'J', hide = true, value_name = "OPTION", conflicts_with = "journal_size")]
+    journal_option: Option<String>,
     /// `mount_opts=TEXT`, as tune2fs has it for --mount-options
     #[arg(short = 'E', hide = true, value_name = "OPTION", conflicts_with = "mount_options")]
     extended: Option<OsString>,
@@ -102,7 +120,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
     let device =
         open_for_writing(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
-    let mut tune = Tune::new(device.clone());
+    let mut tune = Tune::new(device.clone()).threads(context.thread_count());
     if let Some(path) = &args.on.journal {
         tune = tune
             .journal(open_for_writing(&image, &image_spec(path)).map_err(|f| f.with_exit_code(1))?);
@@ -137,7 +155,24 @@ impl Args {
             mount_count: self.mount_count,
             check_interval: self.check_interval,
             last_check: self.last_checked,
+            features: self.features.clone(),
+            journal_size: self.journal()?,
+            quota: self.quota.clone(),
         })
+    }
+
+    fn journal(&self) -> Result<Option<JournalSize>> {
+        let bytes = match &self.journal_option {
+            Some(option) => {
+                let mib = option.strip_prefix("size=").and_then(|text| text.parse::<u64>().ok());
+                let bytes = mib.and_then(|mib| mib.checked_mul(1 << 20));
+                let unknown = || Failure::usage("-J: size=MIB is the only option of a journal");
+                Some(bytes.ok_or_else(unknown)?)
+            }
+            None => self.journal_size,
+        };
+        let default = self.add_journal.then_some(JournalSize::Default);
+        Ok(bytes.map(JournalSize::Bytes).or(default))
     }
 
     fn mount_options(&self) -> Result<Option<Vec<u8>>> {
@@ -181,10 +216,25 @@ fn failure(image: &ImageArgs, error: TuneError) -> Failure {
         TuneError::Io(error) => return image.refused(&Error::Io(error)),
         TuneError::InUse => return image.refused(&Errno::Busy.into()),
         TuneError::Unsupported(why) => return image.refused(&Error::Unsupported(why)),
-        TuneError::NeedsRecovery => format!("; run `extant recover {name}` first"),
-        TuneError::HasErrors => format!("; run `extant repair {name}` first"),
-        TuneError::Apply(OfflineError::InLog(_)) => {
+        TuneError::NeedsRecovery | TuneError::Edit(EditError::NeedsRecovery) => {
+            format!("; run `extant recover {name}` first")
+        }
+        TuneError::HasErrors | TuneError::Damage(_) => {
+            format!("; run `extant repair {name}` first")
+        }
+        TuneError::Apply(OfflineError::InLog(_))
+        | TuneError::Edit(EditError::Apply(OfflineError::InLog(_))) => {
             format!("; `extant recover {name}` completes them")
+        }
+        TuneError::Edit(EditError::JournalMissing) => "; --journal names it".into(),
+        TuneError::Edit(EditError::TooLarge { .. }) => "; nothing was changed".into(),
+        TuneError::Edit(EditError::JournalStays(_)) => format!("; run `extant recover {name}`"),
+        TuneError::NoSpace => "; `extant resize` makes the file system larger".into(),
+        TuneError::JournalStays(_) => {
+            "; --journal-size changes it, `--features ^has_journal` removes it".into()
+        }
+        TuneError::Partly("the blocks of the old journal", _) => {
+            format!("; run `extant repair {name}`")
         }
         TuneError::Partly(..) => "; run it again".into(),
         _ => String::new(),

@@ -4,6 +4,7 @@ use crate::failure::Result;
 use crate::text::{seconds, shown, uuid};
 use extant_check::tune::TuneChanges;
 use extant_engine::format::{ErrorPolicy, Superblock};
+use extant_engine::mkfs::parse_size;
 use serde_json::{Map, Value, json};
 use std::io::{BufWriter, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,6 +13,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const NO_LIMIT: u16 = u16::MAX;
 
 const DAY: u64 = 24 * 3600;
+
+/// Parses a number of bytes.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| error.to_string())
+}
 
 /// Parses a time between checks, in seconds.
 pub fn parse_interval(text: &str) -> Result<u32, String> {
@@ -94,6 +100,9 @@ pub fn names(changes: &TuneChanges) -> Vec<&'static str> {
         ("mount_count", changes.mount_count.is_some()),
         ("check_interval", changes.check_interval.is_some()),
         ("last_check", changes.last_check.is_some()),
+        ("features", changes.features.is_some()),
+        ("journal_size", changes.journal_size.is_some()),
+        ("quota", changes.quota.is_some()),
     ]
     .into_iter()
     .filter_map(|(name, is_changed)| is_changed.then_some(name))
@@ -116,6 +125,7 @@ pub fn document(sb: &Superblock) -> Map<String, Value> {
         "mount_count": sb.mnt_count(),
         "check_interval": sb.checkinterval(),
         "last_check": sb.lastcheck(),
+        "features": sb.features().names(),
     });
     if let Value::Object(values) = values { values } else { Map::new() }
 }
@@ -145,6 +155,7 @@ pub fn print(sb: &Superblock) -> Result {
         ("mount-count", sb.mnt_count().to_string()),
         ("check-interval", interval),
         ("last-checked", format!("{} UTC", seconds(checked))),
+        ("features", sb.features().names().join(",")),
     ];
     let mut out = BufWriter::new(std::io::stdout().lock());
     for (name, value) in rows {

@@ -1,0 +1,404 @@
+//! Features that are switched with the structures that they stand for.
+//!
+//! All changes are made in memory, over the device, and surveyed like a file system that is
+//! checked. For example, `metadata_csum` seals each structure, and directories whose blocks have no
+//! space for a checksum get more blocks; the survey then finds nothing.
+//!
+//! # Order of writes
+//! Without another form of checksums, the changes are written as an [`Edit`]: new blocks first,
+//! then one transaction through the log, or a larger one.
+//!
+//! A kernel decides by the superblock how checksums are verified, before it replays a log. So with
+//! another form of checksums the write of the superblock counts
+//! ([`OfflineChanges::commit_by_superblock`]). Structures that are read before the replay must be
+//! valid under both superblocks then: descriptors, the journal's inode with its map, and the block
+//! of multi-mount protection ([`forms`]). A log that is too small gets a length that suffices
+//! before, and its own one afterwards, each time in a step of its own. A file system without a
+//! journal has one for the time of the change.
+//!
+//! # Invariants
+//! - A file system with damage is not changed.
+//! - Nothing is written before the survey of the result has found nothing.
+
+mod checksums;
+mod directories;
+mod files;
+mod forms;
+mod groups;
+mod journal;
+mod wanted;
+
+pub use wanted::{JournalStep, Wanted};
+
+use super::{JournalSize, Tunable, TuneChanges, TuneError, copy_of};
+use crate::difference::{Difference, FreeBlocks, now};
+use crate::edit::{Edit, EditBase, EditError};
+use crate::repair::{Draft, NewLogError, RepairError, RepairLevel, Round, Surveyor};
+use crate::survey::Survey;
+use crate::view::View;
+use extant_blocks::{BlockDevice, OverlayDevice};
+use extant_format::jbd2::MIN_JOURNAL_BLOCKS;
+use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use extant_format::{Compat, Features, Geometry, Incompat, RoCompat, Superblock};
+use extant_journal::Log;
+use extant_journal::offline::{ChangedBlock, OfflineChanges, check_fit};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Bound on the changes in memory, in bytes.
+const MAX_BYTES: usize = 1 << 30;
+
+/// Blocks more than those of a change, for which a log is made: its own bitmaps and descriptors.
+const SPARE: usize = 256;
+
+/// The encoding that `casefold` gets: UTF-8, version 12.1.
+const UTF8_12_1: u16 = 1;
+
+/// Encryption by AES-256 in the modes XTS and CTS, which file names and contents may have.
+const ENCRYPTION: [u8; 4] = [1, 4, 0, 0];
+
+/// The type of checksums.
+const CRC32C: u8 = 1;
+
+/// The half MD4 hash of names.
+const HALF_MD4: u8 = 1;
+
+/// The devices of a change, and the way to survey them.
+pub struct Site<'s> {
+    pub device: &'s Arc<dyn BlockDevice>,
+    pub journal: Option<&'s Arc<dyn BlockDevice>>,
+    pub threads: usize,
+    pub stop: &'s AtomicBool,
+}
+
+/// Changes in memory, and the blocks that differ.
+pub struct Parts {
+    overlay: Arc<OverlayDevice>,
+    difference: Difference,
+}
+
+impl Parts {
+    /// Returns the changed blocks in use.
+    fn used(&self) -> Result<Vec<ChangedBlock>, TuneError> {
+        Ok(self.difference.used_contents(&*self.overlay)?)
+    }
+
+    fn changes<'c>(&self, site: &'c Site<'_>, used: &'c [ChangedBlock]) -> OfflineChanges<'c> {
+        OfflineChanges { device: &**site.device, blocks: used, time: now() }
+    }
+
+    /// Writes the blocks that nothing reads before the change, durably.
+    fn write_new(&self, site: &Site<'_>) -> Result<(), TuneError> {
+        self.difference.write_new(&**site.device, &*self.overlay)?;
+        Ok(site.device.flush()?)
+    }
+}
+
+/// A planned change of structures.
+struct Converted {
+    draft: Draft,
+    /// Blocks in use that no program reads while the file system is as it was.
+    unread: Vec<Range<u64>>,
+}
+
+impl Site<'_> {
+    fn surveyor(&self) -> Surveyor<'_> {
+        Surveyor { journal: self.journal, threads: self.threads, stop: self.stop }
+    }
+
+    fn draft(&self, geometry: &Geometry) -> Draft {
+        let size = geometry.block_size as usize;
+        Draft::new(Arc::new(OverlayDevice::new(self.device.clone(), size, MAX_BYTES)))
+    }
+
+    /// Surveys a file system without damage.
+    fn whole<'v>(&self, view: &'v View) -> Result<Survey<'v>, TuneError> {
+        let (survey, found) = self.surveyor().survey(view)?;
+        match found.first() {
+            Some(finding) => Err(TuneError::Damage(Box::new(*finding))),
+            None => Ok(survey),
+        }
+    }
+
+    /// Compares a draft with the device.
+    fn parts(
+        &self,
+        tunable: &Tunable<'_>,
+        draft: &Draft,
+        unread: &[Range<u64>],
+    ) -> Result<Parts, TuneError> {
+        let geometry = tunable.primary.geometry;
+        let own = tunable.log.as_ref().map(Log::own_blocks).unwrap_or_default();
+        let mut bitmaps = FreeBlocks::new(&**self.device, geometry).verified();
+        let mut is_new = |nr| bitmaps.is_free(nr) || unread.iter().any(|part| part.contains(&nr));
+        let (device, size) = (&**self.device, geometry.block_size);
+        let difference = Difference::between(device, &draft.device, size, &own, &mut is_new)?;
+        Ok(Parts { overlay: draft.device.clone(), difference })
+    }
+
+    /// Makes the changes.
+    pub fn make(&self, changes: &TuneChanges, wanted: &Wanted) -> Result<Superblock, TuneError> {
+        self.check(wanted)?;
+        match wanted.journal {
+            Some(JournalStep::Add(size)) => journal::add(self, size)?,
+            Some(JournalStep::Resize(bytes)) => journal::resize(self, bytes)?,
+            // The other changes survey the file system, and need the journal.
+            Some(JournalStep::Remove) if !wanted.changes_structures() => journal::remove(self)?,
+            _ => {}
+        }
+        if wanted.changes_structures() {
+            self.change_structures(changes, wanted)?;
+            if wanted.journal == Some(JournalStep::Remove) {
+                journal::remove(self)?;
+            }
+        } else {
+            self.change_marks(changes, wanted)?;
+        }
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        self.device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+        Ok(Superblock::parse(&bytes)?)
+    }
+
+    /// Refuses impossible changes before the first write.
+    fn check(&self, wanted: &Wanted) -> Result<(), TuneError> {
+        let refuse = |why: &str| Err(TuneError::Unsupported(why.into()));
+        if wanted.changes_seed() {
+            return refuse(
+                "the feature metadata_csum_seed stays: the seed is not that of the UUID, which \
+                 `^metadata_csum` and then `metadata_csum` change",
+            );
+        }
+        let tunable = Tunable::open(self.device, self.journal)?;
+        match wanted.journal {
+            Some(JournalStep::Resize(_)) if journal::is_outside(&tunable) => {
+                refuse("a journal on another device has the length of that")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes only the superblock, if anything of it is left to change.
+    fn change_marks(&self, changes: &TuneChanges, wanted: &Wanted) -> Result<(), TuneError> {
+        let tunable = Tunable::open(self.device, self.journal)?;
+        let present = &tunable.primary.superblock;
+        let new = with_marks(tunable.with_values(changes)?, wanted.new);
+        let bytes = |sb: &Superblock| {
+            let mut sb = sb.clone();
+            sb.set_wtime(0);
+            sb.seal()
+        };
+        if bytes(present) == bytes(&new) { Ok(()) } else { tunable.write(&sealed(new)) }
+    }
+
+    fn change_structures(&self, changes: &TuneChanges, wanted: &Wanted) -> Result<(), TuneError> {
+        let tunable = Tunable::open(self.device, self.journal)?;
+        let converted = self.convert(&tunable, changes, wanted)?;
+        let parts = self.parts(&tunable, &converted.draft, &converted.unread)?;
+        let used = parts.difference.used.len();
+        if !tunable.primary.superblock.compat().contains(Compat::HAS_JOURNAL) {
+            return self.with_journal(changes, wanted, used);
+        }
+        if !wanted.changes_checksums() {
+            let base =
+                EditBase { device: self.device, journal: self.journal, threads: self.threads };
+            return Ok(Edit::plan(base, converted.draft.device)?.apply(false)?);
+        }
+        let log = tunable.log.as_ref().ok_or(EditError::JournalMissing)?;
+        if check_fit(log, used).is_ok() {
+            return forms::write(self, &tunable, &parts);
+        }
+        let longer = log.superblock_for(used.saturating_add(SPARE));
+        let longer = longer.map_err(TuneError::Journal)?.max_len();
+        let before = log.superblock().max_len();
+        journal::resize_to(self, &tunable, longer)?;
+        let made = self.convert_and_write(changes, wanted);
+        let back = Tunable::open(self.device, self.journal)
+            .and_then(|tunable| journal::resize_to(self, &tunable, before));
+        made?;
+        back.map_err(|error| TuneError::JournalStays(Box::new(error)))
+    }
+
+    /// Makes the change through a journal that the file system has meanwhile.
+    fn with_journal(
+        &self,
+        changes: &TuneChanges,
+        wanted: &Wanted,
+        used: usize,
+    ) -> Result<(), TuneError> {
+        let tunable = Tunable::open(self.device, self.journal)?;
+        // A block of records has those of at least 62 others.
+        let blocks = used.saturating_add(used / 32).saturating_add(SPARE) as u64;
+        let blocks = blocks.max(MIN_JOURNAL_BLOCKS.into());
+        let size = blocks << tunable.primary.geometry.block_bits;
+        journal::add(self, JournalSize::Bytes(size))?;
+        let made = self.convert_and_write(changes, wanted);
+        let removed = journal::remove(self);
+        made?;
+        removed.map_err(|error| TuneError::JournalStays(Box::new(error)))
+    }
+
+    /// Plans and makes the change through the log, which takes it.
+    fn convert_and_write(&self, changes: &TuneChanges, wanted: &Wanted) -> Result<(), TuneError> {
+        let tunable = Tunable::open(self.device, self.journal)?;
+        let converted = self.convert(&tunable, changes, wanted)?;
+        let parts = self.parts(&tunable, &converted.draft, &converted.unread)?;
+        forms::write(self, &tunable, &parts)
+    }
+
+    /// Makes all changes but those of the journal in memory.
+    fn convert(
+        &self,
+        tunable: &Tunable<'_>,
+        changes: &TuneChanges,
+        wanted: &Wanted,
+    ) -> Result<Converted, TuneError> {
+        let draft = self.draft(&tunable.primary.geometry);
+        let mut unread = Vec::new();
+        let features = wanted.features_without_files(&tunable.primary.superblock);
+        let marked = with_marks(tunable.with_values(changes)?, features);
+        {
+            let view = self.surveyor().view(&draft)?;
+            let mut survey = self.whole(&view)?;
+            if wanted.removes(Compat::DIR_INDEX) {
+                let round = Round::new(&survey, &draft, RepairLevel::Safe);
+                directories::remove_indexes(&round)?;
+            }
+            let new = Geometry::new(&marked)?;
+            if wanted.changes_checksums() {
+                self.convert_checksums(&mut survey, &draft, &new, &mut unread)?;
+            }
+            draft.edit_super(|sb| *sb = marked)?;
+        }
+        if wanted.had != wanted.has || wanted.switches(Compat::ORPHAN_FILE) {
+            self.surveyor().finish(&draft)?;
+            let view = self.surveyor().view(&draft)?;
+            let survey = self.whole(&view)?;
+            let round = Round::new(&survey, &draft, RepairLevel::Safe);
+            files::switch_orphan_file(&round, wanted)?;
+            files::switch_quotas(&round, wanted)?;
+        }
+        self.surveyor().finish(&draft)?;
+        copies(self, &draft)?;
+        Ok(Converted { draft, unread })
+    }
+
+    /// Gives all structures the checksums of another geometry, which has them in the same places.
+    fn convert_checksums(
+        &self,
+        survey: &mut Survey<'_>,
+        draft: &Draft,
+        new: &Geometry,
+        unread: &mut Vec<Range<u64>>,
+    ) -> Result<(), TuneError> {
+        let old = survey.volume.reader.geometry;
+        let mut left = Vec::new();
+        {
+            let round = Round::new(survey, draft, RepairLevel::Safe);
+            if old.has_group_checksums() && !new.has_group_checksums() {
+                groups::initialize(&round, unread)?;
+            }
+            if old.metadata_csum != new.metadata_csum {
+                left = directories::convert(&round, new)?;
+            }
+        }
+        survey.volume.reader.geometry = *new;
+        let round = Round::new(survey, draft, RepairLevel::Safe);
+        for directory in left {
+            round.write_directory(directory)?;
+        }
+        Ok(checksums::reseal(&round, &old)?)
+    }
+}
+
+impl Wanted {
+    /// Returns the new features with the present files of the file system, and the present journal.
+    /// A quota file that is to be added has its feature, so that a survey counts the usage.
+    fn features_without_files(&self, present: &Superblock) -> Features {
+        let mut features = self.new;
+        let kept = Compat::ORPHAN_FILE | Compat::HAS_JOURNAL;
+        features.compat =
+            features.compat.difference(kept) | present.features().compat.intersection(kept);
+        let counts = self.has != [false; 3] || self.had != [false; 3];
+        features.ro_compat.set(RoCompat::QUOTA, counts);
+        features
+    }
+}
+
+/// Returns a superblock with other features, and the fields that these bring.
+fn with_marks(mut sb: Superblock, features: Features) -> Superblock {
+    let (old, seed) = (sb.features(), sb.fs_seed());
+    let added =
+        |feature: Incompat| features.incompat.contains(feature) && !old.incompat.contains(feature);
+    if added(Incompat::ENCRYPT) {
+        sb.set_encrypt_algos(ENCRYPTION);
+    }
+    if added(Incompat::CASEFOLD) {
+        sb.set_encoding(UTF8_12_1);
+        sb.set_encoding_flags(0);
+    }
+    let has_seed = features.incompat.contains(Incompat::CSUM_SEED);
+    if added(Incompat::CSUM_SEED) || !has_seed {
+        sb.set_checksum_seed(if has_seed { seed } else { 0 });
+    }
+    let compat = features.compat.difference(old.compat);
+    if compat.contains(Compat::DIR_INDEX) && sb.def_hash_version() == 0 {
+        sb.set_def_hash_version(HALF_MD4);
+    }
+    if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+        sb.set_checksum_type(CRC32C);
+    } else {
+        // A checksum without the feature looks like a feature that was lost.
+        sb.raw_mut().checksum.set(0);
+    }
+    sb.set_features(features);
+    sb
+}
+
+fn sealed(mut sb: Superblock) -> Superblock {
+    sb.seal();
+    sb
+}
+
+/// Makes the copies of superblock and descriptors those of a draft.
+fn copies(site: &Site<'_>, draft: &Draft) -> Result<(), TuneError> {
+    let primary = site.surveyor().view(draft)?.primary;
+    let geometry = primary.geometry;
+    let size = u64::from(geometry.block_size);
+    for group in geometry.super_groups().skip(1) {
+        let Some(nr) = geometry.super_block_of(group) else { continue };
+        draft.write(nr.0.saturating_mul(size), &copy_of(&primary.superblock, group))?;
+    }
+    for index in 0..geometry.desc_blocks {
+        let block = draft.read(geometry.gdt_block(index).0.saturating_mul(size), size as usize)?;
+        for copy in geometry.gdt_backups(index) {
+            draft.write(copy.0.saturating_mul(size), &block)?;
+        }
+    }
+    Ok(())
+}
+
+impl From<RepairError> for TuneError {
+    fn from(error: RepairError) -> Self {
+        match error {
+            RepairError::NoSpace => TuneError::NoSpace,
+            RepairError::Io(error) => TuneError::Io(error),
+            RepairError::Corrupt(error) => TuneError::Corrupt(error),
+            error => TuneError::Failed(error),
+        }
+    }
+}
+
+impl From<NewLogError> for TuneError {
+    fn from(error: NewLogError) -> Self {
+        match error {
+            NewLogError::Damage(finding) => TuneError::Damage(Box::new(finding)),
+            NewLogError::Unmovable(finding) => TuneError::Remaining(Box::new(finding)),
+            NewLogError::NoPlace(_) => TuneError::NoSpace,
+            NewLogError::Unsettled => {
+                RepairError::Unsupported("numbers that change in each round").into()
+            }
+            NewLogError::Repair(error) => error.into(),
+        }
+    }
+}
