@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench bench-images pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench bench-images bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
 
 all:
 	$(CARGO) build --release
@@ -75,6 +75,13 @@ bench-images:
 	@scripts/setup.sh bench
 	$(CARGO) build --release -p extant-cli -p extant-bench
 	$(TARGET)/release/extant-bench images --runs $(BENCH_RUNS)
+
+# Work on a network block device with NBD_DELAY milliseconds for each request, beside the same work
+# on a file and the transfer alone: 1 GB in /dev/shm.
+NBD_DELAY ?= 1
+bench-nbd: setup
+	$(CARGO) build --release -p extant-cli
+	scripts/nbd.sh $(TARGET)/release/extant $(NBD_DELAY)
 
 # Writes the figures of stored runs (docs/runs) into the pages. To renew a run:
 # `extant-lab pairs --json > docs/runs/pairs.json`.
