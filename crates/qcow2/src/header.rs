@@ -72,6 +72,10 @@ pub(crate) fn refusal(file: &str, cause: impl Display, remedy: &str) -> io::Erro
 
 pub(crate) const REPAIR: &str = "`qemu-img check -r all` may repair a copy of it";
 const CONVERT: &str = "convert it first: `qemu-img convert -O qcow2`";
+/// The remedy of features that QEMU may not know either.
+const NEWER: &str = "a version of `qemu-img convert` that knows it makes an image without it";
+/// The remedy of a header with which QEMU opens no image either.
+const LOST: &str = "the header is damaged, and only another copy of the image has it";
 
 impl Header {
     /// Reads and checks the header.
@@ -89,11 +93,11 @@ impl Header {
         let version = u32_at(&start, 4);
         let cluster_bits = u32_at(&start, 20);
         if !(2..=3).contains(&version) || (version == 3 && start.len() < LEN_V3) {
-            return Err(refusal(&name, format_args!("version {version} is not known"), CONVERT));
+            return Err(refusal(&name, format_args!("version {version} is not known"), NEWER));
         }
         if !CLUSTER_BITS.contains(&cluster_bits) {
             let cause = format_args!("clusters of 2^{cluster_bits} bytes are not possible");
-            return Err(refusal(&name, cause, REPAIR));
+            return Err(refusal(&name, cause, LOST));
         }
         let mut first = vec![0; (1 << cluster_bits).min(clamp(file.len()))];
         file.read_exact_at(&mut first, 0)?;
@@ -103,13 +107,13 @@ impl Header {
         let len = if version == 2 { LEN_V2 } else { u32_at(&first, 100) as usize };
         if version == 3 && (len < LEN_V3 || len % 8 != 0 || len > first.len()) {
             let cause = format_args!("a header of {len} bytes is not possible");
-            return Err(refusal(&header.file, cause, REPAIR));
+            return Err(refusal(&header.file, cause, LOST));
         }
         if header.incompatible & COMPRESSION != 0 && len > LEN_V3 {
             header.zstd = match first.get(LEN_V3) {
                 Some(0) => false,
                 Some(1) => true,
-                _ => return Err(header.refuse("its kind of compression is not known", CONVERT)),
+                _ => return Err(header.refuse("its kind of compression is not known", NEWER)),
             };
         }
         header.backing = header.backing_name(&first, len)?;
@@ -158,7 +162,7 @@ impl Header {
         let unknown = self.incompatible & !(DIRTY | CORRUPT | COMPRESSION);
         if unknown != 0 {
             let cause = format_args!("it has unknown incompatible features ({unknown:#x})");
-            return Err(self.refuse(cause, CONVERT));
+            return Err(self.refuse(cause, NEWER));
         }
         Ok(())
     }
@@ -166,12 +170,16 @@ impl Header {
     /// Checks sizes, and places of the tables but for the end of the file.
     fn check_places(&self) -> io::Result<()> {
         let size = self.size;
-        if size == 0 || size > i64::MAX as u64 {
-            return Err(self.refuse(format_args!("a disk of {size} bytes is not possible"), REPAIR));
+        if size == 0 {
+            let remedy = "`qemu-img resize` makes it longer";
+            return Err(self.refuse("a disk of 0 bytes is not possible", remedy));
+        }
+        if size > i64::MAX as u64 {
+            return Err(self.refuse(format_args!("a disk of {size} bytes is not possible"), LOST));
         }
         if self.refcount_order > 6 {
             let order = self.refcount_order;
-            return Err(self.refuse(format_args!("refcounts of 2^{order} bits"), REPAIR));
+            return Err(self.refuse(format_args!("refcounts of 2^{order} bits"), LOST));
         }
         let l1 = self.l1_len as u64 * 8;
         let needed = size.div_ceil(self.covered_by_table());
@@ -182,16 +190,16 @@ impl Header {
                 self.l1_len,
                 MAX_L1 / 8
             );
-            return Err(self.refuse(cause, REPAIR));
+            return Err(self.refuse(cause, LOST));
         }
         if self.reftable_clusters << self.cluster_bits > MAX_REFTABLE.max(self.cluster()) {
             let cause = format_args!("a refcount table of {} clusters", self.reftable_clusters);
-            return Err(self.refuse(cause, REPAIR));
+            return Err(self.refuse(cause, LOST));
         }
         for (table, offset) in [("L1", self.l1_offset), ("refcount", self.reftable_offset)] {
             if !offset.is_multiple_of(self.cluster()) || offset == 0 {
                 let cause = format_args!("its {table} table begins at {offset}");
-                return Err(self.refuse(cause, REPAIR));
+                return Err(self.refuse(cause, LOST));
             }
         }
         Ok(())
@@ -208,7 +216,7 @@ impl Header {
         let Some(name) = range.and_then(|range| first.get(range)).filter(|_| count <= MAX_NAME)
         else {
             let cause = format_args!("the name of its backing file lies at {offset}");
-            return Err(self.refuse(cause, REPAIR));
+            return Err(self.refuse(cause, LOST));
         };
         let mut at = len;
         let mut format = None;
@@ -283,8 +291,11 @@ impl Header {
         let name = self.backing.as_ref().map_or(&[][..], |backing| &backing.name);
         let place = LEN_V3_COMPRESSION + extensions.len();
         if name.len() > MAX_NAME as usize || place + name.len() > 1 << self.cluster_bits {
-            let cause = "the name of the backing file is too long";
-            return Err(self.refuse(cause, "use a shorter one, such as a relative path"));
+            let cause = format_args!(
+                "the path of the backing file has {} bytes, and {MAX_NAME} are possible",
+                name.len()
+            );
+            return Err(self.refuse(cause, "name it by a shorter one, through a symlink or a move"));
         }
         let mut bytes = Vec::new();
         put_u32(&mut bytes, MAGIC);

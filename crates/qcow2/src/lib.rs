@@ -17,7 +17,7 @@ mod bytes;
 mod changes;
 mod commit;
 mod compressed;
-mod create;
+mod creation;
 mod device;
 mod file;
 mod header;
@@ -26,7 +26,7 @@ mod scan;
 mod tables;
 mod writer;
 
-pub use create::{create, write_image};
+pub use creation::{create, write_image};
 pub use device::Qcow2Device;
 pub use header::BackingName;
 pub use layer::LayerRange;

@@ -28,7 +28,7 @@ struct Scan<'a> {
 ///
 /// # Errors
 /// `InvalidData` if a cluster has two uses, a use beyond the end, or another refcount than its use
-/// gives it; if the image has compressed clusters; those of the file.
+/// gives it; if the image has compressed clusters; those of the file. The file is unchanged then.
 pub(crate) fn scan(header: &Header, file: &dyn BlockDevice, l1: &[u64]) -> io::Result<Writer> {
     let clusters = file.len().div_ceil(header.cluster());
     if clusters > MAX_CLUSTERS {
@@ -36,12 +36,6 @@ pub(crate) fn scan(header: &Header, file: &dyn BlockDevice, l1: &[u64]) -> io::R
             format_args!("its file has {clusters} clusters, and {MAX_CLUSTERS} can be written");
         let remedy = "convert it: `qemu-img convert -O qcow2 -o cluster_size=2M`";
         return Err(header.refuse(cause, remedy));
-    }
-    let whole = clusters << header.cluster_bits;
-    if whole > file.len() {
-        // The last cluster may be cut off in the file, and is written as a whole. A disk has no
-        // such cluster then.
-        let _ = file.set_len(whole);
     }
     let words = (clusters as usize).div_ceil(64);
     let mut scan = Scan { header, file, clusters, used: vec![0; words], count: 0 };
@@ -54,7 +48,17 @@ pub(crate) fn scan(header: &Header, file: &dyn BlockDevice, l1: &[u64]) -> io::R
         scan.table(*entry)?;
     }
     scan.counts(&reftable)?;
-    Ok(Writer::new(scan.used, reftable, header))
+    let used = scan.used;
+    let whole = clusters << header.cluster_bits;
+    if whole > file.len() {
+        // The last cluster may be cut off in the file, and is written as a whole. A disk cannot
+        // grow, and has no such cluster then.
+        match file.set_len(whole) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            done => done?,
+        }
+    }
+    Ok(Writer::new(used, reftable, header))
 }
 
 impl Scan<'_> {

@@ -2,8 +2,9 @@
 
 use crate::images::*;
 use extant_blocks::{BlockDevice, MemDevice};
-use extant_qcow2::Qcow2Device;
+use extant_qcow2::{Qcow2Device, create};
 use extant_testkit::Scratch;
+use extant_testkit::tool::run;
 use std::fs;
 use std::sync::Arc;
 
@@ -184,6 +185,54 @@ fn refcounts_that_are_wrong_are_only_read() {
     refused(|v| v.bytes[v.counts + 1] = 2, "", "refcount 2 and one use");
     refused(|v| v.bytes[v.l2] &= 0x7f, "", "marked as shared");
     refused(|v| v.bytes[v.l1] &= 0x7f, "", "marked as shared");
+}
+
+#[test]
+fn a_refused_image_is_not_changed() {
+    let Victim { mut bytes, counts, .. } = victim();
+    bytes.truncate(bytes.len() - 100);
+    // The last cluster is written as a whole, once the image has been found to be consistent.
+    let good = Arc::new(MemDevice::from_bytes(&bytes));
+    drop(Qcow2Device::open(good.clone(), None, false).unwrap());
+    assert_eq!(good.len(), bytes.len() as u64 + 100);
+    bytes[counts + 1] = 2;
+    let bad = Arc::new(MemDevice::from_bytes(&bytes));
+    Qcow2Device::open(bad.clone(), None, false).unwrap_err();
+    assert!(bad.to_vec() == bytes, "the file was changed");
+}
+
+#[test]
+fn remedies_are_possible() {
+    let error = |damage: &dyn Fn(&mut Victim)| {
+        let mut victim = victim();
+        damage(&mut victim);
+        read(&victim.bytes, true).unwrap_err()
+    };
+    // QEMU opens none of these, so that `qemu-img check` repairs none.
+    let scratch = Scratch::new();
+    let damages: [&dyn Fn(&mut Victim); 6] = [
+        &|v| set_short(&mut v.bytes, 20, 22),
+        &|v| set_short(&mut v.bytes, 36, 0),
+        &|v| set_short(&mut v.bytes, 56, u32::MAX),
+        &|v| set_short(&mut v.bytes, 96, 7),
+        &|v| set_short(&mut v.bytes, 100, 103),
+        &|v| set(&mut v.bytes, 40, 512),
+    ];
+    for (number, damage) in damages.into_iter().enumerate() {
+        let error = error(damage);
+        assert!(error.contains("only another copy") && !error.contains("check"), "{error}");
+        let mut victim = victim();
+        damage(&mut victim);
+        let image = scratch.join("i.qcow2");
+        fs::write(&image, &victim.bytes).unwrap();
+        let check = ["check", "-r", "all", "-f", "qcow2", text(&image)];
+        let printed = run("qemu-img", &check);
+        assert_eq!(printed.code, 1, "{number}: {printed}");
+    }
+    assert!(error(&|v| set(&mut v.bytes, 24, 0)).contains("qemu-img resize"));
+    let name = Some((&[b'x'; 1024][..], "raw"));
+    let error = create(&MemDevice::new(0), 1 << 20, name).unwrap_err().to_string();
+    assert!(error.contains("has 1024 bytes, and 1023 are") && error.contains("symlink"), "{error}");
 }
 
 #[test]
