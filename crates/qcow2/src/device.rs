@@ -58,6 +58,7 @@ impl Qcow2Device {
         backing: Option<Arc<dyn BlockDevice>>,
         read_only: bool,
     ) -> io::Result<Qcow2Device> {
+        let (file, backing) = (AlignedDevice::over(file), backing.map(AlignedDevice::over));
         let header = Header::read(&*file)?;
         match (&header.backing, &backing) {
             (Some(named), None) => {
@@ -83,16 +84,17 @@ impl Qcow2Device {
     /// # Errors
     /// As [`Qcow2Device::open`].
     pub fn open_layer(file: Arc<dyn BlockDevice>) -> io::Result<Qcow2Device> {
+        let file = AlignedDevice::over(file);
         Qcow2Device::with(Header::read(&*file)?, file, None, true)
     }
 
+    /// Opens an image with devices that take requests of any alignment.
     fn with(
         header: Header,
         file: Arc<dyn BlockDevice>,
         backing: Option<Arc<dyn BlockDevice>>,
         read_only: bool,
     ) -> io::Result<Qcow2Device> {
-        let file = AlignedDevice::over(file);
         let read_only = read_only || file.read_only();
         let l1 = read_l1(&header, &*file)?;
         let writer = if read_only {

@@ -2,7 +2,7 @@
 
 use crate::device::Qcow2Device;
 use crate::tables::Mapping;
-use extant_blocks::BlockDevice;
+use extant_blocks::{AlignedDevice, BlockDevice};
 use std::io;
 use std::ops::Range;
 
@@ -51,6 +51,8 @@ impl Qcow2Device {
         progress: &mut dyn FnMut(u64),
     ) -> io::Result<()> {
         const PIECE: usize = 1 << 20;
+        // Clusters may be shorter than the blocks of the base.
+        let base = AlignedDevice::new(base);
         if base.len() < self.len() {
             let text = format!(
                 "{}: it has {} bytes, and the overlay has {}; make it longer first",

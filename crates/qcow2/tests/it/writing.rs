@@ -1,7 +1,7 @@
 //! Disks that are written, compared with a model and judged by QEMU.
 
 use crate::images::*;
-use extant_blocks::{BlockDevice, MemDevice};
+use extant_blocks::{BlockDevice, MemDevice, StrictDevice};
 use extant_qcow2::{Qcow2Device, create, write_image};
 use extant_testkit::Scratch;
 use extant_testkit::rng::Rng;
@@ -207,6 +207,36 @@ fn new_overlays_name_their_base() {
     assert!(layer.commit_to(&short, &mut |_| ()).is_err());
     let long = Some((&[b'x'; 1024][..], "raw"));
     assert!(create(&MemDevice::new(0), 1 << 20, long).is_err());
+}
+
+/// Disks with sectors of 4096 bytes, for example.
+#[test]
+fn devices_that_take_whole_blocks_alone_are_used() {
+    let scratch = Scratch::new();
+    let (base, image) = (scratch.join("base.raw"), scratch.join("o.qcow2"));
+    fs::write(&base, pattern(14, 300 << 10)).unwrap();
+    let create = ["create", "-q", "-f", "qcow2", "-F", "raw", "-o", "cluster_size=512", "-b"];
+    qemu(&[&create[..], &[text(&base), text(&image)]].concat());
+    let strict = |path: &Path, read_only| Arc::new(StrictDevice::new(file(path, read_only), 4096));
+    let below = strict(&base, true);
+    let device = Qcow2Device::open(strict(&image, false), Some(below), false).unwrap();
+    let mut model = fs::read(&base).unwrap();
+    let mut rng = Rng::new(14);
+    for _ in 0..100 {
+        change(&device, &mut model, &mut rng, 9000);
+    }
+    assert!(content(&device) == model);
+    drop(device);
+    assert_clean(&image);
+    assert!(disk(&scratch, &image) == model);
+    let layer = Qcow2Device::open_layer(strict(&image, true)).unwrap();
+    layer.commit_to(&*strict(&base, false), &mut |_| ()).unwrap();
+    assert!(fs::read(&base).unwrap() == model);
+    let (packed, source) = (scratch.join("packed.qcow2"), strict(&base, true));
+    fs::write(&packed, []).unwrap();
+    write_image(&*source, &*strict(&packed, false), &mut |_| ()).unwrap();
+    assert_clean(&packed);
+    assert!(disk(&scratch, &packed) == model);
 }
 
 #[test]
