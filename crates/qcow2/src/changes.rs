@@ -42,11 +42,7 @@ impl Qcow2Device {
     }
 
     fn check_usable(&self, state: &State) -> io::Result<()> {
-        if state.writer.as_ref().is_some_and(|writer| !writer.failed) {
-            return Ok(());
-        }
-        let text = "its tables could not be written before; open the image again";
-        Err(io::Error::other(format!("{}: qcow2: {text}", self.header.file)))
+        state.writer.as_ref().map_or(Ok(()), |writer| self.check_barriers(writer))
     }
 
     /// Writes the beginning of `data` where the file has no content for `len` bytes from `at`,
@@ -124,9 +120,17 @@ impl Qcow2Device {
         let old = self.table(state, index)?;
         let Some(writer) = state.writer.as_mut() else { return Ok(()) };
         let table = match old {
-            Some(table) => table,
+            Some(table) => {
+                if !writer.tables.contains_key(&index) {
+                    let offset = state.l1.get(index).copied().unwrap_or_default() & OFFSET;
+                    writer.store(&self.header, &*self.file, offset >> self.header.cluster_bits)?;
+                }
+                table
+            }
             None => {
-                let table = writer.take(&self.header, &*self.file, 1)?;
+                let place = self.header.l1_offset + index as u64 * 8;
+                writer.store(&self.header, &*self.file, place >> self.header.cluster_bits)?;
+                let table = writer.take_table(&self.header, &*self.file)?;
                 let Some(entry) = state.l1.get_mut(index) else { return Ok(()) };
                 *entry = (table << self.header.cluster_bits) | COPIED;
                 writer.l1.insert(index);

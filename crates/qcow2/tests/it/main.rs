@@ -1,6 +1,8 @@
 //! Images in the format qcow2, beside `qemu-img`.
 
 mod cuts;
+mod failing;
+mod full;
 mod hostile;
 mod images;
 mod mutations;

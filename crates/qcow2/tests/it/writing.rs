@@ -9,29 +9,41 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Makes random changes of a device and of the bytes that it must have.
+/// Makes a random change of a device and of the bytes that it must have.
 pub fn change(device: &dyn BlockDevice, model: &mut [u8], rng: &mut Rng, longest: u64) {
+    try_change(device, model, rng, longest).unwrap();
+}
+
+/// Makes a random change that may fail: the bytes are those of the device then.
+pub fn try_change(
+    device: &dyn BlockDevice,
+    model: &mut [u8],
+    rng: &mut Rng,
+    longest: u64,
+) -> std::io::Result<()> {
     let len = model.len() as u64;
     let from = rng.below(len);
     let to = from + rng.below(longest.min(len - from) + 1);
     let range = from as usize..to as usize;
-    match rng.below(8) {
-        0 => {
-            device.write_zeroes(from, to - from).unwrap();
-            model[range].fill(0);
-        }
+    let done = match rng.below(8) {
+        0 => device.write_zeroes(from, to - from).map(|()| model[range.clone()].fill(0)),
         1 => {
-            device.discard(from, to - from).unwrap();
+            let done = device.discard(from, to - from);
             // Unknown bytes from now on.
-            device.read_exact_at(&mut model[range], from).unwrap();
+            device.read_exact_at(&mut model[range.clone()], from).unwrap();
+            done
         }
-        2 => device.flush().unwrap(),
+        2 => return device.flush(),
         _ => {
             let data = rng.bytes(range.len());
-            device.write_all_at(&data, from).unwrap();
-            model[range].copy_from_slice(&data);
+            let done = device.write_all_at(&data, from);
+            done.map(|()| model[range.clone()].copy_from_slice(&data))
         }
+    };
+    if done.is_err() {
+        device.read_exact_at(&mut model[range], from).unwrap();
     }
+    done
 }
 
 #[test]
