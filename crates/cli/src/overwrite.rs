@@ -4,11 +4,10 @@ use crate::failure::{At, Failure, Result};
 use crate::text::{shown, uuid};
 use extant_engine::OpenOptions;
 use extant_engine::device::{
-    BlockDevice, FileOptions, ImageSpec, Place, identify, image_spec, is_remote,
+    BlockDevice, FileOptions, ImageFormat, ImageSpec, Place, identify, image_spec, is_remote,
 };
 use extant_engine::format::Superblock;
 use std::io::{IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Where the superblock lies in an image, and its length, in bytes.
@@ -20,31 +19,38 @@ const SUPERBLOCK: (u64, usize) = (1024, 1024);
 /// # Errors
 /// The answer was no, or there is no terminal.
 pub fn check(device: &dyn BlockDevice, path: &Path) -> Result {
-    let Some(found) = found(device, path) else { return Ok(()) };
+    check_image(device, &image_spec(path))
+}
+
+/// As [`check`], for an image in a format.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_image(device: &dyn BlockDevice, image: &ImageSpec) -> Result {
+    let Some(found) = found(device, image) else { return Ok(()) };
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Err(Failure::new(format_args!("{found}; -F overwrites it")));
     }
     if confirmed(&format!("{found}. Overwrite it? (y/N) "))? {
         return Ok(());
     }
-    let name = shown(path.as_os_str().as_bytes());
+    let name = shown(image.to_string().as_bytes());
     Err(Failure::new(format_args!("{name}: nothing was changed")))
 }
 
 /// Describes content that would be overwritten: a file system that begins at the place of the new
 /// one, or, for an offset in a disk, the content of the disk.
-fn found(device: &dyn BlockDevice, path: &Path) -> Option<String> {
-    let name = shown(path.as_os_str().as_bytes());
+fn found(device: &dyn BlockDevice, image: &ImageSpec) -> Option<String> {
+    let name = shown(image.to_string().as_bytes());
     if let Some(found) = identify(device) {
         return Some(format!("{name} holds {}{}", found.name, identity(device)));
     }
-    let spec = image_spec(path);
-    let Place::Offset(_) = spec.place else { return None };
-    let found = if is_remote(&spec.path) {
-        let disk = OpenOptions::new().read_only(true).device_of(&ImageSpec::whole(&spec.path));
+    let (Place::Offset(_), ImageFormat::Raw) = (image.place, image.format) else { return None };
+    let found = if is_remote(&image.path) {
+        let disk = OpenOptions::new().read_only(true).device_of(&ImageSpec::whole(&image.path));
         identify(&*disk.ok()?)
     } else {
-        identify(&FileOptions::new(&spec.path).read_only(true).lock(false).open().ok()?)
+        identify(&FileOptions::new(&image.path).read_only(true).lock(false).open().ok()?)
     };
     found.map(|found| format!("{name} lies in a disk that holds {}", found.name))
 }

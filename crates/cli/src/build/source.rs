@@ -3,10 +3,13 @@
 use super::ext4;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
+use crate::format::{Format, FormatArgs};
 use crate::image::ImageArgs;
 use crate::text::shown;
 use extant_archive::{Container, Input, Loader, ScanOptions, Selection, root_is_feigned};
 use extant_engine::Error;
+use extant_engine::device::{FileOptions, identify, image_spec};
+use extant_qcow2::Qcow2Device;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
@@ -15,6 +18,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Variables by which libraries that feign root let their programs know. They change the results of
 /// functions of the C library alone.
@@ -36,17 +40,20 @@ enum Kind {
     Archive,
     Layer,
     Image,
+    /// An image in the format qcow2.
+    Qcow2,
     Oci,
     Docker,
     Manifest,
 }
 
 /// Kinds by the prefixes that ask for them.
-const PREFIXES: [(&str, Kind); 7] = [
+const PREFIXES: [(&str, Kind); 8] = [
     ("dir:", Kind::Directory),
     ("tar:", Kind::Tar),
     ("layer:", Kind::Layer),
     ("ext4:", Kind::Image),
+    ("qcow2:", Kind::Qcow2),
     ("oci:", Kind::Oci),
     ("docker:", Kind::Docker),
     ("mtree:", Kind::Manifest),
@@ -95,12 +102,45 @@ impl Source {
             Kind::Tar => loader.add_tar(&name, self.input()?),
             Kind::Archive => loader.add_recognized_tar(&name, self.input()?),
             Kind::Layer => loader.add_layer(&name, self.input()?),
-            Kind::Image => return ext4::add(loader.tree(), &ImageArgs::of(&self.path), context),
+            Kind::Image | Kind::Qcow2 => {
+                let added = ext4::add(loader.tree(), &self.image(), context);
+                return added.map_err(|failure| self.advise(failure));
+            }
             Kind::Oci => loader.add_oci(&name, self.container()?, select),
             Kind::Docker => loader.add_docker(&name, self.container()?, select),
             Kind::Manifest => loader.add_mtree(&name, self.input()?),
         };
         added.map_err(|error| self.failed(&error))
+    }
+
+    fn image(&self) -> ImageArgs {
+        let is_qcow2 = self.kind == Kind::Qcow2;
+        let format = if is_qcow2 { Format::Qcow2 } else { Format::Raw };
+        let stored = FormatArgs { format, backing: Vec::new() };
+        ImageArgs { stored, ..ImageArgs::of(&self.path) }
+    }
+
+    /// Names the source that reads a disk image, or the image that an overlay must become before.
+    fn advise(&self, failure: Failure) -> Failure {
+        let name = shown(self.path.as_os_str().as_bytes());
+        let path = image_spec(&self.path).path;
+        let Ok(file) = FileOptions::new(&path).read_only(true).open() else { return failure };
+        if self.kind == Kind::Image {
+            let found = identify(&file).filter(|found| found.name.contains("qcow2"));
+            return found.map_or(failure, |found| {
+                Failure::new(format_args!(
+                    "{name} holds {}; the source qcow2:{name} reads it",
+                    found.name
+                ))
+            });
+        }
+        match Qcow2Device::open_layer(Arc::new(file)) {
+            Ok(layer) if layer.backing_name().is_some() => Failure::new(format_args!(
+                "{name} is an overlay, whose base a source cannot name; `extant overlay flatten \
+                 {name} OUT --backing BASE` makes an image of both"
+            )),
+            _ => failure,
+        }
     }
 
     /// Refuses a directory whose owners would be those behind a feigned root: where that is
@@ -219,6 +259,7 @@ mod tests {
             ("tar:-".into(), Kind::Tar, Path::new("-")),
             ("layer:l.tar".into(), Kind::Layer, Path::new("l.tar")),
             ("ext4:i@p1".into(), Kind::Image, Path::new("i@p1")),
+            ("qcow2:i@p1".into(), Kind::Qcow2, Path::new("i@p1")),
             ("docker:a:b".into(), Kind::Docker, Path::new("a:b")),
             ("mtree:-".into(), Kind::Manifest, Path::new("-")),
             ("./dir:a".into(), Kind::Archive, Path::new("./dir:a")),

@@ -33,8 +33,8 @@ use std::sync::atomic::AtomicBool;
 ///
 /// SOURCE is a directory, a tar archive (also compressed by gzip, zstd, xz or bzip2), an image, an
 /// OCI layout, or - for an archive on standard input. A prefix names the kind: dir:, tar:, layer:
-/// (an archive with whiteouts), ext4: (an image), oci:, docker: (an archive of `docker save`),
-/// mtree: (a manifest of files).
+/// (an archive with whiteouts), ext4: (an image), qcow2: (an image in this format), oci:, docker:
+/// (an archive of `docker save`), mtree: (a manifest of files).
 /// Later sources are laid over earlier ones. The same sources give the same bytes, with any number
 /// of threads. An existing file OUT is replaced when the image is complete, one
 /// behind a symlink too. A block device is zeroed and written in place; - is standard output.

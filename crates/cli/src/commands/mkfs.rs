@@ -2,13 +2,14 @@
 
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
+use crate::format::{Format, FormatArgs};
 use crate::image::ImageArgs;
 use crate::json;
 use crate::layout::{LayoutArgs, creation_time};
 use crate::overwrite;
 use crate::remote;
 use crate::text::{count, shown, size, uuid};
-use extant_engine::device::{BlockDevice, FileOptions, ImageSpec, image_spec, is_remote};
+use extant_engine::device::{BlockDevice, FileOptions, ImageSpec, Place, image_spec, is_remote};
 use extant_engine::mkfs::{self, Options, Report, parse_size};
 use extant_engine::{OpenOptions, Timestamp};
 use serde_json::{Map, json};
@@ -53,6 +54,8 @@ pub struct Args {
     /// Wait until no other program uses the image
     #[arg(long)]
     wait: bool,
+    #[command(flatten)]
+    stored: FormatArgs,
 }
 
 /// How long `--wait` waits.
@@ -63,6 +66,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let options = args.options()?;
     if args.dry_run {
         let report = args.plan(&options)?;
+        return args.report(context, &report);
+    }
+    if args.stored.format == Format::Qcow2 {
+        let report = args.make_in_disk(&options)?;
         return args.report(context, &report);
     }
     let path = image_spec(&args.image).path;
@@ -102,6 +109,10 @@ impl Args {
     }
 
     fn options(&self) -> Result<Options> {
+        if self.stored.format == Format::Raw && !self.stored.backing.is_empty() {
+            let text = "a raw image has no backing file; an overlay has --format qcow2";
+            return Err(Failure::usage(text));
+        }
         let mut options = self.layout.options()?;
         options.size = self.bytes()?;
         options.seed = self.seed;
@@ -118,6 +129,9 @@ impl Args {
     /// Returns the description of the file system that would be made.
     fn plan(&self, options: &Options) -> Result<Report> {
         let there = || -> Result<u64> {
+            if self.stored.format == Format::Qcow2 {
+                return Ok(self.disk(&OpenOptions::new().read_only(true))?.len());
+            }
             let spec = image_spec(&self.image);
             if is_remote(&spec.path) {
                 return Ok(self.remote(true)?.len());
@@ -188,6 +202,64 @@ impl Args {
         Ok(Arc::new(device))
     }
 
+    /// Opens the disk in an image of the format qcow2.
+    fn disk(&self, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>> {
+        let (wait, stored) = (self.wait, self.stored.clone());
+        let image = ImageArgs { wait, stored, ..ImageArgs::of(&self.image) };
+        let opened = options.clone().wait(wait).device_of(&image.spec());
+        opened.map_err(|error| image.refused(&error))
+    }
+
+    /// Makes a file system in an image of the format qcow2, which is made if it is not there.
+    fn make_in_disk(&self, options: &Options) -> Result<Report> {
+        self.require_size(options)?;
+        let spec = self.stored.spec(&self.image);
+        let new = if is_there(&spec.path) { None } else { Some(self.new_disk(&spec, options)?) };
+        let made = self.disk(&OpenOptions::new()).and_then(|disk| {
+            let (name, len) = (self.name(), disk.len());
+            if disk.read_only() {
+                let text = format_args!("{name} cannot be written: it is write-protected");
+                return Err(Failure::new(text));
+            }
+            if options.size.is_some_and(|size| size > len) {
+                return Err(Failure::new(format_args!(
+                    "{name}: its disk has {len} bytes; `qemu-img resize` makes it longer"
+                )));
+            }
+            if !self.force {
+                overwrite::check_image(&*disk, &spec)?;
+            }
+            mkfs::make(&*disk, options).map_err(|error| self.failed(error))
+        });
+        if let (Err(_), Some(new)) = (&made, &new) {
+            self.report_rest(remove_own(&spec.path, new));
+        }
+        made
+    }
+
+    /// Makes an image file with a disk of the size of the file system.
+    fn new_disk(&self, spec: &ImageSpec, options: &Options) -> Result<File> {
+        let name = self.name();
+        if !spec.backing.is_empty() {
+            return Err(Failure::new(format_args!(
+                "{name} is not there; `extant overlay create` makes an overlay"
+            )));
+        }
+        if spec.place != Place::Whole {
+            return Err(Failure::new(format_args!("{name}: a new disk has no parts")));
+        }
+        let path = spec.path.as_path();
+        let bytes = self.image.as_os_str().as_bytes();
+        let new = make_new(path).at_path(bytes)?;
+        let made = FileOptions::new(path)
+            .open()
+            .and_then(|file| extant_qcow2::create(&file, options.size.unwrap_or_default(), None));
+        if made.is_err() {
+            self.report_rest(remove_own(path, &new));
+        }
+        made.at_path(bytes).map(|()| new)
+    }
+
     fn make(&self, device: &dyn BlockDevice, options: &Options) -> Result<Report> {
         if !self.force {
             overwrite::check(device, &self.image)?;
@@ -237,13 +309,18 @@ fn is_there(path: &Path) -> bool {
 /// Makes a file. Returns none if the name is taken, by a dangling symlink too, or if that fails:
 /// opening the image shows the reason.
 fn create_new(path: &Path) -> Option<File> {
-    let file = File::options().read(true).write(true).create_new(true).open(path).ok()?;
+    make_new(path).ok()
+}
+
+/// Makes a file whose name is durable.
+fn make_new(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).write(true).create_new(true).open(path)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     if let Err(error) = File::open(parent).and_then(|dir| dir.sync_all()) {
         tracing::warn!(path = %parent.display(), %error, "the new file's name may not be durable");
     }
-    Some(file)
+    Ok(file)
 }
 
 /// Removes the name of `own`, unless it leads to another file by now.

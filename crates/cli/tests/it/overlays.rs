@@ -5,7 +5,9 @@ use crate::program::{Server, done, extant, json, refused};
 use extant_testkit::tool::run;
 use extant_testkit::{FeatureSet, Scratch, e2fsck};
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Asserts that an image is consistent, and has no leaks.
@@ -267,6 +269,98 @@ fn overlays_are_mounted() {
         assert_eq!(fs::read(dir.join(name)).unwrap(), content);
     }
     done(&args!["umount", &dir]);
+}
+
+#[test]
+fn file_systems_are_made_in_disk_images() {
+    let stage = Stage::new();
+    let image = stage.scratch.join("new.qcow2");
+    let mkfs = |image: &Path, rest: &[OsString]| {
+        [&args!["mkfs", "--format", "qcow2"][..], &args![image], rest].concat()
+    };
+    refused(&mkfs(&image, &args![]), 2, "say how large");
+    refused(&mkfs(&image, &args!["64M", "-b", "3000"]), 2, "block");
+    refused(&mkfs(&image, &args!["64M", "--backing", &stage.base]), 1, "overlay create");
+    assert!(!image.exists(), "a failed creation leaves nothing");
+    done(&mkfs(&image, &args!["64M", "-n"]));
+    assert!(!image.exists());
+    done(&mkfs(&image, &args!["64M", "-L", "first"]));
+    assert_clean(&image);
+    assert!(fs::metadata(&image).unwrap().len() < 16 << 20);
+    let disk_of = |image: &Path| disk(&stage.scratch, image);
+    e2fsck::check(&disk_of(&image)).assert_clean();
+    done(&args!["mkdir", "--format", "qcow2", &image, "/dir"]);
+    refused(&mkfs(&image, &args![]), 1, "label \"first\"");
+    refused(&mkfs(&image, &args!["-F", "128M"]), 1, "qemu-img resize");
+    let report = json(&mkfs(&image, &args!["-F", "-L", "second"]));
+    assert_eq!(
+        report["blocks"].as_u64().unwrap() * report["block_size"].as_u64().unwrap(),
+        64 << 20
+    );
+    assert_clean(&image);
+    e2fsck::check(&disk_of(&image)).assert_clean();
+    // An overlay hides the file system of its base.
+    let before = fs::read(&stage.base).unwrap();
+    let backing = args!["--backing", &stage.base, "-F"];
+    done(&mkfs(&stage.overlay, &backing));
+    assert!(fs::read(&stage.base).unwrap() == before, "the base was changed");
+    assert_clean(&stage.overlay);
+    e2fsck::check(&disk_of(&stage.overlay)).assert_clean();
+    let found = json(&stage.on("ls", &args!["/"])).to_string();
+    assert!(found.contains("lost+found") && !found.contains("\"file\""), "{found}");
+    let raw = args!["mkfs", "-F", "--backing", &stage.base, stage.scratch.join("raw"), "64M"];
+    refused(&raw, 2, "--format qcow2");
+}
+
+#[test]
+fn disk_images_are_sources_of_new_ones() {
+    let stage = Stage::new();
+    let (packed, out) = (stage.scratch.join("packed"), stage.scratch.join("out"));
+    done(&args!["build", &packed, &stage.base, "--format", "qcow2"]);
+    let source = |kind: &str, path: &Path| format!("{kind}:{}", path.display());
+    done(&args!["build", &out, source("qcow2", &packed)]);
+    assert_eq!(done(&args!["cat", &out, "/file"]).text(), "of the base");
+    let ext4 = args!["build", &out, source("ext4", &packed)];
+    refused(&ext4, 1, &format!("the source qcow2:{} reads it", packed.display()));
+    let overlay = args!["build", &out, source("qcow2", &stage.overlay)];
+    refused(&overlay, 1, "overlay flatten");
+}
+
+/// A host without space costs the writes that need some, and a mount goes on once there is space.
+#[test]
+fn a_mount_survives_a_host_without_space() {
+    let stage = Stage::new();
+    let (small, dir) = (stage.scratch.dir("small"), stage.scratch.dir("mnt"));
+    run("mount", &args!["-t", "tmpfs", "-o", "size=16M", "none", &small]).must_succeed();
+    let (overlay, filler) = (small.join("o.qcow2"), small.join("filler"));
+    done(&args!["overlay", "create", &overlay, "--backing", &stage.base]);
+    let backing = args!["--format", "qcow2", "--backing", &stage.base];
+    let all = |command: &str| [&args![command][..], &backing, &args![&overlay]].concat();
+    done(&[&all("mount")[..], &args![&dir]].concat());
+    fs::write(dir.join("kept"), vec![1; 1 << 20]).unwrap();
+    File::open(dir.join("kept")).unwrap().sync_all().unwrap();
+    // All that is left; then the overlay's file cannot grow.
+    let left = File::create(&filler).unwrap();
+    while (&left).write_all(&[2; 4096]).is_ok() {}
+    let new = File::create(dir.join("new")).unwrap();
+    let written = new.write_all_at(&vec![3; 2 << 20], 0).and_then(|()| new.sync_all());
+    let kept = fs::read(dir.join("kept")).unwrap() == vec![1; 1 << 20];
+    drop((new, left));
+    fs::remove_file(&filler).unwrap();
+    let umount = extant(&args!["umount", &dir]);
+    // The log may have met the lack of space, which ends changes as on a sparse raw image.
+    let again = done(&[&all("mount")[..], &args![&dir]].concat());
+    let write = fs::write(dir.join("more"), vec![4; 2 << 20]);
+    let umounted = done(&args!["umount", &dir]);
+    assert_clean(&overlay);
+    let copy = stage.scratch.join("copy.qcow2");
+    fs::copy(&overlay, &copy).unwrap();
+    run("umount", &[&small]).must_succeed();
+    assert!(written.is_err() && kept, "{written:?} {umount} {again} {umounted}");
+    write.unwrap();
+    e2fsck::check(&disk(&stage.scratch, &copy)).assert_clean();
+    let content = [&args!["cat"][..], &backing, &args![&copy, "/kept"]].concat();
+    assert!(done(&content).stdout == vec![1; 1 << 20]);
 }
 
 #[test]
