@@ -21,6 +21,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long `--wait` waits for an overlay.
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Make overlays, images in the format qcow2 that hold only their difference from a base, and put
 /// them into their base or into a new image.
@@ -184,9 +188,12 @@ fn note_disguise(base: &ImageSpec, disk: &dyn BlockDevice, context: &Context) {
 impl CommitArgs {
     fn run(&self, context: &Context) -> Result {
         let base = base_of(&self.backing);
+        // Before the sandbox: which program uses it can be told only from outside.
+        let file = self.hold()?;
         let sandbox = Preparation::writing(true).reading(&self.overlay);
         contain(context, sandbox, &base, self.wait)?;
-        let layer = self.layer()?;
+        let layer = Qcow2Device::open_layer(Arc::new(file));
+        let layer = layer.map_err(|error| self.refused(error))?;
         self.check_base(&layer, &base)?;
         let disk = open(&base, &OpenOptions::new().wait(self.wait))?;
         let name = shown(base.path.as_os_str().as_bytes());
@@ -208,11 +215,16 @@ impl CommitArgs {
         Ok(())
     }
 
-    /// Opens the overlay without its base.
-    fn layer(&self) -> Result<Qcow2Device> {
-        let file = FileOptions::new(&self.overlay).read_only(true);
-        let opened = file.open().and_then(|file| Qcow2Device::open_layer(Arc::new(file)));
-        opened.map_err(|error| ImageArgs::of(&self.overlay).refused(&Error::Io(error)))
+    /// Opens the file of the overlay, which no program can write to then, and does not parse it.
+    fn hold(&self) -> Result<FileDevice> {
+        let wait = self.wait.then_some(PATIENCE);
+        let opened = FileOptions::new(&self.overlay).read_only(true).wait(wait).open();
+        opened.map_err(|error| self.refused(error))
+    }
+
+    fn refused(&self, error: io::Error) -> Failure {
+        let overlay = ImageArgs { wait: self.wait, ..ImageArgs::of(&self.overlay) };
+        overlay.refused(&Error::Io(error))
     }
 
     /// Refuses a base in another format, or with another file name, than the overlay has for it.

@@ -1,14 +1,15 @@
 //! Images in the format qcow2, and overlays, judged by `qemu-img` and e2fsck.
 
 use crate::args;
-use crate::program::{Server, done, extant, json, refused};
+use crate::program::{EXTANT, Server, done, extant, json, refused};
 use extant_testkit::tool::run;
 use extant_testkit::{FeatureSet, Scratch, e2fsck};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Asserts that an image is consistent, and has no leaks.
 #[track_caller]
@@ -246,6 +247,31 @@ fn images_in_use_are_locked() {
     done(&args!["umount", server.dir()]);
     assert_clean(&stage.overlay);
     assert_eq!(done(&stage.on("cat", &args!["/mounted"])).text(), "x");
+}
+
+/// The overlay is waited for, and not the base alone.
+#[test]
+fn a_commit_waits_for_the_overlay() {
+    let stage = Stage::new();
+    let backing = args!["--format", "qcow2", "--backing", &stage.base];
+    let server = Server::with(&stage.overlay, "rw", &backing);
+    fs::write(server.dir().join("mounted"), "x").unwrap();
+    let commit = args!["overlay", "commit", &stage.overlay, "--backing", &stage.base];
+    refused(&commit, 1, "--wait");
+    let mut waiting = Command::new(EXTANT)
+        .args([&commit[..], &args!["--wait"]].concat())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    let mut told = String::new();
+    let mut errors = BufReader::new(waiting.stderr.take().expect("a pipe"));
+    errors.read_line(&mut told).expect("a line");
+    assert!(told.contains("o.qcow2") && told.contains("waiting for up to"), "{told}");
+    done(&args!["umount", server.dir()]);
+    errors.read_to_string(&mut told).expect("the end");
+    assert!(waiting.wait().expect("its end").success(), "{told}");
+    assert_eq!(done(&args!["cat", &stage.base, "/mounted"]).text(), "x");
+    e2fsck::check(&stage.base).assert_clean();
 }
 
 #[test]
