@@ -5,21 +5,28 @@ use crate::failure::{At, Failure, Result};
 use crate::holders::{self, Process};
 use crate::json;
 use crate::mounting::anew::{self, Release};
+use crate::mounting::asked::{Served, ask};
 use crate::mounting::serve::was_in_use;
 use crate::mounting::users::{self, MountUsers};
 use crate::remote;
 use crate::sandbox::command::{Images, Preparation};
 use crate::table::{self, Mount};
 use crate::text::shown;
-use extant_engine::device::{image_spec, is_remote};
-use extant_engine::{Fs, OpenOptions};
+use extant_engine::device::{
+    BlockDevice, FileOptions, ImageFormat, ImageSpec, Place, SignatureKind, image_spec, is_remote,
+};
+use extant_engine::format::Superblock;
+use extant_engine::{Error, Fs, OpenOptions};
+use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use extant_fuse::{MountIdentity, Unmounter};
+use extant_qcow2::Qcow2Device;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde_json::{Map, Value};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -45,6 +52,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let mounts = chosen(&args.place)?;
     let Some(first) = mounts.first().cloned() else { return Err(nothing(&args.place)) };
     let server = users::server_of(first.device);
+    // Its format is known to the server alone.
+    let served = if args.lazy || !first.is_writable() { Served::Unknown } else { ask(&first) };
     let lost = mounts
         .iter()
         .map(|mount| unmount(mount, args.lazy))
@@ -54,7 +63,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     if closed && first.is_writable() {
         // Another program may have begun to use the image.
         if Preparation::default().enter(context, &[Images::of(&first.source)]).is_ok() {
-            ended_well(&first.source)?;
+            ended_well(&first.source, served)?;
         }
     }
     // A server that is gone wrote nothing either, which is told above if it matters.
@@ -218,12 +227,29 @@ fn await_closed(mount: &Mount, server: Option<&Process>) -> Result<bool> {
 }
 
 /// Fails if the server ended without its last commit.
-fn ended_well(image: &Path) -> Result {
-    let options = OpenOptions::new().read_only(true).no_recovery(true);
-    let opened = Fs::open_image(&image_spec(image), &options);
-    #[cfg(feature = "planted-exploit")]
-    opened.iter().for_each(|fs| crate::planted::strike(&fs.superblock()));
-    if opened.is_ok_and(|fs| was_in_use(&fs.superblock())) {
+fn ended_well(image: &Path, served: Served) -> Result {
+    let spec = image_spec(image);
+    let is_lost = match served {
+        Served::Format(ImageFormat::Qcow2) => {
+            let spec = ImageSpec { format: ImageFormat::Qcow2, ..spec };
+            superblock_in(&spec).is_some_and(|found| was_in_use(&found))
+        }
+        served => {
+            let options = OpenOptions::new().read_only(true).no_recovery(true);
+            let opened = Fs::open_image(&spec, &options);
+            #[cfg(feature = "planted-exploit")]
+            opened.iter().for_each(|fs| crate::planted::strike(&fs.superblock()));
+            match opened {
+                Ok(fs) => was_in_use(&fs.superblock()),
+                // An image in another format than raw, whose server cannot have written anything.
+                Err(Error::Foreign(found)) => {
+                    served == Served::Gone && found.kind == SignatureKind::DiskImage
+                }
+                Err(_) => false,
+            }
+        }
+    };
+    if is_lost {
         let image = shown(image.as_os_str().as_bytes());
         return Err(Failure::new(format_args!(
             "{image} is unmounted, but its server did not end in order: changes that no fsync made \
@@ -231,6 +257,29 @@ fn ended_well(image: &Path) -> Result {
         )));
     }
     Ok(())
+}
+
+/// Reads the superblock of a file system in an image of the format qcow2, without its backing
+/// files: the server must not name files to open, and an overlay that was mounted for writing has
+/// the superblock itself.
+fn superblock_in(image: &ImageSpec) -> Option<Superblock> {
+    let (disk, start): (Arc<dyn BlockDevice>, u64) =
+        match OpenOptions::new().read_only(true).device_of(image) {
+            Ok(disk) => (disk, 0),
+            Err(_) => {
+                let file = FileOptions::new(&image.path).read_only(true).open().ok()?;
+                let layer = Qcow2Device::open_layer(Arc::new(file)).ok()?;
+                match image.place {
+                    Place::Whole => (Arc::new(layer), 0),
+                    Place::Offset(start) => (Arc::new(layer), start),
+                    // The table may be that of the base.
+                    _ => return None,
+                }
+            }
+        };
+    let mut bytes = vec![0; SUPERBLOCK_SIZE];
+    disk.read_exact_at(&mut bytes, start.checked_add(SUPERBLOCK_OFFSET)?).ok()?;
+    Superblock::parse(&bytes).ok()
 }
 
 fn tell(mounts: &[Mount], closed: bool, context: &Context) -> Result {

@@ -2,6 +2,7 @@
 
 pub mod anew;
 pub mod announce;
+pub mod asked;
 pub mod keep;
 pub mod options;
 pub mod serve;

@@ -241,6 +241,39 @@ fn another_namespace_is_waited_for_and_named() {
     image.assert_clean();
 }
 
+/// The server alone knows the format of the image, and may end before it is asked, or while its
+/// mount in another namespace is waited for.
+#[test]
+fn a_killed_server_of_an_overlay_is_told() {
+    let image = FeatureSet::named("default").make_sized(64 << 20);
+    let scratch = Scratch::new();
+    let overlay = scratch.join("o.qcow2");
+    done(&args!["overlay", "create", &overlay, "--backing", image.path()]);
+    let backing = args!["--format", "qcow2", "--backing", image.path()];
+    let server = Server::with(&overlay, "rw", &backing);
+    server.signal("KILL");
+    await_that("the end", || state(server.dir()) == "ended");
+    refused(&args!["umount", server.dir()], 1, "did not end in order");
+    let server = Server::with(&overlay, "rw", &backing);
+    let user = User::of("exec unshare --mount --propagation private sh -c 'echo; exec sleep 1000'");
+    let mut umount = Command::new(EXTANT)
+        .args(["umount".as_ref(), server.dir().as_os_str()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    let mut told = String::new();
+    let mut errors = BufReader::new(umount.stderr.take().expect("a pipe"));
+    errors.read_line(&mut told).expect("a remark");
+    server.signal("KILL");
+    errors.read_to_string(&mut told).expect("the end");
+    drop(user);
+    assert_eq!(umount.wait().expect("its end").code(), Some(1), "{told}");
+    assert!(told.contains("did not end in order"), "{told}");
+    // In order.
+    let server = Server::with(&overlay, "rw", &backing);
+    done(&args!["umount", server.dir()]);
+}
+
 /// A killed server has not written its last changes: that is told, and the image is as durable as
 /// after a crash.
 #[test]
