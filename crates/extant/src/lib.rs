@@ -31,6 +31,7 @@
 //!   [`ErrorKind::Unsupported`] otherwise. Takes four crates with tables of Unicode.
 //! - `file-device` (default): devices in files and on disks of Linux.
 //! - `mkfs`: the module `mkfs`, which makes file systems.
+//! - `qcow2`: opens images of the format qcow2 and overlays, and has the module `device::qcow2`.
 //!
 //! # Stability
 //! This crate alone follows semantic versioning; the crates below it (`extant-engine` and others)
@@ -67,6 +68,42 @@ pub mod device {
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     pub use extant_blocks::{FileDevice, OpenOptions as FileDeviceOptions};
     pub use extant_engine::device::image_spec;
+
+    /// Disk images in the format qcow2, and overlays.
+    ///
+    /// [`OpenOptions::open_image`](crate::OpenOptions::open_image) opens a file system by an
+    /// [`ImageSpec`](super::device::ImageSpec) with this format and the backing files. A
+    /// [`Qcow2Device`](qcow2::Qcow2Device) lies over any devices:
+    ///
+    /// ```
+    /// use extant::device::qcow2::{Qcow2Device, create};
+    /// use extant::device::{BlockDevice, MemDevice};
+    /// use extant::{Fs, mkfs};
+    /// use std::sync::Arc;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let base = Arc::new(MemDevice::new(16 << 20));
+    /// Fs::options().create_on(base.clone(), &mkfs::Options::default())?.unmount()?;
+    /// let file = Arc::new(MemDevice::new(0));
+    /// create(&*file, base.len(), Some((b"base.img", "raw")))?;
+    ///
+    /// // The name in the header is never opened: the caller does that.
+    /// let overlay = Arc::new(Qcow2Device::open(file, Some(base.clone()), false)?);
+    /// let fs = Fs::options().open_on(overlay.clone())?;
+    /// fs.write("/new", b"in the overlay alone")?;
+    /// fs.unmount()?;
+    ///
+    /// let fs = Fs::options().read_only().open_on(base.clone())?;
+    /// assert!(fs.metadata("/new").is_err());
+    /// fs.unmount()?;
+    /// overlay.commit_to(&*base, &mut |_| ())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "qcow2")]
+    pub mod qcow2 {
+        pub use extant_qcow2::{BackingName, LayerRange, Qcow2Device, create, write_image};
+    }
 }
 
 /// Makes file systems.

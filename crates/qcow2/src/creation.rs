@@ -22,7 +22,7 @@ const MAX_L1: u64 = 4 << 20;
 /// programs other than this one may open it by them.
 ///
 /// # Errors
-/// `InvalidInput` if no image can have this size; those of the file.
+/// `InvalidInput` if no image can have this size, or the file is not empty; those of the file.
 pub fn create(file: &dyn BlockDevice, size: u64, backing: Option<(&[u8], &str)>) -> io::Result<()> {
     let mut image = NewImage::begin(file, size)?;
     image.header.backing = backing
@@ -35,7 +35,7 @@ pub fn create(file: &dyn BlockDevice, size: u64, backing: Option<(&[u8], &str)>)
 /// `progress` gets the position in `source`.
 ///
 /// # Errors
-/// `InvalidInput` if no image can have this size; those of the devices.
+/// `InvalidInput` if no image can have this size, or the file is not empty; those of the devices.
 pub fn write_image(
     source: &dyn BlockDevice,
     file: &dyn BlockDevice,
@@ -86,6 +86,9 @@ impl<'a> NewImage<'a> {
                 "{}: a disk of {size} bytes is not possible",
                 file.name()
             )));
+        }
+        if file.len() > 0 {
+            return Err(invalid(format!("{}: the file is not empty", file.name())));
         }
         let covered = |bits: u32| 1u64 << (2 * bits - 3);
         let bits = (CLUSTER_BITS..=MAX_CLUSTER_BITS)

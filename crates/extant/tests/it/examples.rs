@@ -1,7 +1,8 @@
 //! The programs in `examples`, on real images.
 
+use extant::device::{BackingSpec, ImageFormat, ImageSpec};
 use extant::{BlockDevice, Fs, mkfs};
-use extant_testkit::Memory;
+use extant_testkit::{Memory, Scratch};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -17,7 +18,8 @@ macro_rules! examples {
 examples!(
     host_agent "../../examples/host_agent.rs", http_server "../../examples/http_server.rs",
     build_from_tar "../../examples/build_from_tar.rs",
-    forensic_walk "../../examples/forensic_walk.rs", many_images "../../examples/many_images.rs"
+    forensic_walk "../../examples/forensic_walk.rs", many_images "../../examples/many_images.rs",
+    qcow2_overlay "../../examples/qcow2_overlay.rs"
 );
 
 fn image() -> Arc<Memory> {
@@ -37,6 +39,27 @@ fn the_host_agent_changes_its_overlay_and_not_the_base() {
     assert_eq!(log, b"booted\n");
     assert!(overlay.changed() > 0 && before == base.to_vec());
     let fs = Fs::options().read_only().open_on(overlay).unwrap();
+    assert_eq!(fs.read("/etc/hostname").unwrap(), b"guest");
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn the_overlay_in_a_file_is_opened_by_its_specification() {
+    let scratch = Scratch::new();
+    let (base, overlay) = (scratch.join("base.img"), scratch.join("new.qcow2"));
+    let before = image().to_vec();
+    std::fs::write(&base, &before).unwrap();
+    let bytes = qcow2_overlay::fork(&base, &overlay, "guest").unwrap();
+    assert!(bytes > 0 && bytes < 8 << 20, "{bytes}");
+    // The new file must be empty.
+    let error = qcow2_overlay::fork(&base, &overlay, "guest").unwrap_err().to_string();
+    assert!(error.contains("not empty"), "{error}");
+    assert!(std::fs::read(&base).unwrap() == before);
+    let mut spec = ImageSpec { format: ImageFormat::Qcow2, ..ImageSpec::whole(&overlay) };
+    let error = Fs::options().read_only().open_image(&spec).unwrap_err().to_string();
+    assert!(error.contains("is not opened by this name alone"), "{error}");
+    spec.backing = vec![BackingSpec { path: base, format: ImageFormat::Raw }];
+    let fs = Fs::options().read_only().open_image(&spec).unwrap();
     assert_eq!(fs.read("/etc/hostname").unwrap(), b"guest");
     fs.unmount().unwrap();
 }
