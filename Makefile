@@ -135,7 +135,7 @@ scale: setup
 
 # Fuzzing that watches which code is reached, with AddressSanitizer: FUZZ_SECONDS for each of
 # FUZZ_TARGETS. Needs a nightly toolchain.
-FUZZ_TARGETS ?= parsers journal image archive
+FUZZ_TARGETS ?= parsers journal image archive qcow2
 fuzz: setup
 	scripts/fuzz.sh build sanitized
 	scripts/images.sh target/images

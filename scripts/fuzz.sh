@@ -39,12 +39,12 @@ build() {
 
 seeds() { "$(scripts/built.sh)/examples/seeds" "$to/corpus"; }
 
-# One target: at most 512 bytes of choices, a block, or an archive; 1,500 MiB, of which no single request takes
+# One target: at most 512 bytes of choices, a block, an archive, or a disk image; 1,500 MiB, of which no single request takes
 # 512; 300 s of waiting count as a hang (seconds of a clock, since a machine may be busy with
 # something else).
 run() {
     local binaries=$1 seconds=$2 target=$3 longest=512 log
-    case $target in parsers) longest=4200 ;; archive) longest=20000 ;; esac
+    case $target in parsers) longest=4200 ;; archive | qcow2) longest=20000 ;; esac
     mkdir -p "$to/corpus/$target" "$to/found/$target"
     log=$(mktemp)
     local failed=0 same=()
@@ -88,7 +88,7 @@ case ${1:-} in
         export FUZZ_SEED=1 E2FSPROGS_FAKE_TIME=1750000000
         seeds
         # The targets run beside each other, since each has one busy thread.
-        for turn in "300000 20 parsers" "12000 20 journal" "500 30 image" "3000 20 archive"; do
+        for turn in "300000 20 parsers" "12000 20 journal" "500 30 image" "3000 20 archive" "20000 20 qcow2"; do
             read -r runs seconds target <<< "$turn"
             FUZZ_RUNS=$runs all quick "$seconds" "$target" &
         done

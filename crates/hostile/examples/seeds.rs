@@ -1,9 +1,11 @@
 //! Writes seed inputs for fuzzing into a folder. `parsers` gets structures of valid images, and of
-//! damaged images from the folder in `EXTANT_IMAGES`, `archive` small archives of many forms; the
-//! other targets get random choices. With `E2FSPROGS_FAKE_TIME` the files are reproducible.
+//! damaged images from the folder in `EXTANT_IMAGES`, `archive` small archives of many forms,
+//! `qcow2` small disk images; the other targets get random choices. With `E2FSPROGS_FAKE_TIME` the
+//! files are reproducible.
 
 use extant_format::mmp::MMP_MAGIC;
 use extant_hostile::archives::{DOCKER, LAYER, MANIFEST, OCI, SEALED, TAR};
+use extant_hostile::disks::{BACKED, COUNTED, FULL, READER, STEPS};
 use extant_hostile::image::FAST_COMMITS;
 use extant_hostile::parsers::of_image;
 use extant_hostile::seeds::{Seed, of_others, with_fast_commits};
@@ -48,14 +50,56 @@ fn write_archives(to: &Path) {
     }
 }
 
+/// Writes small disk images with each set of choices.
+fn write_disks(to: &Path) {
+    let scratch = Scratch::new();
+    let (raw, image) = (scratch.join("raw"), scratch.join("image"));
+    let mut content = vec![0; 40_000];
+    content[3000..9000].fill(7);
+    content[30_000..30_100].fill(8);
+    std::fs::write(&raw, content).expect("a raw image");
+    let [raw, path] = [&raw, &image].map(|path| path.to_str().expect("UTF-8").to_owned());
+    let convert = ["convert", "-f", "raw", "-O", "qcow2"].map(String::from);
+    let create =
+        ["create", "-q", "-f", "qcow2", "-u", "-F", "raw", "-b", "/none"].map(String::from);
+    let options = |options: &str| ["-o".to_owned(), format!("cluster_size=512,{options}")];
+    let with = |begin: &[String], rest: &[&[String]]| [begin, &rest.concat()].concat();
+    let files = [raw.clone(), path.clone()];
+    let overlay = [path.clone(), "40000".to_owned()];
+    for (number, command) in [
+        with(&convert, &[&options("refcount_bits=16"), &files]),
+        with(&convert, &[&options("refcount_bits=1"), &files]),
+        with(&convert, &[&options("refcount_bits=64"), &files]),
+        with(&convert, &[&options("compat=0.10"), &files]),
+        with(&convert, &[&["-c".to_owned()], &options("compression_type=zstd"), &files]),
+        with(&convert, &[&["-c".to_owned()], &options("compression_type=zlib"), &files]),
+        with(&create, &[&options("refcount_bits=16"), &overlay]),
+        with(&create, &[&options("refcount_bits=64"), &overlay]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        run("qemu-img", &command).must_succeed();
+        let bytes = std::fs::read(&image).expect("an image");
+        let backed = if number < 6 { 0 } else { BACKED };
+        for choices in [READER, 0, COUNTED, COUNTED | FULL] {
+            let choices = choices | backed;
+            let steps = Rng::new(number as u64).bytes(STEPS);
+            write(to, &format!("{number} {choices}"), &[&[choices][..], &steps, &bytes].concat());
+        }
+        std::fs::remove_file(&image).expect("its end");
+    }
+}
+
 fn main() {
     let to = PathBuf::from(std::env::args().nth(1).expect("a folder to write to"));
-    let names = ["parsers", "journal", "image", "archive"];
-    let [parsers, journal, image, archive] = names.map(|name| to.join(name));
-    for dir in [&parsers, &journal, &image, &archive] {
+    let names = ["parsers", "journal", "image", "archive", "qcow2"];
+    let [parsers, journal, image, archive, qcow2] = names.map(|name| to.join(name));
+    for dir in [&parsers, &journal, &image, &archive, &qcow2] {
         std::fs::create_dir_all(dir).expect("a folder");
     }
     write_archives(&archive);
+    write_disks(&qcow2);
     for set in SETS {
         let set = FeatureSet::named(set);
         let seed = Seed::make(set, set.journal && set.name != "mmp");

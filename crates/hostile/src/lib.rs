@@ -5,8 +5,8 @@
 //! - [`mutate`](mod@mutate) damages structures by their fields, [`records`] those of fast commits;
 //! - [`deep`] gives images maps and indexes of several levels;
 //! - [`drive`] runs all operations of a program on an image;
-//! - [`parsers`], [`log`], [`image`] and [`archives`] take bytes from outside, such as from a
-//!   coverage-guided fuzzer, and panic if the input has a forbidden effect: these are the
+//! - [`parsers`], [`log`], [`image`], [`archives`] and [`disks`] take bytes from outside, such as
+//!   from a coverage-guided fuzzer, and panic if the input has a forbidden effect: these are the
 //!   [`TARGETS`].
 //!
 //! Like the testkit, this panics with a message instead of returning errors.
@@ -16,6 +16,7 @@ pub mod archives;
 pub mod atlas;
 pub mod bombs;
 pub mod deep;
+pub mod disks;
 pub mod drive;
 pub mod image;
 pub mod log;
@@ -28,9 +29,10 @@ pub mod seeds;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets of fuzzing.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
     ("parsers", parsers::run),
     ("journal", log::run),
     ("image", image::run),
     ("archive", archives::run),
+    ("qcow2", disks::run),
 ];
