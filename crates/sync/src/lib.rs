@@ -100,7 +100,7 @@ pub use rwlock::{
     ArcReadGuard, ArcRwLock, ArcWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
     write_all_arc, write_two, write_two_arc,
 };
-pub use sharded::{MAX_SHARDS, Sharded, shard_count, shard_index, with_shards};
+pub use sharded::{MAX_SHARDS, Sharded, set_shard_index, shard_count, shard_index, with_shards};
 pub use slots::Slots;
 #[cfg(not(loom))]
 pub use swap::{Swap, SwapRead};

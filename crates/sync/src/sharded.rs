@@ -73,6 +73,12 @@ fn assign_shard() -> usize {
     index
 }
 
+/// Gives this thread another index: threads that share some work take successive ones, so that no
+/// two of them use the same shard by chance. Its high bits are dropped.
+pub fn set_shard_index(index: usize) {
+    let _ = MINE.try_with(|mine| mine.set(index & (MAX_SHARDS - 1)));
+}
+
 /// One value for each shard.
 pub struct Sharded<T> {
     shards: Box<[CachePadded<T>]>,

@@ -169,8 +169,18 @@ fn shared(
     let chunks =
         std::iter::from_fn(|| inodes.chunks(size).nth(next.fetch_add(1, Ordering::Relaxed)));
     let work = || write_chunks(st, chunks.clone(), go_on);
+    let own = extant_sync::shard_index();
+    // In runs of its own: files of two threads that share one alternate in it, and do not merge.
+    let other = |nth| {
+        extant_sync::set_shard_index(own + nth);
+        work()
+    };
+    let other = &other;
     std::thread::scope(|scope| {
-        let start = |_| Builder::new().name("extant-sync".into()).spawn_scoped(scope, work).ok();
+        let start = |nth| {
+            let thread = Builder::new().name("extant-sync".into());
+            thread.spawn_scoped(scope, move || other(nth)).ok()
+        };
         // Those that could not be had are done without.
         let others: Vec<_> = (1..threads).filter_map(start).collect();
         let (mut busy, mut result) = work();
@@ -380,5 +390,51 @@ fn map_all(st: &Store, jobs: &mut [Job<'_>]) {
                 job.unplace();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fs, NodeKind, OpenFlags, OpenOptions};
+    use extant_sync::{set_shard_index, shard_index};
+    use extant_testkit::{FeatureSet, Memory};
+    use std::collections::BTreeSet;
+    use std::sync::{Barrier, Mutex};
+
+    /// Files of two threads that share a run alternate in it, so that each takes a request.
+    #[test]
+    fn threads_of_a_sync_use_shards_of_their_own() {
+        let image = FeatureSet::named("default").make();
+        let device = Arc::new(Memory::from_bytes(&image.bytes()));
+        let fs = Fs::open_device(device, &OpenOptions::new().shards(2)).unwrap();
+        let (root, st) = (fs.root().unwrap(), fs.operations().st());
+        let writing = OpenFlags { write: true, ..OpenFlags::default() };
+        let make = |n| {
+            let node = fs.create(&root, format!("f{n}").as_bytes(), 0o644, NodeKind::File).unwrap();
+            fs.open_file(&node, writing).unwrap().write_at(0, &[7; 4096]).unwrap();
+            node
+        };
+        // The thread that a sync starts would get the next index: one of them is this thread's.
+        for round in 0..2 {
+            set_shard_index(0);
+            let nodes: Vec<_> = (0..16).map(|n| make(round * 16 + n)).collect();
+            let inodes: Vec<_> = nodes.iter().map(|node| Arc::clone(&node.0)).collect();
+            let (both, seen) = (Barrier::new(2), Mutex::new(BTreeSet::new()));
+            let chunks = AtomicUsize::new(0);
+            let go_on = || {
+                seen.lock().unwrap().insert(shard_index() % 2);
+                // Each has a chunk before one of them takes another.
+                if chunks.fetch_add(1, Ordering::Relaxed) < 2 {
+                    both.wait();
+                }
+                true
+            };
+            let (busy, written) = shared(st, &inodes, 2, &go_on);
+            assert!(busy.is_empty() && written.is_ok());
+            assert_eq!(seen.into_inner().unwrap().len(), 2, "one shard for both threads");
+        }
+        drop(root);
+        fs.unmount().unwrap();
     }
 }
