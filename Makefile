@@ -69,6 +69,13 @@ bench: setup
 	$(TARGET)/release/extant-lab bench --runs $(BENCH_RUNS)
 	$(TARGET)/release/extant-lab pairs --runs $(PAIR_RUNS)
 
+# Programs at work on mounts beside the kernel's ext4 and fuse2fs, and requests to servers.
+programs:
+	@scripts/setup.sh programs
+	$(CARGO) build --release -p extant-cli -p extant-lab
+	$(TARGET)/release/extant-lab work --runs $(BENCH_RUNS)
+	$(TARGET)/release/extant-lab requests
+
 # Builds, copies and exports of images beside mke2fs, genext2fs, debugfs, the kernel, and programs
 # that move the same bytes only: 15 GB in /dev/shm. MKE2FS=PROGRAM names another mke2fs.
 bench-images:

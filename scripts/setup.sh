@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the tools that tests and the demonstration call and that are missing. With `packages` or
-# `instructions` it installs those of these targets, too.
+# Installs the tools that tests and the demonstration call and that are missing. With `packages`,
+# `bench`, `programs` or `instructions` it installs those of these targets, too.
 set -eu
 
 missing=""
@@ -84,6 +84,11 @@ if [ "${1:-}" = packages ]; then
 fi
 
 [ "${1:-}" = bench ] && need genext2fs genext2fs
+if [ "${1:-}" = programs ]; then
+    need git git
+    need sqlite3 sqlite3
+    need pgbench postgresql
+fi
 [ "${1:-}" = instructions ] && need valgrind valgrind
 
 if ! command -v cargo >/dev/null 2>&1; then

@@ -7,7 +7,7 @@ use crate::tables::aim7;
 use crate::target::Directory;
 use crate::{
     age, claims, contention, fsmark, huge, instructions, pages, pairs, prealloc, reproduce, scale,
-    serve, space60t,
+    serve, space60t, work,
 };
 use clap::{Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
@@ -32,6 +32,10 @@ enum Command {
     /// Runs workloads on the engine and on the kernel's ext4 in pairs. Needs root for mounts and
     /// loop devices.
     Pairs(pairs::Args),
+    /// Runs programs on mounts of the kernel's ext4, of Extant and of fuse2fs. Needs root.
+    Work(work::Args),
+    /// Counts the requests of operations and programs to servers of FUSE. Needs root.
+    Requests(work::Args),
     /// Runs the published tests of preallocation on the engine and on the kernel's ext4. Needs
     /// root.
     Prealloc(prealloc::Args),
@@ -101,6 +105,8 @@ pub fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Bench(args) => bench::run(&args),
         Command::Pairs(args) => pairs::run(&args),
+        Command::Work(args) => work::run(&args),
+        Command::Requests(args) => work::requests(&args),
         Command::Prealloc(args) => prealloc::run(&args),
         Command::Aim7(options) => aim7::run(&options),
         #[cfg(feature = "designs")]

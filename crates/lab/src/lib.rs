@@ -29,4 +29,5 @@ mod side;
 mod space60t;
 mod tables;
 mod target;
+mod work;
 mod workload;

@@ -63,6 +63,10 @@ impl Open for Serving {
         self.mounted.target()
     }
 
+    fn server(&self) -> Option<u32> {
+        Some(self.server.child.id())
+    }
+
     fn close(mut self: Box<Self>) -> io::Result<()> {
         self.mounted.close()?;
         self.server.wait()

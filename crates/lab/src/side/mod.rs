@@ -98,6 +98,11 @@ trait Source {
     /// Opens it, for the first time or again.
     fn open(&mut self) -> io::Result<Box<dyn Open>>;
 
+    /// The process that serves it, if that stays when it is closed.
+    fn server(&self) -> Option<u32> {
+        None
+    }
+
     /// Ends its server, if it has one.
     fn end(self: Box<Self>) -> io::Result<()> {
         Ok(())
@@ -107,6 +112,11 @@ trait Source {
 /// An open file system.
 trait Open {
     fn target(&self) -> &dyn Target;
+
+    /// The process that serves it, if it is there for this time only.
+    fn server(&self) -> Option<u32> {
+        None
+    }
 
     /// Closes it; errors of writing the last changes come out.
     fn close(self: Box<Self>) -> io::Result<()>;
@@ -123,6 +133,11 @@ impl Running {
     pub fn target(&self) -> &dyn Target {
         // Only `cold` takes it out, and puts it back unless it fails.
         self.open.as_ref().expect("it is open").target()
+    }
+
+    /// Returns the process that serves it, if that is another one than this and the kernel.
+    pub fn server(&self) -> Option<u32> {
+        self.source.server().or_else(|| self.open.as_ref()?.server())
     }
 
     /// Unmounts and mounts again: nothing is cached afterwards.

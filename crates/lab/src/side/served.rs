@@ -59,6 +59,10 @@ impl Source for Served {
         Ok(Box::new(Mounted::new(&self.dir, MountGuard::new(&self.dir))?))
     }
 
+    fn server(&self) -> Option<u32> {
+        Some(self.server.child.id())
+    }
+
     fn end(self: Box<Self>) -> io::Result<()> {
         let Served { input, mut server, .. } = *self;
         drop(input);

@@ -2,7 +2,7 @@
 //! the other.
 
 mod content;
-mod tree;
+pub mod tree;
 
 use crate::jobs::{KINDS, Kind, SMALL, Size};
 use crate::side::Running;

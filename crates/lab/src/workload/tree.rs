@@ -44,7 +44,7 @@ fn timed(ops: usize, work: impl FnOnce() -> io::Result<()>) -> io::Result<Done> 
 }
 
 /// As tar(1) does it: times of directories at the end.
-fn unpack(target: &dyn Target, archive: &Archive) -> io::Result<()> {
+pub fn unpack(target: &dyn Target, archive: &Archive) -> io::Result<()> {
     for entry in &archive.entries {
         match &entry.what {
             What::Directory => target.mkdir(&entry.path)?,
@@ -94,7 +94,7 @@ fn walk(target: &dyn Target, top: &[u8]) -> io::Result<()> {
 }
 
 /// As rm(1) -rf. The depth is the tree's own, which is bounded.
-fn remove(target: &dyn Target, dir: &[u8]) -> io::Result<()> {
+pub fn remove(target: &dyn Target, dir: &[u8]) -> io::Result<()> {
     for entry in target.list(dir)? {
         let path = join(dir, &entry.name);
         if entry.is_dir { remove(target, &path)? } else { target.unlink(&path)? }

@@ -82,6 +82,40 @@ fn tables_compare_the_design_of_the_engine() {
 }
 
 #[test]
+fn programs_work_on_mounts() {
+    need_root("programs work on mounts");
+    let only = ["--only", "tar -x", "--only", "git clone", "--only", "overlayfs", "--json"];
+    let results = json(
+        &[&["work", "--quick", "--runs", "1", "--sides", "ext4,extant-fuse"], &only[..]].concat(),
+    );
+    rows(&results["times"], 3, 1);
+    let refused = lab(&["work", "--quick", "--sides", "engine", "--only", "tar -x"]);
+    assert!(refused.code == 1 && refused.errors().contains("a mounted side"), "{refused}");
+}
+
+#[test]
+fn requests_of_operations_are_counted() {
+    need_root("requests are counted by the kernel's tracepoint");
+    let only = ["--only", "create empty", "--only", "open and close", "--json"];
+    let grids = json(&[&["requests", "--sides", "extant-fuse,null"], &only[..]].concat());
+    // Each side opens and closes a file by one request each.
+    let rows = rows(&grids[0], 2, 1);
+    for cell in array(&rows[1][1]) {
+        assert!((2.0..2.2).contains(&cell[0].as_f64().unwrap()), "{grids}");
+    }
+    // At least a call that receives the request or sends the answer.
+    let calls = array(&grids[1]["rows"]).iter().flat_map(|row| array(&row[1]));
+    calls.for_each(|cell| assert!(cell[0].as_f64() > Some(0.5), "{grids}"));
+    let kinds = array(&grids[2]["rows"]).iter().map(|row| row[0].as_str().unwrap());
+    assert!(
+        kinds
+            .filter(|kind| ["create empty files: CREATE", "open and close: OPEN"].contains(kind))
+            .count()
+            == 2
+    );
+}
+
+#[test]
 fn users_of_aim7_work_on_the_kernel_the_mount_and_the_engine() {
     need_root("aim7 mounts the kernel's ext4 on a loop device");
     let grids = json(&["aim7", "--quick", "--runs", "1", "--only", "short", "--json"]);
