@@ -7,20 +7,24 @@ use crate::connect::Socket;
 use crate::wire;
 use extant_blocks::{AlignedDevice, BlockDevice};
 use extant_sync::{Arc, Level, Mutex};
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{Shutdown, shutdown, sockopt};
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::thread::{Builder, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Connections at the same time at most.
 const MAX_CONNECTIONS: usize = 64;
 
-/// How long a client may take for each step of the handshake, and to take data.
+/// How long a client may take for the handshake, and to take data.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The system asks a silent client for a sign of life after the first time, then after each second
+/// one, this often. So one whose host is gone is not kept for ever.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 8);
 
 /// Pause after a connection that could not be taken, as without free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -37,10 +41,14 @@ pub enum Listener {
 
 impl Listener {
     fn accept(&self) -> io::Result<Socket> {
-        let socket = match self {
+        Ok(match self {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
+                sockopt::set_socket_keepalive(&stream, true)?;
+                sockopt::set_tcp_keepidle(&stream, KEEPALIVE.0)?;
+                sockopt::set_tcp_keepintvl(&stream, KEEPALIVE.1)?;
+                sockopt::set_tcp_keepcnt(&stream, KEEPALIVE.2)?;
                 stream.set_write_timeout(Some(PATIENCE))?;
                 Socket::Tcp(stream)
             }
@@ -49,9 +57,7 @@ impl Listener {
                 stream.set_write_timeout(Some(PATIENCE))?;
                 Socket::Unix(stream)
             }
-        };
-        socket.set_read_timeout(Some(PATIENCE))?;
-        Ok(socket)
+        })
     }
 }
 
@@ -192,7 +198,7 @@ impl NbdServer {
     }
 
     fn serve_client(&self, socket: &Socket) {
-        let agreed = negotiate::negotiate(socket, &self.offer());
+        let agreed = negotiate::negotiate(socket, &self.offer(), Instant::now() + PATIENCE);
         let agreed = match agreed {
             Ok(Some(agreed)) => agreed,
             Ok(None) => return,

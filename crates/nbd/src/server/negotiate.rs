@@ -2,7 +2,8 @@
 
 use crate::connect::Socket;
 use crate::wire::{self, ALLOCATION, Fields, MAX_STRING, Message, option, reply};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::time::Instant;
 
 /// Longest data of an option, in bytes, and the most options of a client.
 const MAX_OPTION: u32 = 64 << 10;
@@ -31,22 +32,58 @@ pub struct Agreed {
     pub allocation: bool,
 }
 
+/// A socket until a time. A timeout of the socket would begin again with each byte.
+#[derive(Clone, Copy)]
+struct Limited<'s> {
+    socket: &'s Socket,
+    deadline: Instant,
+}
+
+impl Limited<'_> {
+    fn read_exact(&self, mut buf: &mut [u8]) -> io::Result<()> {
+        while !buf.is_empty() {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            let mut socket = self.socket;
+            match socket.read(buf) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => buf = &mut buf[read..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_all(&self, data: &[u8]) -> io::Result<()> {
+        self.socket.write_all_parts(&[data], self.deadline)
+    }
+}
+
 /// A handshake in progress.
 struct Handshake<'s> {
-    stream: &'s Socket,
+    stream: Limited<'s>,
     offer: &'s Offer<'s>,
     agreed: Agreed,
     no_zeroes: bool,
 }
 
-/// Talks to a client until it opens the export. Returns `None` if it does not.
-pub fn negotiate(stream: &Socket, offer: &Offer<'_>) -> io::Result<Option<Agreed>> {
+/// Talks to a client until it opens the export, before `deadline`. Returns `None` if it does not.
+/// The socket has a timeout of reads then.
+pub fn negotiate(
+    socket: &Socket,
+    offer: &Offer<'_>,
+    deadline: Instant,
+) -> io::Result<Option<Agreed>> {
+    let stream = Limited { socket, deadline };
     let flags = wire::FIXED_NEWSTYLE | wire::NO_ZEROES;
     let greeting = Message::new().u64(wire::INIT_MAGIC).u64(wire::OPTION_MAGIC).u16(flags);
-    let mut both = stream;
-    both.write_all(&greeting.into_bytes())?;
+    stream.write_all(&greeting.into_bytes())?;
     let mut answer = [0; 4];
-    both.read_exact(&mut answer)?;
+    stream.read_exact(&mut answer)?;
     let theirs = Fields(&answer).u32().unwrap_or_default();
     if theirs & !u32::from(flags) != 0 {
         return Err(invalid("its flags are unknown"));
@@ -184,5 +221,36 @@ impl Handshake<'_> {
         let zeroes: &[u8] = if self.no_zeroes { &[] } else { &[0; 124] };
         self.stream.write_all(&answer.bytes(zeroes).into_bytes())?;
         Ok(Some(self.agreed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    #[test]
+    fn a_client_of_a_byte_at_a_time_meets_the_deadline() {
+        let (own, mut client) = UnixStream::pair().unwrap();
+        let drip = std::thread::spawn(move || {
+            // It ends with the other end of the socket.
+            while client.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let offer = Offer { name: "", size: 512, flags: 1 };
+        let deadline = Instant::now() + Duration::from_millis(500);
+        let socket = Socket::Unix(own);
+        let mut stream = Limited { socket: &socket, deadline };
+        let error = stream.read_exact(&mut [0; 1000]).unwrap_err();
+        assert!(
+            error.kind() == io::ErrorKind::TimedOut || error.kind() == io::ErrorKind::WouldBlock
+        );
+        stream.deadline = Instant::now();
+        assert!(negotiate(stream.socket, &offer, stream.deadline).is_err());
+        drop(socket);
+        drip.join().unwrap();
     }
 }
