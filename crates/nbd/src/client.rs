@@ -7,6 +7,14 @@
 //! for good when no new connection is made in time, when the export has changed, when a write that
 //! was answered cannot be repeated, or when the server breaks the protocol.
 //!
+//! A server that has lost one of several connections may still execute writes of all of them. For
+//! example, write 1 of block 5 waits there. If it were repeated over a new connection, and write 2
+//! of block 5 followed, then the first write 1 could be executed last. So all connections of a
+//! session end before the next one is made, and with a write under way each of them must be ended
+//! by the server, too: it executes nothing of it then. Without that the device ends for good.
+//!
+//! A flush that failed ends its session: the server may have dropped the writes before it.
+//!
 //! # Locking
 //! `core` is never held during I/O. One thread at a time connects (`State::Connecting`), the others
 //! wait for `changed`.
@@ -14,9 +22,10 @@
 use crate::address::Address;
 use crate::assembly::{Reply, Request, ServerError};
 use crate::connect::Connect;
-use crate::connection::{Events, Outcome, Receiver};
+use crate::connection::{Events, Outcome, Receiver, tell_lost};
 use crate::handshake::Export;
 use crate::log::{Change, Entry, Log};
+use crate::samples::{Samples, beginning};
 use crate::session::{Opened, Session};
 use crate::trouble::Trouble;
 use crate::wire::{READ_ONLY, SEND_FLUSH, SEND_FUA, command};
@@ -68,6 +77,12 @@ struct Core {
     short_sessions: u32,
     /// The first failed write since the last flush.
     write_error: Option<(Request, ServerError)>,
+    /// The first failed flush that no caller has asked for.
+    flush_error: Option<ServerError>,
+    /// Ended sessions of which the server may still execute writes.
+    lost: Vec<Arc<Session>>,
+    /// Content outside of the log.
+    samples: Samples,
 }
 
 /// The client of one export.
@@ -106,6 +121,9 @@ impl Client {
             ended: None,
             short_sessions: 0,
             write_error: None,
+            flush_error: None,
+            lost: Vec::new(),
+            samples: Samples::default(),
         };
         let client = Arc::new_cyclic(|me| Client {
             address: address.clone(),
@@ -161,8 +179,6 @@ impl Client {
                     let trouble = trouble.clone();
                     // A request must not wait for an endless number of sessions.
                     if began.elapsed() > 2 * self.limit() {
-                        core.state = State::Failed(trouble.clone());
-                        self.changed.notify_all();
                         return Err(trouble.into());
                     }
                     core.state = State::Connecting;
@@ -187,12 +203,13 @@ impl Client {
         }
     }
 
-    /// Returns the session when no write under way overlaps a range.
-    fn ready(&self, range: &Range<u64>, began: Instant) -> io::Result<Arc<Session>> {
+    /// Returns the session when no write under way overlaps a range, and the number of the next
+    /// write.
+    fn ready(&self, range: &Range<u64>, began: Instant) -> io::Result<(Arc<Session>, u64)> {
         loop {
             let (core, session) = self.up(began)?;
             if !core.log.overlaps(range) {
-                return Ok(session);
+                return Ok((session, core.log.next()));
             }
             self.pause(core, &session);
         }
@@ -203,7 +220,7 @@ impl Client {
         let began = Instant::now();
         let range = request.offset..request.offset.saturating_add(request.len.into());
         loop {
-            let session = self.ready(&range, began)?;
+            let (session, _) = self.ready(&range, began)?;
             match session.ask(request).wait(self.limit()) {
                 Some(Outcome::Answer(answer)) => return Ok(answer),
                 Some(Outcome::Lost) => {}
@@ -228,19 +245,34 @@ impl Client {
             {
                 let at = offset + piece.start;
                 let part = (piece.end - piece.start) as u32;
-                let session = self.ready(&(at..at + u64::from(part)), began)?;
+                let (session, mark) = self.ready(&(at..at + u64::from(part)), began)?;
                 let request = Request { command: command::READ, flags: 0, offset: at, len: part };
-                sent.push_back((piece, session.ask(&request), session));
+                sent.push_back((piece, session.ask(&request), session, mark));
             }
-            let Some((piece, slot, session)) = sent.pop_front() else { return Ok(()) };
+            let Some((piece, slot, session, mark)) = sent.pop_front() else { return Ok(()) };
             match slot.wait(self.limit()) {
-                Some(Outcome::Answer(answer)) => put(piece.start as usize, &answer?.data),
+                Some(Outcome::Answer(answer)) => {
+                    let data = answer?.data;
+                    self.sample(offset + piece.start, &data, mark);
+                    put(piece.start as usize, &data);
+                }
                 Some(Outcome::Lost) => waiting.push_front(piece),
                 None => {
                     session.end(&self.silence());
                     waiting.push_front(piece);
                 }
             }
+        }
+    }
+
+    /// Keeps a sample of data that were read when `mark` was the number of the next write.
+    fn sample(&self, offset: u64, data: &[u8], mark: u64) {
+        let Some(part) = beginning(data, self.export.min_block) else { return };
+        let mut core = self.core.lock();
+        let range = offset..offset + part.len() as u64;
+        // A later write may be durable already, and be newer than the data.
+        if core.samples.lack_reads() && core.log.next() == mark && !core.log.may_cover(&range) {
+            core.samples.add(offset, part, self.export.min_block, true);
         }
     }
 
@@ -265,6 +297,7 @@ impl Client {
                 drop(core);
                 self.sync(false)?;
             } else {
+                core.samples.forget(&range);
                 break (core.log.add(change, offset), session);
             }
         };
@@ -292,6 +325,9 @@ impl Client {
             if report && let Some((request, error)) = core.write_error.take() {
                 return Err(Failure { request: Some(request), cause: error.into() });
             }
+            if report && let Some(error) = core.flush_error.take() {
+                return Err(error.into());
+            }
             if core.log.is_empty() || !self.needs_flush() {
                 return Ok(());
             }
@@ -300,11 +336,24 @@ impl Client {
             let request = Request { command: command::FLUSH, flags: 0, offset: 0, len: 0 };
             match session.ask(&request).wait(self.limit()) {
                 Some(Outcome::Answer(Ok(_))) => {
-                    self.core.lock().log.flushed(epoch);
+                    let mut core = self.core.lock();
+                    if let Some(last) = core.log.flushed(epoch) {
+                        let block = self.export.min_block;
+                        core.samples.add(last.offset, last.payload(), block, false);
+                    }
+                    drop(core);
                     self.changed.notify_all();
                     return Ok(());
                 }
-                Some(Outcome::Answer(Err(error))) => return Err(error.into()),
+                Some(Outcome::Answer(Err(error))) => {
+                    if !report {
+                        self.core.lock().flush_error.get_or_insert(error.clone());
+                    }
+                    // The next session repeats the writes before another flush can succeed.
+                    let cause = io::Error::from(error.clone());
+                    session.end(&Trouble::Lost(format!("the server failed to flush: {cause}")));
+                    return Err(error.into());
+                }
                 Some(Outcome::Lost) => {}
                 None => session.end(&self.silence()),
             }
@@ -319,7 +368,7 @@ impl Client {
     /// Returns whether writes are under way or not durable.
     pub fn has_changes(&self) -> bool {
         let core = self.core.lock();
-        !core.log.is_empty() || core.write_error.is_some()
+        !core.log.is_empty() || core.write_error.is_some() || core.flush_error.is_some()
     }
 
     /// Returns the extents from an offset on, at least one; none if the server does not tell them.
@@ -347,7 +396,13 @@ impl Client {
             }
         };
         let mut core = self.core.lock();
-        core.state = match (connected, core.ended.take()) {
+        let ended = core.ended.take();
+        if let (Ok(session), Some(_)) = (&connected, &ended) {
+            drop(core);
+            self.leave(session);
+            core = self.core.lock();
+        }
+        core.state = match (connected, ended) {
             (Ok(session), None) => {
                 tracing::info!("{}: connected again", self.address);
                 State::Up(session)
@@ -373,11 +428,93 @@ impl Client {
             core.ended = None;
             core.current
         };
+        self.drain(deadline)?;
         let opened = Opened::connect(&self.address, &*self.connect, deadline)?;
         self.check_same(&opened.export)?;
         let session = Arc::new(opened.start(number, &self.events(), self.limit())?);
-        self.repeat(&session, deadline)?;
+        let same = self.check_samples(&session, deadline);
+        if let Err(trouble) = same.and_then(|()| self.repeat(&session, deadline)) {
+            self.leave(&session);
+            return Err(trouble);
+        }
         Ok(session)
+    }
+
+    /// Ends a session that is not up.
+    fn leave(&self, session: &Arc<Session>) {
+        session.stop().into_iter().for_each(tell_lost);
+        let mut core = self.core.lock();
+        if core.log.load().0 > 0 {
+            core.lost.push(session.clone());
+        }
+    }
+
+    /// Waits until the server executes no write of an earlier session.
+    fn drain(&self, deadline: Instant) -> Result<(), Trouble> {
+        let lost = std::mem::take(&mut self.core.lock().lost);
+        if lost.iter().all(|session| session.drain(deadline)) {
+            return Ok(());
+        }
+        Err(Trouble::Broken(format!(
+            "a connection was lost, the server has not ended it for {} s, and may still execute \
+             writes of it; open it again when that server has ended",
+            self.limit().as_secs()
+        )))
+    }
+
+    /// Refuses an export with other content than the one that was written.
+    fn check_samples(&self, session: &Session, deadline: Instant) -> Result<(), Trouble> {
+        let core = self.core.lock();
+        if core.log.next() == 0 {
+            return Ok(());
+        }
+        let samples = core.samples.all();
+        drop(core);
+        let ask =
+            |offset, len| session.ask(&Request { command: command::READ, flags: 0, offset, len });
+        let asked: Vec<_> = samples
+            .into_iter()
+            .map(|sample| (ask(sample.offset, sample.bytes.len() as u32), sample))
+            .collect();
+        for (slot, sample) in asked {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let at = sample.offset;
+            match slot.wait(left) {
+                Some(Outcome::Answer(Ok(reply))) if reply.data == sample.bytes => {}
+                Some(Outcome::Answer(Ok(_))) => {
+                    return Err(Trouble::Broken(format!(
+                        "the export is another one: it has other content at {at} now; open it again"
+                    )));
+                }
+                Some(Outcome::Answer(Err(error))) => {
+                    let error = io::Error::from(error);
+                    return Err(Trouble::Lost(format!("the block at {at} is not read: {error}")));
+                }
+                Some(Outcome::Lost) => {
+                    let ended = self.core.lock().ended.clone();
+                    return Err(ended.unwrap_or_else(|| self.silence()));
+                }
+                None => return Err(self.silence()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a session. No thread can send over one of its connections any more when others see it.
+    fn lose(&self, number: u64, trouble: Trouble) {
+        let core = self.core.lock();
+        let up = match &core.state {
+            State::Up(session) if core.current == number => Some(session.clone()),
+            _ => None,
+        };
+        drop(core);
+        let requests = up.as_ref().map(|session| session.stop()).unwrap_or_default();
+        let mut core = self.core.lock();
+        let ended = if core.current == number { core.end(trouble) } else { None };
+        self.changed.notify_all();
+        drop(core);
+        requests.into_iter().for_each(tell_lost);
+        drop((up, ended));
     }
 
     /// Refuses an export that cannot be the same one.
@@ -445,6 +582,7 @@ impl Events for Client {
                          repeated: {error}; open it again",
                         entry.offset
                     ));
+                    // At once: a flush must not see the log without the write.
                     ended = core.end(trouble);
                 }
                 None => {}
@@ -452,21 +590,13 @@ impl Events for Client {
         }
         self.changed.notify_all();
         drop(core);
-        drop(ended);
+        if let Some(session) = ended {
+            session.stop().into_iter().for_each(tell_lost);
+        }
     }
 
     fn ended(&self, session: u64, trouble: &Trouble) {
-        let mut core = self.core.lock();
-        if core.current != session {
-            return;
-        }
-        let ended = core.end(trouble.clone());
-        self.changed.notify_all();
-        drop(core);
-        // The other connections of the session.
-        if let Some(session) = ended {
-            session.end(trouble);
-        }
+        self.lose(session, trouble.clone());
     }
 }
 
@@ -474,7 +604,10 @@ impl Core {
     /// Ends the newest session, which is returned if it was up.
     fn end(&mut self, trouble: Trouble) -> Option<Arc<Session>> {
         match &self.state {
-            State::Up(_) => {
+            State::Up(session) => {
+                if self.log.load().0 > 0 {
+                    self.lost.push(session.clone());
+                }
                 let may_pass = trouble.may_pass();
                 let state = if may_pass { State::Down(trouble) } else { State::Failed(trouble) };
                 match std::mem::replace(&mut self.state, state) {

@@ -83,6 +83,22 @@ impl Socket {
         }
     }
 
+    /// Ends the own direction of the connection: the other end sees that no more data come.
+    pub(crate) fn end_sending(&self) {
+        let _ = match self {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Write),
+        };
+    }
+
+    /// Ends the other direction: threads that read see its end. The other end learns nothing.
+    pub(crate) fn end_receiving(&self) {
+        let _ = match self {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Read),
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Read),
+        };
+    }
+
     /// Ends the connection in both directions, and transfers of other threads with it.
     pub(crate) fn hang_up(&self) {
         // Without effect where the other end has done so.

@@ -3,6 +3,10 @@
 //! # Locking
 //! `sending` is held while a request is written, so that requests do not mix. `pending` is taken
 //! alone, or within `sending`; no I/O is done under it. Events are told without a lock.
+//!
+//! # Ends
+//! After the end of a connection the server may still execute requests of it. So this side ends its
+//! direction only, and reads until the server ends the other one, when it executes none any more.
 
 use crate::assembly::{Assembly, Chunk, Reply, Request, ServerError};
 use crate::connect::Socket;
@@ -11,7 +15,7 @@ use crate::trouble::Trouble;
 use crate::wire::{self, Fields, chunk, command, errno};
 use extant_sync::{Arc, Condvar, Level, Mutex, Weak};
 use std::collections::HashMap;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -89,6 +93,8 @@ struct Pending {
     next: u64,
     /// The connection has ended: no request is taken.
     ended: bool,
+    /// The server has ended its direction, too.
+    drained: bool,
 }
 
 /// A connection in the transmission phase.
@@ -99,6 +105,8 @@ pub struct Connection {
     export: Export,
     sending: Mutex<()>,
     pending: Mutex<Pending>,
+    /// `drained` is set.
+    changed: Condvar,
     events: Weak<dyn Events>,
     /// How long the server may take to receive a request.
     limit: Duration,
@@ -119,10 +127,12 @@ impl Connection {
         events: Weak<dyn Events>,
         limit: Duration,
     ) -> Result<Arc<Connection>, Trouble> {
-        let pending = Pending { requests: HashMap::new(), next: 1, ended: false };
+        let pending = Pending { requests: HashMap::new(), next: 1, ended: false, drained: false };
         let (sending, pending) = (Mutex::new(Level::Device, ()), Mutex::new(Level::Leaf, pending));
+        let changed = Condvar::new();
         let connection =
-            Arc::new(Connection { session, socket, export, sending, pending, events, limit });
+            Connection { session, socket, export, sending, pending, changed, events, limit };
+        let connection = Arc::new(connection);
         let reader = connection.clone();
         let started = Builder::new().name("extant-nbd".into()).spawn(move || reader.receive());
         started.map_err(|error| {
@@ -172,20 +182,35 @@ impl Connection {
         }
     }
 
-    /// Ends the connection without a word to the owner.
+    /// Ends the connection in both directions, without a word to the owner.
     pub fn close(&self) {
-        self.stop().into_iter().flatten().for_each(tell_lost);
+        let requests = self.stop();
+        self.socket.hang_up();
+        requests.into_iter().flatten().for_each(tell_lost);
     }
 
-    /// Takes no more requests. Returns the receivers of those under way; `None` after the end.
-    fn stop(&self) -> Option<Vec<Receiver>> {
+    /// Waits until the server has ended its direction after the end of the connection. Returns
+    /// `false` if it has not until `deadline`.
+    pub fn drain(&self, deadline: Instant) -> bool {
+        let mut pending = self.pending.lock();
+        while !pending.drained {
+            if self.changed.wait_until(&mut pending, deadline).timed_out() {
+                break;
+            }
+        }
+        pending.drained
+    }
+
+    /// Takes no more requests, and ends the direction to the server. Returns the receivers of those
+    /// under way; `None` after the end.
+    pub fn stop(&self) -> Option<Vec<Receiver>> {
         let mut pending = self.pending.lock();
         if std::mem::replace(&mut pending.ended, true) {
             return None;
         }
         let requests = std::mem::take(&mut pending.requests);
         drop(pending);
-        self.socket.hang_up();
+        self.socket.end_sending();
         Some(requests.into_values().map(|(_, receiver)| receiver).collect())
     }
 
@@ -205,9 +230,13 @@ impl Connection {
         loop {
             if let Err(trouble) = self.receive_one(&mut stream) {
                 self.end(&trouble);
-                return;
+                break;
             }
         }
+        // The owner hangs up where it waits no longer.
+        let _ = io::copy(&mut stream, &mut io::sink());
+        self.pending.lock().drained = true;
+        self.changed.notify_all();
     }
 
     fn receive_one(&self, stream: &mut impl Read) -> Result<(), Trouble> {
@@ -295,7 +324,8 @@ impl Connection {
     }
 }
 
-fn tell_lost(receiver: Receiver) {
+/// Tells that a request got no answer. A write is left to the next session.
+pub fn tell_lost(receiver: Receiver) {
     if let Receiver::Slot(slot) = receiver {
         slot.fill(Outcome::Lost);
     }

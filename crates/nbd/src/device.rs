@@ -35,8 +35,10 @@ const MAX_QUESTIONS: usize = 4096;
 /// ends and comes back. If that fails, each request fails from then on. A request ends after four
 /// times the timeout at the latest.
 ///
-/// The protocol cannot stop an old server that still executes requests of the lost connection:
-/// a server must have ended before another one offers the same disk.
+/// With writes under way, the server must end the lost connections within the timeout, when it
+/// executes no request of them any more. The protocol cannot stop a server that executes requests
+/// after that: it must have ended before another one offers the same disk. Another disk at the same
+/// address is noticed by its size and by a few blocks that were seen before.
 ///
 /// # Sharing
 /// Devices of the same address in one process share their connections, and a claim of one excludes

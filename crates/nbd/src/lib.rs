@@ -24,6 +24,7 @@ mod device;
 mod handshake;
 mod log;
 mod registry;
+mod samples;
 mod server;
 mod session;
 mod trouble;

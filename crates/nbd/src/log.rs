@@ -61,7 +61,7 @@ impl Entry {
         }
     }
 
-    fn range(&self) -> Range<u64> {
+    pub fn range(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.len().into())
     }
 
@@ -77,6 +77,8 @@ struct Kept {
     answered: Option<u64>,
     /// An answer has come, perhaps in an earlier session.
     confirmed: bool,
+    /// A later write of the same place has failed, and may have changed it.
+    blurred: bool,
 }
 
 /// A write under way.
@@ -104,7 +106,8 @@ impl Log {
         let entry = Arc::new(Entry { number: self.next, change, offset });
         self.next += 1;
         self.bytes += entry.cost();
-        let kept = Kept { entry: entry.clone(), answered: None, confirmed: false };
+        let kept = Kept { entry: entry.clone(), answered: None, confirmed: false, blurred: false };
+
         self.entries.insert(entry.number, kept);
         self.note_sent(&entry);
         entry
@@ -137,7 +140,15 @@ impl Log {
 
     /// Returns whether a write under way overlaps a range.
     pub fn overlaps(&self, range: &Range<u64>) -> bool {
-        self.sent.iter().any(|sent| sent.range.start < range.end && range.start < sent.range.end)
+        self.sent.iter().any(|sent| overlap(&sent.range, range))
+    }
+
+    /// Returns whether a write under way, or one that no flush covers, may overlap a range. It does
+    /// not look through very many.
+    pub fn may_cover(&self, range: &Range<u64>) -> bool {
+        const MAX_LOOKED_AT: usize = 1024;
+        self.entries.len() > MAX_LOOKED_AT
+            || self.entries.values().any(|kept| overlap(&kept.entry.range(), range))
     }
 
     /// Returns whether a write with a lower number is under way.
@@ -164,6 +175,11 @@ impl Log {
     pub fn failed(&mut self, number: u64) -> Option<(Arc<Entry>, bool)> {
         self.sent.retain(|sent| sent.number != number);
         let kept = self.forget(number)?;
+        let range = kept.entry.range();
+        let others = self.entries.values_mut();
+        others.filter(|other| overlap(&other.entry.range(), &range)).for_each(|other| {
+            other.blurred = true;
+        });
         Some((kept.entry, kept.confirmed))
     }
 
@@ -180,8 +196,18 @@ impl Log {
         epoch
     }
 
-    /// Forgets the writes that the flush of an epoch has made durable.
-    pub fn flushed(&mut self, epoch: u64) {
+    /// Forgets the writes that the flush of an epoch has made durable. Returns the last one with
+    /// data, if its place has the same content since.
+    pub fn flushed(&mut self, epoch: u64) -> Option<Arc<Entry>> {
+        let is_data = |kept: &&Kept| {
+            let durable = kept.answered.is_some_and(|answered| answered <= epoch);
+            durable && matches!(kept.entry.change, Change::Data(_))
+        };
+        let last = self.entries.values().rev().find(is_data).filter(|last| !last.blurred);
+        let last = last.map(|last| last.entry.clone()).filter(|last| {
+            let mut later = self.entries.range(last.number + 1..);
+            !later.any(|(_, kept)| overlap(&kept.entry.range(), &last.range()))
+        });
         let bytes = &mut self.bytes;
         self.entries.retain(|_, kept| {
             let durable = kept.answered.is_some_and(|answered| answered <= epoch);
@@ -190,6 +216,7 @@ impl Log {
             }
             !durable
         });
+        last
     }
 
     /// Returns all writes, of which none is under way any more.
@@ -201,6 +228,10 @@ impl Log {
         };
         self.entries.values_mut().map(restart).collect()
     }
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
 }
 
 #[cfg(test)]

@@ -91,6 +91,18 @@ impl Session {
         self.connections.iter().for_each(|connection| connection.end(trouble));
     }
 
+    /// Ends all connections without a word to the owner. Returns the receivers of the requests
+    /// under way, which must be told.
+    pub fn stop(&self) -> Vec<Receiver> {
+        self.connections.iter().filter_map(|connection| connection.stop()).flatten().collect()
+    }
+
+    /// Waits until the server executes no request of the session, which has ended. Returns `false`
+    /// if it still may at `deadline`.
+    pub fn drain(&self, deadline: Instant) -> bool {
+        self.connections.iter().all(|connection| connection.drain(deadline))
+    }
+
     /// Ends all connections in order.
     pub fn disconnect(&self) {
         self.connections.iter().for_each(|connection| connection.disconnect());

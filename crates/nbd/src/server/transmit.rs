@@ -1,4 +1,10 @@
 //! Requests of one connection: a thread reads them, a few threads execute and answer them.
+//!
+//! # Ends
+//! A client says that it ends (`NBD_CMD_DISC`), after which its requests are still executed. If the
+//! connection ends without that, the client repeats its writes over another one, perhaps with newer
+//! ones of the same place after them. So requests that wait are forgotten, and the connection is
+//! closed, which the client may wait for, when no request is executed any more.
 
 use super::negotiate::{Agreed, CONTEXT};
 use crate::connect::Socket;
@@ -55,6 +61,8 @@ struct Queue {
     bytes: usize,
     /// No more come.
     closed: bool,
+    /// The connection was lost: requests that wait, and those to come, are not executed.
+    lost: bool,
 }
 
 struct Connection<'c> {
@@ -64,7 +72,8 @@ struct Connection<'c> {
     agreed: Agreed,
     queue: Mutex<Queue>,
     changed: Condvar,
-    sending: Mutex<()>,
+    /// Whether a part of an answer was sent, after which no other one makes sense.
+    sending: Mutex<bool>,
 }
 
 /// Serves requests until the client ends.
@@ -74,7 +83,7 @@ pub fn transmit(
     read_only: bool,
     agreed: Agreed,
 ) -> io::Result<()> {
-    let (queue, sending) = (Queue::default(), ());
+    let (queue, sending) = (Queue::default(), false);
     let connection = Connection {
         socket,
         device,
@@ -92,6 +101,9 @@ pub fn transmit(
         }
         let done =
             if workers > 0 { connection.receive() } else { Err(io::ErrorKind::OutOfMemory.into()) };
+        if done.is_err() {
+            connection.lose();
+        }
         connection.queue.lock().closed = true;
         connection.changed.notify_all();
         done
@@ -118,7 +130,7 @@ impl Connection<'_> {
             self.admit(if job.command == command::READ { 0 } else { len });
             let mut payload = vec![0; len];
             stream.read_exact(&mut payload)?;
-            self.push(Job { payload, ..job });
+            self.push(Job { payload, ..job })?;
         }
     }
 
@@ -130,11 +142,26 @@ impl Connection<'_> {
         }
     }
 
-    fn push(&self, job: Job) {
+    /// Lets a request wait for a thread.
+    fn push(&self, job: Job) -> io::Result<()> {
         let mut queue = self.queue.lock();
+        if queue.lost {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         queue.count += 1;
         queue.bytes += job.cost();
         queue.jobs.push_back(job);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Forgets the requests that wait, and takes no others.
+    fn lose(&self) {
+        let mut queue = self.queue.lock();
+        queue.lost = true;
+        let jobs = std::mem::take(&mut queue.jobs);
+        queue.count -= jobs.len();
+        queue.bytes -= jobs.iter().map(Job::cost).sum::<usize>();
         self.changed.notify_all();
     }
 
@@ -152,7 +179,9 @@ impl Connection<'_> {
             let cost = job.cost();
             if let Err(error) = self.answer(&job) {
                 tracing::debug!("a client takes no answer: {error}");
-                self.socket.hang_up();
+                self.lose();
+                // The client must not see an end of the connection while others are executed.
+                self.socket.end_receiving();
             }
             let mut queue = self.queue.lock();
             queue.count -= 1;
@@ -162,8 +191,13 @@ impl Connection<'_> {
     }
 
     fn send(&self, parts: &[&[u8]]) -> io::Result<()> {
-        let _sending = self.sending.lock();
-        self.socket.write_all_parts(parts, Instant::now() + PATIENCE)
+        let mut broken = self.sending.lock();
+        if *broken {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let sent = self.socket.write_all_parts(parts, Instant::now() + PATIENCE);
+        *broken = sent.is_err();
+        sent
     }
 
     /// Executes a request, and sends its answer.

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
-const SIZE: u64 = 1 << 20;
+pub const SIZE: u64 = 1 << 20;
 const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
 const REPLY: u64 = 0x0003_e889_0455_65a9;
 const SIMPLE: u32 = 0x6744_6698;
@@ -17,7 +17,7 @@ const GO: u32 = 7;
 const ACK: u32 = 1;
 const INFO: u32 = 3;
 /// Flush, trim, zeroes.
-const FLAGS: u16 = 1 | 4 | 32 | 64;
+pub const FLAGS: u16 = 1 | 4 | 32 | 64;
 
 fn bytes(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
@@ -37,7 +37,7 @@ fn blocks(min: u32, max: u32) -> Vec<u8> {
     option_reply(GO, INFO, &bytes(&[&[0, 3], &sizes]))
 }
 
-fn simple(error: u32, cookie: u64, data: &[u8]) -> Vec<u8> {
+pub fn simple(error: u32, cookie: u64, data: &[u8]) -> Vec<u8> {
     bytes(&[&SIMPLE.to_be_bytes(), &error.to_be_bytes(), &cookie.to_be_bytes(), data])
 }
 
@@ -49,11 +49,12 @@ fn chunk(flags: u16, kind: u16, cookie: u64, payload: &[u8]) -> Vec<u8> {
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-struct Request {
-    cookie: u64,
+pub struct Request {
+    pub command: u16,
+    pub cookie: u64,
 }
 
-fn request(stream: &mut UnixStream) -> io::Result<Request> {
+pub fn request(stream: &mut UnixStream) -> io::Result<Request> {
     let mut head = [0; 28];
     stream.read_exact(&mut head)?;
     let cookie = u64::from_be_bytes(head[8..16].try_into().unwrap());
@@ -62,12 +63,12 @@ fn request(stream: &mut UnixStream) -> io::Result<Request> {
     if command == 1 {
         io::copy(&mut stream.take(len.into()), &mut io::sink())?;
     }
-    Ok(Request { cookie })
+    Ok(Request { command, cookie })
 }
 
 /// Answers options until the export is open. `go` are the replies to that, `structured` grants
 /// chunks.
-fn greet(stream: &mut UnixStream, structured: bool, go: &[u8]) -> io::Result<()> {
+pub fn greet(stream: &mut UnixStream, structured: bool, go: &[u8]) -> io::Result<()> {
     stream.write_all(GREETING)?;
     stream.read_exact(&mut [0; 4])?;
     loop {
@@ -84,12 +85,17 @@ fn greet(stream: &mut UnixStream, structured: bool, go: &[u8]) -> io::Result<()>
     }
 }
 
-fn usual(size: u64) -> Vec<u8> {
-    [info(size, FLAGS), option_reply(GO, ACK, &[])].concat()
+pub fn usual(size: u64) -> Vec<u8> {
+    with_flags(size, FLAGS)
+}
+
+/// Returns the replies to the request for an export of these properties.
+pub fn with_flags(size: u64, flags: u16) -> Vec<u8> {
+    [info(size, flags), option_reply(GO, ACK, &[])].concat()
 }
 
 /// Serves each connection by `serve`, which gets its number; an error of it ends the connection.
-fn server(
+pub fn server(
     scratch: &Scratch,
     serve: impl Fn(&mut UnixStream, usize) -> io::Result<()> + Send + Sync + 'static,
 ) -> PathBuf {
@@ -132,7 +138,7 @@ fn write(device: &NbdDevice) -> io::Result<()> {
 }
 
 /// Reads until the client has gone.
-fn swallow(stream: &mut UnixStream) -> io::Result<()> {
+pub fn swallow(stream: &mut UnixStream) -> io::Result<()> {
     io::copy(stream, &mut io::sink()).map(|_| ())
 }
 

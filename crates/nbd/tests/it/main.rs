@@ -2,6 +2,7 @@
 
 mod cuts;
 mod hostile;
+mod losses;
 mod programs;
 mod servers;
 mod serving;
