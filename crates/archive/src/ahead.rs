@@ -1,7 +1,7 @@
 //! A stream that a thread reads ahead of its consumer, so that decompression and the use of its
 //! bytes take two processors.
 
-use crate::stream::PIECE;
+use crate::stream::{PIECE, Stream};
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
@@ -32,6 +32,16 @@ impl Ahead {
         let run = move || read_all(stream, &to_consumer, &to_thread);
         thread::Builder::new().name("extant-archive".into()).spawn(run)?;
         Ok(Ahead { filled, used, piece: Vec::new(), at: 0, ended: false })
+    }
+
+    /// Returns the next bytes, `max` at most; none at the end.
+    fn take(&mut self, max: usize) -> io::Result<&[u8]> {
+        if self.at == self.piece.len() && !self.ended {
+            self.next_piece()?;
+        }
+        let start = self.at;
+        self.at = self.piece.len().min(start.saturating_add(max));
+        Ok(self.piece.get(start..self.at).unwrap_or_default())
     }
 
     fn next_piece(&mut self) -> io::Result<()> {
@@ -74,14 +84,28 @@ fn read_all(
 
 impl Read for Ahead {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.piece.len() && !self.ended {
-            self.next_piece()?;
-        }
-        let rest = self.piece.get(self.at..).unwrap_or_default();
-        let len = rest.len().min(buf.len());
-        buf[..len].copy_from_slice(&rest[..len]);
-        self.at += len;
+        let part = self.take(buf.len())?;
+        let len = part.len();
+        buf[..len].copy_from_slice(part);
         Ok(len)
+    }
+}
+
+impl Stream for Ahead {
+    fn skip(&mut self, count: u64) -> io::Result<()> {
+        let mut left = count;
+        while left > 0 {
+            let max = usize::try_from(left).unwrap_or(usize::MAX);
+            match self.take(max)?.len() as u64 {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => left -= len,
+            }
+        }
+        Ok(())
+    }
+
+    fn part<'a>(&'a mut self, buf: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        self.take(buf.len())
     }
 }
 
@@ -107,6 +131,21 @@ mod tests {
         ahead.read_to_end(&mut found).unwrap();
         assert!(found == bytes);
         assert_eq!(ahead.read(&mut [0; 10]).unwrap(), 0);
+    }
+
+    #[test]
+    fn parts_are_passed_over_and_lent() {
+        let bytes: Vec<u8> = (0..1_000_000_u32).map(|n| (n / 7) as u8).collect();
+        let mut ahead = Ahead::new(io::Cursor::new(bytes.clone())).unwrap();
+        ahead.skip(700_001).unwrap();
+        let (mut found, mut buf) = (Vec::new(), [0; 1000]);
+        while let part @ [_, ..] = ahead.part(&mut buf).unwrap() {
+            assert!(part.len() <= 1000);
+            found.extend_from_slice(part);
+        }
+        assert!(found == bytes[700_001..]);
+        assert_eq!(ahead.skip(1).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(ahead.skip(0).is_ok());
     }
 
     #[test]

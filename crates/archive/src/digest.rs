@@ -107,7 +107,15 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
-impl<R: Read> Stream for Hashing<R> {
+impl<R: Stream> Stream for Hashing<R> {
+    fn part<'a>(&'a mut self, buf: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        let part = self.inner.part(buf)?;
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(part);
+        }
+        Ok(part)
+    }
+
     fn skip(&mut self, count: u64) -> io::Result<()> {
         let mut piece = vec![0; PIECE.min(usize::try_from(count).unwrap_or(PIECE))];
         let mut left = count;

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::members::{Adder, Markers, Place, Rules};
 use crate::patterns::Patterns;
 use crate::spool::Spool;
-use crate::stream::{Section, Sequential, Stream};
+use crate::stream::{Section, Stream};
 use crate::tar::{EndMark, TarReader};
 use extant_image::{ContentSink, SourceId, Tree};
 use std::fs::File;
@@ -128,7 +128,7 @@ impl<'t> Loader<'t> {
     /// Adds the members of an archive that is read once.
     fn stream(&mut self, decoded: Decoded, rules: Rules) -> Result<Markers> {
         let Some(image) = self.image.take() else { return self.unpack(decoded, rules, None) };
-        let ahead = Sequential(Ahead::new(decoded.stream)?);
+        let ahead = Ahead::new(decoded.stream)?;
         let mut reader = TarReader::new(ahead, EndMark::Required);
         let source = self.tree.add_arrivals();
         let place = Place::Image { source, image: &mut *image, consumed: decoded.consumed };
@@ -161,7 +161,7 @@ impl<'t> Loader<'t> {
         rules: Rules,
         digest: Option<&Digest>,
     ) -> Result<Markers> {
-        let ahead = Sequential(Ahead::new(decoded.stream)?);
+        let ahead = Ahead::new(decoded.stream)?;
         let end_mark = if digest.is_some() { EndMark::Optional } else { EndMark::Required };
         let mut reader = TarReader::new(Hashing::new(ahead, digest.is_some()), end_mark);
         let (source, mut spool) = self.take_spool()?;

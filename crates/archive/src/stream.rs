@@ -15,9 +15,28 @@ pub(crate) trait Stream: Read {
     /// # Errors
     /// `UnexpectedEof` if fewer are left.
     fn skip(&mut self, count: u64) -> io::Result<()>;
+
+    /// Returns the next bytes, as many as `buf` has at most, in `buf` or in a buffer of its own;
+    /// none at the end.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    fn part<'a>(&'a mut self, buf: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        let read = loop {
+            match self.read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
+        Ok(buf.get(..read).unwrap_or_default())
+    }
 }
 
 impl<S: Stream + ?Sized> Stream for Box<S> {
+    fn part<'a>(&'a mut self, buf: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        (**self).part(buf)
+    }
+
     fn skip(&mut self, count: u64) -> io::Result<()> {
         (**self).skip(count)
     }

@@ -27,6 +27,9 @@ use std::ops::Range;
 /// Maximum number of sizes that are tried to name one that is enough.
 const MAX_TRIES: u32 = 20;
 
+/// Bytes that are written without a copy, where so many arrive at once.
+const DIRECT: usize = 32 << 10;
+
 /// A place for content that is read once.
 pub trait ContentSink {
     /// Begins a file of `size` bytes with data in `ranges`, ascending and disjoint. Returns the
@@ -244,7 +247,12 @@ impl Arriving {
                 continue;
             }
             let len = end.min(to).saturating_sub(self.at);
-            if len > 0 {
+            let direct = bytes.and_then(|all| all.get(..len as usize));
+            if let Some(direct) = direct.filter(|direct| direct.len() >= DIRECT) {
+                sink.write(run.start * block_size + (self.at - start), direct)?;
+                bytes = bytes.and_then(|all| all.get(direct.len()..));
+                self.at += len;
+            } else if len > 0 {
                 let part = sink.reserve(run.start * block_size + (self.at - start), len)?;
                 let len = part.len();
                 if let Some(all) = bytes {

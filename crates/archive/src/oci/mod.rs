@@ -17,7 +17,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::loader::{Input, Loader};
 use crate::members::Rules;
-use crate::stream::{Section, Sequential, Stream};
+use crate::stream::{Section, Stream};
 use crate::tar::{EndMark, MemberKind, TarReader};
 use model::{Config, Descriptor, Layout, parse};
 use std::collections::HashMap;
@@ -143,7 +143,7 @@ impl Loader<'_> {
     }
 
     fn spooled_blobs(&mut self, stream: Box<dyn Stream + Send>) -> Result<Blobs> {
-        let stream = Sequential(Ahead::new(stream)?);
+        let stream = Ahead::new(stream)?;
         let mut reader = TarReader::new(stream, EndMark::Optional);
         let (source, mut spool) = self.take_spool()?;
         let members = list(&mut reader, |reader, _| {

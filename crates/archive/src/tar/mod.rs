@@ -152,10 +152,16 @@ impl<S: Stream> TarReader<S> {
         let mut piece = vec![0; PIECE.min(usize::try_from(self.data_left).unwrap_or(PIECE))];
         while self.data_left > 0 {
             let len = piece.len().min(usize::try_from(self.data_left).unwrap_or(PIECE));
-            let part = piece.get_mut(..len).unwrap_or_default();
-            self.read_exact(part).map_err(|error| error.in_member(&self.current))?;
-            self.data_left -= len as u64;
+            let buf = piece.get_mut(..len).unwrap_or_default();
+            let failed = |error: Error| error.at(self.offset).in_member(&self.current);
+            let part = self.stream.part(buf).map_err(|error| failed(error.into()))?;
+            if part.is_empty() {
+                return Err(failed(Error::new("the archive is truncated")));
+            }
             to.write_all(part)?;
+            let len = part.len() as u64;
+            self.data_left -= len;
+            self.offset += len;
         }
         Ok(())
     }

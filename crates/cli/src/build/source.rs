@@ -24,6 +24,9 @@ use std::sync::Arc;
 /// functions of the C library alone.
 const FEIGNED_ROOT: [&str; 3] = ["FAKEROOTKEY", "PSEUDO", "PSEUDO_PREFIX"];
 
+/// Bytes that a pipe may hold without privileges.
+const PIPE: usize = 1 << 20;
+
 /// Bytes of a superblock's magic number in an image, and of that of most tar archives.
 const MAGIC: Range<usize> = 1080..1082;
 const TAR_MAGIC: Range<usize> = 257..262;
@@ -185,6 +188,8 @@ impl Source {
 
     fn input(&self) -> Result<Input> {
         if self.path == Path::new("-") {
+            // A larger pipe takes fewer changes of threads; it may be no pipe.
+            let _ = rustix::pipe::fcntl_setpipe_size(io::stdin(), PIPE);
             return Ok(Input::Stream(Box::new(io::stdin())));
         }
         File::open(&self.path).and_then(Input::of).map_err(|error| {

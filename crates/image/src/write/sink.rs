@@ -50,6 +50,14 @@ impl<D: BlockDevice> Sink<D> {
         self.device.write_zeroes(bytes.start, bytes.end - bytes.start)
     }
 
+    /// Writes bytes as they are, after the pending ones; for many of them.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.flush()?;
+        self.device.write_all_at(bytes, offset)?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
     /// Writes the pending bytes.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if !self.pending.is_empty() {
