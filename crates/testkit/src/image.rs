@@ -3,6 +3,7 @@
 use crate::scratch::Scratch;
 use crate::tool::{arg, run};
 use std::ffi::OsString;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
@@ -129,11 +130,19 @@ impl Image {
         Self { scratch, path }
     }
 
-    /// Makes an image file of these bytes, such as the content of a device in memory.
+    /// Makes an image file of these bytes, such as the content of a device in memory. Zeroes become
+    /// holes.
     pub fn holding(bytes: &[u8]) -> Self {
+        const PIECE: usize = 64 << 10;
+        static ZEROES: [u8; PIECE] = [0; PIECE];
         let image = Self::blank(bytes.len() as u64);
-        std::fs::write(&image.path, bytes)
-            .unwrap_or_else(|e| panic!("{}: {e}", image.path.display()));
+        let file = std::fs::File::options().write(true).open(&image.path);
+        let write = |file: std::fs::File| {
+            let pieces = bytes.chunks(PIECE).enumerate();
+            let mut pieces = pieces.filter(|(_, piece)| **piece != ZEROES[..piece.len()]);
+            pieces.try_for_each(|(n, piece)| file.write_all_at(piece, (n * PIECE) as u64))
+        };
+        file.and_then(write).unwrap_or_else(|e| panic!("{}: {e}", image.path.display()));
         image
     }
 
