@@ -1,6 +1,7 @@
 //! Rows of `extant-bench images`.
 
 use crate::inputs;
+use crate::overlays;
 use crate::program::Program;
 use crate::row::{Args, Row, measure};
 use extant_blocks::OpenOptions;
@@ -36,13 +37,14 @@ pub fn run(args: &Args) -> io::Result<bool> {
     let quick = args.options.quick;
     let bench = Bench { extant: args.program()?, scratch, out, quick };
     type Part = fn(&Bench) -> io::Result<Vec<Row>>;
-    let parts: [(&str, Part); 6] = [
+    let parts: [(&str, Part); 7] = [
         ("tree", Bench::trees),
         ("layer", Bench::layers),
         ("large", Bench::large),
         ("empty", Bench::empty),
         ("clone", Bench::clones),
         ("million", Bench::million),
+        ("overlay", Bench::overlays),
     ];
     let mut rows = Vec::new();
     let mut reflinks = None;
@@ -256,6 +258,10 @@ impl Bench {
             .with("extant", Program::script(steps, fork))
             .seconds(0.010);
         Ok(vec![clone, fork])
+    }
+
+    fn overlays(&self) -> io::Result<Vec<Row>> {
+        overlays::rows(&self.scratch, &self.out, self.files(16_384) as u64)
     }
 
     fn million(&self) -> io::Result<Vec<Row>> {

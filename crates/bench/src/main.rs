@@ -6,6 +6,7 @@
 
 mod images;
 mod inputs;
+mod overlays;
 mod program;
 mod row;
 

@@ -75,8 +75,17 @@ impl Row {
     }
 
     /// With Extant's library in this process.
-    pub fn here(mut self, work: impl Fn() -> io::Result<()> + 'static) -> Row {
-        self.sides.push((COST_COLUMNS[0], Side::Here(Box::new(work))));
+    pub fn here(self, work: impl Fn() -> io::Result<()> + 'static) -> Row {
+        self.beside(COST_COLUMNS[0], work)
+    }
+
+    /// With work of this process in a column.
+    pub fn beside(
+        mut self,
+        column: &'static str,
+        work: impl Fn() -> io::Result<()> + 'static,
+    ) -> Row {
+        self.sides.push((column, Side::Here(Box::new(work))));
         self
     }
 

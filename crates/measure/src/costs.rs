@@ -8,7 +8,8 @@ use crate::timing::median;
 use serde::{Deserialize, Serialize};
 
 /// Columns of all tables; the first one has bars. `floor` moves or reads the same bytes only.
-pub const COST_COLUMNS: [&str; 6] = ["extant", "floor", "e2fsprogs", "genext2fs", "kernel", "cp"];
+pub const COST_COLUMNS: [&str; 7] =
+    ["extant", "floor", "e2fsprogs", "genext2fs", "kernel", "cp", "qemu"];
 
 /// Measured times and memory.
 #[derive(Debug, Deserialize, Serialize)]
