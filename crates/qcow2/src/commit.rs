@@ -56,7 +56,8 @@ impl Qcow2Device {
         let State { l1, writer: Some(writer) } = state else { return Ok(()) };
         self.check_barriers(writer)?;
         if !writer.has_changes() {
-            return self.file.flush();
+            // Mapped clusters may have new content.
+            return self.barrier(writer);
         }
         self.write_new_tables(l1, writer)?;
         self.list_new_blocks(writer)?;
