@@ -4,7 +4,7 @@ use super::NodeId;
 use extant_format::acl::{Acl, AclEntry, Tag};
 use extant_format::xattr::{NameIndex, XATTR_NAME_MAX, XATTR_VALUE_MAX, split_name};
 use extant_format::{Printable, Timestamp};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Attributes of an entry.
@@ -42,6 +42,10 @@ impl Default for Attributes {
     }
 }
 
+/// Maximum number of attributes of an entry. An inode of 64 KiB and a block of 64 KiB have no more:
+/// the shortest one takes 16 bytes.
+const MAX_XATTRS: usize = 2 * 65_536 / 16;
+
 /// An extended attribute in the form that the disk has.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct Xattr {
@@ -67,16 +71,23 @@ pub(super) struct XattrSets {
 impl XattrSets {
     /// Returns the set with these attributes, sorted by prefix and name; `Err` has the cause.
     pub(super) fn intern(&mut self, list: &[(Vec<u8>, Vec<u8>)]) -> Result<XattrSetId, String> {
-        let mut set: Vec<Xattr> = Vec::with_capacity(list.len());
+        let mut last_values = BTreeMap::new();
         for (name, value) in list {
-            let Some(xattr) = convert(name, value)? else { continue };
-            set.retain(|other| (other.index, &other.name) != (xattr.index, &xattr.name));
-            set.push(xattr);
+            let Some(Xattr { index, name, value }) = convert(name, value)? else { continue };
+            last_values.insert((index, name), value);
+            if last_values.len() > MAX_XATTRS {
+                return Err(format!(
+                    "the entry has more than {MAX_XATTRS} extended attributes, the most that ext4 \
+                     can store"
+                ));
+            }
         }
-        if set.is_empty() {
+        if last_values.is_empty() {
             return Ok(XattrSetId::default());
         }
-        set.sort();
+        let set = last_values.into_iter();
+        let set: Vec<Xattr> =
+            set.map(|((index, name), value)| Xattr { index, name, value }).collect();
         if let Some(number) = self.numbers.get(set.as_slice()) {
             return Ok(*number);
         }

@@ -8,6 +8,7 @@ impl Tree {
     /// Begins the next layer. Entries that exist belong to lower layers from now on.
     pub fn begin_layer(&mut self) {
         self.layer = self.layer.saturating_add(1);
+        self.opaque.clear();
     }
 
     /// Removes an entry with everything below it. Returns whether it was there. A symlink is
@@ -16,7 +17,9 @@ impl Tree {
     /// # Errors
     /// [`Error::Entry`](crate::Error::Entry) for a path that no image can hold.
     pub fn remove(&mut self, path: &[u8]) -> Result<bool> {
-        self.remove_if(path, |_, _| true)
+        let (there, list) = self.at_and_below(path, |_, _| true, |tree, node| tree.below(node))?;
+        self.prune(list, |_, _| true);
+        Ok(there)
     }
 
     /// Removes the entries at and below a path that lower layers made. Entries of the current layer
@@ -26,7 +29,9 @@ impl Tree {
     /// # Errors
     /// As [`Tree::remove`].
     pub fn whiteout(&mut self, path: &[u8]) -> Result<bool> {
-        self.remove_if(path, |entry, current| entry < current)
+        let (there, list) = self.at_and_below(path, is_lower, Tree::take_below)?;
+        self.prune(list, is_lower);
+        Ok(there)
     }
 
     /// Removes the entries below a directory that lower layers made. The directory itself stays. A
@@ -37,27 +42,49 @@ impl Tree {
     pub fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
         let directory = self.directory_at(path)?;
         if let Some(directory) = directory {
-            self.prune(self.below(directory), |entry, current| entry < current);
+            let below = self.take_below(directory);
+            self.prune(below, is_lower);
         }
         Ok(())
     }
 
-    fn remove_if(&mut self, path: &[u8], goes: fn(u16, u16) -> bool) -> Result<bool> {
-        let mut list = Vec::new();
-        match self.place(path)? {
-            Some((parent, name)) => {
-                let Some(entry) = self.live_entry(parent, name) else { return Ok(false) };
-                if !goes(self.entries.get(entry).layer, self.layer) {
-                    return Ok(false);
+    /// Returns whether an entry that `goes` names is at the path, and if so, it with those that
+    /// `below` finds below it.
+    fn at_and_below(
+        &mut self,
+        path: &[u8],
+        goes: fn(u16, u16) -> bool,
+        below: impl FnOnce(&mut Tree, NodeId) -> Vec<EntryId>,
+    ) -> Result<(bool, Vec<EntryId>)> {
+        let (mut list, node) = match self.place(path)? {
+            Some((parent, name)) => match self.live_entry(parent, name) {
+                Some(entry) if goes(self.entries.get(entry).layer, self.layer) => {
+                    (vec![entry], self.entries.get(entry).node)
                 }
-                list.push(entry);
-                list.extend(self.below(self.entries.get(entry).node));
+                _ => return Ok((false, Vec::new())),
+            },
+            None if super::path::is_root(path) => (Vec::new(), NodeId::ROOT),
+            None => return Ok((false, Vec::new())),
+        };
+        list.extend(below(self, node));
+        Ok((true, list))
+    }
+
+    /// Returns the entries below a node that are not below a directory that is opaque already, and
+    /// makes all directories there opaque: the caller must remove the lower layers' entries.
+    ///
+    /// So a layer visits each directory once, whatever the number of its whiteouts.
+    pub(super) fn take_below(&mut self, node: NodeId) -> Vec<EntryId> {
+        let mut list = Vec::new();
+        let (mut directory, mut next) = (node, 0);
+        loop {
+            if self.node(directory).is_directory() && self.opaque.insert(directory) {
+                list.extend(self.children(directory));
             }
-            None if super::path::is_root(path) => list = self.below(NodeId::ROOT),
-            None => return Ok(false),
+            let Some(entry) = list.get(next) else { return list };
+            directory = self.entries.get(*entry).node;
+            next += 1;
         }
-        self.prune(list, goes);
-        Ok(true)
     }
 
     /// Returns all entries below a node, each directory before its own entries.
@@ -104,4 +131,9 @@ impl Tree {
         };
         self.entries.siblings(first)
     }
+}
+
+/// Returns whether an entry of a layer is lower than the current layer.
+fn is_lower(entry: u16, current: u16) -> bool {
+    entry < current
 }

@@ -37,6 +37,7 @@ use extant_format::acl::Tag;
 use extant_format::inode::{LINK_MAX, can_store_rdev};
 use extant_format::types::MODE_PERM_MASK;
 use extant_format::{FileType, Printable, Timestamp};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -147,6 +148,8 @@ pub struct Tree {
     /// Entries that are not removed.
     live: u64,
     layer: u16,
+    /// Directories without entries of lower layers, but for those that lead to entries of this one.
+    opaque: HashSet<NodeId>,
     /// Targets of symlinks, and content in memory.
     bytes: Vec<u8>,
     sparse: Vec<Box<[DataRange]>>,
@@ -187,6 +190,7 @@ impl Tree {
             nodes: vec![root],
             live: 0,
             layer: 0,
+            opaque: HashSet::new(),
             bytes: Vec::new(),
             sparse: Vec::new(),
             xattrs: XattrSets::default(),

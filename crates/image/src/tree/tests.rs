@@ -137,6 +137,40 @@ fn whiteouts_spare_their_own_layer() {
     assert_eq!(listing(&tree), ["/d Directory 1", "/d/both \"3\" 1"]);
 }
 
+/// Many whiteouts of a layer do not walk the same directories again.
+#[test]
+fn a_layer_walks_each_directory_once() {
+    let mut tree = Tree::new();
+    add(&mut tree, "d/sub/deep/low", file("1"));
+    tree.begin_layer();
+    add(&mut tree, "d/sub/deep/high", file("2"));
+    let node = |tree: &Tree, path: &[u8]| tree.lookup(path).unwrap();
+    let (deep, d) = (node(&tree, b"d/sub/deep"), node(&tree, b"d"));
+    tree.make_opaque(b"d/sub/deep").unwrap();
+    assert_eq!(tree.take_below(deep), []);
+    // The entries below `deep` are not walked again.
+    assert_eq!(tree.take_below(d).len(), 2);
+    assert!(tree.whiteout(b"d").unwrap() && tree.take_below(d).is_empty());
+    assert!(tree.contains(b"d/sub/deep/high") && !tree.contains(b"d/sub/deep/low"));
+    tree.begin_layer();
+    assert!(tree.whiteout(b"d").unwrap());
+    assert!(tree.is_empty());
+}
+
+#[test]
+fn as_many_attributes_as_ext4_can_store_are_taken() {
+    let mut tree = Tree::new();
+    let mut add = |count: u32, distinct: u32| {
+        let xattr =
+            |n: u32| (format!("user.{}", n % distinct).into_bytes(), n.to_le_bytes().into());
+        let xattrs = (0..count).map(xattr).collect();
+        tree.add(b"f", &Attributes { xattrs, ..Attributes::default() }, EntryKind::Fifo)
+    };
+    add(300_000, 8192).unwrap();
+    let error = add(300_000, 300_000).unwrap_err();
+    assert!(error.to_string().contains("more than 8192 extended attributes"), "{error}");
+}
+
 #[test]
 fn deep_trees_need_no_stack() {
     let mut tree = Tree::new();
