@@ -25,8 +25,8 @@ pub enum Error {
     TooSmall {
         /// Requested size, in bytes.
         asked: u64,
-        /// The smallest size that is enough, in bytes.
-        needed: u64,
+        /// A size that is enough, in bytes; `None` if none is known.
+        needed: Option<u64>,
     },
     /// Invalid options, or a failure of the device.
     Layout(extant_mkfs::Error),
@@ -72,7 +72,8 @@ impl fmt::Display for Error {
                 write!(f, "{}: the content cannot be read: {error}", shown(path))
             }
             Error::TooSmall { asked, needed } => {
-                write!(f, "{asked} bytes are too small for the content; {needed} are enough")
+                write!(f, "{asked} bytes are too small for the content")?;
+                needed.map_or(Ok(()), |needed| write!(f, "; {needed} are enough"))
             }
             Error::Layout(error) => write!(f, "{error}"),
         }

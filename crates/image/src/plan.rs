@@ -166,6 +166,8 @@ pub(crate) struct Planner<'t> {
     options: Options,
     pub demand: Demand,
     pub block_size: u64,
+    /// Blocks of a cluster.
+    cluster_ratio: u64,
 }
 
 /// A layout with everything in it.
@@ -183,7 +185,8 @@ impl<'t> Planner<'t> {
             let cause = format!("quota files of more than {MAX_OWNERS} owners");
             return Err(Error::Layout(extant_mkfs::Error::Unsupported(cause)));
         }
-        Ok(Planner { shapes, options, demand, block_size: geo.block_size.into() })
+        let (block_size, cluster_ratio) = (geo.block_size.into(), geo.cluster_ratio().into());
+        Ok(Planner { shapes, options, demand, block_size, cluster_ratio })
     }
 
     pub(crate) fn finish(
@@ -236,13 +239,16 @@ impl<'t> Planner<'t> {
     }
 
     fn too_small(&self, asked: u64, exact: &FsLayout) -> Error {
-        Error::TooSmall { asked, needed: exact.geometry().blocks_count * self.block_size }
+        let needed = Some(exact.geometry().blocks_count * self.block_size);
+        Error::TooSmall { asked, needed }
     }
 
     /// Finds the smallest file system with room for everything and the free space.
     pub(crate) fn exact(&self, free: FreeSpace, inodes_free: u32) -> Result<Placed> {
         let mut blocks = self.smallest(inodes_free)?;
         for _ in 0..MAX_STEPS {
+            // No content goes to a part of a cluster.
+            blocks = blocks.next_multiple_of(self.cluster_ratio);
             let layout = match self.exact_layout(blocks, inodes_free) {
                 Ok(layout) => layout,
                 // The last group has no room for its tables.
@@ -334,7 +340,7 @@ impl<'t> Planner<'t> {
             if asked > 0 { placement.map_of_free(geo, asked)? + kernel_reserve(geo) } else { 0 };
         let needed = placement.free.missing(placement.end) + asked + beside;
         let gap = needed.saturating_sub(placement.free.left(placement.end));
-        Ok((gap > 0).then(|| geo.blocks_count + gap))
+        Ok((gap > 0).then(|| placement.free.end() + gap))
     }
 
     /// Returns the smallest size above `blocks` that gives the file system more than `effective`

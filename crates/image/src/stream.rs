@@ -338,18 +338,31 @@ fn place_around(
     Ok(fits.then(|| taken(layout, placement)))
 }
 
-/// Returns a size that is enough for content in the order of its arrival, at least `asked`.
-fn enough(planner: &mut Planner<'_>, options: &BuildOptions, asked: u64) -> Result<u64> {
+/// Returns a size, at least `asked`, that is enough for content in the order of its arrival; `None`
+/// if no size that was tried is.
+fn enough(planner: &mut Planner<'_>, options: &BuildOptions, asked: u64) -> Result<Option<u64>> {
     let (exact, _) = planner.exact(FreeSpace::Bytes(0), 0)?;
-    let mut bytes = (exact.geometry().blocks_count * planner.block_size).max(asked);
+    let geo = exact.geometry();
+    // Replaced content has arrived, too.
+    let blocks = geo.blocks_count + nameless_blocks(planner.shapes.tree, geo);
+    let mut bytes = (blocks * planner.block_size).max(asked);
     let mut step = planner.block_size;
     for _ in 0..MAX_TRIES {
-        if let Some(found) = arrives(planner, options, bytes)? {
+        let found = arrives(planner, options, bytes)?;
+        if found.is_some() {
             return Ok(found);
         }
         (bytes, step) = (bytes + step, step * 2);
     }
-    Ok(bytes)
+    Ok(None)
+}
+
+/// Returns the number of blocks of content that has arrived and that no name leads to.
+fn nameless_blocks(tree: &Tree, geo: &Geometry) -> u64 {
+    let nodes = (0..tree.node_count()).filter_map(|number| tree.node_at(number));
+    let nameless = nodes.filter(|node| tree.node(*node).links == 0);
+    let runs = nameless.filter_map(|node| arrived_blocks(tree, geo, node)).flatten();
+    runs.map(|run| run.end - run.start).sum()
 }
 
 /// Returns the bytes of an image of this size if everything fits in the order of its arrival.

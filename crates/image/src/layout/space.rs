@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //! Free runs begin and end at borders of clusters, but for the last one, which has no end: blocks
-//! behind the end of the file system are those that are missing.
+//! behind the end of the file system are those that are missing. A cluster that the end cuts is
+//! missing, too: the end of a file that fills it would lie behind the file system.
 
 use extant_mkfs::{FsLayout, MappedRun};
 use std::ops::Range;
@@ -24,6 +25,7 @@ pub(crate) struct FreeRuns {
     runs: Vec<Range<u64>>,
     base: u64,
     ratio: u64,
+    /// End of the last whole cluster.
     end: u64,
 }
 
@@ -40,6 +42,7 @@ impl FreeRuns {
         let geo = layout.geometry();
         let (base, end) = (u64::from(geo.first_data_block), geo.blocks_count);
         let mut free = FreeRuns { runs: Vec::new(), base, ratio: geo.cluster_ratio().into(), end };
+        free.end = free.down(end);
         let mut at = base;
         for used in layout.used(base..end) {
             let run = at..free.down(used.start);
@@ -112,16 +115,21 @@ impl FreeRuns {
         runs.map(move |run| run.start.max(start)..run.end.min(end.at)).filter(|run| !run.is_empty())
     }
 
-    /// Returns the number of free blocks in the file system from this place on.
+    /// Returns the end of the last whole cluster of the file system.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Returns the number of free blocks in whole clusters from this place on.
     pub(crate) fn left(&self, cursor: Cursor) -> u64 {
         let runs = self.runs.iter().skip(cursor.run);
         let cut = runs.map(|run| run.start.max(cursor.at)..run.end.min(self.end));
         cut.map(|run| run.end.saturating_sub(run.start)).sum()
     }
 
-    /// Returns the number of blocks behind the end of the file system before this place.
+    /// Returns the number of blocks behind the last whole cluster before this place.
     pub(crate) fn missing(&self, cursor: Cursor) -> u64 {
-        cursor.at.saturating_sub(self.up(self.end))
+        cursor.at.saturating_sub(self.end)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Sizes of images.
 
-use crate::helpers::{Numbers, add, attributes, built, every_kind, options, whole};
+use crate::helpers::{Numbers, add, attributes, built, byte_at, every_kind, options, whole};
 use extant_blocks::SparseDevice;
-use extant_image::{EntryKind, Error, FreeSpace, ImageSize, Tree, plan};
+use extant_image::{
+    BuildOptions, ContentSink, ContentStream, EntryKind, Error, FreeSpace, ImageSize, Tree, plan,
+};
 use extant_testkit::e2fsck;
 use extant_testkit::kernel::Mount;
 use std::io::Write;
@@ -62,10 +64,46 @@ fn no_block_is_free_by_default_and_one_block_less_fails() {
             options.size = ImageSize::Bytes(facts.bytes - u64::from(block_size));
             let error = plan(&tree, &options).unwrap_err();
             let needed = match error {
-                Error::TooSmall { needed, .. } => needed,
+                Error::TooSmall { needed, .. } => needed.unwrap(),
                 other => panic!("{name} {block_size} {features}: {other}"),
             };
             assert_eq!(needed, facts.bytes, "{name} {block_size} {features}");
+        }
+    }
+}
+
+/// The last file fills its last cluster, and no cluster is cut by the end.
+#[test]
+fn content_ends_within_the_file_system_with_bigalloc() {
+    for (block_size, cluster) in [(4096, 65_536), (1024, 16_384), (4096, 1 << 20)] {
+        let mut options = options(block_size, "bigalloc");
+        options.mkfs.cluster_size = Some(cluster);
+        for size in [300_000, 327_680, 10 << 20] {
+            let mut tree = Tree::new();
+            let source = tree.add_source(Arc::new(Numbers));
+            add(&mut tree, "file", whole(source, 1, size));
+            for free in [0, 1 << 20] {
+                options.size = exact(free);
+                let (image, facts) = built(&tree, &options);
+                e2fsck::check(image.path()).assert_clean();
+                let mount = Mount::new(image.path(), "");
+                let filled = fill(&mount);
+                assert!(filled >= free, "{block_size} {cluster} {size}: {filled} {facts:?}");
+                let bytes = std::fs::read(mount.join("file")).unwrap();
+                assert!(bytes.len() as u64 == size && bytes.last() == Some(&byte_at(1, size - 1)));
+                mount.unmount();
+                e2fsck::check(image.path()).assert_clean();
+            }
+            // Larger sizes that cut a cluster.
+            options.size = exact(0);
+            let least = plan(&tree, &options).unwrap().facts();
+            let mut options = options.clone();
+            options.mkfs.inode_count = Some(least.inodes.into());
+            for blocks in [1, 3] {
+                options.size = ImageSize::Bytes(least.bytes + blocks * u64::from(block_size));
+                let (image, _) = built(&tree, &options);
+                e2fsck::check(image.path()).assert_clean();
+            }
         }
     }
 }
@@ -114,6 +152,30 @@ fn many_small_files_fill_many_groups() {
         e2fsck::check(image.path()).assert_clean();
         assert_eq!(facts.free_blocks, 0, "{features}");
     }
+}
+
+/// More than all tried steps add up to was replaced, and takes space all the same.
+#[test]
+fn a_size_that_is_enough_holds_what_was_replaced() {
+    const REPLACED: u64 = 6 << 30;
+    let mut options = options(4096, "");
+    options.mkfs.inode_count = Some(64);
+    options.size = ImageSize::Bytes(16 << 20);
+    let fill = |tree: &mut Tree, options: &BuildOptions, bytes: u64| {
+        let device = SparseDevice::new(bytes);
+        let mut stream = ContentStream::new(&device, options).unwrap();
+        let source = tree.add_arrivals();
+        for size in [REPLACED, 5000] {
+            let position = stream.begin(size, std::slice::from_ref(&(0..size))).unwrap();
+            add(tree, "file", whole(source, position, size));
+        }
+        stream.plan(tree, options).map(|plan| plan.facts().bytes)
+    };
+    let error = fill(&mut Tree::new(), &options, 16 << 20).unwrap_err();
+    let Error::TooSmall { needed: Some(needed), .. } = error else { panic!("{error}") };
+    assert!(needed > REPLACED, "{needed}");
+    options.size = ImageSize::Bytes(needed);
+    assert_eq!(fill(&mut Tree::new(), &options, needed).unwrap(), needed);
 }
 
 #[test]
