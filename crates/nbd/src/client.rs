@@ -22,7 +22,7 @@
 use crate::address::Address;
 use crate::assembly::{Reply, Request, ServerError};
 use crate::connect::Connect;
-use crate::connection::{Events, Outcome, Receiver, tell_lost};
+use crate::connection::{Events, MAX_LIMITS, Outcome, Receiver, tell_lost};
 use crate::handshake::Export;
 use crate::log::{Change, Entry, Log};
 use crate::samples::{Samples, beginning};
@@ -48,6 +48,9 @@ const MAX_READS: usize = 64;
 
 /// Bytes of writes that no flush covers: with more, the client flushes by itself.
 const MAX_LOG: usize = 64 << 20;
+
+/// Times of the limit that the repetition of writes may take while their answers come.
+const MAX_REPEAT_LIMITS: u32 = 16;
 
 /// Pauses between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -81,6 +84,10 @@ struct Core {
     flush_error: Option<ServerError>,
     /// Ended sessions of which the server may still execute writes.
     lost: Vec<Arc<Session>>,
+    /// When the last answer to a write came.
+    heard: Instant,
+    /// Connections that the last session had: a next one asks for no more.
+    connections: usize,
     /// Content outside of the log.
     samples: Samples,
 }
@@ -113,7 +120,7 @@ impl Client {
     /// Connects.
     pub fn open(address: &Address, connect: Arc<dyn Connect>) -> Result<Arc<Client>, Trouble> {
         let deadline = Instant::now() + address.timeout;
-        let opened = Opened::connect(address, &*connect, deadline)?;
+        let opened = Opened::connect(address, &*connect, address.connections, deadline)?;
         let core = Core {
             state: State::Connecting,
             log: Log::default(),
@@ -123,6 +130,8 @@ impl Client {
             write_error: None,
             flush_error: None,
             lost: Vec::new(),
+            heard: Instant::now(),
+            connections: address.connections,
             samples: Samples::default(),
         };
         let client = Arc::new_cyclic(|me| Client {
@@ -135,6 +144,7 @@ impl Client {
         });
         let session = Arc::new(opened.start(0, &client.events(), address.timeout)?);
         let mut core = client.core.lock();
+        core.connections = session.len();
         match core.ended.take() {
             Some(trouble) => Err(trouble),
             None => {
@@ -191,10 +201,13 @@ impl Client {
     }
 
     /// Waits for an answer to a write, or for the end of the session, which the lack of an answer
-    /// in time is.
+    /// in time is. Answers to other writes show that a slow server is there.
     fn pause(&self, mut core: MutexGuard<'_, Core>, session: &Session) {
-        let age = core.log.oldest().map_or(Duration::ZERO, |since| since.elapsed());
-        let left = self.limit().saturating_sub(age);
+        let now = Instant::now();
+        let oldest = core.log.oldest().unwrap_or(now);
+        let last = oldest + MAX_LIMITS * self.limit();
+        let until = last.min(oldest.max(core.heard) + self.limit());
+        let left = until.saturating_duration_since(now);
         if left.is_zero() {
             drop(core);
             session.end(&self.silence());
@@ -236,7 +249,7 @@ impl Client {
         len: usize,
         mut put: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
-        let began = Instant::now();
+        let mut began = Instant::now();
         let mut waiting: VecDeque<_> = pieces(len as u64, self.piece()).collect();
         let mut sent = VecDeque::new();
         loop {
@@ -253,6 +266,8 @@ impl Client {
             match slot.wait(self.limit()) {
                 Some(Outcome::Answer(answer)) => {
                     let data = answer?.data;
+                    // The parts of a long read have their own limits.
+                    began = Instant::now();
                     self.sample(offset + piece.start, &data, mark);
                     put(piece.start as usize, &data);
                 }
@@ -429,7 +444,8 @@ impl Client {
             core.current
         };
         self.drain(deadline)?;
-        let opened = Opened::connect(&self.address, &*self.connect, deadline)?;
+        let most = self.core.lock().connections;
+        let opened = Opened::connect(&self.address, &*self.connect, most, deadline)?;
         self.check_same(&opened.export)?;
         let session = Arc::new(opened.start(number, &self.events(), self.limit())?);
         let same = self.check_samples(&session, deadline);
@@ -476,10 +492,9 @@ impl Client {
             .into_iter()
             .map(|sample| (ask(sample.offset, sample.bytes.len() as u32), sample))
             .collect();
-        for (slot, sample) in asked {
-            let left = deadline.saturating_duration_since(Instant::now());
+        for (asked, sample) in asked {
             let at = sample.offset;
-            match slot.wait(left) {
+            match asked.slot.wait_until(deadline) {
                 Some(Outcome::Answer(Ok(reply))) if reply.data == sample.bytes => {}
                 Some(Outcome::Answer(Ok(_))) => {
                     return Err(Trouble::Broken(format!(
@@ -536,6 +551,7 @@ impl Client {
     /// Sends all writes again that no flush covers.
     fn repeat(&self, session: &Session, deadline: Instant) -> Result<(), Trouble> {
         let entries = self.core.lock().log.restart();
+        let last = deadline + MAX_REPEAT_LIMITS * self.limit();
         for entry in entries {
             let range = entry.offset..entry.offset + u64::from(entry.request(false).len);
             let mut core = self.core.lock();
@@ -547,7 +563,9 @@ impl Client {
                 if count < MAX_SENT && bytes < MAX_SENT_BYTES && !core.log.overlaps(&range) {
                     break;
                 }
-                if self.changed.wait_until(&mut core, deadline).timed_out() {
+                // A slow server that answers has more time.
+                let until = last.min(deadline.max(core.heard + self.limit()));
+                if self.changed.wait_until(&mut core, until).timed_out() {
                     return Err(self.silence());
                 }
             }
@@ -566,6 +584,7 @@ impl Events for Client {
             return;
         }
         core.short_sessions = 0;
+        core.heard = Instant::now();
         let mut ended = None;
         match result {
             Ok(()) => core.log.answered(write, self.needs_flush()),

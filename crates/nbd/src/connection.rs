@@ -49,8 +49,7 @@ impl Slot {
     }
 
     /// Waits for the end of the request; `None` if that does not come in time.
-    pub fn wait(&self, limit: Duration) -> Option<Outcome> {
-        let deadline = Instant::now() + limit;
+    pub fn wait_until(&self, deadline: Instant) -> Option<Outcome> {
         let mut outcome = self.outcome.lock();
         while outcome.is_none() {
             if self.filled.wait_until(&mut outcome, deadline).timed_out() {
@@ -78,6 +77,35 @@ impl Receiver {
     }
 }
 
+/// Times of the limit that one answer may take while others come.
+pub const MAX_LIMITS: u32 = 4;
+
+/// A request under way.
+#[derive(Debug)]
+pub struct Asked {
+    pub slot: Arc<Slot>,
+    pub connection: Option<Arc<Connection>>,
+}
+
+impl Asked {
+    /// Waits for the end of the request; `None` if its connection brings no reply for `limit`, or
+    /// others for several times that: a slow connection is no lost one.
+    pub fn wait(&self, limit: Duration) -> Option<Outcome> {
+        let begin = Instant::now();
+        let last = begin + MAX_LIMITS * limit;
+        let mut deadline = begin + limit;
+        loop {
+            let outcome = self.slot.wait_until(deadline);
+            let heard = self.connection.as_ref().map_or(begin, |connection| connection.heard());
+            let next = last.min(heard + limit);
+            if outcome.is_some() || next <= deadline {
+                return outcome;
+            }
+            deadline = next;
+        }
+    }
+}
+
 /// The owner of connections, which learns of writes and of ends.
 pub trait Events: Send + Sync {
     /// A write of the session `session` was answered.
@@ -95,6 +123,8 @@ struct Pending {
     ended: bool,
     /// The server has ended its direction, too.
     drained: bool,
+    /// When the last reply began.
+    heard: Instant,
 }
 
 /// A connection in the transmission phase.
@@ -127,7 +157,8 @@ impl Connection {
         events: Weak<dyn Events>,
         limit: Duration,
     ) -> Result<Arc<Connection>, Trouble> {
-        let pending = Pending { requests: HashMap::new(), next: 1, ended: false, drained: false };
+        let (requests, heard) = (HashMap::new(), Instant::now());
+        let pending = Pending { requests, next: 1, ended: false, drained: false, heard };
         let (sending, pending) = (Mutex::new(Level::Device, ()), Mutex::new(Level::Leaf, pending));
         let changed = Condvar::new();
         let connection =
@@ -164,6 +195,11 @@ impl Connection {
         if let Err(error) = sent {
             self.end(&Trouble::of(&error));
         }
+    }
+
+    /// Returns when the last reply began, or the connection.
+    fn heard(&self) -> Instant {
+        self.pending.lock().heard
     }
 
     /// Returns the number of requests without an answer.
@@ -279,7 +315,11 @@ impl Connection {
 
     /// Takes the request that an answer names.
     fn take(&self, cookie: Option<u64>) -> Result<(Assembly, Receiver), Trouble> {
-        let found = cookie.and_then(|cookie| self.pending.lock().requests.remove(&cookie));
+        let found = cookie.and_then(|cookie| {
+            let mut pending = self.pending.lock();
+            pending.heard = Instant::now();
+            pending.requests.remove(&cookie)
+        });
         found.ok_or_else(|| {
             Trouble::Broken(
                 "the server broke the protocol: it answers a request that was not made, or twice"

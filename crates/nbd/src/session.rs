@@ -4,7 +4,7 @@
 use crate::address::Address;
 use crate::assembly::Request;
 use crate::connect::{Connect, Socket};
-use crate::connection::{Connection, Events, Receiver, Slot};
+use crate::connection::{Asked, Connection, Events, Receiver, tell_lost};
 use crate::handshake::{Export, negotiate};
 use crate::trouble::Trouble;
 use crate::wire::CAN_MULTI_CONN;
@@ -12,6 +12,10 @@ use extant_sync::{Arc, Condvar, Level, Mutex, Weak};
 use std::io::{Read, Write};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
+
+/// How long each further connection may take: a server of one connection at a time may leave the
+/// others without a greeting.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The connections of a session.
 #[derive(Debug)]
@@ -27,18 +31,20 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Connects, until `deadline` at the latest.
+    /// Connects, with `most` connections, until `deadline` at the latest.
     pub fn connect(
         address: &Address,
         connect: &dyn Connect,
+        most: usize,
         deadline: Instant,
     ) -> Result<Opened, Trouble> {
         let (socket, export) = open_one(address, connect, deadline)?;
-        let most = if export.has(CAN_MULTI_CONN) { address.connections } else { 1 };
+        let most = if export.has(CAN_MULTI_CONN) { most } else { 1 };
         let mut sockets = vec![socket];
         while sockets.len() < most {
             // One is enough: a server may have a limit.
-            match open_one(address, connect, deadline) {
+            let soon = deadline.min(Instant::now() + PATIENCE);
+            match open_one(address, connect, soon) {
                 Ok((socket, other)) if other == export => sockets.push(socket),
                 Ok(_) => {
                     let why = "the server describes the export differently each time";
@@ -72,18 +78,31 @@ impl Opened {
 }
 
 impl Session {
+    /// Returns the number of connections.
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
     /// Sends a request over the connection with the least requests under way.
     pub fn send(&self, request: &Request, payload: &[u8], receiver: Receiver) {
-        if let Some(connection) = self.connections.iter().min_by_key(|other| other.load()) {
+        if let Some(connection) = self.idlest() {
             connection.send(request, payload, receiver);
         }
     }
 
+    fn idlest(&self) -> Option<&Arc<Connection>> {
+        self.connections.iter().min_by_key(|other| other.load())
+    }
+
     /// Sends a request whose answer a thread waits for.
-    pub fn ask(&self, request: &Request) -> Arc<Slot> {
+    pub fn ask(&self, request: &Request) -> Asked {
         let (slot, receiver) = Receiver::slot();
-        self.send(request, &[], receiver);
-        slot
+        let connection = self.idlest().cloned();
+        match &connection {
+            Some(connection) => connection.send(request, &[], receiver),
+            None => tell_lost(receiver),
+        }
+        Asked { slot, connection }
     }
 
     /// Ends all connections.

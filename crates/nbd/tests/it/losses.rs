@@ -15,6 +15,7 @@ use std::time::Duration;
 const MULTI_CONN: u16 = 256;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
 
 /// Answers a request with success, and a read with equal bytes.
 fn accept(stream: &mut UnixStream, asked: Request, byte: u8) -> io::Result<()> {
@@ -84,6 +85,52 @@ fn a_lost_connection_without_an_end_ends_the_device() {
     assert!(error.contains("may still execute"), "{error}");
     assert!(device.read_exact_at(&mut [0; 512], 0).is_err());
     assert!(events.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_slow_server_is_no_lost_one() {
+    // All writes together take longer than the timeout, and no single one does.
+    let scratch = Scratch::new();
+    let socket = server(&scratch, |stream, _| {
+        greet(stream, false, &with_flags(SIZE, FLAGS))?;
+        loop {
+            let asked = request(stream)?;
+            std::thread::sleep(Duration::from_millis(if asked.command == WRITE { 250 } else { 0 }));
+            accept(stream, asked, 0)?;
+        }
+    });
+    let device = open(&address("x", &socket, "&timeout=1"));
+    (0..10).for_each(|block| device.write_all_at(&[1; 4096], block << 12).unwrap());
+    device.flush().unwrap();
+}
+
+#[test]
+fn connections_that_are_not_greeted_do_not_use_up_the_time() {
+    // One connection at a time is served, and the others are left without a word.
+    let scratch = Scratch::new();
+    let served = Arc::new(AtomicBool::new(false));
+    let sessions = AtomicUsize::new(0);
+    let socket = server(&scratch, move |stream, _| {
+        if served.swap(true, Ordering::SeqCst) {
+            return swallow(stream);
+        }
+        let is_first = sessions.fetch_add(1, Ordering::SeqCst) == 0;
+        greet(stream, false, &with_flags(SIZE, FLAGS | MULTI_CONN))?;
+        let done = loop {
+            let asked = match request(stream) {
+                Ok(asked) if is_first && asked.command == FLUSH => break Ok(()),
+                Ok(asked) => asked,
+                Err(error) => break Err(error),
+            };
+            accept(stream, asked, 0)?;
+        };
+        served.store(false, Ordering::SeqCst);
+        done
+    });
+    let device = open(&address("x", &socket, "&timeout=3"));
+    // More than may be under way at once.
+    (0..600).for_each(|block| device.write_all_at(&[1; 512], 512 * block).unwrap());
+    device.flush().unwrap();
 }
 
 /// A disk whose writes wait until it is opened.
