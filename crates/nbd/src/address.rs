@@ -136,6 +136,9 @@ fn host_and_port(text: &str) -> Result<(String, u16), String> {
     if host.is_empty() {
         return Err("it names no host".into());
     }
+    if text.contains('@') {
+        return Err("it names a user, and NBD knows none".into());
+    }
     let port = match port {
         "" | ":" => PORT,
         _ => {
@@ -188,7 +191,8 @@ impl fmt::Display for Address {
             Place::Tcp(host, port) => {
                 f.write_str("nbd://")?;
                 if host.contains(':') {
-                    write!(f, "[{host}]")?;
+                    // A zone, as in fe80::1%eth0, begins with a percent sign.
+                    write!(f, "[{}]", host.replace('%', "%25"))?;
                 } else {
                     encode(f, host)?;
                 }
@@ -247,6 +251,7 @@ mod tests {
             "nbd://host/",
             "nbd://host:7/a%20b",
             "nbd://[::1]/x?timeout=5",
+            "nbd://[fe80::1%25eth0]/",
             "nbd+unix:///?socket=/run/s",
             "nbd+unix:///a%2Cb?socket=/run/s&timeout=5&connections=2",
         ] {
@@ -264,6 +269,7 @@ mod tests {
             ("disk.img", "no scheme"),
             ("nbd:///x", "no host"),
             ("nbd://h:x/", "no port"),
+            ("nbd://user@h/", "names a user"),
             ("nbd://h/%4", "hexadecimal"),
             ("nbd://h/%ff", "UTF-8"),
             ("nbd://h/?socket=/s", "nbd+unix"),
