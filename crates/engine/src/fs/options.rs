@@ -7,6 +7,8 @@ use super::shares::MemoryPool;
 use crate::alloc::MAX_AGGRESSION;
 use crate::error::{Error, Result};
 use crate::volume::{Clock, SystemClock};
+#[cfg(all(feature = "file-device", target_os = "linux", feature = "nbd"))]
+use extant_blocks::AlignedDevice;
 #[cfg(all(feature = "file-device", target_os = "linux"))]
 use extant_blocks::ImageFormat;
 #[cfg(all(
@@ -425,7 +427,9 @@ impl OpenOptions {
     fn open_remote(&self, image: &ImageSpec, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
         let address: extant_nbd::Address = image.path.to_string_lossy().parse()?;
         let device = extant_nbd::NbdDevice::open(&address, read_only)?;
-        Ok(PartDevice::at(Arc::new(device), image.place)?)
+        // The place of a part need not be that of a block.
+        let device = AlignedDevice::over(Arc::new(device));
+        Ok(PartDevice::at(device, image.place)?)
     }
 
     /// Opens a file, disk or network block device, or a part of it, as it is.
