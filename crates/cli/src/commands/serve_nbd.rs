@@ -14,9 +14,10 @@ use rustix::process::umask;
 use serde_json::Map;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,12 +57,31 @@ pub struct Args {
 }
 
 /// A socket in the file system, whose name ends with this value.
-struct SocketName<'a>(&'a Path);
+struct SocketName<'a> {
+    path: &'a Path,
+    /// Device and inode of the socket.
+    file: (u64, u64),
+}
+
+impl<'a> SocketName<'a> {
+    /// Notes the socket that was just made at a path.
+    fn of(path: &'a Path) -> io::Result<SocketName<'a>> {
+        Ok(SocketName { path, file: file_at(path)? })
+    }
+}
+
+/// Returns device and inode of the file at a path.
+fn file_at(path: &Path) -> io::Result<(u64, u64)> {
+    let found = path.symlink_metadata()?;
+    Ok((found.dev(), found.ino()))
+}
 
 impl Drop for SocketName<'_> {
     fn drop(&mut self) {
-        // Another program may have removed it.
-        let _ = std::fs::remove_file(self.0);
+        // Another server may have put its own in the place.
+        if file_at(self.path).is_ok_and(|found| found == self.file) {
+            let _ = std::fs::remove_file(self.path);
+        }
     }
 }
 
@@ -71,11 +91,13 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let options = OpenOptions::new().read_only(args.read_only).wait(args.wait);
     let device = options.device_of(&image.spec()).map_err(|error| image.refused(&error))?;
     let len = device.len();
+    // Before the socket is made, whose name would stay behind otherwise.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).at("signals")?;
     let (listener, address) = args.listener()?;
-    let _name = args.socket.as_deref().map(SocketName);
+    let made = |path| SocketName::of(path).at_path(path.as_os_str().as_bytes());
+    let _name = args.socket.as_deref().map(made).transpose()?;
     let server = NbdServer::new(device.clone(), listener).export(&args.export);
     let server = Arc::new(server.read_only(args.read_only).once(args.once));
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).at("signals")?;
     let (stopped, handle) = (server.clone(), signals.handle());
     let body = move || signals.forever().for_each(|_| stopped.stop());
     Builder::new().name("extant-signals".into()).spawn(body).at("signals")?;
