@@ -52,6 +52,14 @@ pub fn absolute(image: &Path) -> Result<PathBuf> {
     Ok(if needs_place { format!("{shown}@0") } else { shown }.into())
 }
 
+/// Returns the absolute path of a file, which is no place of a part, or an address as it is.
+pub fn absolute_path(file: &Path) -> Result<PathBuf> {
+    if is_remote(file) {
+        return Ok(file.into());
+    }
+    std::path::absolute(file).at_path(file.as_os_str().as_bytes())
+}
+
 /// Refuses to write to a network block device that this user has mounted here: it has no lock.
 ///
 /// # Errors

@@ -7,6 +7,7 @@ use crate::failure::{At, Failure, Result};
 use crate::format::{Format, parse_backing, spec};
 use crate::image::ImageArgs;
 use crate::json;
+use crate::remote;
 use crate::sandbox::command::{Images, Preparation};
 use crate::text::{shown, size};
 use extant_engine::device::{
@@ -156,7 +157,7 @@ impl CreateArgs {
         contain(context, Preparation::default().writing_to(&output.path()), &base, false)?;
         let disk = open(&base, &OpenOptions::new().read_only(true))?;
         note_disguise(&base, &*disk, context);
-        let path = std::path::absolute(&base.path).at_path(base.path.as_os_str().as_bytes())?;
+        let path = remote::absolute_path(&base.path)?;
         let name = self.overlay.as_os_str().as_bytes();
         let file = output.device(0).at_path(name)?;
         let backing = (path.as_os_str().as_bytes(), base.format.name());
