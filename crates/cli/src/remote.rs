@@ -10,7 +10,7 @@ use crate::process;
 use crate::table;
 use extant_engine::Error;
 use extant_engine::device::{ImageSpec, Place, image_spec, is_remote};
-use extant_nbd::{Address, Connect, Socket, connect_by};
+use extant_nbd::{Address, Connect, Socket, WriteLock, connect_by};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -24,6 +24,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Name of the program as a connector. The address comes through a socket.
 pub const NAME: &str = "extant-connector";
@@ -88,6 +89,22 @@ pub fn prepare(image: &ImageSpec) -> std::result::Result<(), Error> {
         let address = parse(image)?;
         let connector = Connector::start(&address)?;
         connect_by(&address, Arc::new(connector));
+    }
+    Ok(())
+}
+
+/// Keeps other processes of this user from writing to an image that is a network block device,
+/// until this process ends. In a sandbox it cannot be done.
+///
+/// # Errors
+/// `ResourceBusy` if one writes to it for longer than `patience`, or has mounted it.
+pub fn hold(image: &ImageSpec, patience: Duration) -> std::result::Result<(), Error> {
+    static HELD: Mutex<Vec<WriteLock>> = Mutex::new(Vec::new());
+    if is_remote(&image.path) {
+        let whole = ImageSpec::whole(&image.path);
+        refuse_mounted(Path::new(&whole.at(image.place).to_string()))?;
+        let lock = WriteLock::take(&parse(image)?, patience)?;
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).push(lock);
     }
     Ok(())
 }

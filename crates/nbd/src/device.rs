@@ -3,6 +3,7 @@
 use crate::address::Address;
 use crate::client::{Client, Failure, pieces};
 use crate::connect::Connect;
+use crate::lock::WriteLock;
 use crate::log::Change;
 use crate::registry;
 use crate::wire::{READ_ONLY, SEND_TRIM, SEND_WRITE_ZEROES, STATE_ZERO, command};
@@ -10,6 +11,7 @@ use extant_blocks::{BlockDevice, Claim, DeviceError, Op, forward_device};
 use extant_sync::Arc;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Bytes of a zeroing, a discard and a status of blocks at most.
 const MAX_ZEROES: u32 = 32 << 20;
@@ -19,6 +21,9 @@ const MAX_STATUS: u32 = 1 << 30;
 /// Questions for the status of blocks in a search for data. A search that needs more ends with all
 /// of the rest, which may hold data.
 const MAX_QUESTIONS: usize = 4096;
+
+/// How long another process that writes is waited for: a mount ends a moment after its unmount.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An export of a server as a device.
 ///
@@ -32,8 +37,8 @@ const MAX_QUESTIONS: usize = 4096;
 /// The next request connects again, for as long as the address says (`timeout=`), and first repeats
 /// all writes that no flush covers, of which at most 64 MiB are kept: with more, the device flushes
 /// by itself. So nothing that a flush made durable, and no write after it, is lost when the server
-/// ends and comes back. If that fails, each request fails from then on. A request ends after four
-/// times the timeout at the latest.
+/// ends and comes back. If that fails, each request fails from then on. A request without an answer
+/// ends after six times the timeout, or twelve times if a flush comes first.
 ///
 /// With writes under way, the server must end the lost connections within the timeout, when it
 /// executes no request of them any more. The protocol cannot stop a server that executes requests
@@ -42,11 +47,14 @@ const MAX_QUESTIONS: usize = 4096;
 ///
 /// # Sharing
 /// Devices of the same address in one process share their connections, and a claim of one excludes
-/// the others.
+/// the others. A device for writing excludes those of other processes of this user and host, by a
+/// [`WriteLock`].
 #[derive(Debug)]
 pub struct NbdDevice {
     client: Arc<Client>,
     read_only: bool,
+    /// Given back after the flush of the end.
+    _lock: Option<WriteLock>,
 }
 
 impl NbdDevice {
@@ -55,10 +63,10 @@ impl NbdDevice {
     ///
     /// # Errors
     /// `NotConnected` if no server answers in time, `ConnectionRefused` if it does not offer the
-    /// export, `InvalidData` if it breaks the protocol.
+    /// export, `InvalidData` if it breaks the protocol, `ResourceBusy` if another process of this
+    /// user writes to it.
     pub fn open(address: &Address, read_only: bool) -> io::Result<NbdDevice> {
-        let client = registry::client(address, Arc::new(address.clone()))?;
-        Ok(NbdDevice { client, read_only })
+        NbdDevice::open_by(address, Arc::new(address.clone()), read_only)
     }
 
     /// As [`NbdDevice::open`], by connections that `connect` makes.
@@ -70,8 +78,10 @@ impl NbdDevice {
         connect: Arc<dyn Connect>,
         read_only: bool,
     ) -> io::Result<NbdDevice> {
+        let lock = (!read_only).then(|| WriteLock::take(address, PATIENCE)).transpose()?;
         let client = registry::client(address, connect)?;
-        Ok(NbdDevice { client, read_only })
+        let _lock = lock.filter(|_| !client.read_only());
+        Ok(NbdDevice { client, read_only, _lock })
     }
 }
 

@@ -22,6 +22,7 @@ mod connect;
 mod connection;
 mod device;
 mod handshake;
+mod lock;
 mod log;
 mod registry;
 mod samples;
@@ -33,6 +34,7 @@ mod wire;
 pub use address::Address;
 pub use connect::{Connect, Socket};
 pub use device::NbdDevice;
+pub use lock::WriteLock;
 pub use registry::connect_by;
 pub use server::{Listener, NbdServer};
 

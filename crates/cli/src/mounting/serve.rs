@@ -255,9 +255,13 @@ fn hold(plan: &Plan) -> Result<Option<File>> {
 }
 
 /// Opens the files of the image, and closes them. None is parsed but for a partition table. A
-/// network block device is opened in the sandbox alone, where the threads of its connections are.
+/// network block device is opened in the sandbox alone, where the threads of its connections are,
+/// but locked here.
 fn device(plan: &Plan, options: &OpenOptions) -> Result<(), Error> {
     let spec = plan.spec();
+    if !options.is_read_only() {
+        remote::hold(&image_spec(&plan.image), Duration::ZERO)?;
+    }
     let files = files(&spec).into_iter().enumerate();
     files.filter(|(_, file)| !is_remote(&file.path)).try_for_each(|(place, file)| {
         let read_only = options.is_read_only() || place > 0;

@@ -11,6 +11,11 @@ use rustix::process::geteuid;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long another process that writes to a network block device is waited for: a mount ends a
+/// moment after its unmount.
+const REMOTE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// This process is in a sandbox, which it cannot enter twice.
 static ENTERED: AtomicBool = AtomicBool::new(false);
@@ -81,7 +86,13 @@ impl Preparation {
             for (place, file) in files(image).iter().enumerate() {
                 if is_remote(&file.path) {
                     // Looked at inside alone: a thread of a connection must not be outside.
-                    remote::prepare(file).map_err(|error| (number, error))?;
+                    let held = if self.writes && place == 0 {
+                        remote::hold(file, REMOTE_PATIENCE)
+                    } else {
+                        Ok(())
+                    };
+                    let prepared = held.and_then(|()| remote::prepare(file));
+                    prepared.map_err(|error| (number, error))?;
                     continue;
                 }
                 let read_only = !self.writes || place > 0;

@@ -223,6 +223,13 @@ fn mounts_of_an_address_are_known_by_it() {
     refused(&args!["mkdir", &at, "/x"], 1, "is mounted at");
     refused(&args!["repair", &at], 8, "is mounted at");
     refused(&args!["mkfs", "-F", &at], 1, "is mounted at");
+    // The same export by other addresses, and commands that do not look for mounts.
+    let same = format!("{at}&timeout=50");
+    refused(&args!["mkdir", &same, "/x"], 1, "another process here writes to it");
+    refused(&args!["trim", &same], 1, "another process here writes to it");
+    refused(&args!["mount", &same, scratch.dir("third")], 1, "another process here writes");
+    let again = args!["serve-nbd", &at, "--socket", scratch.join("again")];
+    refused(&again, 1, "another process here writes to it");
     done(&args!["ls", &at]);
     fs::write(dir.join("file"), "written").unwrap();
     let options = fs::read_to_string("/proc/mounts").unwrap();
@@ -290,4 +297,57 @@ fn a_server_tells_its_address() {
     refused(&args!["serve-nbd", &file, "--listen", "256.0.0.1:x"], 1, "--listen");
     refused(&args!["serve-nbd", &file, "--socket", &file], 1, "exists; remove it");
     refused(&args!["serve-nbd", scratch.join("missing")], 1, "No such file");
+}
+
+#[test]
+fn servers_of_whole_blocks_alone_are_read_at_any_place() {
+    let scratch = Scratch::new();
+    let disk = scratch.join("disk");
+    done(&args!["build", scratch.join("image"), tree(&scratch), "--free", "16M"]);
+    // A file system that begins within a block of the server.
+    let image = fs::read(scratch.join("image")).unwrap();
+    let rest = vec![0; 4096 - 512];
+    fs::write(&disk, [vec![0; 512], image, rest].concat()).unwrap();
+    let file = args!["file", &disk];
+    let policy = args![
+        "--filter=blocksize-policy",
+        "blocksize-error-policy=error",
+        "blocksize-minimum=4096",
+        "blocksize-preferred=4096",
+        "blocksize-maximum=65536"
+    ];
+    let socket = scratch.join("nbdkit");
+    let own = args!["--foreground", "--unix", &socket];
+    let all = [&own[..], &policy[..1], &file, &policy[1..]].concat();
+    let server = Serving::start(&need("nbdkit"), &all, socket);
+    let at = format!("{}@512", server.address());
+    for command in ["check", "repair", "trim", "info"] {
+        done(&args![command, &at]);
+    }
+    done(&args!["mkdir", &at, "/made"]);
+    assert_eq!(done(&args!["cat", &at, "/file"]).text(), "of the tree");
+}
+
+#[test]
+fn an_overlay_names_an_address_as_its_base() {
+    let scratch = Scratch::new();
+    let image = scratch.join("image");
+    done(&args!["build", &image, tree(&scratch)]);
+    let server = Serving::nbdkit(&scratch, &image, &[]);
+    let overlay = scratch.join("overlay");
+    done(&args!["overlay", "create", &overlay, "--backing", server.address()]);
+    let printed = run("qemu-img", &args!["info", "--output=json", &overlay]).must_succeed().text();
+    assert!(printed.contains(&format!("\"{}\"", server.address())), "{printed}");
+}
+
+#[test]
+fn a_socket_of_another_server_stays() {
+    let scratch = Scratch::new();
+    let image = scratch.file("image", 1 << 20);
+    let server = Serving::own(&scratch, &image, &[]);
+    let socket = server.socket.clone();
+    fs::remove_file(&socket).unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    server.end();
+    assert!(socket.exists());
 }
