@@ -22,7 +22,7 @@ mod spool;
 mod stream;
 mod tar;
 
-pub use directory::{ScanOptions, root_is_feigned};
+pub use directory::{ScanOptions, root_is_feigned, shown_ids};
 pub use error::{Error, Result};
 pub use loader::{Input, Loader};
 pub use oci::{Container, Platform, Selection};

@@ -18,7 +18,7 @@ use crate::arguments::{Argument, arguments};
 use crate::commands::repair;
 use crate::context::{Context, complain};
 use crate::mounting::serve::was_in_use;
-use crate::sandbox::command::{Images, Preparation};
+use crate::sandbox::command::{Images, Preparation, leave_feigned_root};
 use extant_engine::device::image_spec;
 use extant_engine::format::{State, Superblock};
 use extant_engine::{Error, Fs, OpenOptions};
@@ -155,6 +155,9 @@ impl Call {
             self.answer == Answer::No || self.answer == Answer::Missing && !self.journal_only;
         let mut context = Context::helper(false);
         context.sandbox = !self.no_sandbox;
+        if context.sandbox {
+            leave_feigned_root();
+        }
         self.undo.iter().for_each(|file| repair::begin_undo(file, &context));
         // In use: the command below tells it. If the image is free by then, that enters its own.
         let contained = Preparation::writing(!reads).enter(&context, &[image]).is_ok();

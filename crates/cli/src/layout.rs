@@ -1,6 +1,7 @@
 //! Options of a new file system on the command line, as mke2fs(8) has them.
 
 use crate::failure::{Failure, Result};
+use extant_archive::{root_is_feigned, shown_ids};
 use extant_engine::format::ErrorPolicy;
 use extant_engine::mkfs::{self, Options, Preset, parse_size, parse_uuid};
 use std::ffi::OsString;
@@ -132,7 +133,12 @@ impl LayoutArgs {
 
 /// Returns options with the user and the group of this process for `root_owner` without a value.
 fn with_own_ids(list: &str) -> String {
-    let ids = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    // fakeroot(1) and pseudo(1) answer the C library only.
+    let ids = if root_is_feigned() {
+        shown_ids()
+    } else {
+        (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
+    };
     let words = list.split([',', ' ']).map(|word| match word {
         "root_owner" => format!("root_owner={}:{}", ids.0, ids.1),
         other => other.into(),

@@ -4,9 +4,7 @@
 //! of this program are system calls, which they do not see.
 
 use rustix_libc::fs::{Stat, lstat};
-use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Files of libraries that feign root.
@@ -30,13 +28,16 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    pub(super) fn of(data: &Metadata) -> Facts {
-        Facts { mode: data.mode(), uid: data.uid(), gid: data.gid(), rdev: data.rdev() }
+    /// Asks the C library. A symlink is not followed. Returns device and inode number, too.
+    pub(super) fn asked(path: &Path) -> io::Result<(Facts, (u64, u64))> {
+        let Stat { st_mode, st_uid, st_gid, st_rdev, st_dev, st_ino, .. } = lstat(path)?;
+        let facts = Facts { mode: st_mode, uid: st_uid, gid: st_gid, rdev: st_rdev };
+        Ok((facts, (st_dev, st_ino)))
     }
+}
 
-    /// Asks the C library. A symlink is not followed.
-    pub(super) fn asked(path: &Path) -> io::Result<Facts> {
-        let Stat { st_mode, st_uid, st_gid, st_rdev, .. } = lstat(path)?;
-        Ok(Facts { mode: st_mode, uid: st_uid, gid: st_gid, rdev: st_rdev })
-    }
+/// Returns the user and the group of this process, as the C library tells them.
+#[must_use]
+pub fn shown_ids() -> (u32, u32) {
+    (rustix_libc::process::getuid().as_raw(), rustix_libc::process::getgid().as_raw())
 }

@@ -3,8 +3,10 @@
 //! A file is known by its directory, its name and a hash of the facts that change with its content.
 //! A file that has changed since the scan is an error: the image would mix two states.
 
+use super::facts::Facts;
+use extant_format::Timestamp;
 use extant_image::{ContentSource, OpenContent};
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags, Stat};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -32,12 +34,12 @@ struct HostFile {
 
 impl HostFiles {
     /// Adds a file of the directory that was added last; returns its position.
-    pub(crate) fn push(&mut self, name: &[u8], found: &Metadata) -> u64 {
+    pub(crate) fn push(&mut self, name: &[u8], state: u64) -> u64 {
         let name_start = self.names.len() as u64;
         self.names.extend_from_slice(name);
         self.files.push(HostFile {
             name_start,
-            state: state(found),
+            state,
             directory: self.directories.len().saturating_sub(1) as u32,
             name_len: name.len() as u16,
         });
@@ -55,7 +57,7 @@ impl HostFiles {
 }
 
 /// Returns a hash of the identity of a file and of its state.
-pub(super) fn state(found: &Metadata) -> u64 {
+pub(crate) fn state(found: &Metadata) -> u64 {
     let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
     hash_of([found.dev(), found.ino(), found.size()].map(i128::from), times.map(i128::from))
 }
@@ -66,14 +68,54 @@ fn hash_of(identity: [i128; 3], times: [i128; 4]) -> u64 {
     hasher.finish()
 }
 
-/// Returns device, inode number and size of an open file, and its times, from the kernel: pseudo(1)
-/// complains about files without a path.
-pub(super) fn status(file: &File) -> io::Result<([i128; 3], [i128; 4])> {
-    let found = rustix::fs::fstat(file)?;
-    let times = [i128::from(found.st_mtime), found.st_mtime_nsec.into()];
-    let changed = [i128::from(found.st_ctime), found.st_ctime_nsec.into()];
-    let identity = [found.st_dev.into(), found.st_ino.into(), found.st_size.into()];
-    Ok((identity, [times[0], times[1], changed[0], changed[1]]))
+/// The status of a file from the kernel: pseudo(1) complains about files without a path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileStatus {
+    /// Device and inode number.
+    pub identity: (u64, u64),
+    pub links: u64,
+    pub size: u64,
+    /// Bytes of its blocks.
+    pub allocated: u64,
+    pub mtime: Timestamp,
+    pub facts: Facts,
+    /// See [`state`].
+    pub state: u64,
+}
+
+impl FileStatus {
+    pub(super) fn of(found: &Stat) -> FileStatus {
+        // The types of the fields differ by processor.
+        fn wide(number: impl Into<i128>) -> i128 {
+            number.into()
+        }
+        let [dev, ino, size] = [wide(found.st_dev), wide(found.st_ino), wide(found.st_size)];
+        let times = [wide(found.st_mtime), wide(found.st_mtime_nsec)];
+        let changed = [wide(found.st_ctime), wide(found.st_ctime_nsec)];
+        FileStatus {
+            identity: (dev as u64, ino as u64),
+            links: wide(found.st_nlink) as u64,
+            size: size as u64,
+            allocated: (wide(found.st_blocks) as u64).saturating_mul(512),
+            mtime: Timestamp::new(times[0] as i64, times[1] as u32),
+            facts: Facts {
+                mode: wide(found.st_mode) as u32,
+                uid: found.st_uid,
+                gid: found.st_gid,
+                rdev: wide(found.st_rdev) as u64,
+            },
+            state: hash_of([dev, ino, size], [times[0], times[1], changed[0], changed[1]]),
+        }
+    }
+
+    /// Returns the status of an open file.
+    pub(super) fn of_open(file: &File) -> io::Result<FileStatus> {
+        Ok(FileStatus::of(&rustix::fs::fstat(file)?))
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        FileType::from_raw_mode(self.facts.mode) == FileType::Directory
+    }
 }
 
 /// Opens a file for reading; a symlink is refused, and a FIFO does not wait.
@@ -107,8 +149,7 @@ struct OpenFile {
 
 impl OpenFile {
     fn check(&self) -> io::Result<()> {
-        let (identity, times) = status(&self.file)?;
-        if hash_of(identity, times) == self.state {
+        if FileStatus::of_open(&self.file)?.state == self.state {
             return Ok(());
         }
         let path = self.path.display();

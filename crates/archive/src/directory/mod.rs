@@ -3,7 +3,9 @@
 //! The scan reads names and attributes; content is read when the image is written. Entries of a
 //! directory are reached through its descriptor, whose identity is compared with the one that its
 //! parent had: a program that replaces directories by symlinks meanwhile cannot add files from
-//! elsewhere.
+//! elsewhere. Libraries that feign root know files by their paths only. They are asked for facts
+//! and attributes, and the identity of the file that they tell about is compared with that of the
+//! entry.
 
 mod facts;
 mod files;
@@ -12,20 +14,19 @@ mod xattrs;
 use crate::error::{Error, Result};
 use crate::loader::Loader;
 use crate::patterns::Patterns;
-use extant_format::{Printable, Timestamp};
+use extant_format::Printable;
 use extant_image::{Attributes, DataRange, EntryKind, FileContent, SourceId, Tree};
 use facts::Facts;
-pub use facts::root_is_feigned;
-use files::state;
-pub(crate) use files::{HostFiles, HostSource, open};
-use rustix::fs::{Access, FileType, Mode, OFlags, SeekFrom};
+pub use facts::{root_is_feigned, shown_ids};
+use files::FileStatus;
+pub(crate) use files::{HostFiles, HostSource, open, state};
+use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, OFlags, SeekFrom};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xattrs::XattrReader;
@@ -41,8 +42,9 @@ pub struct ScanOptions {
     pub exclude: Patterns,
     /// Whether directories of other file systems are left empty.
     pub one_file_system: bool,
-    /// Device and inode number of a file to leave out: the image that is made.
-    pub output: Option<(u64, u64)>,
+    /// Device and inode numbers of files to leave out: the image that is made, and the file that it
+    /// replaces.
+    pub outputs: Vec<(u64, u64)>,
     /// Whether types, owners, permissions and attributes are those that the C library tells: where
     /// [`root_is_feigned`], they differ from those of the kernel.
     pub through_library: bool,
@@ -57,14 +59,15 @@ impl Loader<'_> {
     /// # Errors
     /// [`Error`] with the path on the host; all unreadable files are found before.
     pub fn add_directory(&mut self, directory: &Path, options: &ScanOptions) -> Result<()> {
-        let found = std::fs::metadata(directory).map_err(|error| at(directory, error))?;
+        let found = rustix::fs::stat(directory).map_err(|error| at(directory, error.into()))?;
+        let found = FileStatus::of(&found);
         let shared = Arc::new(HostSource::default());
         let source = self.tree.add_source(shared.clone());
         let mut scan = Scan {
             tree: self.tree,
             options,
             source,
-            device: found.dev(),
+            device: found.identity.0,
             files: HostFiles::default(),
             links: HashMap::new(),
             xattrs: XattrReader::new(options.through_library),
@@ -114,10 +117,11 @@ struct Pending {
 /// An entry of a directory.
 struct Found<'a> {
     host: &'a Path,
-    /// Path through the descriptor of the directory.
-    at: &'a Path,
+    directory: &'a File,
     name: &'a OsStr,
-    data: Metadata,
+    /// Path for attributes.
+    at: &'a Path,
+    data: FileStatus,
     facts: Facts,
 }
 
@@ -135,11 +139,11 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    fn all(&mut self, top: &Path, data: &Metadata) -> Result<()> {
-        if !data.is_dir() {
+    fn all(&mut self, top: &Path, data: &FileStatus) -> Result<()> {
+        if !data.is_directory() {
             return Err(at(top, io::ErrorKind::NotADirectory.into()));
         }
-        let identity = (data.dev(), data.ino());
+        let identity = data.identity;
         // The path of the top may be a symlink or end with one; its entries may not.
         let host = std::fs::canonicalize(top).map_err(|error| at(top, error))?;
         let facts = self.facts(&host, data)?;
@@ -156,30 +160,32 @@ impl Scan<'_> {
         let Pending { host, path, identity } = place;
         let Some(directory) = self.readable(open_directory(&host), &host)? else { return Ok(()) };
         let failed = |error| at(&host, error);
-        let ([device, ino, _], _) = files::status(&directory).map_err(failed)?;
-        if (device, ino) != (identity.0.into(), identity.1.into()) {
+        if FileStatus::of_open(&directory).map_err(failed)?.identity != identity {
             return Err(failed(io::Error::other("replaced by another directory meanwhile")));
         }
         // pseudo(1) knows files by their paths.
         let through =
             if self.options.through_library { host.clone() } else { through(&directory, &host) };
         self.files.directories.push(host.clone());
-        for name in names(&through).map_err(failed)? {
+        for name in names(&directory).map_err(failed)? {
             let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
             let path = [&path[..], slash, name.as_bytes()].concat();
             if self.options.exclude.matches(&path) {
                 continue;
             }
             let (host, through) = (host.join(&name), through.join(&name));
-            let data = std::fs::symlink_metadata(&through).map_err(|error| at(&host, error))?;
-            let identity = (data.dev(), data.ino());
-            if self.options.output == Some(identity) {
+            let data = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW);
+            let data = FileStatus::of(&data.map_err(|error| at(&host, error.into()))?);
+            let identity = data.identity;
+            if self.options.outputs.contains(&identity) {
                 continue;
             }
-            let elsewhere = self.options.one_file_system && data.dev() != self.device;
-            let descend = data.is_dir() && !elsewhere;
-            let facts = self.facts(&through, &data)?;
-            self.entry(&path, Found { host: &host, at: &through, name: &name, data, facts })?;
+            let elsewhere = self.options.one_file_system && identity.0 != self.device;
+            let descend = data.is_directory() && !elsewhere;
+            let facts = self.facts(&host, &data)?;
+            let directory = &directory;
+            let found = Found { host: &host, directory, name: &name, at: &through, data, facts };
+            self.entry(&path, found)?;
             if descend {
                 pending.push(Pending { host, path, identity });
             }
@@ -190,13 +196,11 @@ impl Scan<'_> {
     /// Adds an entry, or a further name of one that is there.
     fn entry(&mut self, path: &[u8], found: Found<'_>) -> Result<()> {
         let data = &found.data;
-        if !data.is_dir() && data.nlink() > 1 {
-            let state = state(data);
-            let identity = (data.dev(), data.ino());
+        if !data.is_directory() && data.links > 1 {
             let (first, first_state) =
-                self.links.entry(identity).or_insert_with(|| (Vec::new(), state));
+                self.links.entry(data.identity).or_insert_with(|| (Vec::new(), data.state));
             if !first.is_empty() {
-                if *first_state != state {
+                if *first_state != data.state {
                     return Err(at(found.host, io::Error::other("changed while it was read")));
                 }
                 return Ok(self.tree.hard_link(path, first)?);
@@ -214,8 +218,9 @@ impl Scan<'_> {
         Ok(match FileType::from_raw_mode(found.facts.mode) {
             FileType::Directory => EntryKind::Directory,
             FileType::Symlink => {
-                let target = std::fs::read_link(found.at).map_err(|error| at(found.host, error))?;
-                EntryKind::Symlink(target.as_os_str().as_bytes().to_vec())
+                let target = rustix::fs::readlinkat(found.directory, found.name, Vec::new());
+                let target = target.map_err(|error| at(found.host, error.into()))?;
+                EntryKind::Symlink(target.into_bytes())
             }
             FileType::CharacterDevice => EntryKind::CharDevice(major, minor),
             FileType::BlockDevice => EntryKind::BlockDevice(major, minor),
@@ -226,27 +231,34 @@ impl Scan<'_> {
     }
 
     /// Returns the facts of a file as this scan sees them.
-    fn facts(&self, path: &Path, data: &Metadata) -> Result<Facts> {
-        if self.options.through_library {
-            return Facts::asked(path).map_err(|error| at(path, error));
+    fn facts(&self, host: &Path, data: &FileStatus) -> Result<Facts> {
+        if !self.options.through_library {
+            return Ok(data.facts);
         }
-        Ok(Facts::of(data))
+        let (facts, identity) = Facts::asked(host).map_err(|error| at(host, error))?;
+        if identity != data.identity {
+            return Err(at(host, io::Error::other("replaced by another file meanwhile")));
+        }
+        Ok(facts)
     }
 
     fn file(&mut self, found: &Found<'_>) -> Result<FileContent> {
-        let (source, size) = (self.source, found.data.size());
-        let position = self.files.push(found.name.as_bytes(), &found.data);
+        let (source, size) = (self.source, found.data.size);
+        let position = self.files.push(found.name.as_bytes(), found.data.state);
         let whole = FileContent::Whole { source, position, size };
         if size == 0 {
             return Ok(whole);
         }
         // Opening each file takes longer than to ask.
-        let access = rustix::fs::access(found.at, Access::READ_OK).map_err(io::Error::from);
-        let has_holes = found.data.blocks().saturating_mul(512) < size;
+        let access =
+            rustix::fs::accessat(found.directory, found.name, Access::READ_OK, AtFlags::empty());
+        let access = access.map_err(io::Error::from);
+        let has_holes = found.data.allocated < size;
         if self.readable(access, found.host)?.is_none() || !has_holes {
             return Ok(whole);
         }
-        let ranges = files::open(found.at).and_then(|file| data_ranges(&file, position, size));
+        let ranges = open_in(found.directory, found.name)
+            .and_then(|file| data_ranges(&file, position, size));
         let ranges = ranges.map_err(|error| at(found.host, error))?;
         let all = ranges.iter().map(|range| range.len).sum::<u64>() == size;
         Ok(if all { whole } else { FileContent::Sparse { source, size, ranges } })
@@ -255,16 +267,20 @@ impl Scan<'_> {
     fn attributes(
         &mut self,
         (host, through): (&Path, &Path),
-        data: &Metadata,
+        data: &FileStatus,
         facts: Facts,
     ) -> Result<Attributes> {
         let xattrs = self.xattrs.read(through);
         let xattrs = self.readable(xattrs, host)?.unwrap_or_default();
+        if self.options.through_library {
+            // The path still leads to the file.
+            self.facts(host, data)?;
+        }
         Ok(Attributes {
             mode: (facts.mode & 0o7777) as u16,
             uid: facts.uid,
             gid: facts.gid,
-            mtime: Timestamp::new(data.mtime(), data.mtime_nsec() as u32),
+            mtime: data.mtime,
             xattrs,
             ..Attributes::default()
         })
@@ -299,12 +315,19 @@ fn through(directory: &File, host: &Path) -> PathBuf {
     }
 }
 
+/// Opens a file of a directory for reading; a symlink is refused, and a FIFO does not wait.
+fn open_in(directory: &File, name: &OsStr) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(directory, name, flags, Mode::empty())?.into())
+}
+
 /// Returns the names in a directory, sorted by their bytes: the host's order has no influence.
-fn names(directory: &Path) -> io::Result<Vec<OsString>> {
-    let names = std::fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.file_name()));
+fn names(directory: &File) -> io::Result<Vec<OsString>> {
+    let names = Dir::read_from(directory)?.map(|entry| Ok(entry?.file_name().to_bytes().to_vec()));
     let mut names = names.collect::<io::Result<Vec<_>>>()?;
+    names.retain(|name| name != b"." && name != b"..");
     names.sort_unstable();
-    Ok(names)
+    Ok(names.into_iter().map(OsString::from_vec).collect())
 }
 
 /// Returns the ranges of a file that are no holes.

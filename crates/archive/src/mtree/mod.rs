@@ -9,7 +9,7 @@
 mod line;
 mod vis;
 
-use crate::directory::{HostFiles, HostSource, data_ranges, open};
+use crate::directory::{HostFiles, HostSource, data_ranges, open, state};
 use crate::error::{Error, Result};
 use crate::loader::{Input, Loader};
 use extant_format::Printable;
@@ -268,7 +268,7 @@ impl Manifest<'_> {
             self.files.directories.push(parent.to_path_buf());
         }
         let name = host.file_name().unwrap_or_default();
-        let position = self.files.push(name.as_bytes(), &found);
+        let position = self.files.push(name.as_bytes(), state(&found));
         let source = self.source;
         if found.blocks().saturating_mul(512) < size {
             let ranges = data_ranges(&file, position, size)?;

@@ -4,9 +4,11 @@ use crate::hosts::{assert_same, of_host, of_tree, run, stored};
 use crate::programs::sources;
 use extant_archive::{Loader, Patterns, ScanOptions};
 use extant_image::Tree;
+use rustix::fs::{CWD, RenameFlags};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
 fn scan(path: &Path, options: &ScanOptions) -> (Tree, Result<(), String>) {
@@ -55,7 +57,7 @@ fn excluded_entries_and_the_output_are_left_out() {
     run("sh", &["-c", script], directory.path());
     let mut options = excluding(&[".git", "/c/*.o", "also"]);
     let out = fs::metadata(directory.path().join("out")).unwrap();
-    options.output = Some((out.dev(), out.ino()));
+    options.outputs = vec![(out.dev(), out.ino())];
     let tree = load(directory.path(), &options);
     let names: Vec<String> =
         tree.walk().map(|entry| String::from_utf8(entry.path).unwrap()).collect();
@@ -125,4 +127,40 @@ fn a_source_that_is_no_directory_is_refused() {
         let error = scan(&path, &ScanOptions::default()).1.unwrap_err();
         assert!(error.contains(words), "{error}");
     }
+}
+
+/// A directory is exchanged with a symlink again and again: no scan has a file from elsewhere.
+#[test]
+fn exchanged_directories_add_no_files_from_elsewhere() {
+    const SCANS: usize = 5000;
+    let scratch = TempDir::new().unwrap();
+    let [top, secret, link] = ["top", "secret", "link"].map(|name| scratch.path().join(name));
+    let inner = top.join("inner");
+    fs::create_dir_all(&inner).unwrap();
+    fs::create_dir(&secret).unwrap();
+    for n in 0..2 {
+        fs::write(inner.join(format!("own {n}")), "own").unwrap();
+        fs::write(secret.join(format!("secret {n}")), "secret").unwrap();
+    }
+    symlink(&secret, &link).unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                rustix::fs::renameat_with(CWD, &inner, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        for number in 0..SCANS {
+            let mut options = ScanOptions::default();
+            options.through_library = number % 2 == 0;
+            // An error is right as well.
+            let (tree, _) = scan(&top, &options);
+            let foreign = tree.walk().find(|entry| entry.path.starts_with(b"inner/secret"));
+            if foreign.is_some() {
+                is_done.store(true, Ordering::Relaxed);
+            }
+            assert!(foreign.is_none(), "{foreign:?}");
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
 }

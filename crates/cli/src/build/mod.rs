@@ -5,5 +5,6 @@ pub mod identity;
 pub mod progress;
 pub mod size;
 pub mod source;
+pub mod storage;
 pub mod target;
 pub mod verity;

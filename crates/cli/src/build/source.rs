@@ -179,6 +179,14 @@ impl Source {
         self.path.metadata().ok()
     }
 
+    /// Returns the metadata of the file or the device that has the bytes of the source.
+    pub fn storage(&self) -> Option<Metadata> {
+        match self.kind {
+            Kind::Image | Kind::Qcow2 => image_spec(&self.path).path.metadata().ok(),
+            _ => self.file(),
+        }
+    }
+
     /// Returns whether the source is an archive that arrives as a stream.
     pub fn is_stream(&self) -> bool {
         let is_archive = matches!(self.kind, Kind::Tar | Kind::Archive | Kind::Layer);

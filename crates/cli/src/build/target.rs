@@ -15,7 +15,7 @@ use extant_qcow2::write_image;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,6 +24,9 @@ const CHUNK: u64 = 64 << 20;
 
 /// Bytes of a write to standard output.
 const PIPE_CHUNK: usize = 1 << 20;
+
+/// Device and inode number of a file.
+pub type FileIdentity = (u64, u64);
 
 /// A place for an image.
 pub enum Target<'a> {
@@ -85,8 +88,8 @@ impl<'a> Target<'a> {
     }
 
     /// Writes an image of `len` bytes by `write`, which gets a device of this length, or a longer
-    /// one, that reads as zeroes. In a format other than raw it is written to a temporary file
-    /// first.
+    /// one, that reads as zeroes, and the identity of the file that will be the image. In a format
+    /// other than raw it is written to a temporary file first.
     ///
     /// # Errors
     /// Those of `write` and of the place. A file stays as it was; a device has no file system then,
@@ -96,19 +99,21 @@ impl<'a> Target<'a> {
         format: Format,
         len: u64,
         context: &Context,
-        write: impl FnOnce(&dyn BlockDevice) -> Result<T>,
+        write: impl FnOnce(&dyn BlockDevice, Option<FileIdentity>) -> Result<T>,
     ) -> Result<T> {
         let raw = format == Format::Raw;
         match self {
             Target::File(path, _held) => {
                 let name = path.as_os_str().as_bytes();
                 let mut output = Output::begin(path)?;
+                let own = output.file().metadata().at_path(name)?;
+                let own = Some((own.dev(), own.ino()));
                 let made = if raw {
-                    write(&output.device(len).at_path(name)?)?
+                    write(&output.device(len).at_path(name)?, own)?
                 } else {
                     let scratch = tempfile::tempfile_in(parent(path)).at_path(name)?;
                     let disk = device_of(&scratch, len).at_path(name)?;
-                    let made = write(&disk)?;
+                    let made = write(&disk, own)?;
                     let file = output.device(0).at_path(name)?;
                     pack(&disk, &file, context).at_path(name)?;
                     made
@@ -132,14 +137,14 @@ impl<'a> Target<'a> {
                     )));
                 }
                 zero(&*device, len, context).at_path(name)?;
-                write(&*device)
+                write(&*device, None)
             }
             Target::Stdout => {
                 let temporary = std::env::temp_dir();
                 let name = temporary.as_os_str().as_bytes();
                 let file = tempfile::tempfile_in(&temporary).at_path(name)?;
                 let device = device_of(&file, len).at_path(name)?;
-                let made = write(&device)?;
+                let made = write(&device, None)?;
                 if raw {
                     print(&device, len, context).at("standard output")?;
                     return Ok(made);

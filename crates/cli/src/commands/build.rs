@@ -4,7 +4,8 @@ use crate::build::identity;
 use crate::build::progress::{Arriving, Shown};
 use crate::build::size::SizeArgs;
 use crate::build::source::Source;
-use crate::build::target::Target;
+use crate::build::storage::shares_bytes;
+use crate::build::target::{FileIdentity, Target};
 use crate::build::verity::{HashTree, TreePlace};
 use crate::context::Context;
 use crate::copy::owner::{IdMap, Owner, parse_owner};
@@ -25,7 +26,7 @@ use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
@@ -144,17 +145,21 @@ impl Args {
         if self.estimate {
             return Ok(());
         }
-        let of = |found: Metadata| (found.dev(), found.ino());
-        let out = std::fs::metadata(&self.out).ok().filter(Metadata::is_file).map(of);
-        let Some(out) = out else { return Ok(()) };
+        let Ok(out) = std::fs::metadata(&self.out) else { return Ok(()) };
+        let is_same = |found: Metadata| (found.dev(), found.ino()) == (out.dev(), out.ino());
         let mut sources = self.sources.iter().map(|source| Source::of(source));
-        match sources.find(|source| source.file().map(of) == Some(out)) {
-            Some(_) => Err(Failure::usage(format_args!(
-                "{} is a source, too; give the image another name",
+        let is_source = if out.file_type().is_block_device() {
+            sources.any(|source| source.storage().is_some_and(|found| shares_bytes(&out, &found)))
+        } else {
+            out.is_file() && sources.any(|source| source.file().is_some_and(is_same))
+        };
+        if is_source {
+            return Err(Failure::usage(format_args!(
+                "{} is a source, too, or shares bytes with one; give the image another place",
                 self.name()
-            ))),
-            None => Ok(()),
+            )));
         }
+        Ok(())
     }
 
     /// Takes the place of the image, unless only its size is wanted.
@@ -190,11 +195,12 @@ impl Args {
         epoch: Option<Timestamp>,
         context: &Context,
     ) -> Result<Made> {
-        target.write(self.format, bytes, context, |device| {
+        target.write(self.format, bytes, context, |device, own_file| {
             let failed = |error| self.failed(error);
             let mut image = ContentStream::new(device, &options).map_err(failed)?;
             let shown = Shown::new(context, 0, None);
-            let tree = self.tree(epoch, Some(&mut Arriving(&mut image, &shown)), context);
+            let tree =
+                self.tree(epoch, Some((&mut Arriving(&mut image, &shown), own_file)), context);
             shown.end();
             let tree = tree?;
             options.mkfs.seed = Some(self.seed_of(&tree));
@@ -204,11 +210,12 @@ impl Args {
         })
     }
 
-    /// Reads all sources. Content of streams goes to `image`, if that is given.
+    /// Reads all sources. Content of streams goes to an image, if that is given with the identity
+    /// of its file.
     fn tree(
         &self,
         epoch: Option<Timestamp>,
-        image: Option<&mut dyn ContentSink>,
+        image: Option<(&mut dyn ContentSink, Option<FileIdentity>)>,
         context: &Context,
     ) -> Result<Tree> {
         let mut scan = ScanOptions::default();
@@ -216,11 +223,13 @@ impl Args {
         scan.one_file_system = self.one_file_system;
         scan.through_library = root_is_feigned();
         let output = std::fs::metadata(&self.out).ok().filter(|data| data.is_file());
-        scan.output = output.map(|data| (data.dev(), data.ino()));
+        scan.outputs.extend(output.map(|data| (data.dev(), data.ino())));
         let select = Selection { image: self.image.clone(), platform: self.platform.clone() };
         let mut tree = Tree::new();
         let mut loader = Loader::new(&mut tree, std::env::temp_dir());
-        if let Some(image) = image {
+        if let Some((image, own_file)) = image {
+            // It may have a name in a directory that is read.
+            scan.outputs.extend(own_file);
             loader.stream_to(image);
         }
         for argument in &self.sources {
@@ -258,7 +267,7 @@ impl Args {
         context: &Context,
     ) -> Result<Option<String>> {
         let len = hashes.map_or(plan.facts().bytes, HashTree::end);
-        target.write(self.format, len, context, |device| {
+        target.write(self.format, len, context, |device, _| {
             let (bytes, files) = if context.shows_progress() { plan.content() } else { (0, 0) };
             let shown = Shown::new(context, bytes, Some(files));
             let written = plan.write_with(device, &|bytes, files| shown.add(bytes, files));

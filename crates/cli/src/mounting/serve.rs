@@ -203,6 +203,7 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
             containment: vec![("state", "off".into())],
         });
     }
+    sandbox::command::check_libraries().map_err(|error| refused(plan, &error))?;
     let keeper = keep::start(plan)?;
     let journal = plan.options.journal.as_deref().map(image_spec);
     for image in files(&plan.spec()).iter().chain(&journal) {

@@ -4,12 +4,17 @@ use super::{FileCalls, Sandbox, files_of};
 use crate::context::Context;
 use crate::format::{backing_files, files};
 use crate::inherited;
+use crate::process::program;
 use crate::remote;
+use extant_archive::root_is_feigned;
 use extant_engine::device::{ImageSpec, image_spec, is_remote};
 use extant_engine::{Error, OpenOptions};
 use rustix::process::geteuid;
-use std::io::ErrorKind;
+use std::env;
+use std::io::{self, ErrorKind};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -82,6 +87,7 @@ impl Preparation {
         if !context.sandbox || ENTERED.load(Ordering::Acquire) {
             return Ok(());
         }
+        check_libraries().map_err(|error| (0, error))?;
         for (number, Images { image, journal, wait }) in images.iter().enumerate() {
             for (place, file) in files(image).iter().enumerate() {
                 if is_remote(&file.path) {
@@ -129,4 +135,33 @@ impl Preparation {
         }
         Ok(())
     }
+}
+
+/// Refuses a process with a library that feigns root, whose own system calls the filter would fail.
+///
+/// # Errors
+/// With the remedy.
+pub fn check_libraries() -> Result<(), Error> {
+    if !root_is_feigned() {
+        return Ok(());
+    }
+    Err(Error::Io(io::Error::other(
+        "the libraries of fakeroot and pseudo do not work in a sandbox; call the command without \
+         them, or with --no-sandbox if you trust the image",
+    )))
+}
+
+/// Executes this program again without the library, before it has done anything: a check of an
+/// image needs no feigned owners. Returns where no root is feigned, or where that fails.
+pub fn leave_feigned_root() {
+    // pseudo(1) loads its library again in programs that are executed without it.
+    const UNLOAD: &str = "PSEUDO_UNLOAD";
+    if !root_is_feigned() || env::var_os(UNLOAD).is_some() {
+        return;
+    }
+    let mut words = env::args_os();
+    let mut again = Command::new(program());
+    again.arg0(words.next().unwrap_or_default()).args(words);
+    let error = again.env_remove("LD_PRELOAD").env(UNLOAD, "1").exec();
+    tracing::debug!("cannot leave the library that feigns root: {error}");
 }

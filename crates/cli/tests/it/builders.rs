@@ -263,6 +263,30 @@ fn owners_under_pseudo_are_those_that_it_shows() {
     build_feigned("mkdir state; PSEUDO_PREFIX=/usr PSEUDO_LOCALSTATEDIR=$PWD/state pseudo");
 }
 
+/// The owner of the root without a value is the feigned one, and sandboxes are told of.
+#[test]
+fn fakeroot_gives_the_root_to_its_root_and_has_no_sandbox() {
+    need("fakeroot");
+    let home = home();
+    belongs_to_user(&home.join("extant"));
+    let script = "mkdir top; ./extant build -E root_owner i.img top
+        ./extant mkfs -E root_owner m.img 16M
+        ln -s extant fsck.ext4; ./fsck.ext4 -f -n m.img; ./fsck.ext4 -pvfD m.img
+        ./extant --no-sandbox ls i.img /; ./extant ls i.img /";
+    fs::write(home.join("script"), script).unwrap();
+    let printed = as_user(&home, Fuse::Root, "fakeroot sh -eu script");
+    assert!(printed.code == 1 && printed.errors().contains("--no-sandbox"), "{printed}");
+    assert!(printed.text().contains("lost+found"), "{printed}");
+    for name in ["i.img", "m.img"] {
+        let image = home.join(name);
+        e2fsck::check(&image).assert_clean();
+        let mount = Mount::new(&image, "ro");
+        let found = fs::metadata(mount.path()).unwrap();
+        assert_eq!((found.uid(), found.gid()), (0, 0), "{name}");
+        mount.unmount();
+    }
+}
+
 /// A program without shared libraries is not seen by such a library.
 #[test]
 fn feigned_owners_that_are_not_seen_are_refused() {

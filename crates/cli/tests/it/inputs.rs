@@ -3,7 +3,7 @@
 use crate::args;
 use crate::building::kernel_tree;
 use crate::program::{EXTANT, done, json, refused};
-use extant_testkit::kernel::Mount;
+use extant_testkit::kernel::{Loop, Mount};
 use extant_testkit::tool::{run, run_with_env};
 use extant_testkit::tree::Manifest;
 use extant_testkit::{Scratch, e2fsck};
@@ -118,6 +118,27 @@ fn an_archive_that_is_the_output_is_refused() {
         refused(&args!["build", out, &tar], 2, "is a source, too");
     }
     let call = format!("{EXTANT} build {0} - < {0}", tar.display());
+    let printed = run("sh", &["-c", &call]);
+    assert!(printed.code == 2 && printed.errors().contains("is a source, too"), "{printed}");
+    assert!(fs::read(&tar).unwrap() == before);
+}
+
+#[test]
+fn a_disk_that_has_the_archive_is_no_place_for_the_image() {
+    let scratch = Scratch::new();
+    let (tar, top) = (scratch.join("a.tar"), scratch.dir("top"));
+    fs::write(top.join("f"), "content").unwrap();
+    run("tar", &args!["-C", &top, "-cf", &tar, "."]).must_succeed();
+    File::options().write(true).open(&tar).unwrap().set_len(8 << 20).unwrap();
+    let before = fs::read(&tar).unwrap();
+    let disk = Loop::attach(&tar, false);
+    for source in [disk.device(), &tar] {
+        for prefix in ["tar:", "layer:", "ext4:", ""] {
+            let source = format!("{prefix}{}", source.display());
+            refused(&args!["build", "-F", disk.device(), source], 2, "shares bytes with one");
+        }
+    }
+    let call = format!("{EXTANT} build -F {0} - < {0}", disk.device().display());
     let printed = run("sh", &["-c", &call]);
     assert!(printed.code == 2 && printed.errors().contains("is a source, too"), "{printed}");
     assert!(fs::read(&tar).unwrap() == before);

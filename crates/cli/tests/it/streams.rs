@@ -5,9 +5,9 @@ use crate::building::{kernel_tree, number, tree};
 use crate::program::{EXTANT, done, json};
 use crate::{args, program::await_that};
 use extant_testkit::kernel::Mount;
-use extant_testkit::tool::{Printed, run, run_with_env};
+use extant_testkit::tool::{Printed, need, run, run_with_env};
 use extant_testkit::tree::Manifest;
-use extant_testkit::{Scratch, e2fsck};
+use extant_testkit::{Image, Scratch, e2fsck};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -175,4 +175,32 @@ fn a_large_file_streams_in_little_memory() {
     drop(found);
     mount.unmount();
     e2fsck::check(&image).assert_clean();
+}
+
+/// A file system without files without names: the image under way has a name beside its own.
+#[test]
+fn the_image_under_way_is_no_part_of_a_directory_that_has_it() {
+    need("fuse2fs");
+    let scratch = Scratch::new();
+    let (host, dir) = (Image::mke2fs(64 << 20, &["-t", "ext4"]), scratch.dir("mnt"));
+    run("fuse2fs", &args![host.path(), &dir]).must_succeed();
+    let top = dir.join("top");
+    fs::create_dir(&top).unwrap();
+    fs::write(top.join("file"), "content").unwrap();
+    let other = scratch.dir("other");
+    fs::write(other.join("more"), "content").unwrap();
+    let image = top.join("i.img");
+    let call = format!(
+        "tar -C {} -cf - . | {EXTANT} build --size 16M -N 64 {} {} -",
+        other.display(),
+        image.display(),
+        top.display()
+    );
+    let printed = run("sh", &["-c", &call]);
+    let copy = scratch.join("copy.img");
+    let copied = fs::copy(&image, &copy);
+    run("umount", &args![&dir]).must_succeed();
+    printed.must_succeed();
+    copied.unwrap();
+    assert_eq!(done(&args!["ls", &copy, "/"]).text(), "file\nlost+found\nmore\n");
 }
