@@ -51,11 +51,11 @@ pub fn run(args: &Args) -> io::Result<bool> {
             column,
             tables: &mut tables,
         };
-        counting.jobs(options)?;
+        counting.jobs(options);
         counting.tree(options)?;
         // The null server has no content.
         if !matches!(side, Side::Null | Side::NullRings) {
-            counting.programs(options, &inputs)?;
+            counting.programs(options, &inputs);
         }
         running.stop()?;
     }
@@ -82,13 +82,14 @@ struct Counting<'a> {
 }
 
 impl Counting<'_> {
-    fn jobs(&mut self, options: &Options) -> io::Result<()> {
+    fn jobs(&mut self, options: &Options) {
         let kinds = KINDS.iter().filter(|kind| JOBS.contains(&kind.word)).chain(&SMALL);
         for kind in kinds.filter(|kind| options.wants(kind.name)) {
-            let (ops, counted) = self.job(kind)?;
-            self.add(kind.name, ops, &counted);
+            match self.job(kind) {
+                Ok((ops, counted)) => self.add(kind.name, ops, &counted),
+                Err(why) => self.lacks(kind.name, &why),
+            }
         }
-        Ok(())
     }
 
     /// Counts while the job runs, not while it is prepared and cleared away.
@@ -113,16 +114,18 @@ impl Counting<'_> {
         Ok(())
     }
 
-    fn programs(&mut self, options: &Options, inputs: &Inputs) -> io::Result<()> {
+    fn programs(&mut self, options: &Options, inputs: &Inputs) {
         for (name, program) in wanted(options) {
             match program.play(&self.dir, inputs, |program| self.count(program)) {
                 Ok(counted) => self.add(&name, 1, &counted),
-                Err(why) => {
-                    eprintln!("{name} on {}: {why}", self.tables.requests.columns[self.column])
-                }
+                Err(why) => self.lacks(&name, &why),
             }
         }
-        Ok(())
+    }
+
+    /// Tells why a side has no value in a row.
+    fn lacks(&self, row: &str, why: &io::Error) {
+        eprintln!("{row} on {}: {why}", self.tables.requests.columns[self.column]);
     }
 
     fn count(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<Counted> {
