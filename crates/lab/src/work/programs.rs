@@ -187,8 +187,9 @@ mod tests {
         let scratch = Scratch::new().expect("a directory");
         let dir = scratch.dir("src").expect("a directory");
         let inputs = Inputs { dir: dir.clone(), _scratch: scratch };
-        let failed = inputs.script(&dir, "echo first >&2; ls $SRC/none; echo not reached >&2");
+        let failed =
+            inputs.script(&dir, "echo first >&2; echo last words >&2; false; echo more >&2");
         let told = failed.expect_err("a failure").to_string();
-        assert!(told.contains("none") && !told.contains("not reached"), "{told}");
+        assert!(told.ends_with(": last words"), "{told}");
     }
 }
