@@ -189,6 +189,7 @@ impl<'a> Adder<'a> {
         let input = match &self.place {
             Place::Archive { .. } => read,
             Place::Spool { consumed, .. } | Place::Image { consumed, .. } => {
+                // Relaxed: a number for a bound, which publishes nothing else.
                 consumed.load(Ordering::Relaxed)
             }
         };
