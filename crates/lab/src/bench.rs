@@ -8,7 +8,6 @@ use extant_fuse::Transport;
 use extant_measure::grid::Grid;
 use extant_measure::interval::{Verdict, judged};
 use extant_measure::options::{Options, invalid};
-use extant_measure::scratch;
 use extant_measure::sheet::Sheet;
 use extant_measure::stored::Results;
 use extant_measure::timing::Awake;
@@ -56,7 +55,6 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if scenarios.is_empty() && !large {
         return Err(invalid("`--only` names no scenario"));
     }
-    scratch::catch_signals()?;
     let rates = measured(options, &scenarios, &sides)?;
     let huge = if large { Some(huge::run(options.runs(5, 5))?) } else { None };
     Bench { rates, huge }.report(options)

@@ -12,7 +12,6 @@ use extant_engine::{Fs, FsStats, NodeKind, OpenFlags, OpenOptions};
 use extant_measure::grid::Grid;
 use extant_measure::interval::{Standing, Verdict};
 use extant_measure::options::Options;
-use extant_measure::scratch;
 use extant_measure::sheet::Sheet;
 use extant_measure::stored::Results;
 use extant_measure::timing::{in_threads, median};
@@ -21,7 +20,6 @@ use std::io;
 use std::sync::Arc;
 
 pub fn run(options: &Options) -> io::Result<bool> {
-    scratch::catch_signals()?;
     type Judge = fn(&Options) -> io::Result<Verdict>;
     let claims: [(&str, Judge); 3] =
         [("memory", memory), ("limited", limited), ("parallel", parallel)];

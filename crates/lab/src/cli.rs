@@ -12,6 +12,7 @@ use crate::{
 use clap::{Parser, Subcommand};
 use extant_fuse::{MountOptions, Transport};
 use extant_measure::options::Options;
+use extant_measure::scratch::catch_signals;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -102,6 +103,10 @@ enum Command {
 /// Runs the program.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Err(e) = catch_signals() {
+        eprintln!("extant-lab: {e}");
+        return ExitCode::FAILURE;
+    }
     let outcome = match arguments.command {
         Command::Bench(args) => bench::run(&args),
         Command::Pairs(args) => pairs::run(&args),

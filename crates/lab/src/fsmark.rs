@@ -10,7 +10,7 @@ use crate::side::{Running, Setup, Side};
 use crate::tables::Grid;
 use crate::target::{Put, Target};
 use extant_measure::options::{Options, invalid};
-use extant_measure::scratch::{Server, catch_signals};
+use extant_measure::scratch::Server;
 use extant_measure::stored::Results;
 use extant_measure::timing::joined;
 use rustix::time::{ClockId, clock_gettime};
@@ -54,12 +54,12 @@ pub fn run(Args { options, files, empty }: &Args) -> io::Result<bool> {
     let usual = if options.quick { [4_000, 40_000] } else { [1_000_000, 10_000_000] };
     let counts = [files.unwrap_or(usual[0]), empty.unwrap_or(usual[1])];
     require(counts[0], 4096).and_then(|()| require(counts[1], 0))?;
-    catch_signals()?;
     let columns = COLUMNS.map(|(name, ..)| name);
     let grid = |title: &'static str| Grid::new(title, "s", &columns, 4).less();
     let mut grids = vec![grid("files of 4 KiB"), grid("empty files")];
     let parts = [Stage::fsmark, Stage::look as fn(&mut Stage) -> io::Result<Times>];
     let rows = [0, 1].map(|part| (format!("{} {}", counts[part], grids[part].title), part));
+    let rows: Vec<_> = rows.into_iter().filter(|(name, _)| options.wants(name)).collect();
     options.measure(options.runs(3, 1), &rows, &columns, |name, &part, column| {
         let (side, processes, count) = (COLUMNS[column].1, COLUMNS[column].2, counts[part]);
         eprintln!("{name} on {}", columns[column]);

@@ -43,7 +43,8 @@ const SHORT: [&str; 4] = ["create empty files", "unlink", "stat one path of dept
 pub fn run(args: &Args) -> io::Result<bool> {
     for (page, mark, names, form) in TABLES {
         let path = args.root.join(page);
-        let mut text = fs::read_to_string(&path)?;
+        let about = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+        let mut text = fs::read_to_string(&path).map_err(about)?;
         for name in names.split(' ') {
             let (mark, table) = (mark.replace('#', name), form(&Store::of(&args.root), name)?);
             text = put(&text, &mark, &table).ok_or_else(|| {
@@ -51,7 +52,7 @@ pub fn run(args: &Args) -> io::Result<bool> {
                 io::Error::new(io::ErrorKind::InvalidData, why)
             })?;
         }
-        fs::write(&path, text)?;
+        fs::write(&path, text).map_err(about)?;
     }
     Ok(true)
 }

@@ -2,20 +2,25 @@
 //! signal ends the program.
 //!
 //! # Invariants
-//! Each undo runs exactly once: the thread that takes it out of the register runs it.
+//! Each undo runs at most once: the thread that takes it out of the register runs it.
+//! A change is made and registered under a shared lock of `MAKING`. The thread that undoes all
+//! takes that lock alone and keeps it: no change is between these two steps, and none follows.
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll as wait_for};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -28,6 +33,8 @@ struct Register {
 }
 
 static REGISTER: Mutex<Register> = Mutex::new(Register { next: 0, acts: BTreeMap::new() });
+
+static MAKING: RwLock<()> = RwLock::new(());
 
 /// Something to take back. Runs when dropped.
 #[derive(Debug)]
@@ -42,10 +49,17 @@ impl Undo {
         register.acts.insert(id, Box::new(act));
         Undo(id)
     }
+
+    /// Forgets it: it was done in another way.
+    pub fn cancel(self) {
+        REGISTER.lock().acts.remove(&self.0);
+    }
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
+        // While another thread undoes all this one stays here: its end would be the program's.
+        let _making = MAKING.read_recursive();
         let act = REGISTER.lock().acts.remove(&self.0);
         if let Some(act) = act {
             act();
@@ -64,13 +78,20 @@ fn undo_all() {
     }
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP undo all changes and end the program.
+/// Makes SIGINT, SIGTERM, SIGHUP and SIGQUIT undo all changes and end the program. Further calls
+/// do nothing.
 pub fn catch_signals() -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    static CAUGHT: AtomicBool = AtomicBool::new(false);
+    // Relaxed: the flag itself is all that is shared.
+    if CAUGHT.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
             let name = signal_name(signal).unwrap_or("a signal");
             eprintln!("\n{}: {name}, cleaning up", crate::program());
+            let _alone = MAKING.write();
             undo_all();
             std::process::exit(128 + signal);
         }
@@ -88,10 +109,11 @@ pub struct Scratch {
 impl Scratch {
     /// Makes a directory below `/dev/shm`.
     pub fn new() -> io::Result<Scratch> {
+        let _making = MAKING.read();
         let path = tempfile::Builder::new().prefix("extant-").tempdir_in("/dev/shm")?.keep();
         let gone = path.clone();
         let undo = Undo::new(move || {
-            if let Err(e) = std::fs::remove_dir_all(&gone) {
+            if let Err(e) = remove(&gone) {
                 eprintln!("{}: {} stays: {e}", crate::program(), gone.display());
             }
         });
@@ -111,6 +133,17 @@ impl Scratch {
     }
 }
 
+/// Removes a directory, in which other threads may still make files where something was mounted:
+/// they fail once it is gone.
+fn remove(dir: &Path) -> io::Result<()> {
+    let patience = Duration::from_secs(5);
+    let removed = poll(patience, || match std::fs::remove_dir_all(dir) {
+        Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(None),
+        other => other.map(Some),
+    })?;
+    removed.ok_or_else(|| io::ErrorKind::DirectoryNotEmpty.into())
+}
+
 /// A loop device over an image.
 #[derive(Debug)]
 pub struct Loop {
@@ -122,6 +155,7 @@ pub struct Loop {
 impl Loop {
     /// Attaches a free one.
     pub fn attach(image: &Path) -> io::Result<Loop> {
+        let _making = MAKING.read();
         let printed = run("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_os_str()])?;
         let device = PathBuf::from(printed.trim());
         let gone = device.clone();
@@ -147,13 +181,14 @@ impl MountGuard {
         let gone = dir.to_path_buf();
         // An error says that nothing is mounted there any more.
         let undo = Undo::new(move || {
-            let _ = unmount(&gone, UnmountFlags::DETACH);
+            let _ = unmounted(&gone, true);
         });
         MountGuard { dir: dir.into(), _undo: undo }
     }
 
     /// Mounts an ext4 device, which needs root.
     pub fn ext4(device: &Path, dir: &Path, options: Option<&CStr>) -> io::Result<MountGuard> {
+        let _making = MAKING.read();
         let guard = MountGuard::new(dir);
         mount(device, dir, "ext4", MountFlags::empty(), options)
             .map_err(|e| io::Error::other(format!("mounting ext4 (which needs root): {e}")))?;
@@ -162,12 +197,25 @@ impl MountGuard {
 
     /// Unmounts; waits a little for users that are about to leave.
     pub fn unmount(&self) -> io::Result<()> {
-        poll(Duration::from_secs(5), || match unmount(&self.dir, UnmountFlags::empty()) {
-            Err(Errno::BUSY) => Ok(None),
+        poll(Duration::from_secs(5), || match unmounted(&self.dir, false) {
+            Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Ok(None),
             other => Ok(Some(other?)),
         })
         .and_then(|gone| gone.ok_or_else(|| Errno::BUSY.into()))
         .map_err(|e| io::Error::other(format!("unmounting {}: {e}", self.dir.display())))
+    }
+}
+
+/// Unmounts, at once or lazily. Users have a helper do it, for their mounts of FUSE.
+fn unmounted(dir: &Path, lazily: bool) -> io::Result<()> {
+    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match unmount(dir, flags) {
+        Err(Errno::PERM) => {
+            let options: &[&OsStr] =
+                if lazily { &["-u".as_ref(), "-z".as_ref()] } else { &["-u".as_ref()] };
+            run("fusermount3", &[options, &["--".as_ref(), dir.as_os_str()]].concat()).map(drop)
+        }
+        other => Ok(other?),
     }
 }
 
@@ -221,6 +269,37 @@ impl Server {
             Err(io::Error::other(format!("a process ended with {status}")))
         }
     }
+}
+
+/// How long a signalled process may clean up.
+const FAREWELL: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+
+/// Runs a command in a process group of its own, and returns its output: of standard error only if
+/// that is a pipe. When a signal ends this program, the group gets `signal` first, and the end of
+/// the command is waited for.
+pub fn contained(command: &mut Command, signal: Signal) -> io::Result<Output> {
+    let making = MAKING.read();
+    let child = command.process_group(0).stdout(Stdio::piped()).spawn()?;
+    let (group, process) = (Pid::from_child(&child), pidfd_of(&child)?);
+    let _undo = Undo::new(move || {
+        // Once the child was waited for, its number may be another's.
+        if !has_ended(&process, Timespec::default()) {
+            let _ = kill_process_group(group, signal);
+            has_ended(&process, FAREWELL);
+        }
+    });
+    drop(making);
+    child.wait_with_output()
+}
+
+fn pidfd_of(child: &Child) -> io::Result<OwnedFd> {
+    Ok(pidfd_open(Pid::from_child(child), PidfdFlags::empty())?)
+}
+
+/// Returns whether a process ends within some time.
+fn has_ended(process: &OwnedFd, within: Timespec) -> bool {
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    wait_for(&mut ended, Some(&within)).is_ok_and(|count| count > 0)
 }
 
 /// Directories of administrators' tools that are often missing from `PATH`.

@@ -43,6 +43,10 @@ pub trait Results: DeserializeOwned + Serialize {
 
     /// Prints them. True unless `--strict` is given and a bar is not reached.
     fn report(&self, options: &Options) -> io::Result<bool> {
+        let is_empty = self.sheets().iter().all(|sheet| sheet.rows.is_empty());
+        if is_empty && !options.only.is_empty() {
+            return Err(invalid("`--only` names nothing that this command measures"));
+        }
         let verdicts = self.verdicts();
         self.print(options.json)?;
         if options.strict && verdicts.is_empty() {

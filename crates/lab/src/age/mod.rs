@@ -62,7 +62,6 @@ pub fn run(args: &Args) -> io::Result<bool> {
     let options = &args.options;
     let (mib, churn) = if options.quick { (256, 1.0) } else { (1024, 3.0) };
     let (bytes, churn) = (args.size.unwrap_or(mib).max(64) << 20, args.churn.unwrap_or(churn));
-    scratch::catch_signals()?;
     let room = look::free(&Image::make(bytes)?.path)?;
     let scale = Scale { room, fill: FILL, churn };
     let mut rows = Vec::new();

@@ -9,7 +9,6 @@ use crate::side::{Running, Setup, Side};
 use extant_measure::grid::{Grid, row_name};
 use extant_measure::interval::{Interval, Verdict, judged};
 use extant_measure::options::{Options, invalid};
-use extant_measure::scratch;
 use extant_measure::sheet::Sheet;
 use extant_measure::stored::Results;
 use extant_measure::timing::median;
@@ -88,7 +87,6 @@ pub fn run(args: &Args) -> io::Result<bool> {
         (_, true) => (Size::QUICK, 50_000),
         _ => (Size::FULL, 1_000_000),
     };
-    scratch::catch_signals()?;
     let mut grids = tables();
     operations(options, &size, &mut grids)?;
     syncs(options, (clean_inodes, size.window), &mut grids)?;
@@ -101,7 +99,8 @@ pub fn run(args: &Args) -> io::Result<bool> {
 fn operations(options: &Options, size: &Size, grids: &mut [Grid; 4]) -> io::Result<()> {
     let kinds = KINDS.iter().filter(|kind| options.wants(kind.name));
     let of = |kind: &'static Kind| {
-        THREADS.map(|threads| (row_name(kind.name, threads), (kind, threads)))
+        let threads = options.threads(&THREADS).iter();
+        threads.map(move |threads| (row_name(kind.name, *threads), (kind, *threads)))
     };
     let rows: Vec<_> = kinds.flat_map(of).collect();
     let nothing = |_: &Running| Ok(());

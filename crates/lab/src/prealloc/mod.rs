@@ -14,7 +14,6 @@ use crate::side::Side;
 use extant_measure::grid::Grid;
 use extant_measure::interval::Verdict;
 use extant_measure::options::{Options, word};
-use extant_measure::scratch;
 use extant_measure::sheet::Sheet;
 use extant_measure::stored::Results;
 use extant_measure::timing::turn;
@@ -51,7 +50,6 @@ const IMMEDIATE: [(&str, f64); 1] = [("T2", 1.2)];
 
 /// Runs it and prints tables; true if every bar is reached.
 pub fn run(args: &Args) -> io::Result<bool> {
-    scratch::catch_signals()?;
     let scale = if args.options.quick { &Scale::QUICK } else { &Scale::FULL };
     tests(args, scale)?.report(&args.options)
 }

@@ -13,8 +13,10 @@ use crate::scale::Simulated;
 use crate::tables::DESIGNS;
 use crate::{age, claims, instructions, prealloc, space60t};
 use extant_measure::grid::Grid;
+use extant_measure::scratch::contained;
 use extant_measure::sheet::Sheet;
 use extant_measure::stored::{Results, Run, Store};
+use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -108,7 +110,8 @@ fn measure(works: &[Work], store: &Store, designs: &Path) -> io::Result<()> {
         if *name == "pairs" {
             command.args(PAIRS.iter().flat_map(|row| ["--only", row]));
         }
-        let done = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+        // A signal has it clean up as well.
+        let done = contained(command.stdin(Stdio::null()), Signal::TERM)?;
         // A command may end with 1 for a bar that is not reached.
         if done.stdout.is_empty() {
             return Err(io::Error::other(format!(

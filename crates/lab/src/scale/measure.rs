@@ -7,7 +7,9 @@ use crate::jobs::{Kind, Size};
 use crate::pairs::Meter;
 use crate::side::{Setup, Side};
 use extant_measure::interval::Verdict;
+use extant_measure::scratch::contained;
 use extant_measure::timing::Done;
+use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -129,7 +131,7 @@ impl<'a> Work<'a> {
         let failed = |e: &dyn std::fmt::Display| {
             io::Error::other(format!("{}: {e} (`make contention` builds it)", program.display()))
         };
-        let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+        let output = contained(command.stdin(Stdio::null()), Signal::TERM);
         serde_json::from_slice(&output.map_err(|e| failed(&e))?.stdout).map_err(|e| failed(&e))
     }
 

@@ -18,6 +18,8 @@ pub struct Served {
     output: BufReader<ChildStdout>,
     server: scratch::Server,
     dir: PathBuf,
+    /// The child may have mounted when a signal comes before it is asked whether it has.
+    _mount: MountGuard,
     _device: Option<Loop>,
     _scratch: Scratch,
 }
@@ -27,6 +29,7 @@ impl Served {
     pub fn new(extant: Option<&Setup>, transport: Transport) -> io::Result<Served> {
         let scratch = Scratch::new()?;
         let dir = scratch.dir("mnt")?;
+        let mount = MountGuard::new(&dir);
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve").arg(&dir);
         let mut device = None;
@@ -44,7 +47,7 @@ impl Served {
         let input = child.stdin.take().ok_or_else(no_pipe)?;
         let output = BufReader::new(child.stdout.take().ok_or_else(no_pipe)?);
         let server = scratch::Server::new(child);
-        Ok(Served { input, output, server, dir, _device: device, _scratch: scratch })
+        Ok(Served { input, output, server, dir, _mount: mount, _device: device, _scratch: scratch })
     }
 }
 

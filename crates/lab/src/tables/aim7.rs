@@ -65,7 +65,6 @@ fn prepare(target: &dyn Target) -> io::Result<()> {
 
 /// Runs the command.
 pub fn run(options: &Options) -> io::Result<bool> {
-    extant_measure::scratch::catch_signals()?;
     vec![grid(options)?].report(options)
 }
 

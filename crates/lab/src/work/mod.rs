@@ -9,7 +9,6 @@ use crate::side::Side;
 use extant_measure::grid::Grid;
 use extant_measure::interval::{Verdict, judged};
 use extant_measure::options::{Options, invalid};
-use extant_measure::scratch;
 use extant_measure::sheet::Sheet;
 use extant_measure::stored::Results;
 use extant_measure::timing::Awake;
@@ -60,7 +59,6 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if programs.is_empty() {
         return Err(invalid("`--only` names no program"));
     }
-    scratch::catch_signals()?;
     let (_awake, inputs) = (Awake::hold(), Inputs::new(files(options))?);
     let names: Vec<_> = sides.iter().map(|side| side.name()).collect();
     let mut times = Grid::new("programs", "s", &names, 0).less().plain();

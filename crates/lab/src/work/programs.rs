@@ -6,7 +6,8 @@
 
 use crate::target::Directory;
 use crate::workload::tree::{Archive, unpack};
-use extant_measure::scratch::{Scratch, need};
+use extant_measure::scratch::{Scratch, Undo, contained, need};
+use rustix::process::Signal;
 use std::fmt::Write;
 use std::fs;
 use std::io;
@@ -53,8 +54,11 @@ impl Program {
         need(self.tool)?;
         let [before, after] = self.around;
         let script = |text| inputs.script(dir, text);
+        let (mut clear, is_needed) = (inputs.shell(dir, after), after != ":");
+        let undo = is_needed.then(|| Undo::new(move || drop(clear.output())));
         script(before).and_then(|()| script("sync -f ."))?;
         let result = measure(&|| script(self.run));
+        undo.into_iter().for_each(Undo::cancel);
         script(after)?;
         result
     }
@@ -143,20 +147,26 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// Runs a script in a directory.
+    /// Runs a script in a directory. A signal ends it with all that it runs.
     fn script(&self, dir: &Path, text: &str) -> io::Result<()> {
-        let mut shell = Command::new("sh");
-        shell.args(["-e", "-c", text]).current_dir(dir).env("SRC", &self.dir);
-        // Neither the user's settings nor another repository count.
-        shell.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
-        shell.env("CARGO_TARGET_DIR", dir.join("project/target"));
-        let done = shell.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
+        let done = contained(&mut self.shell(dir, text), Signal::TERM)?;
         if done.status.success() {
             return Ok(());
         }
         let words = String::from_utf8_lossy(&done.stderr);
         let last = words.trim().lines().last().unwrap_or_default();
         Err(io::Error::other(format!("`{text}` failed ({}): {last}", done.status)))
+    }
+
+    /// Returns a script's command.
+    fn shell(&self, dir: &Path, text: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-e", "-c", text]).current_dir(dir).env("SRC", &self.dir);
+        // Neither the user's settings nor another repository count.
+        shell.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+        shell.env("CARGO_TARGET_DIR", dir.join("project/target"));
+        shell.stdin(Stdio::null()).stderr(Stdio::piped());
+        shell
     }
 }
 

@@ -10,7 +10,6 @@ use crate::workload::tree::{Archive, remove, unpack};
 use extant_fuse::Transport;
 use extant_measure::grid::Grid;
 use extant_measure::options::{Options, invalid};
-use extant_measure::scratch;
 use extant_measure::stored::Results;
 use parking_lot::Mutex;
 use std::io;
@@ -29,7 +28,6 @@ const TREE: usize = 1000;
 /// Counts the requests of each operation and of each program.
 pub fn run(args: &Args) -> io::Result<bool> {
     let options = &args.options;
-    scratch::catch_signals()?;
     let rings = [Side::ExtantRings, Side::NullRings];
     let rings = rings.into_iter().filter(|_| Transport::IoUring.missing().is_none());
     let usual: Vec<Side> = USUAL.into_iter().chain(rings).collect();

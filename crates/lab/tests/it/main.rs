@@ -1,8 +1,13 @@
 //! The program, on little of everything.
 
 use extant_testkit::tool::{Printed, need_root, run};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 const LAB: &str = env!("CARGO_BIN_EXE_extant-lab");
 const OTHER_BUILD: bool = cfg!(feature = "designs");
@@ -50,6 +55,8 @@ fn pairs_have_every_row_on_both_sides_and_are_judged() {
     // without them, beside an unrelated stat.
     rows(&grids[0], 16 * 4 + 2 + 2, 2);
     rows(&grids[3], 2, 2);
+    let args = ["pairs", "--tiny", "--runs", "1", "--threads", "3", "--only", "unlink", "--json"];
+    rows(&json(&args)[0], 3, 1);
     let printed = lab(&["pairs", "--tiny", "--runs", "2", "--only", "create empty"]).must_succeed();
     let text = String::from_utf8_lossy(&printed.stdout);
     // Beside the kernel with four numbers of threads, the most threads beside the best number, and
@@ -219,6 +226,64 @@ fn works_are_measured_quickly_and_the_runs_are_kept() {
     }
 }
 
+/// Runs the program until `found` returns a value for one of its children, and has SIGTERM end it.
+/// Returns the value, and whether that child is still there.
+fn ended<T>(args: &[&str], found: impl Fn(u32) -> Option<T>) -> (T, bool) {
+    let null = Stdio::null;
+    let mut program = Command::new(LAB);
+    let program = program.args(args).stdin(null()).stdout(null()).stderr(null()).spawn();
+    let mut program = program.expect("a process");
+    let (child, value) = loop {
+        let ended = program.try_wait().expect("a child");
+        assert!(ended.is_none(), "{args:?} ended by itself: {ended:?}");
+        let mut all = children(program.id()).into_iter();
+        if let Some(found) = all.find_map(|child| Some((child, found(child)?))) {
+            break found;
+        }
+        std::thread::yield_now();
+    };
+    kill_process(Pid::from_child(&program), Signal::TERM).expect("a signal");
+    let status = program.wait().expect("its end");
+    assert_eq!((status.code(), status.signal()), (Some(128 + 15), None), "it cleans up first");
+    (value, fs::read_link(format!("/proc/{child}/exe")).is_ok())
+}
+
+/// Returns the processes that this one has started.
+fn children(parent: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").expect("processes").filter_map(|entry| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        let stat = fs::read_to_string(format!("/proc/{name}/stat")).ok()?;
+        let of: u32 = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        if of == parent { name.parse().ok() } else { None }
+    });
+    processes.collect()
+}
+
+#[test]
+fn a_signal_ends_experiments_in_other_processes() {
+    need_root("age mounts the kernel's ext4 on a loop device");
+    let runs = concat!(env!("CARGO_TARGET_TMPDIR"), "/ended");
+    let image = |child| {
+        let open = fs::read_dir(format!("/proc/{child}/fd")).ok()?;
+        let mut open = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        open.find(|path: &PathBuf| path.starts_with("/dev/shm") && path.ends_with("image"))
+    };
+    let (image, is_there) = ended(&["reproduce", "frsp", "--runs", runs], image);
+    assert!(!is_there && !image.exists(), "{}", image.display());
+}
+
+#[test]
+fn a_signal_ends_programs_at_work() {
+    need_root("programs work on mounts");
+    let sleeping = |child| {
+        let command = fs::read(format!("/proc/{child}/cmdline")).ok()?;
+        String::from_utf8_lossy(&command).contains("sleep 1.1").then_some(())
+    };
+    let args = ["work", "--quick", "--sides", "ext4", "--only", "git status"];
+    let ((), is_there) = ended(&args, sleeping);
+    assert!(!is_there);
+}
+
 #[test]
 fn a_program_that_does_not_count_says_how_to_get_one_that_does() {
     let names = lab(&["contention"]).must_succeed().text();
@@ -264,9 +329,14 @@ fn counts_and_service_times_are_simulated_on_more_processors() {
 
 #[test]
 fn wrong_names_are_refused() {
-    for wrong in
-        [&["pairs", "--only", "nonsense"][..], &["bench", "--only", "nonsense"], &["nonsense"]]
-    {
+    for wrong in [
+        &["pairs", "--only", "nonsense"][..],
+        &["bench", "--only", "nonsense"],
+        &["age", "--quick", "--only", "nonsense"],
+        &["space-claims", "--only", "nonsense"],
+        &["fsmark", "--quick", "--only", "nonsense"],
+        &["nonsense"],
+    ] {
         let refused = lab(wrong);
         assert!(refused.code != 0 && !refused.errors().is_empty(), "{refused}");
     }
