@@ -7,7 +7,7 @@
 use extant_measure::grid::{Grid, shown};
 use extant_measure::sheet::Sheet;
 use extant_measure::stored::{ListItem, Machine};
-use extant_measure::timing::Spread;
+use extant_measure::timing::{Spread, median};
 use serde::{Deserialize, Serialize};
 
 /// A work: its source, its tables, and parts that this lab cannot repeat.
@@ -262,7 +262,9 @@ impl Published {
                 };
                 let effect = match grid.gain_of(row, a, b) {
                     Some(gain) if gain.high.is_finite() => gain.to_string(),
-                    gain => ratio(gain.map(|gain| gain.mean)),
+                    Some(gain) => ratio(Some(gain.mean)),
+                    // One of them was measured more often, so there are no pairs.
+                    None => ratio(of_medians([&cells[a], &cells[b]], grid.less)),
                 };
                 let published = ratio(self.effect_of(published, &key));
                 let runs = cells[a].len().to_string();
@@ -281,6 +283,12 @@ impl Published {
         sheet.notes.push(format!("`{}`; {}", found.command, found.machine));
         sheet
     }
+}
+
+/// Ratio of two medians, above 1 if the first is better.
+fn of_medians([after, before]: [&[f64]; 2], less: bool) -> Option<f64> {
+    let [after, before] = [median(after)?, median(before)?];
+    Some(if less { before / after } else { after / before })
 }
 
 /// Median and extremes of one or more values.
@@ -324,6 +332,14 @@ mod tests {
             assert!((found - value).abs() < 1e-6, "{cell}: {found}");
         }
         assert_eq!(["-", "not run", "needs about 10 KB"].map(number), [None; 3]);
+    }
+
+    /// A design has one value where the engine has three.
+    #[test]
+    fn designs_that_ran_less_often_have_an_effect() {
+        assert_eq!(of_medians([&[1.0, 2.0, 9.0], &[8.0]], true), Some(4.0));
+        assert_eq!(of_medians([&[1.0, 2.0, 9.0], &[8.0]], false), Some(0.25));
+        assert_eq!(of_medians([&[], &[8.0]], true), None);
     }
 
     /// The authors print their changes, too: a wrong digit in a table shows.
