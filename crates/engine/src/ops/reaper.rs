@@ -322,12 +322,12 @@ impl Operations {
         // Before the number is free: a remaining reference to this inode must not write to the slot
         // of the next one.
         inode.end_free();
-        st.attrs.forget(inode);
         let unmade = st.dirty.forget_new(step, inode);
         if !unmade && self.vfs.inodes.knows(inode) {
             self.reaper.depart(step.tid(), inode.clone());
         }
         st.alloc.free_inode(step.handle(), inode.ino, inode.ftype, unmade)?;
+        st.attrs.forget(inode);
         Ok(if unmade { Left::Unmade } else { Left::Freed })
     }
 

@@ -75,7 +75,9 @@ fn read_inode(env: &AttrEnv, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u
     if size as usize > SIZE_MAX {
         return Err(Errno::TooBig.into());
     }
-    let ea = open(env, ino)?;
+    let nr = InodeNr(ino);
+    // Not kept: only changes need the one inode in memory.
+    let ea = known(env, nr)?.map_or_else(|| load(env, nr), Ok)?;
     let (own_size, hash) = {
         let body = ea.body();
         (body.size, body.ea_hash())
@@ -126,22 +128,53 @@ fn is_old_form(ea: &Inode, owner: &Inode) -> bool {
     ea.generation == owner.generation && ea.body().ea_parent() == owner.ino.0
 }
 
-/// Returns the one inode in memory with this number, and loads it if needed.
-fn open(env: &AttrEnv, ino: u32) -> Result<Arc<Inode>> {
-    let nr = InodeNr(ino);
-    if let Some(known) = env.attrs.inodes.lock().get(&nr) {
-        return Ok(known.clone());
+/// Returns the inode with this number if it is in memory.
+///
+/// # Errors
+/// `Corrupt` if it was freed: an entry of a damaged image still names it.
+fn known(env: &AttrEnv, ino: InodeNr) -> Result<Option<Arc<Inode>>> {
+    let known = env.attrs.inodes.lock().find(ino);
+    match known {
+        Some(ea) if ea.gone() => Err(wrong(ino, "freed inode").into()),
+        other => Ok(other),
     }
-    let loaded = Inode::load(env, nr)?;
+}
+
+/// Reads the inode from its slot.
+fn load(env: &AttrEnv, ino: InodeNr) -> Result<Arc<Inode>> {
+    let loaded = Inode::load(env, ino)?;
     if !loaded.flags().contains(InodeFlags::EA_INODE) {
-        return Err(Corrupt::new("attribute inode").field("flags").at_inode(nr).into());
+        return Err(wrong(ino, "flags").into());
     }
-    let mut table = env.attrs.inodes.lock();
-    if table.len() >= KEPT {
-        // An inode without further references is not dirty: its slot is as new as memory.
-        table.retain(|_, inode| Arc::strong_count(inode) > 1);
+    // A freed inode. Another one that has the number now may not be written yet.
+    if loaded.links() == 0 {
+        return Err(wrong(ino, "links").found(0u32).into());
     }
-    Ok(table.entry(nr).or_insert(loaded).clone())
+    Ok(loaded)
+}
+
+/// Returns the one inode in memory with this number, to change it, and loads it if needed. Its
+/// number is in use: the slot of a freed inode may not show that it was freed.
+fn open(env: &AttrEnv, ino: InodeNr) -> Result<Arc<Inode>> {
+    loop {
+        let departures = env.attrs.inodes.lock().departures();
+        if let Some(ea) = known(env, ino)? {
+            return Ok(ea);
+        }
+        if !env.alloc.inode_in_use(ino)? {
+            return Err(wrong(ino, "freed inode is free").into());
+        }
+        let loaded = load(env, ino)?;
+        let mut values = env.attrs.inodes.lock();
+        if let Some(ea) = values.insert_loaded(loaded, departures) {
+            values.shrink(KEPT);
+            return Ok(ea);
+        }
+    }
+}
+
+fn wrong(ino: InodeNr, field: &'static str) -> Corrupt {
+    Corrupt::new("attribute inode").field(field).at_inode(ino)
 }
 
 /// The inode of a new value, which no entry names yet. The owners are charged for it.
@@ -194,7 +227,7 @@ fn new_inode(
         tx.obtain(|h| env.alloc.free_inode(h, ino, FileType::Regular, true))?;
         return Err(e);
     }
-    env.attrs.inodes.lock().insert(ino, ea.clone());
+    env.attrs.inodes.lock().insert_new(ea.clone());
     Ok(ea)
 }
 
@@ -421,13 +454,13 @@ impl Values {
 
 impl Opened {
     fn new(env: &AttrEnv, owner: &Inode, ino: u32) -> Result<Opened> {
-        let ea = open(env, ino)?;
+        let ea = open(env, InodeNr(ino))?;
         let old_form = is_old_form(&ea, owner);
         let (count, size) = {
             let body = ea.body();
             (body.ea_refcount(), body.size)
         };
-        let wrong = |field| Corrupt::new("attribute inode").field(field).at_inode(ea.ino);
+        let wrong = |field| wrong(ea.ino, field);
         if count == 0 && !old_form {
             return Err(wrong("reference count").found(0u32).into());
         }
@@ -498,8 +531,9 @@ fn destroy(env: &AttrEnv, step: &mut Step<'_>, ea: &Arc<Inode>) -> Result<()> {
     }
     mark_deleted(env, step, ea)?;
     ea.end_free();
+    env.alloc.free_inode(step.handle(), ea.ino, FileType::Regular, false)?;
     env.attrs.forget(ea);
-    env.alloc.free_inode(step.handle(), ea.ino, FileType::Regular, false)
+    Ok(())
 }
 
 /// Sets the fields of a freed inode.

@@ -324,6 +324,78 @@ fn damage_of_a_value_obeys_the_error_policy_and_keeps_the_change_whole() {
     }
 }
 
+/// An image with the files `first` and `second`. The entries of both name the value of `first`,
+/// which has one reference; its inode.
+fn with_a_value_named_twice() -> (Vec<u8>, u64) {
+    let image =
+        Image::mke2fs(64 << 20, &["-t", "ext4", "-b", "4096", "-O", "ea_inode,orphan_file"]);
+    let fs = open(&image);
+    let root = fs.root().expect("root");
+    let [first, second] = [b"first".as_slice(), b"second"].map(|name| {
+        let node = fs.create(&root, name, 0o644, NodeKind::File).expect("create");
+        fs.set_xattr(&node, BIG, &[1; 20_000], XattrMode::Create).expect("a large value");
+        node.ino() as u32
+    });
+    drop(root);
+    fs.unmount().expect("unmount");
+    image.assert_clean();
+    let mut bytes = image.bytes();
+    let atlas = Atlas::of(&bytes);
+    let number = |bytes: &[u8], owner: u32| {
+        let start = atlas.slot(owner).bytes.start + 128;
+        let extra = u16::from_le_bytes([bytes[start], bytes[start + 1]]);
+        // Behind the magic number: lengths and offset of the first entry, then the inode.
+        let at = start + usize::from(extra) + 4 + 4;
+        at..at + 4
+    };
+    let of_first = number(&bytes, first);
+    let value = u32::from_le_bytes(bytes[of_first.clone()].try_into().expect("4 bytes"));
+    assert!(atlas.read_inode(&bytes, value).flags.contains(InodeFlags::EA_INODE));
+    let of_second = number(&bytes, second);
+    bytes.copy_within(of_first, of_second.start);
+    atlas.seal(&mut bytes, atlas.slot(second));
+    (bytes, value.into())
+}
+
+/// The entry must not free the file that has the number of the value's inode by then.
+#[test]
+fn an_entry_that_names_a_freed_value_changes_no_other_inode() {
+    let (bytes, value) = with_a_value_named_twice();
+    let content_of_file = vec![9; 9000];
+    for written in [false, true] {
+        let device = Arc::new(Memory::from_bytes(&bytes));
+        device.leave_unjudged("two entries name a value with one reference");
+        let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+        let root = fs.root().expect("root");
+        let [first, second] = ["/first", "/second"].map(|p| fs.resolve(p, Follow::No).expect(p));
+        assert_eq!(fs.get_xattr(&second, BIG).expect("readable"), vec![1; 20_000]);
+        fs.remove_xattr(&first, BIG).expect("the value is freed");
+        // Its slot on disk does not show that yet.
+        let _ = fs.get_xattr(&second, BIG);
+        fs.sync().expect("sync");
+        let create = |name: &[u8]| fs.create(&root, name, 0o644, NodeKind::File).expect("create");
+        let file = create(b"file");
+        assert_eq!(file.ino(), value, "the number is used again");
+        write(&fs, &file, &content_of_file);
+        if written {
+            fs.sync().expect("sync");
+        }
+        assert!(fs.get_xattr(&second, BIG).is_err(), "written: {written}");
+        fs.remove_xattr(&second, BIG).expect("the entry goes");
+        fs.sync().expect("sync");
+        let other = create(b"other");
+        assert_ne!(other.ino(), value, "the number is in use");
+        write(&fs, &other, &[8; 90_000]);
+        drop((root, first, second, file, other));
+        fs.unmount().expect("unmount");
+        let image = repaired(&device.to_vec());
+        let fs = open(&image);
+        assert_eq!(fs.resolve("/file", Follow::No).expect("the file").ino(), value);
+        assert!(content(&fs, "/file") == content_of_file);
+        fs.unmount().expect("unmount");
+    }
+}
+
 /// Freeing a value needs more credits than the last transaction may have left. Without a timer no
 /// other thread commits it.
 #[test]
