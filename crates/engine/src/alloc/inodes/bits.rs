@@ -57,7 +57,8 @@ pub(super) struct Bits {
     /// The number of inodes of the group, and of the reserved ones at its start.
     count: u32,
     reserved: u32,
-    /// Chunks before this one had no free number when they were last looked at.
+    /// Chunks before this one had no free number when they were last looked at. It is a hint: a
+    /// search that passed a chunk may store it after another thread freed a number of the chunk.
     next: AtomicU32,
     /// Numbers in use as the descriptor counts them.
     counted: AtomicU32,
@@ -226,6 +227,17 @@ impl Bits {
         }
         self.next.store(next, Ordering::Relaxed);
         next
+    }
+
+    /// Makes the next search look at all chunks. The group must be locked.
+    pub fn look_at_all(&self) {
+        self.next.store(0, Ordering::Relaxed);
+    }
+
+    /// Leaves the state of a search that passed each chunk before another thread freed a number.
+    #[cfg(test)]
+    pub fn pass_all(&self) {
+        self.next.store(self.chunks, Ordering::Relaxed);
     }
 
     /// A chunk got a free number.

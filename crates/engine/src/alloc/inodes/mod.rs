@@ -12,8 +12,8 @@
 //!   locked: the blocks of a chunk are zeroed before a number of it is taken.
 //! - A group's value in `free` is exact after each freeze that changed the group. In between it is
 //!   0 only if no number was free at some moment: a thread that finds none stores 0 and searches
-//!   again; a thread that frees a number checks for a 0 afterwards. All four accesses are
-//!   sequentially consistent, so one of the threads sees the other's change.
+//!   all chunks again; a thread that frees a number checks for a 0 afterwards. All four accesses
+//!   are sequentially consistent, so one of the threads sees the other's change.
 
 mod bits;
 mod freeze;
@@ -365,6 +365,8 @@ impl Inodes {
             return Ok(Some(index));
         }
         self.free.set(g.0, 0);
+        // A number that was freed meanwhile may lie before the chunks that the search looks at.
+        bits.look_at_all();
         let found = self.claim_in(h, g, &mut group, bits)?;
         if found.is_some() {
             self.free.set(g.0, 1);
@@ -398,6 +400,16 @@ impl Inodes {
             }
         }
         Ok(None)
+    }
+
+    /// Leaves the hints of all groups in memory behind their chunks ([`Bits::pass_all`]).
+    #[cfg(test)]
+    pub fn pass_all(&self) {
+        for place in self.places.iter() {
+            if let Some(bits) = place.bits.load().get() {
+                bits.pass_all();
+            }
+        }
     }
 
     fn change_owner(&self, g: GroupNr, group: &mut Group, chunk: u32, me: u8) {

@@ -318,6 +318,30 @@ fn no_number_is_passed_over() {
     assert!(behind.len() <= 1, "{behind:?}");
 }
 
+/// A search of a full group stores its hint after other threads freed numbers that it passed.
+#[test]
+fn numbers_freed_behind_a_search_are_found() {
+    let house = House::named("1k");
+    let mut taken = Vec::new();
+    let take = || {
+        let mut h = house.vol.start(Alloc::INODE_CREDITS).unwrap();
+        house.alloc.inodes.take_elsewhere(&mut h, GroupNr(0), false)
+    };
+    while let Ok(ino) = take() {
+        taken.push(ino);
+    }
+    // In different chunks: a thread looks at its own chunk without a hint.
+    for (ino, at_once) in [(taken[0], true), (taken[99], false)] {
+        let mut h = house.vol.start(Alloc::INODE_CREDITS).unwrap();
+        house.alloc.free_inode(&mut h, ino, FileType::Regular, at_once).unwrap();
+        drop(h);
+        house.sync();
+        house.alloc.inodes.pass_all();
+        assert_eq!(take().unwrap(), ino, "freed at once: {at_once}");
+        assert!(take().unwrap_err().is(Errno::NoSpc));
+    }
+}
+
 #[test]
 fn free_space_is_trimmed_and_used_space_is_not() {
     for set in ["default", "1k", "bigalloc_1k"] {
