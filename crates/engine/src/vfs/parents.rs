@@ -8,6 +8,8 @@
 //!   directory's `rw` lock for reading, and changed under that lock for writing, while
 //!   [`Vfs::moves`] reports the move.
 //! - A link names its parent by number and generation, and only directories.
+//! - The blocks of a removed directory are not read: another directory may have the number that
+//!   they name.
 //!
 //! # Locking
 //! A known parent is found without a lock. Otherwise the directory's lock is taken for reading.
@@ -15,7 +17,7 @@
 use super::walk::Place;
 use super::{InodeRef, Vfs};
 use crate::dir;
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::inode::Inode;
 use extant_format::types::InodeNr;
 use extant_sync::epoch::{Guard, pin};
@@ -33,8 +35,9 @@ impl Vfs {
         Some(Place { ino: InodeNr(ino), generation })
     }
 
-    /// Returns the directory that a directory is in; the root is in itself. ESTALE if it was freed.
-    /// The caller must not hold the directory's lock.
+    /// Returns the directory that a directory is in; the root is in itself. ESTALE if it was freed,
+    /// ENOENT if it was removed and memory does not have its parent. The caller must not hold the
+    /// directory's lock.
     pub fn parent(&self, dir: &Arc<Inode>) -> Result<InodeRef> {
         dir.check_not_freed()?;
         if let Some(caches) = dir.dir.get()
@@ -43,6 +46,9 @@ impl Vfs {
             return Ok(parent);
         }
         let _lock = dir.read_lock()?;
+        if dir.links() == 0 {
+            return Err(Errno::NoEnt.into());
+        }
         let parent = self.node(dir::parent(&self.st, dir)?)?;
         self.learn_parent(dir, &parent);
         Ok(parent)
@@ -69,7 +75,7 @@ impl Vfs {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Follow, Fs, NodeKind, OpenOptions, RenameFlags};
+    use crate::{Errno, Follow, Fs, Node, NodeKind, OpenOptions, RenameFlags};
     use extant_sync::levels::acquired;
     use extant_testkit::{FeatureSet, Memory};
     use std::sync::Arc;
@@ -101,6 +107,36 @@ mod tests {
         fs.rename((&a, b"c"), (&b, b"c"), RenameFlags::empty()).unwrap();
         assert_eq!(without_lock("parent", || fs.parent(&c)).unwrap().ino(), b.ino());
         drop((root, a, b, c, found, up));
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_removed_directory_is_in_no_directory_with_a_reused_number() {
+        let device = Arc::new(Memory::from_bytes(&FeatureSet::named("default").make().bytes()));
+        let fs = Fs::open_device(device, &OpenOptions::new()).unwrap();
+        let root = fs.root().unwrap();
+        let mkdir = |dir: &Node, name: &[u8]| fs.create(dir, name, 0o755, NodeKind::Dir).unwrap();
+        let top = mkdir(&root, b"top");
+        let outer = mkdir(&top, b"outer");
+        let inner = mkdir(&outer, b"inner");
+        let number = outer.ino();
+        inner.hold(1).unwrap();
+        assert_eq!(fs.parent(&inner).unwrap().ino(), number);
+        fs.rmdir(&outer, b"inner").unwrap();
+        assert_eq!(fs.parent(&inner).unwrap().ino(), number, "a parent that still exists");
+        drop(outer);
+        fs.rmdir(&top, b"outer").unwrap();
+        let reused = (0..1000).map(|n| {
+            // The number is free when the directory is freed and its transaction has ended.
+            fs.sync().unwrap();
+            mkdir(&top, format!("{n}").as_bytes())
+        });
+        let other = reused.into_iter().find(|dir| dir.ino() == number).expect("a reused number");
+        let parent = fs.parent(&inner).map(|dir| dir.ino());
+        assert!(parent.unwrap_err().is(Errno::NoEnt));
+        assert!(fs.lookup(&inner, b"..").unwrap_err().is(Errno::NoEnt));
+        assert_eq!(fs.parent(&other).unwrap().ino(), top.ino());
+        drop((root, top, inner, other));
         fs.unmount().unwrap();
     }
 }
