@@ -78,16 +78,20 @@ impl Budget {
 
     #[cold]
     fn take_scarce(&self, n: i64, keep: i64) -> bool {
+        self.settled(|| try_sub(&self.pool, n, keep).then_some(())).is_some()
+    }
+
+    /// Moves all stashes to the pool and calls `attempt`, until it succeeds or failed with nothing
+    /// in transit.
+    fn settled<T>(&self, attempt: impl Fn() -> Option<T>) -> Option<T> {
         let _scarce = self.scarce.lock();
         loop {
             // Amounts in transit before the stashes were emptied may be missing in the pool.
             let settled = self.moving.load(SeqCst) == 0;
             self.gather();
-            if try_sub(&self.pool, n, keep) {
-                return true;
-            }
-            if settled {
-                return false;
+            let got = attempt();
+            if got.is_some() || settled {
+                return got;
             }
             extant_sync::thread::yield_now();
         }
@@ -105,17 +109,19 @@ impl Budget {
         if self.take(want, keep) {
             return want;
         }
-        let _scarce = self.scarce.lock();
-        self.gather();
-        let have = self.pool.load(SeqCst).saturating_sub(i64::try_from(keep).unwrap_or(i64::MAX));
-        let mut part = u64::try_from(have).unwrap_or(0).min(want);
-        while part >= min.max(1) {
-            if try_sub(&self.pool, part as i64, keep as i64) {
-                return part;
+        let keep = i64::try_from(keep).unwrap_or(i64::MAX);
+        let part = self.settled(|| {
+            let have = self.pool.load(SeqCst).saturating_sub(keep);
+            let mut part = u64::try_from(have).unwrap_or(0).min(want);
+            while part >= min.max(1) {
+                if try_sub(&self.pool, part as i64, keep) {
+                    return Some(part);
+                }
+                part /= 2;
             }
-            part /= 2;
-        }
-        0
+            None
+        });
+        part.unwrap_or(0)
     }
 
     /// Returns `n` to the budget.
@@ -155,6 +161,20 @@ mod tests {
         assert_eq!(budget.amount(), 2);
         budget.correct(9);
         assert_eq!(budget.amount(), 0);
+    }
+
+    #[test]
+    fn a_part_is_taken_of_an_amount_in_transit() {
+        let budget = Budget::new(0);
+        // Another thread has moved the amount out of the pool, and not yet into its stash.
+        budget.moving.store(1, SeqCst);
+        std::thread::scope(|scope| {
+            let part = scope.spawn(|| budget.take_some(9, 2, 0));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            budget.stashes.local().store(7, SeqCst);
+            budget.moving.store(0, SeqCst);
+            assert_eq!(part.join().unwrap(), 7);
+        });
     }
 
     #[test]
