@@ -1,7 +1,6 @@
 //! Images made of other sources.
 
 pub mod ext4;
-pub mod identity;
 pub mod progress;
 pub mod size;
 pub mod source;

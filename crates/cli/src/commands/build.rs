@@ -1,6 +1,5 @@
 //! `extant build`: an image of directories, archives and images of containers.
 
-use crate::build::identity;
 use crate::build::progress::{Arriving, Shown};
 use crate::build::size::SizeArgs;
 use crate::build::source::Source;
@@ -175,7 +174,7 @@ impl Args {
     }
 
     fn seed_of(&self, tree: &Tree) -> u64 {
-        self.seed.unwrap_or_else(|| identity::seed(tree))
+        self.seed.unwrap_or_else(|| tree.seed())
     }
 
     /// Returns the bytes of the image if content goes there as it arrives.

@@ -19,6 +19,7 @@ mod entries;
 mod internal;
 mod layers;
 mod path;
+mod seed;
 #[cfg(test)]
 mod tests;
 mod view;

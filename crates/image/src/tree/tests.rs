@@ -307,3 +307,19 @@ fn attributes_can_be_read_back() {
     assert_eq!(tree.entry(b"").unwrap().attributes, attributes);
     assert!(tree.entry(b"y").is_none());
 }
+
+#[test]
+fn seeds_depend_on_names_attributes_and_sizes_alone() {
+    let seed = |path: &str, mode, text| {
+        let mut tree = Tree::new();
+        tree.add(path.as_bytes(), &with_mode(mode), file(text)).unwrap();
+        tree.seed()
+    };
+    let first = seed("a", 0o644, "text");
+    assert_eq!(first, seed("a", 0o644, "TEXT"));
+    for other in [seed("b", 0o644, "text"), seed("a", 0o600, "text"), seed("a", 0o644, "texts")] {
+        assert_ne!(first, other);
+    }
+    // Images that were made before keep their UUIDs.
+    assert_eq!(first, 6_680_071_978_551_042_727);
+}

@@ -1,34 +1,37 @@
 //! Seed of an image from its content, so that equal sources give equal images.
 
-use extant_image::{EntryKind, FileContent, Tree};
+use super::{EntryKind, FileContent, Tree};
 use sha2::{Digest, Sha256};
 
-/// Returns a number that depends on all names, attributes and sizes of a tree, not on the content
-/// of its files, which would have to be read twice.
-pub fn seed(tree: &Tree) -> u64 {
-    let mut sum = Sha256::new();
-    for entry in tree.entry(b"").into_iter().chain(tree.walk()) {
-        let attributes = &entry.attributes;
-        put(&mut sum, &entry.path);
-        put_numbers(
-            &mut sum,
-            &[
-                attributes.mode.into(),
-                attributes.uid.into(),
-                attributes.gid.into(),
-                attributes.mtime.sec.cast_unsigned(),
-                attributes.mtime.nsec.into(),
-                entry.links.into(),
-            ],
-        );
-        for (name, value) in &attributes.xattrs {
-            put(&mut sum, name);
-            put(&mut sum, value);
+impl Tree {
+    /// Returns a seed for [`Options::seed`](extant_mkfs::Options::seed) that depends on all names,
+    /// attributes and sizes, so that equal trees give equal images. It does not depend on the
+    /// content of files, which would have to be read twice.
+    pub fn seed(&self) -> u64 {
+        let mut sum = Sha256::new();
+        for entry in self.entry(b"").into_iter().chain(self.walk()) {
+            let attributes = &entry.attributes;
+            put(&mut sum, &entry.path);
+            put_numbers(
+                &mut sum,
+                &[
+                    attributes.mode.into(),
+                    attributes.uid.into(),
+                    attributes.gid.into(),
+                    attributes.mtime.sec.cast_unsigned(),
+                    attributes.mtime.nsec.into(),
+                    entry.links.into(),
+                ],
+            );
+            for (name, value) in &attributes.xattrs {
+                put(&mut sum, name);
+                put(&mut sum, value);
+            }
+            put_kind(&mut sum, &entry.kind);
         }
-        put_kind(&mut sum, &entry.kind);
+        let first = sum.finalize().into_iter().take(8);
+        first.fold(0, |number, byte| number << 8 | u64::from(byte))
     }
-    let first = sum.finalize().into_iter().take(8);
-    first.fold(0, |number, byte| number << 8 | u64::from(byte))
 }
 
 fn put_kind(sum: &mut Sha256, kind: &EntryKind) {
@@ -61,7 +64,6 @@ fn size_of(content: &FileContent) -> u64 {
         FileContent::Whole { size, .. }
         | FileContent::Zeroes { size }
         | FileContent::Sparse { size, .. } => *size,
-        _ => 0,
     }
 }
 
