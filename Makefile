@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench bench-images bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races setup clean
+.PHONY: all install uninstall deb static packages run test bench bench-images bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
 
 all:
 	$(CARGO) build --release
@@ -292,6 +292,14 @@ surface:
 # The engine for Windows, macOS and WebAssembly: that it compiles there.
 portable:
 	scripts/portable.sh
+
+# The Python package in target/wheels, and its tests: pytest on the installed package, with pandas
+# and pyarrow, and mypy. Needs the network.
+python: setup
+	scripts/python.sh wheel
+
+test-python: python
+	scripts/python.sh test
 
 clean:
 	$(CARGO) clean

@@ -64,6 +64,7 @@ need xfs_io xfsprogs
 need mkfs.xfs xfsprogs
 need groff groff-base
 need python3 python3
+python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
 need xz xz-utils
 need bzip2 bzip2
 need systemd-analyze systemd

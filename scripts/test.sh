@@ -37,6 +37,7 @@ run_all() {
 
 # Downloads happen here, not within tests.
 cargo fetch --locked --quiet
+scripts/python.sh prepare
 # One set of features for the whole workspace: scripts below find programs and examples built.
 programs >"$work/all"
 grep -q /crates/engine/ "$work/all" || { echo "test: no programs were built" >&2; exit 1; }
