@@ -172,6 +172,9 @@ pub trait Handler: Send + Sync + 'static {
     /// Receives the function that sends invalidations. Called once, before the first request.
     fn connect(&self, _tell: Tell) {}
 
+    /// Notes whether requests come through rings. Called once, before the first request.
+    fn note_transport(&self, _rings: bool) {}
+
     /// Ends the file system. Called after the last request, possibly twice.
     fn end(&self) {}
 
@@ -186,7 +189,7 @@ pub trait Handler: Send + Sync + 'static {
     /// Subtracts lookups that the kernel has forgotten.
     fn forget(&self, ino: NodeId, lookups: u64);
 
-    /// Returns attributes. `open`: the request names a file that is open for writing.
+    /// Returns attributes. `open`: the request names a file that is, or may be, open for writing.
     fn attr(&self, ino: NodeId, open: bool) -> Answer<FileAttr>;
 
     /// Returns attributes and the time of birth, if that is known.
@@ -255,7 +258,8 @@ pub trait Handler: Send + Sync + 'static {
         Err(ErrorCode::EPERM)
     }
 
-    /// Returns whether nothing depends on opens, so that the kernel needs no requests for them.
+    /// Returns whether the kernel may open files without a request. Handles of later requests are 0
+    /// then, except those of files that the kernel made.
     fn needs_no_opens(&self) -> bool {
         false
     }
@@ -277,6 +281,10 @@ pub trait Handler: Send + Sync + 'static {
     /// Handles the last close of a file that was opened with these flags, and got this number.
     fn release(&self, ino: NodeId, descriptor: u64, flags: i32) -> Answer<()>;
 
+    /// Notes an access: a descriptor for reading reads content that the kernel does not have.
+    /// Called where opens need no requests.
+    fn note_read(&self, _ino: NodeId) {}
+
     /// Reads.
     fn read(&self, ino: NodeId, offset: u64, buf: &mut [u8]) -> Answer<Data>;
 
@@ -288,7 +296,8 @@ pub trait Handler: Send + Sync + 'static {
         write: WriteRequest<'_>,
     ) -> Answer<usize>;
 
-    /// Makes a file durable, for a descriptor that got this number when it was opened.
+    /// Makes a file durable, for a descriptor that got this number when it was opened; where opens
+    /// need no requests, the number is that of the calling thread.
     fn fsync(&self, ino: NodeId, descriptor: u64, datasync: bool) -> Answer<()>;
 
     /// Returns whether [`Handler::fsync`] waits for a device.

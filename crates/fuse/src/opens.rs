@@ -2,11 +2,18 @@
 //!
 //! A server that answers OPEN with `ENOSYS` gets no more OPEN and RELEASE: the kernel opens files
 //! itself, by the attributes that it has. On a file system that is open for reading only nothing
-//! depends on opens.
+//! depends on opens. Where files are written, too, few things depend on them, for which other
+//! requests stand in (`server/unseen.rs`), and one that none can stand in for: an open of a file
+//! with certain flags fails. An image with such a file is refused.
+//!
+//! CREATE is sent as ever. Its RELEASE is sent until the first OPEN, and not from then on.
 //!
 //! In some releases of Linux such a server may be waited for forever: if the server needs memory
 //! while it reads ahead, the kernel may evict the inode of that very file, and waits for its pages
 //! ("fuse: fix readahead reclaim deadlock", commit bd5603eaae0a). These get requests.
+
+use extant_engine::Fs;
+use std::io;
 
 /// Releases whose later versions have the correction. All versions from [`SINCE`] on have it.
 const CORRECTED: [(u32, u32, u32); 2] = [(6, 12, 64), (6, 18, 3)];
@@ -18,6 +25,32 @@ pub fn missing() -> Option<String> {
     let release = system.release().to_string_lossy();
     (!is_corrected(&release))
         .then(|| format!("that needs Linux 6.12.64, 6.18.3 or 6.19, and this is {release}"))
+}
+
+/// Returns whether the kernel opens files of a mount without a request: as wanted, and by default
+/// where nothing is written, if it can.
+///
+/// # Errors
+/// The file system is open for writing and has an inode for which opens must be requests; errors of
+/// the look for it.
+pub fn are_fast(fs: &Fs, wanted: Option<bool>) -> io::Result<bool> {
+    if !wanted.unwrap_or(fs.is_read_only()) || missing().is_some() {
+        return Ok(false);
+    }
+    if fs.is_read_only() {
+        return Ok(true);
+    }
+    let restricted = fs.operations().find_restricted();
+    match restricted.map_err(|error| io::Error::other(format!("open=fast: {error}")))? {
+        None => Ok(true),
+        Some(ino) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!(
+                "open=fast cannot be used: inode {ino} is immutable, append-only, verified or \
+                encrypted, so opens must be requests (mount without open=fast)"
+            ),
+        )),
+    }
 }
 
 fn is_corrected(release: &str) -> bool {

@@ -74,9 +74,11 @@ pub struct MountOptions {
     pub time_to_live: Duration,
     /// The kernel caches writes.
     pub writeback_cache: bool,
-    /// The kernel opens files of a file system that is open for reading only without a request, if
-    /// it can ([`missing_for_fast_opens`](crate::missing_for_fast_opens)).
-    pub fast_opens: bool,
+    /// The kernel opens files without a request, if it can
+    /// ([`missing_for_fast_opens`](crate::missing_for_fast_opens)); `None`: if the file system is
+    /// open for reading only. For writing, the mount fails if an inode is immutable, append-only,
+    /// verified or encrypted; `docs/cli.md` has the differences from other mounts.
+    pub fast_opens: Option<bool>,
     /// The kernel enforces POSIX ACLs.
     pub acl: bool,
     /// Further mounts of the file system may map ids (idmapped mounts, Linux 6.12). Requests other
@@ -109,7 +111,7 @@ impl Default for MountOptions {
             threads: 0,
             time_to_live: Duration::from_secs(86_400),
             writeback_cache: true,
-            fast_opens: true,
+            fast_opens: None,
             acl: true,
             id_maps: false,
             access_times: None,

@@ -3,6 +3,7 @@
 use extant_engine::format::ErrorRecord;
 use extant_engine::{FsStats, Operations, OrphanStats, PreallocStats};
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Returns state, options and all counters, grouped by module.
@@ -37,6 +38,10 @@ pub fn document(fs: &Operations, options: &str, about: &ServerFacts) -> Vec<u8> 
 pub struct ServerFacts {
     /// When it began to serve.
     pub begin: Instant,
+    /// The kernel opens files without a request.
+    pub fast_opens: bool,
+    /// Requests come through io_uring.
+    pub rings: AtomicBool,
     /// Parts of its sandbox with their states.
     pub containment: Vec<(&'static str, String)>,
 }
@@ -50,6 +55,9 @@ fn server(about: &ServerFacts) -> Value {
     json!({
         "process": std::process::id(),
         "seconds": about.begin.elapsed().as_secs(),
+        "open": if about.fast_opens { "fast" } else { "usual" },
+        // Relaxed: it is stored before the first request.
+        "transport": if about.rings.load(Ordering::Relaxed) { "uring" } else { "dev" },
     })
 }
 

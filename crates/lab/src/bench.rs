@@ -28,9 +28,10 @@ pub struct Args {
 const USUAL: [Side; 5] = [Side::Engine, Side::Ext4, Side::ExtantFuse, Side::Fuse2fs, Side::Null];
 
 /// Sides whose rates are divided by those of others.
-const COMPARED: [(Side, &[Side]); 4] = [
+const COMPARED: [(Side, &[Side]); 5] = [
     (Side::Engine, &[Side::Ext4]),
     (Side::ExtantFuse, &[Side::Ext4, Side::Fuse2fs, Side::Null, Side::Tmpfs]),
+    (Side::ExtantFast, &[Side::Ext4, Side::ExtantFuse, Side::Null]),
     (Side::ExtantRings, &[Side::ExtantFuse, Side::Fuse2fs, Side::NullRings]),
     (Side::NullRings, &[Side::Null]),
 ];

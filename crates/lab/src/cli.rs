@@ -85,6 +85,9 @@ enum Command {
         /// Requests come through io_uring.
         #[arg(long)]
         rings: bool,
+        /// The kernel opens files without a request.
+        #[arg(long)]
+        fast: bool,
         /// Where to mount.
         dir: PathBuf,
     },
@@ -133,9 +136,10 @@ pub fn main() -> ExitCode {
         Command::Age(args) => age::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Pages(args) => pages::run(&args),
-        Command::Serve { image, rings, dir } => {
+        Command::Serve { image, rings, fast, dir } => {
             let transport = if rings { Transport::IoUring } else { Transport::Device };
-            let options = MountOptions { transport, ..MountOptions::default() };
+            let fast_opens = fast.then_some(true);
+            let options = MountOptions { transport, fast_opens, ..MountOptions::default() };
             serve::serve(image.as_deref(), &dir, &options).map(|()| true)
         }
         Command::Open => huge::open().map(|()| true),

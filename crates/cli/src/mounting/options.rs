@@ -46,8 +46,8 @@ pub struct Options {
     pub direct_io: bool,
     /// The kernel collects writes; if nothing is said, on all but small file systems.
     pub writeback_cache: Option<bool>,
-    /// The kernel opens files without a request, which is for reading only; if nothing is said,
-    /// where it can.
+    /// The kernel opens files without a request, where it can; if nothing is said, those of mounts
+    /// for reading.
     pub fast_opens: Option<bool>,
     /// Threads that serve; 0: by the number of CPUs.
     pub threads: usize,
@@ -205,8 +205,9 @@ Options of -o:
   shards=N                      parts of the structures that threads share: 1 to 128, rounded up to
                                 a power of two; by the number of CPUs by default
   transport=dev|uring|auto      how requests come from the kernel
-  open=fast|usual               with ro: whether the kernel opens files without a request; it does
-                                by default, from Linux 6.18.3 on
+  open=fast|usual               whether the kernel opens files without a request, from Linux 6.18.3
+                                on; by default only with ro. Without ro it is not for images with
+                                immutable, append-only, verified or encrypted files
   delalloc, writeback_cache     the kernel collects writes; the default but for small file systems
   nodelalloc, no_writeback_cache
                                 each write has its space when it returns
@@ -254,9 +255,6 @@ impl Options {
                         superblock from a copy"
                     .into(),
             );
-        }
-        if options.fast_opens == Some(true) && !options.read_only {
-            return Err("mount option open=fast is for reading only (-o ro)".into());
         }
         Ok(options)
     }

@@ -505,7 +505,7 @@ pub fn fuse_options(plan: &Plan) -> MountOptions {
         kernel: own.by_name(),
         threads: own.threads,
         transport: own.transport,
-        fast_opens: own.fast_opens.unwrap_or(true),
+        fast_opens: own.fast_opens,
         acl: own.acl,
         id_maps: own.id_maps,
         view: own.view,

@@ -599,16 +599,28 @@ fn is_read_without(server: Pid, file: &Path, patience: Duration) -> bool {
 /// A file that the kernel knows can be opened and read while the server is stopped, unless opens
 /// are requests.
 #[test]
-fn opens_of_a_mount_for_reading_are_no_requests() {
+fn opens_of_a_mount_need_no_requests_where_that_holds() {
     let image = FeatureSet::named("default").make_sized(32 << 20);
     let scratch = Scratch::new();
     let (dir, file) = (scratch.dir("mnt"), scratch.join("file"));
     std::fs::write(&file, "content").unwrap();
     done(&args!["put", image.path(), file, "/file"]);
     let _mounted = Mounted(&dir);
-    for (options, fast) in [("ro", true), ("ro,open=usual", false), ("ro,open=fast", true)] {
+    let cases = [
+        ("ro", true),
+        ("ro,open=usual", false),
+        ("ro,open=fast", true),
+        ("rw", false),
+        ("open=fast", true),
+    ];
+    for (options, fast) in cases {
         done(&args!["mount", "-o", options, image.path(), &dir]);
-        assert_eq!(std::fs::read(dir.join("file")).unwrap(), b"content");
+        // The first read sets the access time, after which the kernel asks for attributes.
+        for _ in 0..2 {
+            assert_eq!(std::fs::read(dir.join("file")).unwrap(), b"content");
+        }
+        let shown = json(&args!["stats", &dir])["server"]["open"].clone();
+        assert_eq!(shown, if fast { "fast" } else { "usual" });
         let mounts = json(&args!["mounts"]);
         let mut rows = mounts.as_array().unwrap().iter();
         let row = rows.find(|row| row["dir"] == dir.to_str().unwrap());
@@ -619,5 +631,30 @@ fn opens_of_a_mount_for_reading_are_no_requests() {
         assert_eq!(is_read_without(server, &dir.join("file"), patience), fast, "{options}");
         done(&args!["umount", &dir]);
     }
-    refused(&args!["mount", "-o", "open=fast", image.path(), &dir], 2, "reading only");
+}
+
+/// The mount would have to refuse opens of the file.
+#[test]
+fn open_fast_is_refused_for_images_with_immutable_files() {
+    let image = FeatureSet::named("default").make_sized(32 << 20);
+    let scratch = Scratch::new();
+    let dir = scratch.dir("mnt");
+    let _mounted = Mounted(&dir);
+    let mount = |options: &str| done(&args!["mount", "-o", options, image.path(), &dir]);
+    mount("open=fast");
+    std::fs::write(dir.join("file"), "content").unwrap();
+    let file = dir.join("file").into_os_string();
+    let chattr = |flag: &str| run("chattr", &[OsString::from(flag), file.clone()]);
+    let printed = chattr("+i");
+    assert!(printed.errors().contains("not supported"), "{printed}");
+    done(&args!["umount", &dir]);
+    mount("open=usual");
+    chattr("+i").must_succeed();
+    done(&args!["umount", &dir]);
+    refused(&args!["mount", "-o", "open=fast", image.path(), &dir], 1, "is immutable");
+    mount("open=usual");
+    chattr("-i").must_succeed();
+    done(&args!["umount", &dir]);
+    mount("open=fast");
+    done(&args!["umount", &dir]);
 }

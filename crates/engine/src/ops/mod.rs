@@ -20,6 +20,7 @@ mod reaper;
 mod rename;
 mod replay;
 mod reserve;
+mod restricted;
 mod search;
 mod syncs;
 mod trim;

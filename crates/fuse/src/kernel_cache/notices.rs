@@ -12,7 +12,8 @@
 //!
 //! The kernel forgets only unused inodes, and the process that closes a file uses its inode for a
 //! moment after the server receives the release. So the thread sends the notice at once, and
-//! repeats it after the delays of [`FORGETTING`].
+//! repeats it after the delays of [`FORGETTING`]. Where the server is not told of closes, it goes
+//! on for longer.
 
 use crate::handler::{Invalidation, Tell};
 use crate::types::NodeId;
@@ -32,12 +33,20 @@ const GATHER: Duration = Duration::from_millis(10);
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Delays, from the close, of the notices that ask the kernel to forget an inode.
-const FORGETTING: [Duration; 4] = [
+const FORGETTING: [Duration; 8] = [
     Duration::ZERO,
     Duration::from_micros(50),
     Duration::from_micros(300),
     Duration::from_millis(2),
+    // From the change, where closes are not known.
+    Duration::from_millis(20),
+    Duration::from_millis(200),
+    Duration::from_secs(2),
+    Duration::from_secs(20),
 ];
+
+/// The number of these delays after a close.
+const AFTER_CLOSE: usize = 4;
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     // A poisoned lock is valid: no code panics while it holds these locks.
@@ -62,12 +71,15 @@ struct Leaving {
     since: Instant,
     /// Number of notices sent.
     asked: usize,
+    /// Number of notices to send.
+    most: usize,
 }
 
 impl Leaving {
     /// Returns the time of the next notice; `None` after the last one.
     fn due(self) -> Option<Instant> {
-        FORGETTING.get(self.asked).map(|after| self.since + *after)
+        let after = FORGETTING.get(self.asked).filter(|_| self.asked < self.most);
+        after.map(|after| self.since + *after)
     }
 }
 
@@ -207,8 +219,17 @@ impl Notices {
     /// Makes the kernel forget an inode as soon as it is unused. Its cached times are wrong, and
     /// the kernel would never request them again.
     pub fn forget(&self, ino: NodeId) {
+        self.leave(ino, AFTER_CLOSE);
+    }
+
+    /// As [`Notices::forget`], for an inode whose last close will not be known.
+    pub fn forget_unseen(&self, ino: NodeId) {
+        self.leave(ino, FORGETTING.len());
+    }
+
+    fn leave(&self, ino: NodeId, most: usize) {
         let mut queue = lock(&self.queue);
-        queue.leaving.insert(ino.0, Leaving { since: Instant::now(), asked: 0 });
+        queue.leaving.insert(ino.0, Leaving { since: Instant::now(), asked: 0, most });
         self.wake(&mut queue, Rest::Gathering);
     }
 
@@ -392,13 +413,15 @@ mod tests {
     #[test]
     fn notices_to_forget_an_inode_are_repeated() {
         let (mut queue, start) = (Queue::default(), Instant::now());
-        queue.leaving.insert(5, Leaving { since: start, asked: 0 });
-        for after in FORGETTING {
-            assert_eq!(queue.next_leaving(), Some(start + after));
-            assert_eq!(queue.take_leaving(start + after), [5]);
-            assert_eq!(queue.take_leaving(start + after), [0; 0], "a notice was just sent");
+        for most in [AFTER_CLOSE, FORGETTING.len()] {
+            queue.leaving.insert(5, Leaving { since: start, asked: 0, most });
+            for after in &FORGETTING[..most] {
+                assert_eq!(queue.next_leaving(), Some(start + *after));
+                assert_eq!(queue.take_leaving(start + *after), [5]);
+                assert_eq!(queue.take_leaving(start + *after), [0; 0], "a notice was just sent");
+            }
+            assert!(queue.leaving.is_empty(), "after the last notice the thread stops asking");
         }
-        assert!(queue.leaving.is_empty(), "after the last notice the thread stops asking");
     }
 
     #[test]

@@ -21,15 +21,17 @@
 //! the file became append-only. The parts of a large direct write may arrive out of order: a part
 //! that comes early leaves a gap for the others.
 
+use super::unseen::Unseen;
 use crate::types::NodeId;
 use extant_engine::Errno;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-const SHARDS: usize = 16;
+/// Shards by the number of the inode.
+pub(super) const SHARDS: usize = 16;
 
 /// Largest number of known gaps of a file. The kernel has fewer requests under way.
 const GAPS: usize = 128;
@@ -39,7 +41,7 @@ const CLOCKS: Duration = Duration::from_secs(2);
 
 /// An inode with descriptors that are open for writing.
 #[derive(Debug)]
-struct Written {
+pub(super) struct Written {
     opens: u64,
     /// The part of `opens` without O_APPEND.
     plain: u64,
@@ -54,6 +56,8 @@ struct Written {
     refused: Option<Refused>,
     /// The kernel has no pages: they were dropped, and no read has filled pages since.
     no_pages: bool,
+    /// Where opens are not seen: the first and the last write.
+    pub(super) wrote: Option<(Instant, Instant)>,
 }
 
 /// Failure of the kernel to write data that it had accepted.
@@ -75,23 +79,27 @@ pub struct Writers {
     shards: [Mutex<HashMap<u64, Written>>; SHARDS],
     /// Held from the check of a write to an append-only file until its end.
     judging: [Mutex<()>; SHARDS],
+    /// Files that are written to, where opens are not seen.
+    pub(super) unseen: [Mutex<Unseen>; SHARDS],
 }
 
 impl Default for Writers {
     fn default() -> Self {
         let (without_pages, wrong, any_wrong) = Default::default();
         let shards = std::array::from_fn(|_| Mutex::default());
-        Writers { without_pages, wrong, any_wrong, shards, judging: Default::default() }
+        let (judging, unseen) = Default::default();
+        Writers { without_pages, wrong, any_wrong, shards, judging, unseen }
     }
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     // A poisoned lock is valid: no code panics while it holds these locks.
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Written {
-    fn new() -> Written {
+    /// A file that is opened now, by no descriptor yet.
+    pub(super) fn new() -> Written {
         Written {
             opens: 0,
             plain: 0,
@@ -101,6 +109,7 @@ impl Written {
             told: None,
             refused: None,
             no_pages: false,
+            wrote: None,
         }
     }
 
@@ -118,7 +127,7 @@ impl Written {
 }
 
 impl Writers {
-    fn shard(&self, ino: NodeId) -> MutexGuard<'_, HashMap<u64, Written>> {
+    pub(super) fn shard(&self, ino: NodeId) -> MutexGuard<'_, HashMap<u64, Written>> {
         lock(&self.shards[ino.0 as usize % SHARDS])
     }
 
@@ -138,12 +147,21 @@ impl Writers {
         written.opens = written.opens.saturating_sub(1);
         written.plain = written.plain.saturating_sub(u64::from(!to_append));
         let last = written.opens == 0;
-        if last && shard.remove(&ino.0).is_some_and(|written| written.no_pages) {
+        if last {
+            self.remove(&mut shard, ino);
+        }
+        last
+    }
+
+    /// Removes a file from its shard; false if it is not there.
+    pub(super) fn remove(&self, shard: &mut HashMap<u64, Written>, ino: NodeId) -> bool {
+        let removed = shard.remove(&ino.0);
+        if removed.as_ref().is_some_and(|written| written.no_pages) {
             // Relaxed, here and below: the count only saves a lookup in the shard. It is changed
             // under the lock of that lookup.
             self.without_pages.fetch_sub(1, Ordering::Relaxed);
         }
-        last
+        removed.is_some()
     }
 
     /// Returns whether the kernel may cache unwritten data of the file.

@@ -163,6 +163,7 @@ fn serve(
     let forced = ForcedEnd { dir: keeper.dir().into(), end: Arc::new(move || aborting.abort()) };
     let over_rings = init::agree(&fuse, &**handler, rings.is_ok())?;
     handler.connect(connection::teller(fuse.clone()));
+    handler.note_transport(rings.is_ok() && over_rings);
     let missing = match rings {
         Ok(rings) if over_rings => {
             return Ok((ring::start(handler.clone(), fuse, &forced, rings)?, None));

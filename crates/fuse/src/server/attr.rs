@@ -104,9 +104,10 @@ impl Server {
         both && matches!(set.mtime, Some(TimeSet::At(t)) if open || t == node.attr().mtime)
     }
 
-    /// Returns whether a time is older than any that the kernel may have cached for writes.
+    /// Returns whether a time is older than any that the kernel may have cached for writes, as far
+    /// as opens are known.
     pub(super) fn predates(&self, ino: NodeId, t: Timestamp) -> bool {
-        self.writers.predates(ino, system_time(t))
+        !self.misses_opens() && self.writers.predates(ino, system_time(t))
     }
 
     /// Notes that the inode cannot hold a time as requested: the kernel caches the requested time.
@@ -121,7 +122,11 @@ impl Server {
     pub(super) fn kept_wrong(&self, ino: NodeId) {
         if self.writeback {
             self.writers.wrong(ino);
-            self.notices.forget(ino);
+            if self.misses_opens() {
+                self.notices.forget_unseen(ino);
+            } else {
+                self.notices.forget(ino);
+            }
         }
     }
 

@@ -48,10 +48,7 @@ impl Server {
         // The kernel names the file by its number only, so the inode cache must contain it.
         self.ops.make_findable(&node)?;
         let made = self.entry_of(&node);
-        if writes(flags) {
-            self.writers.open(made.attr.ino, flags & APPEND != 0);
-            self.ops.open_hint(&node);
-        }
+        self.note_open(made.attr.ino, &node, flags);
         Ok(made)
     }
 

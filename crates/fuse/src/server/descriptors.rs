@@ -8,7 +8,13 @@
 //!
 //! A serial number comes again after 2^30 opens. A descriptor that stays open that long may share
 //! its entry with another one, which then misses an error.
+//!
+//! Where opens are no requests, descriptors have no numbers. There each thread that calls fsync is
+//! told of every error of the file once, also of those before its open, as long as
+//! the kernel remembers the file. Files with errors are few, so entries are bounded by forgetting
+//! all of them: threads are then told again.
 
+use crate::types::NodeId;
 use extant_engine::Error;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,13 +23,16 @@ use std::sync::{Mutex, PoisonError};
 /// Serial numbers: 30 bits.
 const SERIALS: u64 = 1 << 30;
 
+/// Largest number of threads that were told.
+const MAX_THREADS: usize = 4096;
+
 /// The descriptors that were told of errors.
 #[derive(Debug, Default)]
 pub struct Descriptors {
     /// Number of opens.
     opened: AtomicU64,
-    /// The counts of errors that descriptors were told of, by their numbers.
-    told: Mutex<HashMap<u64, u32>>,
+    /// The counts of errors that descriptors were told of, by the inode and their numbers.
+    told: Mutex<HashMap<(NodeId, u64), u32>>,
     /// Entries of `told`; changes under its lock.
     entries: AtomicUsize,
 }
@@ -39,12 +48,12 @@ impl Descriptors {
     /// Runs `check` with the count of errors that the descriptor was told of. Keeps a new count.
     pub fn check(
         &self,
-        descriptor: u64,
+        (ino, descriptor): (NodeId, u64),
         check: impl FnOnce(&mut u32) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let before = if self.any() {
             let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            told.get(&descriptor).copied()
+            told.get(&(ino, descriptor)).copied()
         } else {
             None
         };
@@ -54,7 +63,7 @@ impl Descriptors {
         let checked = check(&mut seen);
         if seen != before {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = told.insert(descriptor, seen);
+            let known = told.insert((ino, descriptor), seen);
             self.entries.store(told.len(), Ordering::Relaxed);
             // Another thread's fsync of the descriptor was told meanwhile.
             if known == Some(seen) {
@@ -64,13 +73,43 @@ impl Descriptors {
         checked
     }
 
+    /// As [`Descriptors::check`], for a thread, which has seen no error at first. Thread 0 stands
+    /// for any that is not known: it is told each time.
+    pub fn check_thread(
+        &self,
+        (ino, thread): (NodeId, u64),
+        check: impl FnOnce(&mut u32) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if thread == 0 {
+            return check(&mut 0);
+        }
+        // Relaxed: a few more entries cost memory only.
+        if self.entries.load(Ordering::Relaxed) >= MAX_THREADS {
+            self.remove(|_| true);
+        }
+        self.check((ino, thread << 32), check)
+    }
+
     /// Forgets a descriptor.
-    pub fn close(&self, descriptor: u64) {
+    pub fn close(&self, ino: NodeId, descriptor: u64) {
         if self.any() {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            told.remove(&descriptor);
+            told.remove(&(ino, descriptor));
             self.entries.store(told.len(), Ordering::Relaxed);
         }
+    }
+
+    /// Forgets all descriptors of an inode.
+    pub fn forget(&self, ino: NodeId) {
+        if self.any() {
+            self.remove(|of| of == ino);
+        }
+    }
+
+    fn remove(&self, is_removed: impl Fn(NodeId) -> bool) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|(ino, _), _| !is_removed(*ino));
+        self.entries.store(told.len(), Ordering::Relaxed);
     }
 
     /// Whether a descriptor was told of an error. Relaxed: requests of one descriptor follow each
@@ -85,14 +124,38 @@ mod tests {
     use super::*;
     use extant_engine::Errno;
 
-    /// Tells of `errors` that the descriptor has not seen.
+    const INO: NodeId = NodeId(12);
+
+    /// Tells of `errors` that were not seen.
+    fn tell(seen: &mut u32, errors: u32) -> Result<(), Error> {
+        let before = std::mem::replace(seen, errors);
+        if before == errors { Ok(()) } else { Err(Errno::Io.into()) }
+    }
+
+    /// Returns whether a descriptor is told, when its inode has so many errors.
     fn check(of: &Descriptors, descriptor: u64, errors: u32) -> bool {
-        let told = of.check(descriptor, |seen| {
-            let new = *seen != errors;
-            *seen = errors;
-            if new { Err(Errno::Io.into()) } else { Ok(()) }
-        });
-        told.is_err()
+        of.check((INO, descriptor), |seen| tell(seen, errors)).is_err()
+    }
+
+    #[test]
+    fn each_thread_is_told_once_of_each_file() {
+        let all = Descriptors::default();
+        let check = |ino, thread, errors| {
+            all.check_thread((NodeId(ino), thread), |seen| tell(seen, errors)).is_err()
+        };
+        assert!(!check(5, 100, 0));
+        assert!(check(5, 100, 1));
+        assert!(!check(5, 100, 1));
+        assert!(check(5, 101, 1));
+        assert!(check(6, 100, 1), "another file has an error of its own");
+        assert!(check(5, 0, 1) && check(5, 0, 1), "an unknown thread may be another one");
+        all.forget(NodeId(5));
+        assert!(check(5, 100, 1), "the file may be another one");
+        assert!(!check(6, 100, 1));
+        for thread in 1..=MAX_THREADS as u64 + 100 {
+            check(7, thread, 1);
+        }
+        assert!(all.told.lock().expect("no panic").len() <= MAX_THREADS + 1);
     }
 
     #[test]
@@ -106,7 +169,7 @@ mod tests {
         assert!(check(&all, b, 3));
         assert!(!check(&all, b, 3));
         assert!(check(&all, a, 4));
-        let during = all.check(b, |seen| {
+        let during = all.check((INO, b), |seen| {
             assert!(check(&all, b, 4), "another thread is first");
             *seen = 4;
             Err(Errno::Io.into())
@@ -114,7 +177,7 @@ mod tests {
         assert!(during.is_ok(), "two threads with one descriptor are told once");
         let late = all.open(4);
         assert!(!check(&all, late, 4));
-        [a, b].into_iter().for_each(|descriptor| all.close(descriptor));
+        [a, b].into_iter().for_each(|descriptor| all.close(INO, descriptor));
         assert!(!all.any(), "closed descriptors take no memory");
     }
 }

@@ -52,6 +52,7 @@ impl Server {
         write: &WriteRequest<'_>,
     ) -> Result<usize, Error> {
         let node = self.node(ino)?;
+        self.note_writer(ino, &node);
         self.ops.check_write(&node)?;
         if !self.ops.only_grows(&node) {
             return self.write_allowed(credentials, ino, &node, write);

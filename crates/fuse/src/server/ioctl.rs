@@ -76,6 +76,8 @@ impl Server {
         match cmd {
             control::STATS => self.stats_page(credentials, ino, input),
             control::SET => self.set_tunable(credentials, ino, input),
+            // Opens that the server does not see cannot be refused.
+            _ if self.misses_opens() && forbids_writes(cmd, input) => Err(Errno::OpNotSupp.into()),
             _ => {
                 let node = self.node(ino)?;
                 let out = answer(&self.ops, credentials, &node, cmd, input);

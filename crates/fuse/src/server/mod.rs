@@ -14,6 +14,7 @@ mod io;
 mod ioctl;
 mod list;
 mod lookup;
+mod unseen;
 mod xattr;
 
 use crate::control::Pages;
@@ -38,6 +39,7 @@ use extant_engine::{
     AccessTimes, Attr, Caller, Errno, Error, Falloc, Fs, Node, NodeKind, OpenFlags as Open,
     Operations, RenameFlags as Rename, SpaceRights, Timestamp, Usage, XattrMode,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -91,6 +93,14 @@ impl Server {
     ) -> std::io::Result<(Server, Receiver<Result<(), Error>>)> {
         let (done, outcome) = channel();
         let read_only = fs.is_read_only();
+        let fast_opens = match opens::are_fast(&fs, options.fast_opens) {
+            Ok(fast) => fast,
+            Err(refused) => {
+                // The refusal is the failure to tell; nothing was changed.
+                let _ = fs.unmount();
+                return Err(refused);
+            }
+        };
         let server = Server {
             ops: fs.operations().clone(),
             block_size: fs.superblock().block_size(),
@@ -111,10 +121,15 @@ impl Server {
             stats: Pages::default(),
             interrupts: Arc::default(),
             options: options.shown_options.clone(),
-            about: ServerFacts { begin: Instant::now(), containment: options.containment.clone() },
+            about: ServerFacts {
+                begin: Instant::now(),
+                fast_opens,
+                rings: AtomicBool::new(false),
+                containment: options.containment.clone(),
+            },
             owner: rustix::process::geteuid().as_raw(),
             read_only,
-            fast_opens: read_only && options.fast_opens && opens::missing().is_none(),
+            fast_opens,
         };
         Ok((server, outcome))
     }
@@ -153,6 +168,11 @@ impl Handler for Server {
         self.notices.connect(tell);
     }
 
+    fn note_transport(&self, rings: bool) {
+        // Relaxed: a fact for the counters.
+        self.about.rings.store(rings, Ordering::Relaxed);
+    }
+
     fn end(&self) {
         self.notices.stop();
         let fs = self.fs.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -178,7 +198,10 @@ impl Handler for Server {
         if self.writers.forgotten(ino) {
             self.notices.forgotten(ino);
         }
-        let forgotten = self.guarded(|| self.ops.forget(disk_ino(ino), lookups));
+        let forgotten = self.guarded(|| {
+            self.end_writer(ino);
+            self.ops.forget(disk_ino(ino), lookups)
+        });
         if forgotten.is_err() {
             // FORGET of an entry whose inode could not be loaded, or of a lost inode.
             tracing::warn!(ino = ino.0, "the kernel forgot an inode that is not known");
@@ -243,10 +266,7 @@ impl Handler for Server {
         self.guarded(|| {
             let credentials = told_or_looked_up(credentials);
             let (node, made) = self.create_or_open(credentials, at, mode, flags)?;
-            if writes(flags) {
-                self.writers.open(made.attr.ino, flags & APPEND != 0);
-                self.ops.open_hint(&node);
-            }
+            self.note_open(made.attr.ino, &node, flags);
             Ok(made)
         })
     }
@@ -303,10 +323,7 @@ impl Handler for Server {
         self.guarded(|| {
             let node = self.node(ino)?;
             self.check_open(&node, flags)?;
-            if writes(flags) {
-                self.writers.open(ino, flags & APPEND != 0);
-                self.ops.open_hint(&node);
-            }
+            self.note_open(ino, &node, flags);
             // An open to read and write is no access yet.
             if !writes(flags) && flags & NO_ACCESS_TIME == 0 && self.note_access(ino, &node) {
                 // The file is open, so the kernel cannot evict its inode, and the notice does not
@@ -322,23 +339,26 @@ impl Handler for Server {
     }
 
     fn descriptor(&self, ino: NodeId) -> u64 {
+        if self.misses_opens() {
+            return 0;
+        }
         self.node(ino).map_or(0, |node| self.descriptors.open(self.ops.error_cursor(&node)))
     }
 
     fn release(&self, ino: NodeId, descriptor: u64, flags: i32) -> Answer<()> {
         self.guarded(|| {
-            self.descriptors.close(descriptor);
-            if writes(flags) {
-                if self.writers.close(ino, flags & APPEND != 0) {
-                    self.notices.closed(ino);
-                }
-                self.ops.close_hint(&self.node(ino)?);
-            }
+            self.descriptors.close(ino, descriptor);
+            self.note_close(ino, flags)?;
             if self.writers.is_wrong(ino) {
                 self.notices.forget(ino);
             }
             Ok(())
         })
+    }
+
+    fn note_read(&self, ino: NodeId) {
+        // The read fails, too, if the inode cannot be had.
+        let _ = self.guarded(|| self.note_unseen_access(ino));
     }
 
     fn read(&self, ino: NodeId, offset: u64, buf: &mut [u8]) -> Answer<Data> {
@@ -365,8 +385,7 @@ impl Handler for Server {
             let node = self.node(ino)?;
             let synced = self.ops.sync_node(&node, datasync);
             // Also after an error of this writeback, which counts as told then.
-            let told =
-                self.descriptors.check(descriptor, |seen| self.ops.check_errors(&node, seen));
+            let told = self.untold_error(ino, &node, descriptor);
             synced.and(told)?;
             // Writeback may have given the file blocks for its map.
             if self.writers.any(ino) && self.writers.blocks_changed(ino, node.attr().blocks) {
@@ -455,6 +474,7 @@ impl Handler for Server {
         self.guarded(|| {
             let credentials = told_or_looked_up(credentials);
             let node = self.node(ino)?;
+            self.note_writer(ino, &node);
             self.writers.blocks_unknown(ino);
             let mode = Self::falloc(request.mode)?;
             self.with_reserve_for(credentials, |use_reserve| {
@@ -475,11 +495,11 @@ impl Handler for Server {
     }
 
     fn is_written_to(&self, ino: NodeId) -> bool {
-        self.writers.any(ino)
+        self.misses_opens() || self.writers.any(ino)
     }
 
     fn forbids_writes(&self, _ino: NodeId, cmd: u32, input: &[u8]) -> bool {
-        ioctl::forbids_writes(cmd, input)
+        !self.misses_opens() && ioctl::forbids_writes(cmd, input)
     }
 
     fn write_back(&self, ino: NodeId) {

@@ -3,6 +3,7 @@
 mod control;
 mod directories;
 mod disks;
+mod fast;
 mod handles;
 mod idmaps;
 mod interrupts;

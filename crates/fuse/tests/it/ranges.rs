@@ -340,7 +340,7 @@ pub fn blocks_of_closed_files_show() {
 
 /// Writes up to `most` bytes. Returns the end of the accepted writes, and the first error. `None`
 /// means that the kernel accepted all writes.
-fn write_until_refused(f: &File, from: u64, most: u64) -> (u64, Option<i32>) {
+pub fn write_until_refused(f: &File, from: u64, most: u64) -> (u64, Option<i32>) {
     let piece = vec![7; 1 << 20];
     let mut at = from;
     while at < from + most {

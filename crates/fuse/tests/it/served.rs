@@ -15,6 +15,8 @@ thread_local! {
     static TRANSPORT: Cell<Transport> = Cell::new(everywhere());
     /// Whether these mounts allow mapped ids.
     static ID_MAPS: Cell<bool> = const { Cell::new(false) };
+    /// Whether the kernel opens files of these mounts without a request.
+    static FAST_OPENS: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 /// Returns the default transport of all tests: `EXTANT_TRANSPORT=uring` selects rings (`make
@@ -33,6 +35,18 @@ pub fn allowing_id_maps(test: impl FnOnce()) {
     ID_MAPS.set(true);
     test();
     ID_MAPS.set(false);
+}
+
+/// Runs a test with mounts on which the kernel opens files without a request.
+pub fn opening_fast(test: impl FnOnce()) {
+    FAST_OPENS.set(Some(true));
+    test();
+    FAST_OPENS.set(None);
+}
+
+/// Returns whether the kernel opens files of this thread's test without a request.
+pub fn fast_opens() -> Option<bool> {
+    FAST_OPENS.get()
 }
 
 /// Returns the transport of this thread's test.
@@ -80,7 +94,12 @@ impl Served {
             Fs::open(self.image.path(), &OpenOptions::new().remember_names(false).look_ahead(true))
                 .expect("the image opens");
         let id_maps = self.options.id_maps || ID_MAPS.get();
-        let options = MountOptions { transport: TRANSPORT.get(), id_maps, ..self.options.clone() };
+        let options = MountOptions {
+            transport: TRANSPORT.get(),
+            id_maps,
+            fast_opens: self.options.fast_opens.or(FAST_OPENS.get()),
+            ..self.options.clone()
+        };
         let mounted = mount(fs, &self.dir, &options).expect("mount");
         assert_eq!(mounted.instead(), None, "the transport that is tested can be had");
         self.mounted = Some((mounted, Watchdog::over(&self.dir)));

@@ -1,6 +1,6 @@
 //! Small files on a mount: their content waits in the engine's pages for writeback.
 
-use crate::served::transport;
+use crate::served::{fast_opens, opening_fast, transport};
 use crate::watchdog::{Watchdog, unmount_unused};
 use extant_blocks::{BlockDevice, Fault, FaultDevice, Op, RecordingDevice, replay};
 use extant_engine::{Follow, Fs, FsStats, OpenOptions, Operations};
@@ -33,7 +33,8 @@ impl Live {
         let ops = fs.operations().clone();
         let scratch = Scratch::new();
         let dir = scratch.dir("mnt");
-        let options = MountOptions { transport: transport(), ..MountOptions::default() };
+        let (transport, fast_opens) = (transport(), fast_opens());
+        let options = MountOptions { transport, fast_opens, ..MountOptions::default() };
         let mounted = mount(fs, &dir, &options).expect("mount");
         assert_eq!(mounted.instead(), None, "the transport that is tested can be had");
         let watchdog = Watchdog::over(&dir);
@@ -123,6 +124,45 @@ pub fn each_descriptor_is_told_of_a_failed_writeback_once() {
     a.sync_all().expect("fsync");
     drop((a, b, reads, node));
     let _ = live.unmount();
+}
+
+/// Where opens are no requests, each thread is told by its next fsync of the file, through whatever
+/// descriptor, also one that it opened later.
+fn threads_are_told() {
+    let memory = Memory::from_bytes(&FeatureSet::named("default").make_sized(32 << 20).bytes());
+    let device = Arc::new(FaultDevice::new(memory));
+    let live = Live::new(device.clone());
+    let path = live.path("f");
+    fs::write(&path, [1; 4096]).expect("write");
+    let node = live.ops.resolve("/f", Follow::No).expect("f");
+    let at = live.ops.place_of(&node, 0, 4096).expect("placed").expect("placed");
+    live.ops.sync().expect("sync");
+    let open = || Open::new().read(true).write(true).open(&path).expect("open");
+    let (a, b) = (open(), open());
+    a.write_all_at(&[2; 4096], 0).expect("write");
+    drop(open());
+    assert_eq!(live.dirty(), 4096, "a close makes the kernel write its cache");
+    device.inject(Fault::new(Op::Write, 0).from_then_on().within(at..at + 4096));
+    assert!(live.ops.sync().is_err(), "as the writeback task does");
+    device.heal();
+    let told = |file: &File| errno(file.sync_all());
+    let beside = |file: &File| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| [told(file), told(file)]).join().expect("no panic")
+        })
+    };
+    assert_eq!([told(&a), told(&a), told(&b)], [Some(EIO), None, None]);
+    assert_eq!(beside(&a), [Some(EIO), None]);
+    assert_eq!(beside(&open()), [Some(EIO), None], "its open is not known to be later");
+    a.write_all_at(&[3; 4096], 0).expect("write");
+    assert_eq!(told(&a), None, "the kernel has the lost bytes still, and writes them again");
+    drop((a, b, node));
+    let _ = live.unmount();
+}
+
+#[test]
+fn each_thread_is_told_of_a_failed_writeback_once() {
+    opening_fast(threads_are_told);
 }
 
 /// Returns the contents that the names of a mount's directory may have after a power cut during

@@ -11,7 +11,6 @@ mod served;
 use crate::target::Target;
 use directory::{Kernel, Tmpfs};
 use engine::InProcess;
-use extant_fuse::Transport;
 use extant_measure::options::word;
 use extant_measure::scratch::{self, Loop, MountGuard, Scratch};
 use extant_measure::sheet::Name;
@@ -37,7 +36,9 @@ pub enum Side {
     Ext4,
     /// The engine behind our FUSE server, over a file on tmpfs.
     ExtantFuse,
-    /// The same through io_uring.
+    /// The same, on which the kernel opens files without a request.
+    ExtantFast,
+    /// As `extant-fuse`, through io_uring.
     ExtantRings,
     /// e2fsprogs' fuse2fs, over a file on tmpfs.
     Fuse2fs,
@@ -67,10 +68,11 @@ impl Side {
             Side::Engine => Box::new(InProcess::over_file(setup)?),
             Side::EngineMemory => Box::new(InProcess::over_memory(setup)?),
             Side::Ext4 => Box::new(Kernel::new(setup)?),
-            Side::ExtantFuse => Box::new(Served::new(Some(setup), Transport::Device)?),
-            Side::ExtantRings => Box::new(Served::new(Some(setup), Transport::IoUring)?),
-            Side::Null => Box::new(Served::new(None, Transport::Device)?),
-            Side::NullRings => Box::new(Served::new(None, Transport::IoUring)?),
+            Side::ExtantFuse => Box::new(Served::new(Some(setup), &[])?),
+            Side::ExtantFast => Box::new(Served::new(Some(setup), &["--fast"])?),
+            Side::ExtantRings => Box::new(Served::new(Some(setup), &["--rings"])?),
+            Side::Null => Box::new(Served::new(None, &[])?),
+            Side::NullRings => Box::new(Served::new(None, &["--rings"])?),
             Side::Fuse2fs => Box::new(Fuse2fs::new()?),
             Side::Tmpfs => Box::new(Tmpfs::new()?),
         };

@@ -103,7 +103,7 @@ pub const SCENARIOS: [Scenario; 5] = [
 ];
 
 fn files(stage: &mut Stage<'_>) -> io::Result<()> {
-    let words = ["create", "stat-files", "open", "unlink"];
+    let words = ["create", "creat-clo", "stat-files", "open", "unlink"];
     stage.play(KINDS.iter().filter(|kind| words.contains(&kind.word)), &[1, 2, 16])
 }
 

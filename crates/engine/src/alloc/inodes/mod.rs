@@ -166,6 +166,14 @@ impl Alloc {
         self.inodes.in_use(ino)
     }
 
+    /// Returns the number of slots at the start of a group's table that were ever used.
+    ///
+    /// # Errors
+    /// `Corrupt` if the descriptor is wrong.
+    pub fn used_slots(&self, group: GroupNr) -> Result<u32> {
+        Ok(self.inodes.used_part(&self.groups.desc(group)?))
+    }
+
     /// Returns whether freed numbers wait for the next commit.
     pub fn inodes_pending(&self) -> bool {
         self.inodes.going.sum() > 0
