@@ -5,6 +5,7 @@ use super::directory;
 use super::error::{Error, Result};
 use super::map;
 use super::options::Options;
+use super::output::Output;
 use super::population::{Demand, Population};
 use super::sizing::Sizes;
 use super::space::{Align, Taken};
@@ -39,6 +40,8 @@ pub(super) struct Files {
     pub zeroes: Vec<Range<u64>>,
     /// Blocks of the root directory, in order.
     pub root: Vec<Range<u64>>,
+    /// Reserved descriptor blocks of the first group, and the places of the first one's copies.
+    reserved: (Range<u64>, Vec<u64>),
     /// Quota files, whose content follows from the usage of all files.
     quotas: Vec<(QuotaKind, Vec<Range<u64>>)>,
 }
@@ -53,6 +56,20 @@ impl Files {
     pub(super) fn inode(&self, ino: InodeNr) -> Option<&Inode> {
         let at = self.inodes.binary_search_by_key(&ino, |(ino, _)| *ino).ok()?;
         self.inodes.get(at).map(|(_, inode)| inode)
+    }
+
+    /// Writes the reserved descriptor blocks, each of which lists its copies: up to a thousand
+    /// blocks, so they are made one after the other.
+    pub(super) fn write_reserved(&self, block_size: u32, out: &mut Output<'_>) -> Result<()> {
+        let (reserved, copies) = &self.reserved;
+        let mut block = vec![0; block_size as usize];
+        for place in reserved.clone() {
+            for (slot, copy) in copies.iter().enumerate() {
+                put_pointer(&mut block, slot, (copy + (place - reserved.start)) as u32);
+            }
+            out.blocks(place, &block)?;
+        }
+        Ok(())
     }
 
     /// Returns the blocks of the quota files with the usage of all files: that of the population,
@@ -275,32 +292,28 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Makes the resize inode, which owns the reserved descriptor blocks. Each block lists its
-    /// counterparts in the groups with copies.
+    /// Makes the resize inode, which owns the reserved descriptor blocks.
     fn resize(&mut self) -> Result<()> {
         let geo = self.geo;
         let per_block = pointers_per_block(geo.block_size);
         let place = self.allocate(1, self.start())?.first().map_or(0, |piece| piece.start);
         let mut table = vec![0; geo.block_size as usize];
-        let first = geo.base_meta(GroupNr(0)).reserved;
-        let backups: Vec<u64> =
-            geo.super_groups().skip(1).map(|group| geo.first_block_of_group(group).0).collect();
-        for (n, reserved) in (geo.desc_blocks..).zip(first) {
-            let mut block = vec![0; geo.block_size as usize];
-            for (slot, backup) in backups.iter().enumerate() {
-                put_pointer(&mut block, slot, (backup + (reserved - self.start())) as u32);
-            }
+        let reserved = geo.base_meta(GroupNr(0)).reserved;
+        for (n, reserved) in (geo.desc_blocks..).zip(reserved.clone()) {
             put_pointer(&mut table, (n % per_block) as usize, reserved as u32);
-            self.files.blocks.push((reserved, block));
         }
+        let within = reserved.start.saturating_sub(self.start());
+        let copy = |group| geo.first_block_of_group(group).0 + within;
+        let copies: Vec<u64> = geo.super_groups().skip(1).map(copy).collect();
         self.files.blocks.push((place, table));
         let mut inode = self.inode(FileType::Regular, 0o600);
         put_pointer(&mut inode.i_block, DIND, place as u32);
         let pointers = u64::from(per_block);
         inode.size = (12 + pointers + pointers * pointers) * u64::from(geo.block_size);
-        let blocks = 1 + u64::from(geo.reserved_gdt_blocks) * (1 + backups.len() as u64);
+        let blocks = 1 + u64::from(geo.reserved_gdt_blocks) * (1 + copies.len() as u64);
         inode.blocks = blocks * self.sectors_per_cluster();
         self.files.inodes.push((InodeNr::RESIZE, inode));
+        self.files.reserved = (reserved, copies);
         Ok(())
     }
 
