@@ -34,7 +34,7 @@ const TABLES: [(&str, &str, &str, Form); 4] = [
 
 /// Runs all of whose tables are in the page about performance.
 const WHOLE: &str = "dref prealloc preallocs inodes sync fsmark aim7 orphan space60t space-claims \
-                     age scale instructions requests";
+                     age scale instructions work requests";
 
 /// Rows of the README.
 const SHORT: [&str; 4] = ["create empty files", "unlink", "stat one path of depth 6", "creat_clo"];

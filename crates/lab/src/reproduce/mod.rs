@@ -134,6 +134,7 @@ pub fn tables(store: &Store, name: &str) -> io::Result<Tables> {
         "prealloc" => tables_of::<prealloc::Tests>(store, name),
         SCALE => tables_of::<Simulated>(store, name),
         "space-claims" => tables_of::<claims::Claims>(store, name),
+        "work" => tables_of::<crate::work::Work>(store, name),
         "space60t" => tables_of::<space60t::SpaceResults>(store, name),
         _ => tables_of::<Vec<Grid>>(store, name),
     }

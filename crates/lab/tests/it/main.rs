@@ -160,8 +160,9 @@ fn published_tables_stand_beside_stored_runs() {
     assert_eq!(names, ["orphan", "dcount", "sync", "prealloc", "frsp"]);
     let tables = array(&works).iter().flat_map(|work| array(&work["tables"]));
     let experiments: Vec<_> = tables.flat_map(|table| array(&table["here"])).collect();
-    // The counts of instructions and requests repeat no published experiment.
-    let mut runs = BTreeSet::from(["instructions.json", "requests.json"].map(str::to_owned));
+    // Counts of instructions and requests, and programs at work, repeat no published experiment.
+    let others = ["instructions.json", "requests.json", "work.json"];
+    let mut runs = BTreeSet::from(others.map(str::to_owned));
     runs.extend(experiments.iter().map(|here| format!("{}.json", here["run"].as_str().unwrap())));
     let stored = std::fs::read_dir(format!("{root}/docs/runs")).expect("stored runs");
     let stored = stored.map(|file| file.expect("a run").file_name().into_string().expect("UTF-8"));
