@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall deb static packages run test bench bench-images bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
+.PHONY: all install uninstall capi install-capi header deb static packages run test bench bench-images bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
 
 all:
 	$(CARGO) build --release
@@ -30,6 +30,21 @@ install:
 
 uninstall:
 	@scripts/install.sh uninstall
+
+# The library for programs in C, shared and static: docs/c.md. Then with its header and a file of
+# pkg-config below PREFIX.
+capi:
+	$(CARGO) rustc --release -p extant-capi --crate-type cdylib,staticlib
+
+install-capi: export PREFIX := $(PREFIX)
+install-capi: export DESTDIR := $(DESTDIR)
+install-capi:
+	@[ -e "$(TARGET)/release/libextant_capi.a" ] || $(MAKE) capi
+	scripts/capi.sh install "$(TARGET)/release"
+
+# Writes its header from the sources; `make lint` looks whether that was forgotten.
+header:
+	scripts/capi.sh header
 
 # A Debian package in target/packages.
 deb:
@@ -110,8 +125,7 @@ space: setup
 
 # Instructions of hot operations beside the stored counts; ends with an error beyond the tolerance.
 # To store new ones: INSTRUCTIONS="--json > docs/runs/instructions.json", then `make pages`.
-instructions:
-	@scripts/setup.sh instructions
+instructions: setup
 	$(CARGO) build --profile profiling -p extant-lab --features instructions
 	$(TARGET)/profiling/extant-lab instructions $(INSTRUCTIONS)
 
@@ -273,6 +287,7 @@ lint:
 	$(CARGO) clippy -p extant -- -D warnings
 	$(CARGO) clippy -p extant --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	scripts/capi.sh check
 
 # Packages of the crates to be published (all but those with `publish = false`), without building
 # them: `make lint` has built the same files.

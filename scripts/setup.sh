@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the tools that tests and the demonstration call and that are missing. With `packages`,
-# `bench`, `programs` or `instructions` it installs those of these targets, too.
+# `bench` or `programs` it installs those of these targets, too.
 set -eu
 
 missing=""
@@ -75,6 +75,7 @@ need pseudo pseudo
 need make make
 need cc gcc
 need c++ g++
+need valgrind valgrind
 
 if [ "${1:-}" = packages ]; then
     need debootstrap debootstrap
@@ -90,7 +91,6 @@ if [ "${1:-}" = programs ]; then
     need sqlite3 sqlite3
     need pgbench postgresql
 fi
-[ "${1:-}" = instructions ] && need valgrind valgrind
 
 if ! command -v cargo >/dev/null 2>&1; then
     echo "setup: cargo is missing: install Rust 1.95 or later with rustup (https://rustup.rs)" >&2
