@@ -166,6 +166,11 @@ fn external_log(journal: &Arc<dyn BlockDevice>, primary: &Primary) -> Result<Log
     Log::open(journal.clone(), &extents, size, LogPlace::External)
 }
 
+/// Returns the number of the block of multi-mount protection, if the file system has one.
+pub fn mmp_block(sb: &Superblock) -> Option<u64> {
+    sb.incompat().contains(Incompat::MMP).then(|| sb.mmp_block().0)
+}
+
 /// Reads the block of multi-mount protection, if the file system has one.
 pub fn read_mmp(
     device: &dyn BlockDevice,

@@ -137,6 +137,11 @@ impl Failure {
         Failure::with_exit(USAGE, cause, Some(message.to_string()))
     }
 
+    /// Returns whether a signal ended the command.
+    pub fn is_interruption(&self) -> bool {
+        self.cause.code == "interrupted"
+    }
+
     /// Makes a failure whose reasons were all printed before.
     pub fn told() -> Failure {
         Failure::with_exit(FAILED, Cause::UNKNOWN, None)

@@ -18,6 +18,7 @@ mod format;
 mod fsck;
 mod helper;
 mod holders;
+mod host_claim;
 mod image;
 mod inherited;
 mod interrupt;

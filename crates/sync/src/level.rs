@@ -60,6 +60,8 @@ pub enum Level {
     CacheShard,
     /// The zeroes that a file's last block still lacks, also while they are written.
     PendingZeroes,
+    /// The block of multi-mount protection, also while it is read and written.
+    HostClaim,
     /// The maps of a disk image from its disk to its file, also while changes of them are written.
     DiskImage,
     /// A block of a device that takes whole blocks only, while a part of it is changed.
@@ -99,6 +101,7 @@ pub const ALL: [Level; Level::Leaf as usize + 1] = [
     Level::Lru,
     Level::CacheShard,
     Level::PendingZeroes,
+    Level::HostClaim,
     Level::DiskImage,
     Level::AlignedBlock,
     Level::Device,

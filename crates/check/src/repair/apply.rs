@@ -6,7 +6,7 @@ use crate::claims::ClaimMap;
 use crate::difference::{Difference, FreeBlocks};
 use crate::parallel::Workers;
 use crate::passes::superblocks::Primary;
-use crate::view::Source;
+use crate::view::{Source, mmp_block};
 use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use extant_format::{Compat, Geometry, Incompat, Superblock};
@@ -57,14 +57,19 @@ impl RepairPlan {
 
     /// Returns a function that tells whether nothing used a block before the repair: neither a
     /// structure that was found, nor the bitmap on the device, which may know of one that cannot be
-    /// read.
+    /// read. The block of multi-mount protection counts as such a block: hosts read and write it
+    /// regardless of the log, of which a replay would undo a claim.
     fn is_new<'a>(
         &'a self,
         device: &'a dyn BlockDevice,
         geometry: &Geometry,
     ) -> impl FnMut(u64) -> bool + 'a {
         let mut bitmaps = FreeBlocks::new(device, *geometry);
+        let mmp = self.superblock().ok().and_then(|(superblock, _)| mmp_block(&superblock));
         move |nr: u64| {
+            if mmp == Some(nr) {
+                return true;
+            }
             let range = nr..nr.saturating_add(1);
             let claimed = self.in_use.as_ref().is_none_or(|map| map.first_claimed(range).is_some());
             !claimed && bitmaps.is_free(nr)

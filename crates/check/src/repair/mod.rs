@@ -63,6 +63,7 @@ use crate::passes::superblocks::read_primary;
 use crate::survey::{Passes, Survey};
 use crate::view::View;
 use extant_blocks::BlockDevice;
+use extant_format::Superblock;
 use open::Opened;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -85,6 +86,12 @@ const MAX_ROUNDS: usize = 64;
 
 /// Maximum number of findings that a round keeps; the next one finds the others.
 const MAX_FOUND: usize = 1 << 18;
+
+/// Returns the superblock that a repair of the file system on a device begins with: the primary one
+/// or a copy; `None` if none can be used.
+pub fn chosen_superblock(device: &dyn BlockDevice) -> Option<Superblock> {
+    choose_superblock(device).ok().map(|(superblock, _)| superblock)
+}
 
 /// A repair of the file system on a device that nothing else has open.
 pub struct Repair {

@@ -1,5 +1,6 @@
 //! Edits over an overlay: wholly or not at all on the device.
 
+use crate::claims::claimed;
 use crate::oracle::complaints;
 use extant_blocks::{Event, Fault, FaultDevice, MemDevice, Op, OverlayDevice, RecordingDevice};
 use extant_check::edit::{Edit, EditBase, EditError};
@@ -290,18 +291,18 @@ fn other_hosts_see_the_claim_of_an_edit() {
     let image = FeatureSet::named("mmp").make();
     image.leave_unjudged("its copy in memory is changed");
     let memory = Arc::new(MemDevice::from_bytes(&image.bytes()));
-    let device: Device = memory.clone();
+    let claim = claimed(&memory);
+    let device = claim.device();
     let base = EditBase { device: &device, journal: None, threads: 2 };
     let overlay = Arc::new(base.overlay(64 << 20).expect("a file system"));
-    let options = OpenOptions::new().mmp_on(device.clone());
-    let mut fs = Fs::open_device(overlay.clone(), &options).expect("a file system");
+    let options = OpenOptions::new().under_claim(&claim);
+    let fs = Fs::open_device(overlay.clone(), &options).expect("a file system");
     put(&fs, "/file", b"text");
-    let claim = fs.take_host_claim().expect("a claim");
     fs.unmount().expect("an overlay");
     claim.check().expect("the claim holds");
     let is_claimed = || {
         // As another host: this process would refuse to open the device twice.
-        let there = Arc::new(OverlayDevice::new(device.clone(), 4096, 1 << 20));
+        let there = Arc::new(OverlayDevice::new(memory.clone(), 4096, 1 << 20));
         Fs::open_device(there, &OpenOptions::new()).is_err_and(|e| e.is(extant_engine::Errno::Busy))
     };
     assert!(is_claimed());

@@ -1,5 +1,6 @@
 //! Edits and repairs that exceed the journal: through a larger one, wholly or not at all.
 
+use crate::claims::claimed;
 use crate::edits::{plan, put, tree, tree_of};
 use crate::growing::recover_by_e2fsck;
 use crate::oracle::{complaints, damages};
@@ -518,18 +519,18 @@ fn a_larger_journal_with_multiple_mount_protection() {
         set_value(&fs, n, 1);
     }
     fs.unmount().expect("a device in memory");
-    let device: Device = memory.clone();
+    let claim = claimed(&memory);
+    let device = claim.device();
     let base = EditBase { device: &device, journal: None, threads: 2 };
     let overlay = Arc::new(base.overlay(64 << 20).expect("a file system"));
-    let options = OpenOptions::new().mmp_on(device.clone());
-    let mut fs = Fs::open_device(overlay.clone(), &options).expect("a file system");
+    let options = OpenOptions::new().under_claim(&claim);
+    let fs = Fs::open_device(overlay.clone(), &options).expect("a file system");
     (0..FILES).for_each(|n| set_value(&fs, n, 2));
-    let claim = fs.take_host_claim().expect("a claim");
     fs.unmount().expect("an overlay");
     let edit = Edit::plan(base, overlay).expect("a plan");
     assert!(edit.larger_log().is_some());
     edit.apply(false).expect("a device in memory");
-    let there = Arc::new(OverlayDevice::new(device, 2048, 1 << 20));
+    let there = Arc::new(OverlayDevice::new(memory.clone(), 2048, 1 << 20));
     assert!(Fs::open_device(there, &OpenOptions::new()).is_err(), "it is claimed");
     claim.check().expect("the claim holds");
     drop(claim);

@@ -1,5 +1,6 @@
 //! Findings of whole checks, against e2fsck's verdicts.
 
+mod claims;
 mod edits;
 mod exceeding;
 mod exceptions;

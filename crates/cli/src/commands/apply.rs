@@ -5,7 +5,9 @@ use super::repair::open_for_writing;
 use super::{chmod, chown, ln, mkdir, mknod, mv, put, rm, setfattr, truncate, utimes};
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
+use crate::host_claim::while_claimed;
 use crate::image::{Changes, ImageArgs};
+use crate::interrupt::Interrupt;
 use crate::json::put_bytes;
 use crate::script::{ScriptLine, parse_script};
 use crate::spill::SpillFile;
@@ -15,7 +17,7 @@ use extant_check::edit::{Edit, EditBase, EditError};
 use extant_check::repair::{NoLargerLog, OfflineError};
 use extant_engine::device::{BlockDevice, OverlayDevice, identify, image_spec};
 use extant_engine::format::MAGIC_FIELD;
-use extant_engine::{Error, Fs, OpenOptions};
+use extant_engine::{Errno, Error, Fs, HostClaim, OpenOptions};
 use serde_json::{Map, Value, json};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -106,15 +108,23 @@ struct Script {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let script = Script::read(args)?;
-    let work = Work::open(args, context)?;
-    let (done, edit) = if script.steps.is_empty() {
-        (Vec::new(), None)
-    } else {
-        let (overlay, journal) = work.overlays()?;
-        let (fs, over) = (work.open_fs(&overlay, journal)?, overlay);
-        work.edit(context, (fs, over), &script)?
-    };
-    work.tell(context, (&script, done), edit.as_ref())
+    let image = &args.image;
+    let open = if args.dry_run { open_for_reading } else { open_for_writing };
+    let open = |place| open(image, &place).map_err(|failure| failure.with_exit_code(1));
+    let device = open(image.spec())?;
+    let journal = image.journal.as_deref().map(image_spec).map(open).transpose()?;
+    let work = Work { args, device, journal, claim: None, threads: context.thread_count() };
+    if args.dry_run {
+        return work.carry_out(context, &script);
+    }
+    let interrupt = Interrupt::register().at("signals")?;
+    let device = work.device.clone();
+    while_claimed(image, &device, &interrupt.flag(), |claim| {
+        if interrupt.restore_default() {
+            return Err(image.refused(&Errno::Intr.into()));
+        }
+        Work { device: claim.device(), claim: Some(claim), ..work }.carry_out(context, &script)
+    })
 }
 
 impl Script {
@@ -197,11 +207,13 @@ fn step(command: &mut clap::Command, name: &str, line: ScriptLine) -> Result<Ste
 /// Characters of a line in a message.
 const MAX_SHOWN: usize = 200;
 
-/// A recovered image.
+/// An image, and the script's work on it.
 struct Work<'a> {
     args: &'a Args,
     device: Device,
     journal: Option<Device>,
+    /// The claim against other hosts, from the recovery until everything is written.
+    claim: Option<&'a HostClaim>,
     /// Threads for a survey.
     threads: usize,
 }
@@ -210,31 +222,45 @@ struct Work<'a> {
 type Done = Vec<Value>;
 
 impl<'a> Work<'a> {
-    /// Opens the image, and recovers it if it must be; in memory if nothing is to be changed.
-    fn open(args: &'a Args, context: &Context) -> Result<Work<'a>> {
-        let image = &args.image;
-        let open = if args.dry_run { open_for_reading } else { open_for_writing };
-        let open = |place| open(image, &place).map_err(|failure| failure.with_exit_code(1));
-        let device = open(image.spec())?;
-        let journal = image.journal.as_deref().map(image_spec).map(open).transpose()?;
-        let mut work = Work { args, device, journal, threads: context.thread_count() };
-        if !work.base().needs_recovery().map_err(|error| work.refused(error))? {
-            return Ok(work);
+    /// Makes the edits, writes them, and prints the result.
+    fn carry_out(mut self, context: &Context, script: &Script) -> Result {
+        self.recover(context)?;
+        let (done, edit) = if script.steps.is_empty() {
+            (Vec::new(), None)
+        } else {
+            let (overlay, journal) = self.overlays()?;
+            let (fs, over) = (self.open_fs(&overlay, journal)?, overlay);
+            self.edit(context, (fs, over), script)?
+        };
+        self.tell(context, (script, done), edit.as_ref())
+    }
+
+    /// Recovers the image if it must be; in memory if nothing is to be changed.
+    fn recover(&mut self, context: &Context) -> Result {
+        if !self.base().needs_recovery().map_err(|error| self.refused(error))? {
+            return Ok(());
         }
-        if args.dry_run {
+        if self.args.dry_run {
             let overlay = |device, unit| OverlayDevice::new(device, unit, MAX_HELD);
-            let trial = work.base().overlay(MAX_HELD).map_err(|error| work.refused(error))?;
-            work.device = Arc::new(trial.with_spill(Arc::new(SpillFile::new(&*work.device))));
-            let journal = work.journal.take();
-            work.journal = journal.map(|journal| Arc::new(overlay(journal, JOURNAL_UNIT)) as _);
+            let trial = self.base().overlay(MAX_HELD).map_err(|error| self.refused(error))?;
+            self.device = Arc::new(trial.with_spill(Arc::new(SpillFile::new(&*self.device))));
+            let journal = self.journal.take();
+            self.journal = journal.map(|journal| Arc::new(overlay(journal, JOURNAL_UNIT)) as _);
         }
+        let image = &self.args.image;
         let options = OpenOptions::new().count_mount(false);
         let fs = image.open_by(&options, |options| {
-            Fs::open_device(work.device.clone(), &on(options, work.journal.clone()))
+            Fs::open_device(self.device.clone(), &self.on(options, self.journal.clone()))
         })?;
         image.opened(context, &fs)?;
-        image.close(fs)?;
-        Ok(work)
+        image.close(fs)
+    }
+
+    /// Returns options with the device of an external journal, and the claim.
+    fn on(&self, options: &OpenOptions, journal: Option<Device>) -> OpenOptions {
+        let options = options.clone();
+        let options = self.claim.into_iter().fold(options, OpenOptions::under_claim);
+        journal.into_iter().fold(options, OpenOptions::journal_on)
     }
 
     fn base(&self) -> EditBase<'_> {
@@ -253,14 +279,10 @@ impl<'a> Work<'a> {
         Ok((Arc::new(overlay), journal))
     }
 
-    /// Opens the file system over the overlay. Other hosts see its claim on the device.
+    /// Opens the file system over the overlay.
     fn open_fs(&self, overlay: &Arc<OverlayDevice>, journal: Option<Device>) -> Result<Fs> {
-        let mut options = OpenOptions::new();
-        if !self.args.dry_run {
-            options = options.mmp_on(self.device.clone());
-        }
-        self.args.image.open_by(&options, |options| {
-            Fs::open_device(overlay.clone(), &on(options, journal.clone()))
+        self.args.image.open_by(&OpenOptions::new(), |options| {
+            Fs::open_device(overlay.clone(), &self.on(options, journal.clone()))
         })
     }
 
@@ -268,14 +290,12 @@ impl<'a> Work<'a> {
     fn edit(
         &self,
         context: &Context,
-        (mut fs, overlay): (Fs, Arc<OverlayDevice>),
+        (fs, overlay): (Fs, Arc<OverlayDevice>),
         script: &Script,
     ) -> Result<(Done, Option<Edit>)> {
         let image = &self.args.image;
         image.opened(context, &fs)?;
         let done = self.make(context, &fs, script);
-        // Held until the changes are written.
-        let claim = fs.take_host_claim();
         let closed = image.close(fs).map_err(|failure| self.unchanged(failure, ""));
         let done = done.and_then(|done| closed.map(|()| done))?;
         let edit = Edit::plan(self.base(), overlay).map_err(|error| self.refused(error))?;
@@ -288,11 +308,10 @@ impl<'a> Work<'a> {
             ));
         }
         if !self.args.dry_run {
-            let owned = claim.as_ref().map_or(Ok(()), |claim| claim.check());
+            let owned = self.claim.map_or(Ok(()), HostClaim::check);
             owned.map_err(|error| image.refused(&error))?;
             edit.apply(self.args.in_place).map_err(|error| self.refused(error))?;
         }
-        drop(claim);
         Ok((done, Some(edit)))
     }
 
@@ -394,14 +413,6 @@ impl<'a> Work<'a> {
                 .note(format_args!("{}: has no journal, so this needs --in-place", image.name()));
         }
         Ok(())
-    }
-}
-
-/// Returns options with the device of an external journal.
-fn on(options: &OpenOptions, journal: Option<Device>) -> OpenOptions {
-    match journal {
-        Some(journal) => options.clone().journal_on(journal),
-        None => options.clone(),
     }
 }
 

@@ -4,6 +4,7 @@ use super::check::{object, open_for_reading};
 use crate::context::Context;
 use crate::copy::output::Output;
 use crate::failure::{At, Failure, Result};
+use crate::host_claim::while_checked;
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::remote;
@@ -87,24 +88,36 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     let device = open(&image.spec())?;
     #[cfg(feature = "planted-exploit")]
     crate::planted::strike_from(&*device);
-    if let Some(file) = &args.restore {
-        return take_back(&image, context, &*device, file).map(|()| None);
-    }
     let interrupt = Interrupt::register().at("signals")?;
-    let level = match args.level {
-        Level::Safe => RepairLevel::Safe,
-        Level::Lossy => RepairLevel::Lossy,
+    let journal = args.on.journal.as_ref().map(|path| open(&image_spec(path))).transpose()?;
+    let work = |device: Arc<dyn BlockDevice>| {
+        if let Some(file) = &args.restore {
+            return take_back(&image, context, &*device, file).map(|()| None);
+        }
+        let level = match args.level {
+            Level::Safe => RepairLevel::Safe,
+            Level::Lossy => RepairLevel::Lossy,
+        };
+        let mut repair = Repair::new(device).level(level).threads(context.thread_count());
+        repair = repair.interrupt(interrupt.flag());
+        if let Some(journal) = journal {
+            repair = repair.journal(journal);
+        }
+        let mut found = Vec::new();
+        match repair.plan(&mut |finding| found.push(finding)) {
+            Ok(plan) => carry_out(args, (&image, begun), context, (&plan, &found)),
+            Err(error) => Err(refuse(&image, context, &error)),
+        }
     };
-    let mut repair = Repair::new(device).level(level).threads(context.thread_count());
-    repair = repair.interrupt(interrupt.flag());
-    if let Some(path) = &args.on.journal {
-        repair = repair.journal(open(&image_spec(path))?);
+    if args.dry_run {
+        return work(device);
     }
-    let mut found = Vec::new();
-    match repair.plan(&mut |finding| found.push(finding)) {
-        Ok(plan) => carry_out(args, (&image, begun), context, (&plan, &found)),
-        Err(error) => Err(refuse(&image, context, &error)),
-    }
+    let flag = interrupt.flag();
+    let done = while_checked(&image, &device, &flag, |claim| work(claim.device()));
+    // A wait for other hosts that was ended has the code of a plan that was.
+    done.map_err(|failure| {
+        if failure.is_interruption() { failure.with_exit_code(CANCELED) } else { failure }
+    })
 }
 
 /// Opens a device for writing.

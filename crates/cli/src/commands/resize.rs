@@ -5,6 +5,7 @@
 use super::repair::open_for_writing;
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
+use crate::host_claim::while_claimed;
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json::put_bytes;
@@ -18,6 +19,7 @@ use extant_engine::{Errno, Error};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 /// Make a file system larger or smaller.
 ///
@@ -61,30 +63,52 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
     let device =
         open_for_writing(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
-    let mut resize = Resize::new(device.clone());
-    if let Some(path) = &args.on.journal {
-        resize = resize
-            .journal(open_for_writing(&image, &image_spec(path)).map_err(|f| f.with_exit_code(1))?);
-    }
-    let interrupt = Interrupt::register().at("signals")?;
-    resize = resize.threads(context.thread_count()).interrupt(interrupt.flag());
     let size = args.new_size(device.len())?;
-    let refuse = |error| refused(&image, &*device, error);
-    let plan = match size {
-        Some(size) => resize.plan(size),
-        None => resize.plan_minimum(),
+    let journal = args.on.journal.as_ref().map(|path| {
+        open_for_writing(&image, &image_spec(path)).map_err(|failure| failure.with_exit_code(1))
+    });
+    let journal = journal.transpose()?;
+    let interrupt = Interrupt::register().at("signals")?;
+    let resize = |device: &Arc<dyn BlockDevice>| {
+        let resize = Resize::new(device.clone()).threads(context.thread_count());
+        let resize = resize.interrupt(interrupt.flag());
+        match journal.clone() {
+            Some(journal) => resize.journal(journal),
+            None => resize,
+        }
     };
-    let plan = plan.map_err(refuse)?;
-    if args.estimate {
-        return tell_minimum(args, &image, context, &plan);
+    if args.estimate || args.dry_run {
+        return args.carry_out((&image, &device), context, (&resize(&device), size));
     }
-    if args.dry_run || plan.is_done() {
-        return tell(&image, context, &plan, plan.planned(), args.dry_run);
-    }
-    tell(&image, context, &plan, &plan.apply().map_err(refuse)?, false)
+    while_claimed(&image, &device, &interrupt.flag(), |claim| {
+        let device = claim.device();
+        args.carry_out((&image, &device), context, (&resize(&device), size))
+    })
 }
 
 impl Args {
+    /// Plans the change, makes it if it is to be made, and prints it.
+    fn carry_out(
+        &self,
+        (image, device): (&ImageArgs, &Arc<dyn BlockDevice>),
+        context: &Context,
+        (resize, size): (&Resize, Option<NewSize>),
+    ) -> Result {
+        let refuse = |error| refused(image, &**device, error);
+        let plan = match size {
+            Some(size) => resize.plan(size),
+            None => resize.plan_minimum(),
+        };
+        let plan = plan.map_err(refuse)?;
+        if self.estimate {
+            return tell_minimum(self, image, context, &plan);
+        }
+        if self.dry_run || plan.is_done() {
+            return tell(image, context, &plan, plan.planned(), self.dry_run);
+        }
+        tell(image, context, &plan, &plan.apply().map_err(refuse)?, false)
+    }
+
     /// Returns the size; `None` for the smallest one.
     fn new_size(&self, present: u64) -> Result<Option<NewSize>> {
         if self.minimum || self.estimate {

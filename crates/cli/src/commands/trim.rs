@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
+use crate::host_claim::while_claimed;
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json;
@@ -50,14 +51,19 @@ pub fn run(args: &Args, context: &Context) -> Result {
         let name = image.name();
         return Err(Failure::new(format_args!("{name} cannot be trimmed: it is write-protected")));
     }
-    let mut trim = Trim::new(device).threads(context.thread_count()).interrupt(interrupt.flag());
-    if let Some(path) = &args.on.journal {
-        trim = trim.journal(open(&image, &image_spec(path), true)?);
-    }
-    let trimmed = trim
-        .plan()
-        .and_then(|plan| args.carry_out(context, &plan))
-        .map_err(|error| refuse(&image, error))?;
+    let journal = args.on.journal.as_ref().map(|path| open(&image, &image_spec(path), true));
+    let journal = journal.transpose()?;
+    let trim = |device: Arc<dyn BlockDevice>| {
+        let trim = Trim::new(device).threads(context.thread_count()).interrupt(interrupt.flag());
+        let trim = journal.iter().fold(trim, |trim, journal| trim.journal(journal.clone()));
+        let done = trim.plan().and_then(|plan| args.carry_out(context, &plan));
+        done.map_err(|error| refuse(&image, error))
+    };
+    let trimmed = if args.dry_run {
+        trim(device)?
+    } else {
+        while_claimed(&image, &device, &interrupt.flag(), |claim| trim(claim.device()))?
+    };
     args.report(context, &image, trimmed)
 }
 

@@ -6,6 +6,7 @@ mod bounds;
 mod builders;
 mod building;
 mod checking;
+mod claims;
 mod cloning;
 mod comparing;
 mod contained;

@@ -216,7 +216,8 @@ fn an_image_in_use_is_refused() {
     server.signal("KILL");
     server.end();
     drop(server);
-    untouched(&other, "another host");
+    // Its host gives no sign any more.
+    refused(&args!["trim", other.path()], 1, "recover");
 }
 
 #[test]

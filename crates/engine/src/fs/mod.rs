@@ -28,7 +28,7 @@ pub use runtime::{Runtime, RuntimeBuilder, RuntimeStats};
 use crate::error::{Errno, Error, Result};
 #[cfg(feature = "mkfs")]
 use crate::mkfs;
-use crate::mmp::{HostClaim, Mmp};
+use crate::mmp::Mmp;
 use crate::ops::{Anchor, Node, Operations};
 use extant_blocks::{BlockDevice, GuardedDevice, ImageSpec, MountedDevice};
 use extant_format::jbd2::JournalSuperblock;
@@ -165,13 +165,6 @@ impl Fs {
         self.ops.st().journal.crash();
         self.mmp = None;
         self.revoke();
-    }
-
-    /// Takes the claim against other hosts (MMP) out of the file system: it outlives the unmount.
-    /// Only for file systems whose claim is on a device of its own ([`OpenOptions::mmp_on`]);
-    /// `None` for others, and without multiple mount protection.
-    pub fn take_host_claim(&mut self) -> Option<HostClaim> {
-        self.mmp.take_if(|mmp| !mmp.is_on(self.ops.st().vol.mounted.id())).map(HostClaim::new)
     }
 
     /// Lets no operation begin any more; whether that is new.

@@ -45,14 +45,12 @@ fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<F
     let mut recovery = Recovery::default();
     let write = may_write(&**mounted, &sb, options, &mut recovery)?;
     let opening = Opening { mounted, options, write, recovery };
-    if !write || !sb.incompat().contains(Incompat::MMP) {
+    if !write || options.under_claim || !sb.incompat().contains(Incompat::MMP) {
         return opening.open(&sb, &geo);
     }
     // An owner of its own: the renewal must not wait for other jobs of the file system.
     let renewal = options.tasks().scheduler().owner();
-    let device = options.mmp.clone().map(MountedDevice::unclaimed);
-    let device = device.unwrap_or_else(|| mounted.clone());
-    let mmp = Mmp::claim(device, &sb, &geo, options.interrupt.as_deref(), &renewal)?;
+    let mmp = Mmp::claim(mounted.clone(), &sb, &geo, options.interrupt.as_deref(), &renewal)?;
     match opening.open(&sb, &geo) {
         Ok(mut fs) => {
             let store = Arc::downgrade(&fs.ops.vfs.st);

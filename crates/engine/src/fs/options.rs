@@ -6,6 +6,7 @@ use super::runtime::task_owner;
 use super::shares::MemoryPool;
 use crate::alloc::MAX_AGGRESSION;
 use crate::error::{Error, Result};
+use crate::mmp::HostClaim;
 use crate::volume::{Clock, SystemClock};
 #[cfg(all(feature = "file-device", target_os = "linux", feature = "nbd"))]
 use extant_blocks::AlignedDevice;
@@ -64,7 +65,7 @@ pub struct OpenOptions {
     /// Set when a file system is opened.
     pub(super) tasks: Option<TaskOwner>,
     journal: Option<Journal>,
-    pub(super) mmp: Option<Arc<dyn BlockDevice>>,
+    pub(super) under_claim: bool,
 }
 
 /// Where an external journal is.
@@ -103,7 +104,7 @@ impl Default for OpenOptions {
             runtime: None,
             tasks: None,
             journal: None,
-            mmp: None,
+            under_claim: false,
         }
     }
 }
@@ -330,10 +331,10 @@ impl OpenOptions {
         self
     }
 
-    /// Has multiple mount protection use the block on this device, for a file system over an
-    /// overlay of it: other hosts must see the claim.
-    pub fn mmp_on(mut self, device: Arc<dyn BlockDevice>) -> Self {
-        self.mmp = Some(Arc::new(GuardedDevice::new(device)));
+    /// Opens a file system on the device of this claim against other hosts, or over an overlay of
+    /// it: it makes none of its own. It must be closed before the claim ends.
+    pub fn under_claim(mut self, _claim: &HostClaim) -> Self {
+        self.under_claim = true;
         self
     }
 

@@ -4,7 +4,7 @@
 //! descriptors, the journal's inode with its map, and the block of multi-mount protection. These
 //! get checksums that are valid under the old superblock and the new one:
 //! - Without checksums of a kind nothing reads their fields, so that those of the other form can be
-//!   there.
+//!   there. The block of multi-mount protection is no part of the transaction ([`Site::parts`]).
 //! - A descriptor has one field for the CRC-16 of `uninit_bg` and the CRC-32C of `metadata_csum`.
 //!   A value of its field for a snapshot's bitmap, which no program has, makes both equal. The
 //!   transaction makes the field 0 again.
@@ -18,11 +18,8 @@ use crate::view::journal_slot;
 use extant_blocks::BlockDevice;
 use extant_format::extent::seal_extent_block;
 use extant_format::inode::seal_inode;
-use extant_format::mmp::Mmp;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
-use extant_format::{
-    Geometry, GroupDesc, GroupNr, Incompat, Inode, InodeFlags, InodeNr, Superblock,
-};
+use extant_format::{Geometry, GroupDesc, GroupNr, Inode, InodeFlags, InodeNr, Superblock};
 use extant_journal::LogPlace;
 
 /// Makes the changes through the log, which takes them: the write of the superblock counts.
@@ -65,11 +62,8 @@ impl Both<'_> {
                 blocks.push((self.new.gdt_block(index).0, self.descriptors(index)?));
             }
         }
-        if self.new.metadata_csum && !self.old().metadata_csum {
-            if has_inode {
-                blocks.extend(self.journal()?);
-            }
-            blocks.extend(self.mmp()?);
+        if self.new.metadata_csum && !self.old().metadata_csum && has_inode {
+            blocks.extend(self.journal()?);
         }
         Ok(blocks)
     }
@@ -117,15 +111,5 @@ impl Both<'_> {
             }
         }
         Ok(blocks)
-    }
-
-    fn mmp(&self) -> Result<Option<(u64, Vec<u8>)>, TuneError> {
-        if !self.new.incompat(Incompat::MMP) {
-            return Ok(None);
-        }
-        let nr = self.tunable.primary.superblock.mmp_block().0;
-        let mut bytes = self.block(nr)?;
-        Mmp::parse(&bytes, None)?.encode(&mut bytes, Some(self.new.csum_seed));
-        Ok(Some((nr, bytes)))
     }
 }

@@ -11,10 +11,10 @@
 //! A kernel decides by the superblock how checksums are verified, before it replays a log. So with
 //! another form of checksums the write of the superblock counts
 //! ([`OfflineChanges::commit_by_superblock`]). Structures that are read before the replay must be
-//! valid under both superblocks then: descriptors, the journal's inode with its map, and the block
-//! of multi-mount protection ([`forms`]). A log that is too small gets a length that suffices
-//! before, and its own one afterwards, each time in a step of its own. A file system without a
-//! journal has one for the time of the change.
+//! valid under both superblocks then: descriptors, the journal's inode with its map ([`forms`]),
+//! and the block of multi-mount protection, which is in no transaction ([`Site::parts`]). A log
+//! that is too small gets a length that suffices before, and its own one afterwards, each time in a
+//! step of its own. A file system without a journal has one for the time of the change.
 //!
 //! # Invariants
 //! - A file system with damage is not changed.
@@ -35,7 +35,7 @@ use crate::difference::{Difference, FreeBlocks, now};
 use crate::edit::{Edit, EditBase, EditError};
 use crate::repair::{Draft, NewLogError, RepairError, RepairLevel, Round, Surveyor};
 use crate::survey::Survey;
-use crate::view::View;
+use crate::view::{View, mmp_block};
 use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::jbd2::MIN_JOURNAL_BLOCKS;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
@@ -78,6 +78,54 @@ pub struct Parts {
     difference: Difference,
 }
 
+    /// The devices are in memory.
+    pub rehearses: bool,
+}
+
+/// A part of a change that is made wholly or not at all.
+#[derive(Clone, Copy)]
+enum Step {
+    Journal(JournalStep),
+    Structures,
+    /// The superblock and its copies.
+    Marks,
+}
+
+impl Step {
+    /// Returns the steps in their order. Structures are surveyed, and changed through the journal,
+    /// while there is one.
+    fn all(wanted: &Wanted) -> Vec<Step> {
+        let structures =
+            if wanted.changes_structures() { Step::Structures } else { Step::Marks };
+        match wanted.journal {
+            Some(JournalStep::Remove) if wanted.changes_structures() => {
+                vec![structures, Step::Journal(JournalStep::Remove)]
+            }
+            Some(step) => vec![Step::Journal(step), structures],
+            None => vec![structures],
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Step::Journal(JournalStep::Add(_)) => "the new journal",
+            Step::Journal(JournalStep::Resize(_)) => "another length of the journal",
+            Step::Journal(JournalStep::Remove) => "the removal of the journal",
+            Step::Structures => "features and values",
+            Step::Marks => "values of the superblock",
+        }
+    }
+}
+
+/// Adds the steps that are made, and those that are not, to an error behind the first step.
+fn stopped(done: &[Step], left: &[Step], error: TuneError) -> TuneError {
+    if done.is_empty() {
+        return error;
+    }
+    let names = |steps: &[Step]| {
+        steps.iter().map(|step| step.name()).collect::<Vec<_>>().join(" and ")
+    };
+    TuneError::Stopped { done: names(done), left: names(left), error: Box::new(error) }
 impl Parts {
     /// Returns the changed blocks in use.
     fn used(&self) -> Result<Vec<ChangedBlock>, TuneError> {

@@ -9,8 +9,10 @@ pub use values::parse_time;
 
 use super::repair::open_for_writing;
 use crate::context::Context;
-use crate::failure::{Failure, Result};
+use crate::failure::{At, Failure, Result};
+use crate::host_claim::while_claimed;
 use crate::image::{ImageArgs, OfflineArgs};
+use crate::interrupt::Interrupt;
 use crate::json::put_bytes;
 use crate::text::shown;
 use extant_check::edit::EditError;
@@ -120,19 +122,29 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
     let device =
         open_for_writing(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
-    let mut tune = Tune::new(device.clone()).threads(context.thread_count());
+    let mut journal = None;
     if let Some(path) = &args.on.journal {
-        tune = tune
-            .journal(open_for_writing(&image, &image_spec(path)).map_err(|f| f.with_exit_code(1))?);
+        let opened = open_for_writing(&image, &image_spec(path));
+        journal = Some(opened.map_err(|failure| failure.with_exit_code(1))?);
     }
-    let superblock = tune.apply(&changes).map_err(|error| {
-        let foreign = match &error {
-            TuneError::Corrupt(corrupt) if corrupt.field_name() == Some(MAGIC_FIELD) => {
-                identify(&*device).map(Error::Foreign)
-            }
-            _ => None,
-        };
-        foreign.map_or_else(|| failure(&image, error), |foreign| image.refused(&foreign))
+    let interrupt = Interrupt::register().at("signals")?;
+    let superblock = while_claimed(&image, &device, &interrupt.flag(), |claim| {
+        if interrupt.restore_default() {
+            return Err(image.refused(&Errno::Intr.into()));
+        }
+        let mut tune = Tune::new(claim.device()).threads(context.thread_count());
+        if let Some(journal) = journal {
+            tune = tune.journal(journal);
+        }
+        tune.apply(&changes).map_err(|error| {
+            let foreign = match &error {
+                TuneError::Corrupt(corrupt) if corrupt.field_name() == Some(MAGIC_FIELD) => {
+                    identify(&*device).map(Error::Foreign)
+                }
+                _ => None,
+            };
+            foreign.map_or_else(|| failure(&image, error), |foreign| image.refused(&foreign))
+        })
     })?;
     tell(&image, context, &superblock, Some(&changes))
 }

@@ -3,9 +3,16 @@
 //! The block bypasses all caches and is not journalled. While the file system is open a task
 //! renews its sequence; another host that wants to open it waits for long enough to see that.
 //!
+//! [`Mmp`] is the claim of an open file system, [`HostClaim`] that of a program which changes one
+//! below the engine (module `claim`).
+//!
 //! # Invariants
-//! - A sequence that is not the one written last is another host's: this one was not heard of for
+//! - A block that is not as it was written last is another host's: this one was not heard of for
 //!   too long, and writes nothing any more.
+
+mod claim;
+
+pub use claim::HostClaim;
 
 use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, MountedDevice};
@@ -24,12 +31,14 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The block's position and content.
 #[derive(Debug)]
 struct Block {
-    dev: Arc<MountedDevice>,
+    dev: Arc<dyn BlockDevice>,
     offset: u64,
+    /// The seed of checksums that are verified; `None` where blocks have none.
     seed: Option<u32>,
+    /// The content that was read or written last.
     bytes: Vec<u8>,
-    /// The sequence that was written last.
-    seq: u32,
+    /// The content that was written last.
+    own: Vec<u8>,
 }
 
 /// The action when another host has taken the file system.
@@ -42,34 +51,6 @@ pub struct Mmp {
     task: Task,
 }
 
-/// The claim of an unmounted file system, against other hosts; see
-/// [`Fs::take_host_claim`](crate::Fs::take_host_claim). It is renewed, and ends when it is dropped.
-#[derive(Debug)]
-#[must_use]
-pub struct HostClaim(Option<Mmp>);
-
-impl HostClaim {
-    pub(crate) fn new(mmp: Mmp) -> HostClaim {
-        HostClaim(Some(mmp))
-    }
-
-    /// Checks that the file system is still this host's.
-    ///
-    /// # Errors
-    /// EBUSY if another host has taken it; those of the device.
-    pub fn check(&self) -> Result<()> {
-        self.0.as_ref().map_or(Ok(()), Mmp::check)
-    }
-}
-
-impl Drop for HostClaim {
-    fn drop(&mut self) {
-        if let Some(Err(error)) = self.0.take().map(Mmp::release) {
-            tracing::error!("the MMP block could not be released: {error}");
-        }
-    }
-}
-
 impl std::fmt::Debug for Mmp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mmp").field("block", &self.block).finish_non_exhaustive()
@@ -77,7 +58,7 @@ impl std::fmt::Debug for Mmp {
 }
 
 impl Block {
-    fn open(dev: Arc<MountedDevice>, sb: &Superblock, geo: &Geometry) -> Result<Block> {
+    fn open(dev: Arc<dyn BlockDevice>, sb: &Superblock, geo: &Geometry) -> Result<Block> {
         let nr = sb.mmp_block();
         if !geo.data_range_valid(nr, 1) {
             let bad =
@@ -86,7 +67,7 @@ impl Block {
         }
         let seed = geo.metadata_csum.then_some(geo.csum_seed);
         let offset = nr.0 * u64::from(geo.block_size);
-        Ok(Block { dev, offset, seed, bytes: vec![0; geo.block_size as usize], seq: 0 })
+        Ok(Block { dev, offset, seed, bytes: vec![0; geo.block_size as usize], own: Vec::new() })
     }
 
     fn read(&mut self) -> Result<disk::Mmp> {
@@ -96,20 +77,88 @@ impl Block {
 
     fn write(&mut self, mmp: &disk::Mmp) -> Result<()> {
         mmp.encode(&mut self.bytes, self.seed);
-        self.seq = mmp.seq;
+        self.write_bytes()
+    }
+
+    /// Writes the content as it is in memory, durably.
+    fn write_bytes(&mut self) -> Result<()> {
+        self.own.clone_from(&self.bytes);
         self.dev.write_all_at(&self.bytes, self.offset)?;
         Ok(self.dev.flush()?)
     }
 
     /// Reads the block, which must be as it was written last; EBUSY if another host has written it.
     fn read_own(&mut self) -> Result<disk::Mmp> {
-        let mmp = self.read()?;
-        if mmp.seq == self.seq { Ok(mmp) } else { Err(in_use(&mmp)) }
+        self.dev.read_exact_at(&mut self.bytes, self.offset)?;
+        // Damage counts as the write of another host, too: it is none of this one.
+        let found = disk::Mmp::parse(&self.bytes, None).unwrap_or_default();
+        if self.bytes == self.own { Ok(found) } else { Err(in_use(&found)) }
+    }
+
+    /// Writes the next sequence. EBUSY, and nothing is written, if the block is another host's.
+    fn renew(&mut self) -> Result<()> {
+        let mut mmp = self.read_own()?;
+        mmp.seq = match mmp.seq {
+            disk::MMP_SEQ_FSCK => mmp.seq,
+            seq if seq >= disk::MMP_SEQ_MAX => 1,
+            seq => seq + 1,
+        };
+        mmp.time = now().as_secs();
+        self.write(&mmp)
+    }
+
+    /// Claims the block, of which `seen` is the content. EBUSY if another host uses or checks the
+    /// file system. Waits as long as the format asks for: at once if it was left clean, but for the
+    /// watch after claiming. EINTR, with the block as it was, if `interrupt` is set meanwhile.
+    fn claim(
+        &mut self,
+        mut seen: disk::Mmp,
+        interval: u16,
+        interrupt: Option<&AtomicBool>,
+    ) -> Result<disk::Mmp> {
+        if seen.seq == disk::MMP_SEQ_FSCK {
+            return Err(in_use(&seen));
+        }
+        if seen.seq != disk::MMP_SEQ_CLEAN {
+            watch(interval, interrupt)?;
+            let again = self.read()?;
+            if again != seen {
+                return Err(in_use(&again));
+            }
+        }
+        let before = self.bytes.clone();
+        let claimed =
+            (now().subsec_nanos() ^ std::process::id().rotate_left(16)) % disk::MMP_SEQ_MAX;
+        seen.seq = claimed.max(1);
+        seen.time = now().as_secs();
+        seen.node_name = node_name();
+        seen.bdev_name = self.dev.name();
+        self.write(&seen)?;
+        if let Err(interrupted) = watch(interval, interrupt) {
+            self.read_own()?;
+            self.bytes = before;
+            self.write_bytes()?;
+            return Err(interrupted);
+        }
+        self.read_own()
     }
 }
 
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Returns the interval after which a host without a sign counts as gone, in seconds. No writer of
+/// the format makes others wait longer; an image may have any value.
+fn check_interval(sb: &Superblock, seen: &disk::Mmp) -> u16 {
+    let interval = sb.mmp_update_interval().max(seen.check_interval);
+    interval.clamp(disk::MMP_MIN_CHECK_INTERVAL, disk::MMP_MAX_CHECK_INTERVAL)
+}
+
+/// Returns the time between two renewals.
+fn update_interval(sb: &Superblock) -> Duration {
+    let most = disk::MMP_MAX_CHECK_INTERVAL;
+    Duration::from_secs(u64::from(sb.mmp_update_interval().clamp(1, most)))
 }
 
 /// How long to watch a block that says it is in use, in seconds.
@@ -140,7 +189,13 @@ fn watch(interval: u16, interrupt: Option<&AtomicBool>) -> Result<()> {
 /// The names come from the image: escaped, they cannot forge further messages.
 fn in_use(mmp: &disk::Mmp) -> Error {
     let (host, device) = (mmp.node_name.escape_debug(), mmp.bdev_name.escape_debug());
-    tracing::error!("the file system is in use on {host} (device {device})");
+    match mmp.seq {
+        disk::MMP_SEQ_FSCK => {
+            tracing::error!("the file system is being checked on {host} (device {device})");
+        }
+        _ if mmp.node_name.is_empty() => tracing::error!("the file system is in use elsewhere"),
+        _ => tracing::error!("the file system is in use on {host} (device {device})"),
+    }
     Errno::Busy.into()
 }
 
@@ -155,46 +210,16 @@ impl Mmp {
         interrupt: Option<&AtomicBool>,
         tasks: &TaskOwner,
     ) -> Result<Mmp> {
-        let mut block = Block::open(dev, sb, geo)?;
-        let mut seen = block.read()?;
-        let interval = sb.mmp_update_interval().max(seen.check_interval);
-        // No writer of the format makes others wait longer; an image may have any value.
-        let interval = interval.clamp(disk::MMP_MIN_CHECK_INTERVAL, disk::MMP_MAX_CHECK_INTERVAL);
-        if seen.seq == disk::MMP_SEQ_FSCK {
-            return Err(in_use(&seen));
-        }
-        if seen.seq != disk::MMP_SEQ_CLEAN {
-            watch(interval, interrupt)?;
-            let again = block.read()?;
-            if again.seq != seen.seq {
-                return Err(in_use(&again));
-            }
-        }
-        let before = seen.clone();
-        let claimed =
-            (now().subsec_nanos() ^ std::process::id().rotate_left(16)) % disk::MMP_SEQ_MAX;
-        seen.seq = claimed.max(1);
-        seen.time = now().as_secs();
-        seen.node_name = node_name();
-        seen.bdev_name = block.dev.name();
-        block.write(&seen)?;
-        if let Err(interrupted) = watch(interval, interrupt) {
-            block.read_own()?;
-            block.write(&before)?;
-            return Err(interrupted);
-        }
-        let again = block.read()?;
-        if again.seq != seen.seq {
-            return Err(in_use(&again));
-        }
-        let every = Duration::from_secs(u64::from(sb.mmp_update_interval().max(1)));
-        Ok(Self::keep(block, every, tasks))
+        let mut block = Block::open(dev.clone(), sb, geo)?;
+        let seen = block.read()?;
+        let interval = check_interval(sb, &seen);
+        block.claim(seen, interval, interrupt)?;
+        Ok(Self::keep(dev, block, update_interval(sb), tasks))
     }
 
     /// Renews the block until released.
-    fn keep(block: Block, every: Duration, tasks: &TaskOwner) -> Mmp {
-        let dev = block.dev.clone();
-        let block = Arc::new(Mutex::new(Level::Buffer, block));
+    fn keep(dev: Arc<MountedDevice>, block: Block, every: Duration, tasks: &TaskOwner) -> Mmp {
+        let block = Arc::new(Mutex::new(Level::HostClaim, block));
         let when_lost = Arc::new(WhenLost::new());
         let (own, lost) = (block.clone(), when_lost.clone());
         let task = tasks.task(Lane::Device, "mmp", move || {
@@ -202,7 +227,7 @@ impl Mmp {
             if dev.is_frozen() {
                 return NextRun::After(LOOK);
             }
-            let renewed = renew(&mut own.lock());
+            let renewed = own.lock().renew();
             match renewed {
                 Err(e) if e.is(Errno::Busy) => {
                     lost.get().into_iter().for_each(|act| act());
@@ -224,11 +249,6 @@ impl Mmp {
         debug_assert!(first, "there is one thing to be done");
     }
 
-    /// Whether the block is written through the device of this mount.
-    pub fn is_on(&self, mount: u32) -> bool {
-        self.block.lock().dev.id() == mount
-    }
-
     /// Whether the file system is still this host's. EBUSY if another one has taken it.
     pub fn check(&self) -> Result<()> {
         self.block.lock().read_own().map(drop)
@@ -243,13 +263,6 @@ impl Mmp {
         mmp.time = now().as_secs();
         block.write(&mmp)
     }
-}
-
-fn renew(block: &mut Block) -> Result<()> {
-    let mut mmp = block.read_own()?;
-    mmp.seq = if mmp.seq >= disk::MMP_SEQ_MAX { 1 } else { mmp.seq + 1 };
-    mmp.time = now().as_secs();
-    block.write(&mmp)
 }
 
 fn node_name() -> String {
