@@ -57,6 +57,16 @@ pub enum TuneError {
     /// system is.
     #[error(transparent)]
     Edit(#[from] EditError),
+    /// The device failed between two parts of the change.
+    #[error("{done} is made, but not {left}: {error}")]
+    Stopped {
+        /// The parts that are made.
+        done: String,
+        /// The parts that are not, unless the error says so of the first one.
+        left: String,
+        /// The failure.
+        error: Box<TuneError>,
+    },
     /// The changes are made, but the file system still has the journal that was made for them.
     #[error("all changes are made, but the file system has another journal now: {0}")]
     JournalStays(Box<TuneError>),

@@ -152,7 +152,8 @@ impl Tune {
         }
         let journal = self.journal.as_ref();
         let stop = AtomicBool::new(false);
-        let site = Site { device: &self.device, journal, threads: self.threads, stop: &stop };
+        let (device, threads) = (&self.device, self.threads);
+        let site = Site { device, journal, threads, stop: &stop, rehearses: false };
         site.make(changes, &wanted)
     }
 }

@@ -15,6 +15,7 @@ mod mutants;
 mod oracle;
 mod repairs;
 mod shrinking;
+mod stepwise;
 mod substitutes;
 mod switching;
 mod trims;

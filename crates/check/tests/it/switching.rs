@@ -175,7 +175,7 @@ fn judge(image: &Image, case: &str) {
     assert!(found.is_empty(), "{case}: {found:?}");
 }
 
-fn superblock(bytes: &[u8]) -> Superblock {
+pub fn superblock(bytes: &[u8]) -> Superblock {
     Superblock::parse(&bytes[1024..2048]).expect("a superblock")
 }
 

@@ -18,7 +18,10 @@
 //!
 //! # Invariants
 //! - A file system with damage is not changed.
-//! - Nothing is written before the survey of the result has found nothing.
+//! - Nothing is written before the survey of the result has found nothing. A change in several
+//!   transactions, as one of journal and features, is made in memory before ([`Site::rehearse`]): a
+//!   lack of space is found then. If a device fails between, the error names the steps that are
+//!   made and those that are not.
 
 mod checksums;
 mod directories;
@@ -64,20 +67,17 @@ const CRC32C: u8 = 1;
 /// The half MD4 hash of names.
 const HALF_MD4: u8 = 1;
 
+/// Bound on the writes of several transactions in memory, in bytes: the changes, their copies in
+/// logs, and both once more for another log.
+const MAX_REHEARSED: usize = 4 << 30;
+
 /// The devices of a change, and the way to survey them.
+#[derive(Clone, Copy)]
 pub struct Site<'s> {
     pub device: &'s Arc<dyn BlockDevice>,
     pub journal: Option<&'s Arc<dyn BlockDevice>>,
     pub threads: usize,
     pub stop: &'s AtomicBool,
-}
-
-/// Changes in memory, and the blocks that differ.
-pub struct Parts {
-    overlay: Arc<OverlayDevice>,
-    difference: Difference,
-}
-
     /// The devices are in memory.
     pub rehearses: bool,
 }
@@ -95,8 +95,7 @@ impl Step {
     /// Returns the steps in their order. Structures are surveyed, and changed through the journal,
     /// while there is one.
     fn all(wanted: &Wanted) -> Vec<Step> {
-        let structures =
-            if wanted.changes_structures() { Step::Structures } else { Step::Marks };
+        let structures = if wanted.changes_structures() { Step::Structures } else { Step::Marks };
         match wanted.journal {
             Some(JournalStep::Remove) if wanted.changes_structures() => {
                 vec![structures, Step::Journal(JournalStep::Remove)]
@@ -122,10 +121,17 @@ fn stopped(done: &[Step], left: &[Step], error: TuneError) -> TuneError {
     if done.is_empty() {
         return error;
     }
-    let names = |steps: &[Step]| {
-        steps.iter().map(|step| step.name()).collect::<Vec<_>>().join(" and ")
-    };
+    let names =
+        |steps: &[Step]| steps.iter().map(|step| step.name()).collect::<Vec<_>>().join(" and ");
     TuneError::Stopped { done: names(done), left: names(left), error: Box::new(error) }
+}
+
+/// Changes in memory, and the blocks that differ.
+pub struct Parts {
+    overlay: Arc<OverlayDevice>,
+    difference: Difference,
+}
+
 impl Parts {
     /// Returns the changed blocks in use.
     fn used(&self) -> Result<Vec<ChangedBlock>, TuneError> {
@@ -179,7 +185,12 @@ impl Site<'_> {
         let geometry = tunable.primary.geometry;
         let own = tunable.log.as_ref().map(Log::own_blocks).unwrap_or_default();
         let mut bitmaps = FreeBlocks::new(&**self.device, geometry).verified();
-        let mut is_new = |nr| bitmaps.is_free(nr) || unread.iter().any(|part| part.contains(&nr));
+        // Hosts read and write the block of multi-mount protection regardless of the log, of which
+        // a replay would undo a claim. Its content is valid before the change, too.
+        let mmp = mmp_block(&tunable.primary.superblock);
+        let mut is_new = |nr| {
+            bitmaps.is_free(nr) || mmp == Some(nr) || unread.iter().any(|part| part.contains(&nr))
+        };
         let (device, size) = (&**self.device, geometry.block_size);
         let difference = Difference::between(device, &draft.device, size, &own, &mut is_new)?;
         Ok(Parts { overlay: draft.device.clone(), difference })
@@ -188,24 +199,54 @@ impl Site<'_> {
     /// Makes the changes.
     pub fn make(&self, changes: &TuneChanges, wanted: &Wanted) -> Result<Superblock, TuneError> {
         self.check(wanted)?;
-        match wanted.journal {
-            Some(JournalStep::Add(size)) => journal::add(self, size)?,
-            Some(JournalStep::Resize(bytes)) => journal::resize(self, bytes)?,
-            // The other changes survey the file system, and need the journal.
-            Some(JournalStep::Remove) if !wanted.changes_structures() => journal::remove(self)?,
-            _ => {}
+        let steps = Step::all(wanted);
+        if wanted.changes_structures() && steps.len() > 1 {
+            self.rehearse(&|site: &Site<'_>| site.carry_out(changes, wanted, &steps))?;
         }
-        if wanted.changes_structures() {
-            self.change_structures(changes, wanted)?;
-            if wanted.journal == Some(JournalStep::Remove) {
-                journal::remove(self)?;
-            }
-        } else {
-            self.change_marks(changes, wanted)?;
-        }
+        self.carry_out(changes, wanted, &steps)?;
         let mut bytes = [0; SUPERBLOCK_SIZE];
         self.device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)?;
         Ok(Superblock::parse(&bytes)?)
+    }
+
+    /// Makes several transactions in memory, so that only a failure of a device can end them
+    /// halfway.
+    fn rehearse(&self, work: &dyn Fn(&Site<'_>) -> Result<(), TuneError>) -> Result<(), TuneError> {
+        if self.rehearses {
+            return Ok(());
+        }
+        let size = Tunable::open(self.device, self.journal)?.primary.geometry.block_size;
+        let over = |device: &Arc<dyn BlockDevice>, unit: u32| -> Arc<dyn BlockDevice> {
+            Arc::new(OverlayDevice::new(device.clone(), unit as usize, MAX_REHEARSED))
+        };
+        let device = over(self.device, size);
+        let journal = self.journal.map(|journal| over(journal, size));
+        let site = Site { device: &device, journal: journal.as_ref(), rehearses: true, ..*self };
+        // Nothing of it is made.
+        work(&site).map_err(|error| match error {
+            TuneError::Stopped { error, .. } | TuneError::JournalStays(error) => *error,
+            error => error,
+        })
+    }
+
+    fn carry_out(
+        &self,
+        changes: &TuneChanges,
+        wanted: &Wanted,
+        steps: &[Step],
+    ) -> Result<(), TuneError> {
+        for (n, step) in steps.iter().enumerate() {
+            let made = match step {
+                Step::Journal(JournalStep::Add(size)) => journal::add(self, *size),
+                Step::Journal(JournalStep::Resize(bytes)) => journal::resize(self, *bytes),
+                Step::Journal(JournalStep::Remove) => journal::remove(self),
+                Step::Structures => self.change_structures(changes, wanted),
+                Step::Marks => self.change_marks(changes, wanted),
+            };
+            let (done, left) = steps.split_at(n);
+            made.map_err(|error| stopped(done, left, error))?;
+        }
+        Ok(())
     }
 
     /// Refuses impossible changes before the first write.
@@ -245,6 +286,7 @@ impl Site<'_> {
         let parts = self.parts(&tunable, &converted.draft, &converted.unread)?;
         let used = parts.difference.used.len();
         if !tunable.primary.superblock.compat().contains(Compat::HAS_JOURNAL) {
+            self.rehearse(&|site: &Site<'_>| site.with_journal(changes, wanted, used))?;
             return self.with_journal(changes, wanted, used);
         }
         if !wanted.changes_checksums() {
@@ -256,6 +298,7 @@ impl Site<'_> {
         if check_fit(log, used).is_ok() {
             return forms::write(self, &tunable, &parts);
         }
+        self.rehearse(&|site: &Site<'_>| site.change_structures(changes, wanted))?;
         let longer = log.superblock_for(used.saturating_add(SPARE));
         let longer = longer.map_err(TuneError::Journal)?.max_len();
         let before = log.superblock().max_len();
@@ -263,8 +306,7 @@ impl Site<'_> {
         let made = self.convert_and_write(changes, wanted);
         let back = Tunable::open(self.device, self.journal)
             .and_then(|tunable| journal::resize_to(self, &tunable, before));
-        made?;
-        back.map_err(|error| TuneError::JournalStays(Box::new(error)))
+        with_log_back(made, back)
     }
 
     /// Makes the change through a journal that the file system has meanwhile.
@@ -282,8 +324,7 @@ impl Site<'_> {
         journal::add(self, JournalSize::Bytes(size))?;
         let made = self.convert_and_write(changes, wanted);
         let removed = journal::remove(self);
-        made?;
-        removed.map_err(|error| TuneError::JournalStays(Box::new(error)))
+        with_log_back(made, removed)
     }
 
     /// Plans and makes the change through the log, which takes it.
@@ -401,6 +442,22 @@ fn with_marks(mut sb: Superblock, features: Features) -> Superblock {
     }
     sb.set_features(features);
     sb
+}
+
+/// Returns the outcome of a change through a journal that the file system had for it.
+fn with_log_back(
+    made: Result<(), TuneError>,
+    back: Result<(), TuneError>,
+) -> Result<(), TuneError> {
+    match (made, back) {
+        (made, Ok(())) => made,
+        (Ok(()), Err(error)) => Err(TuneError::JournalStays(Box::new(error))),
+        (Err(error), Err(_)) => Err(TuneError::Stopped {
+            done: "another journal".into(),
+            left: Step::Structures.name().into(),
+            error: Box::new(error),
+        }),
+    }
 }
 
 fn sealed(mut sb: Superblock) -> Superblock {

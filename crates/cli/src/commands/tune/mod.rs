@@ -30,8 +30,8 @@ use std::os::unix::ffi::OsStrExt;
 /// Without an option the values are printed. All changes of a call are made wholly or not at all,
 /// with the copies of the superblock: with a journal in one transaction, else by the write of the
 /// superblock, which the copies follow. Features change with the structures that they stand for,
-/// such as all checksums, after a check of the file system. An image that must be recovered or
-/// repaired first is refused.
+/// such as all checksums, after a check of the file system; a journal in the same call is a step of
+/// its own. An image that must be recovered or repaired first is refused.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -249,6 +249,9 @@ fn failure(image: &ImageArgs, error: TuneError) -> Failure {
             format!("; run `extant repair {name}`")
         }
         TuneError::Partly(..) => "; run it again".into(),
+        TuneError::Stopped { .. } => {
+            format!("; `extant recover {name}` and then the same command make the rest")
+        }
         _ => String::new(),
     };
     Failure::new(format_args!("{name}: {error}{advice}"))
