@@ -9,7 +9,7 @@ use crate::interrupt::Interrupt;
 use crate::json;
 use crate::recovery::{self, replayed};
 use crate::remote;
-use crate::sandbox::command::{Images, Preparation};
+use crate::sandbox::command::{Images, Preparation, leave_feigned_root};
 use crate::substitutes::{self, Damaged, is_damage};
 use crate::text::shown;
 use extant_check::Substitutes;
@@ -336,8 +336,9 @@ impl ImageArgs {
         self.stored.spec(&self.image)
     }
 
-    /// Opens for writing; recovers first.
-    pub fn write(&self, context: &Context) -> Result<Fs> {
+    /// Opens for writing, in a sandbox, unless this process is in one; recovers first.
+    pub fn write_within(&self, context: &Context, sandbox: Preparation) -> Result<Fs> {
+        self.contain(context, sandbox)?;
         let fs = self.open(&OpenOptions::new())?;
         self.opened(context, &fs)?;
         Ok(fs)
@@ -363,7 +364,8 @@ impl ImageArgs {
         context: &Context,
         work: impl FnOnce(&Fs, &mut Changes) -> Result,
     ) -> Result {
-        let fs = self.write(context)?;
+        self.contain_alone(context, Preparation::writing(true))?;
+        let fs = self.write_within(context, Preparation::writing(true))?;
         let mut changes = Changes::new(self);
         let worked = work(&fs, &mut changes);
         let closed = self.close(fs);
@@ -392,13 +394,18 @@ impl ImageArgs {
     ) -> Result<Fs> {
         let options = self.options(options);
         if options.is_read_only() {
-            return open(&options).map_err(|e| self.refused(&e));
+            let fs = open(&options).map_err(|e| self.refused(&e))?;
+            #[cfg(feature = "planted-exploit")]
+            crate::planted::strike(&fs.superblock());
+            return Ok(fs);
         }
         remote::refuse_mounted(&self.image).map_err(|e| self.refused(&e))?;
         let interrupt = Interrupt::register().at("signals")?;
         let opened = open(&options.interrupt(interrupt.flag()));
         let interrupted = interrupt.restore_default();
         let fs = opened.map_err(|e| self.refused(&e))?;
+        #[cfg(feature = "planted-exploit")]
+        crate::planted::strike(&fs.superblock());
         if interrupted {
             self.close(fs).and_then(|()| Err(self.refused(&Errno::Intr.into())))
         } else {
@@ -409,6 +416,15 @@ impl ImageArgs {
     /// Enters the sandbox of a command on this image.
     pub fn contain(&self, context: &Context, sandbox: Preparation) -> Result {
         sandbox.enter(context, &[self.files()]).map_err(|(_, error)| self.refused(&error))
+    }
+
+    /// As [`ImageArgs::contain`], for a command that has done nothing yet and needs no owners of
+    /// the host: it leaves a library that feigns root.
+    pub fn contain_alone(&self, context: &Context, sandbox: Preparation) -> Result {
+        if context.sandbox {
+            leave_feigned_root();
+        }
+        self.contain(context, sandbox)
     }
 
     /// Returns the files of the image for a sandbox.

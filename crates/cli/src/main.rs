@@ -57,6 +57,9 @@ fn main() -> ExitCode {
     if args == [remote::NAME] {
         return remote::run();
     }
+    if args.first().is_some_and(|name| name == commands::serve_nbd::SOCKET_KEEPER) {
+        return commands::serve_nbd::keep_socket(&args[1..]);
+    }
     if args.first().is_some_and(|name| name == copy::keeper::NAME) {
         return copy::keeper::run(&args[1..]);
     }

@@ -6,7 +6,22 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
-/// A sparse file in the folder for temporary files (`TMPDIR`), made at the first write.
+/// Files that a process in a sandbox could not make any more.
+static PREPARED: Mutex<Vec<io::Result<File>>> = Mutex::new(Vec::new());
+
+/// Makes the files of so many devices that follow, before this process enters a sandbox. A failure
+/// is that of the first write to such a device.
+pub fn prepare(files: usize) {
+    let mut prepared = PREPARED.lock().unwrap_or_else(PoisonError::into_inner);
+    prepared.extend((0..files).map(|_| tempfile::tempfile()));
+}
+
+fn made() -> io::Result<File> {
+    let prepared = PREPARED.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    prepared.unwrap_or_else(tempfile::tempfile)
+}
+
+/// A sparse file in the folder for temporary files (`TMPDIR`).
 #[derive(Debug)]
 pub struct SpillFile {
     len: u64,
@@ -23,7 +38,7 @@ impl SpillFile {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let transferred = match &mut *file {
             Some(file) => transfer(file),
-            empty => tempfile::tempfile().and_then(|made| transfer(empty.insert(made))),
+            empty => made().and_then(|made| transfer(empty.insert(made))),
         };
         transferred.map_err(|error| {
             let dir = std::env::temp_dir();

@@ -116,6 +116,11 @@ impl Source {
         added.map_err(|error| self.failed(&error))
     }
 
+    /// Returns the image of a source that is one.
+    pub fn as_image(&self) -> Option<ImageArgs> {
+        matches!(self.kind, Kind::Image | Kind::Qcow2).then(|| self.image())
+    }
+
     fn image(&self) -> ImageArgs {
         let is_qcow2 = self.kind == Kind::Qcow2;
         let format = if is_qcow2 { Format::Qcow2 } else { Format::Raw };

@@ -7,16 +7,19 @@ use crate::format::Format;
 use crate::image::ImageArgs;
 use crate::overwrite;
 use crate::remote;
+use crate::sandbox::command::Preparation;
 use crate::text::shown;
 use extant_engine::Error;
 use extant_engine::OpenOptions;
 use extant_engine::device::{BlockDevice, FileDevice, FileOptions, image_spec, is_remote};
 use extant_qcow2::write_image;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes that are zeroed or copied at once.
@@ -31,11 +34,33 @@ pub type FileIdentity = (u64, u64);
 /// A place for an image.
 pub enum Target<'a> {
     /// A file, which appears when it is complete. An image that is replaced is held meanwhile.
-    File(&'a Path, Option<FileDevice>),
+    File(&'a Path, Option<FileDevice>, Begun),
     /// A block device, which is held.
     Device(&'a Path, Arc<dyn BlockDevice>),
     /// Standard output.
-    Stdout,
+    Stdout(Begun),
+}
+
+/// Files that a process in a sandbox could not make any more.
+#[derive(Default)]
+pub struct Begun {
+    output: Option<Output>,
+    /// Files without a name in the directory of the output, or in that for temporary files.
+    scratch: Vec<File>,
+}
+
+impl Begun {
+    fn scratch_in(&mut self, dir: &Path) -> io::Result<File> {
+        self.scratch.pop().map_or_else(|| tempfile::tempfile_in(dir), Ok)
+    }
+
+    /// Adds the files to a sandbox.
+    fn add_to(&mut self, sandbox: Preparation) -> Preparation {
+        let of = |file: &File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let output = self.output.as_mut().map(Output::path);
+        let files = output.into_iter().chain(self.scratch.iter().map(of));
+        files.fold(sandbox, |sandbox, file| sandbox.writing_to(&file))
+    }
 }
 
 impl<'a> Target<'a> {
@@ -54,12 +79,12 @@ impl<'a> Target<'a> {
             return Target::of_device(path, device, force);
         }
         let kind = match std::fs::metadata(path) {
-            Err(_) => return Ok(Target::File(path, None)),
+            Err(_) => return Ok(Target::File(path, None, Begun::default())),
             Ok(found) => found.file_type(),
         };
         let name = shown(path.as_os_str().as_bytes());
         if kind.is_file() {
-            return Ok(Target::File(path, hold_replaced(path)?));
+            return Ok(Target::File(path, hold_replaced(path)?, Begun::default()));
         }
         if !kind.is_block_device() {
             let other = if kind.is_dir() { "a directory" } else { "no regular file and no disk" };
@@ -87,6 +112,33 @@ impl<'a> Target<'a> {
         Ok(Target::Device(path, device))
     }
 
+    /// Makes all files that the image needs before this process enters a sandbox, and adds them to
+    /// that. Returns false for a network block device, whose threads are outside of it.
+    ///
+    /// # Errors
+    /// Those of creation.
+    pub fn begin(
+        &mut self,
+        format: Format,
+        context: &Context,
+        sandbox: &mut Preparation,
+    ) -> Result<bool> {
+        let packs = usize::from(format != Format::Raw);
+        let (dir, count, begun) = match self {
+            Target::Device(path, _) => return Ok(!is_remote(&image_spec(path).path)),
+            Target::File(path, _, begun) => {
+                begun.output = Some(Output::begin(path)?.before_sandbox(context)?);
+                (parent(path).to_owned(), packs, begun)
+            }
+            Target::Stdout(begun) => (std::env::temp_dir(), 1 + packs, begun),
+        };
+        for _ in 0..count {
+            begun.scratch.push(tempfile::tempfile_in(&dir).at_path(dir.as_os_str().as_bytes())?);
+        }
+        *sandbox = begun.add_to(std::mem::take(sandbox));
+        Ok(true)
+    }
+
     /// Writes an image of `len` bytes by `write`, which gets a device of this length, or a longer
     /// one, that reads as zeroes, and the identity of the file that will be the image. In a format
     /// other than raw it is written to a temporary file first.
@@ -103,15 +155,15 @@ impl<'a> Target<'a> {
     ) -> Result<T> {
         let raw = format == Format::Raw;
         match self {
-            Target::File(path, _held) => {
+            Target::File(path, _held, mut begun) => {
                 let name = path.as_os_str().as_bytes();
-                let mut output = Output::begin(path)?;
+                let mut output = begun.output.take().map_or_else(|| Output::begin(path), Ok)?;
                 let own = output.file().metadata().at_path(name)?;
                 let own = Some((own.dev(), own.ino()));
                 let made = if raw {
                     write(&output.device(len).at_path(name)?, own)?
                 } else {
-                    let scratch = tempfile::tempfile_in(parent(path)).at_path(name)?;
+                    let scratch = begun.scratch_in(parent(path)).at_path(name)?;
                     let disk = device_of(&scratch, len).at_path(name)?;
                     let made = write(&disk, own)?;
                     let file = output.device(0).at_path(name)?;
@@ -139,17 +191,17 @@ impl<'a> Target<'a> {
                 zero(&*device, len, context).at_path(name)?;
                 write(&*device, None)
             }
-            Target::Stdout => {
+            Target::Stdout(mut begun) => {
                 let temporary = std::env::temp_dir();
                 let name = temporary.as_os_str().as_bytes();
-                let file = tempfile::tempfile_in(&temporary).at_path(name)?;
+                let file = begun.scratch_in(&temporary).at_path(name)?;
                 let device = device_of(&file, len).at_path(name)?;
                 let made = write(&device, None)?;
                 if raw {
                     print(&device, len, context).at("standard output")?;
                     return Ok(made);
                 }
-                let packed = tempfile::tempfile_in(&temporary).at_path(name)?;
+                let packed = begun.scratch_in(&temporary).at_path(name)?;
                 let packed = device_of(&packed, 0).at_path(name)?;
                 pack(&device, &packed, context).at_path(name)?;
                 print(&packed, packed.len(), context).at("standard output")?;
@@ -179,7 +231,7 @@ fn to_stdout(context: &Context) -> Result<Target<'static>> {
             "an image is not for a terminal; redirect standard output, or name a file",
         ));
     }
-    Ok(Target::Stdout)
+    Ok(Target::Stdout(Begun::default()))
 }
 
 /// Zeroes the beginning of a device. Old superblocks go first, so that a half-zeroed device has no

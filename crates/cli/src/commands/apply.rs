@@ -9,8 +9,9 @@ use crate::host_claim::while_claimed;
 use crate::image::{Changes, ImageArgs};
 use crate::interrupt::Interrupt;
 use crate::json::put_bytes;
+use crate::sandbox::command::Preparation;
 use crate::script::{ScriptLine, parse_script};
-use crate::spill::SpillFile;
+use crate::spill::{self, SpillFile};
 use crate::text::{count, shown};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use extant_check::edit::{Edit, EditBase, EditError};
@@ -55,6 +56,9 @@ const MAX_SCRIPT: u64 = 64 << 20;
 /// Bytes of changes in memory. Others are in a file without a name in the folder for temporary
 /// files.
 const MAX_HELD: usize = 256 << 20;
+
+/// Files for changes beyond memory: of the recovery, of the edits, and of an external journal.
+const SPILLS: usize = 3;
 
 /// Unit in which changes of an external journal are stored, in bytes.
 const JOURNAL_UNIT: usize = 4096;
@@ -109,6 +113,9 @@ struct Script {
 pub fn run(args: &Args, context: &Context) -> Result {
     let script = Script::read(args)?;
     let image = &args.image;
+    spill::prepare(SPILLS);
+    let sandbox = script.sandbox(Preparation::writing(!args.dry_run));
+    image.contain(context, sandbox)?;
     let open = if args.dry_run { open_for_reading } else { open_for_writing };
     let open = |place| open(image, &place).map_err(|failure| failure.with_exit_code(1));
     let device = open(image.spec())?;
@@ -167,6 +174,14 @@ impl Script {
             if is_script { "the script" } else { "another line" }
         );
         Err(Failure::usage(message).after(line_document(step.number)))
+    }
+
+    /// Adds the sources of the script to a sandbox.
+    fn sandbox(&self, sandbox: Preparation) -> Preparation {
+        self.steps.iter().fold(sandbox, |sandbox, step| match &step.edit {
+            Line::Put(edit) => edit.sandbox(sandbox),
+            _ => sandbox,
+        })
     }
 
     fn place(&self, step: &Step) -> String {

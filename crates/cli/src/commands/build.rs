@@ -10,8 +10,10 @@ use crate::context::Context;
 use crate::copy::owner::{IdMap, Owner, parse_owner};
 use crate::failure::{Failure, Result};
 use crate::format::Format;
+use crate::image::ImageArgs;
 use crate::json;
 use crate::layout::{LayoutArgs, creation_time, epoch};
+use crate::sandbox::command::{Images, Preparation, leave_feigned_root};
 use crate::text::{count, shown, size, uuid};
 use extant_archive::{Loader, Patterns, Platform, ScanOptions, Selection, root_is_feigned};
 use extant_engine::device::DeviceError;
@@ -104,8 +106,15 @@ struct Made {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
+    let images = args.images();
+    if context.sandbox && images.is_some() {
+        leave_feigned_root();
+    }
     args.check_sources()?;
     let mut target = args.target(context)?;
+    if let Some(images) = &images {
+        args.contain(images, target.as_mut(), context)?;
+    }
     let mut options = BuildOptions::default();
     options.mkfs = args.layout.options()?;
     options.size = args.size.size()?;
@@ -139,6 +148,34 @@ impl Args {
         shown(self.out.as_os_str().as_bytes())
     }
 
+    /// Returns the sources if all of them are images.
+    fn images(&self) -> Option<Vec<ImageArgs>> {
+        self.sources.iter().map(|source| Source::of(source).as_image()).collect()
+    }
+
+    /// Enters a sandbox: images need no other files of the host.
+    fn contain(
+        &self,
+        images: &[ImageArgs],
+        target: Option<&mut Target<'_>>,
+        context: &Context,
+    ) -> Result {
+        if !context.sandbox {
+            return Ok(());
+        }
+        let mut sandbox = Preparation::default();
+        if let Some(target) = target
+            && !target.begin(self.format, context, &mut sandbox)?
+        {
+            return Ok(());
+        }
+        let files: Vec<Images> = images.iter().map(ImageArgs::files).collect();
+        sandbox.enter(context, &files).map_err(|(number, error)| {
+            let image = images.get(number).cloned().unwrap_or_else(|| ImageArgs::of(&self.out));
+            image.refused(&error)
+        })
+    }
+
     /// Refuses an output that is a source, too: it would be read while it is replaced.
     fn check_sources(&self) -> Result {
         if self.estimate {
@@ -167,7 +204,7 @@ impl Args {
             return Ok(None);
         }
         let target = Target::take(&self.out, self.force, context)?;
-        if self.verity && matches!(target, Target::Stdout) {
+        if self.verity && matches!(target, Target::Stdout(_)) {
             return Err(Failure::usage("--verity prints a root hash where the image would go"));
         }
         Ok(Some(target))

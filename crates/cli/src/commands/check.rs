@@ -95,8 +95,6 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let contained = image.contain(context, Preparation::default());
     contained.map_err(|failure| failure.with_exit_code(OPERATIONAL))?;
     let device = open_for_reading(&image, &image.spec())?;
-    #[cfg(feature = "planted-exploit")]
-    crate::planted::strike_from(&*device);
     let journal = args
         .on
         .journal
@@ -135,7 +133,10 @@ pub(super) fn open_for_reading(
 ) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions::new().read_only(true).wait(image.wait);
     let opened = options.device_of(place);
-    opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))
+    let device = opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))?;
+    #[cfg(feature = "planted-exploit")]
+    crate::planted::strike_from(&*device);
+    Ok(device)
 }
 
 fn tell(image: &ImageArgs, context: &Context, summary: CheckSummary) -> Result {

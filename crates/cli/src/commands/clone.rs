@@ -8,6 +8,7 @@ use crate::format::FormatArgs;
 use crate::image::ImageArgs;
 use crate::interrupt::Interrupt;
 use crate::json;
+use crate::sandbox::command::{Preparation, leave_feigned_root};
 use crate::text::{shown, size};
 use extant_check::{Trim, TrimError, TrimPlan, UuidError, set_uuid};
 use extant_engine::device::{BlockDevice, FileOptions, ImageFormat, Place};
@@ -67,20 +68,25 @@ struct Source {
 pub fn run(args: &Args, context: &Context) -> Result {
     let image =
         ImageArgs { wait: args.wait, stored: args.stored.clone(), ..ImageArgs::of(&args.source) };
+    if context.sandbox {
+        leave_feigned_root();
+    }
+    args.check()?;
+    let _replaced = hold_replaced(&args.dest)?;
+    let uuid = args.new_uuid.then(random_uuid).transpose()?;
+    let mut output = Output::begin(&args.dest)?.before_sandbox(context)?;
+    image.contain(context, Preparation::default().writing_to(&output.path()))?;
     let interrupt = Interrupt::register().at("signals")?;
     let device = open_for_reading(&image, &image.spec()).map_err(|e| e.with_exit_code(1))?;
     let source = Source { device, image };
-    args.check()?;
-    let _replaced = hold_replaced(&args.dest)?;
-    let mut output = Output::begin(&args.dest)?;
     let file = output.file();
     let copied = if args.share(file)? {
         None
     } else {
         Some(source.copy(file, context, &interrupt.flag())?)
     };
-    if args.new_uuid {
-        source.rename(file)?;
+    if let Some(uuid) = uuid {
+        source.rename(file, uuid)?;
     }
     file.sync_all().at_path(args.dest.as_os_str().as_bytes())?;
     if interrupt.restore_default() {
@@ -88,6 +94,14 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
     output.finish()?;
     args.report(context, source.device.len(), copied)
+}
+
+/// Returns a random UUID.
+fn random_uuid() -> Result<[u8; 16]> {
+    /// The kernel's source of them.
+    const RANDOM: &str = "/proc/sys/kernel/random/uuid";
+    let text = std::fs::read_to_string(RANDOM).at(RANDOM)?;
+    parse_uuid(text.trim()).map_err(Failure::new)
 }
 
 impl Args {
@@ -147,12 +161,8 @@ impl Source {
         Failure::of(&error, self.image.image.as_os_str().as_bytes(), message)
     }
 
-    /// Gives the copy a random UUID.
-    fn rename(&self, file: &File) -> Result {
-        /// The kernel's source of random UUIDs.
-        const RANDOM: &str = "/proc/sys/kernel/random/uuid";
-        let text = std::fs::read_to_string(RANDOM).at(RANDOM)?;
-        let uuid = parse_uuid(text.trim()).map_err(Failure::new)?;
+    /// Gives the copy a UUID.
+    fn rename(&self, file: &File, uuid: [u8; 16]) -> Result {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         // No other program knows the file, so it needs no lock.
         let device = FileOptions::new(path).lock(false).open().at("the new image")?;

@@ -7,6 +7,7 @@ use crate::copy::replace::{Placer, Wanted};
 use crate::copy::source;
 use crate::failure::{At, Failure, Result};
 use crate::image::{Changes, ImageArgs, ends_with_slash, inside, join};
+use crate::sandbox::command::Preparation;
 use crate::text::shown;
 use extant_engine::{Caller, Errno, FileType, Follow, Fs, Node, NodeKind, OpenFlags};
 use std::ffi::{OsStr, OsString};
@@ -46,7 +47,8 @@ const PIECE: usize = 1 << 20;
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let fs = args.image.write(context)?;
+    let sandbox = args.edit.sandbox(Preparation::writing(true));
+    let fs = args.image.write_within(context, sandbox)?;
     let copied = args.edit.copy(context, &fs, &args.image.image);
     let copied = copied.and_then(|(job, _)| job.finish());
     let closed = args.image.close(fs);
@@ -57,6 +59,11 @@ impl Edit {
     /// Returns whether the content is that of standard input.
     pub fn reads_stdin(&self) -> bool {
         self.source == OsStr::new("-")
+    }
+
+    /// Adds the source to a sandbox.
+    pub fn sandbox(&self, sandbox: Preparation) -> Preparation {
+        if self.reads_stdin() { sandbox } else { sandbox.copying(&self.source) }
     }
 
     /// Changes an open image, which lies at `image`.

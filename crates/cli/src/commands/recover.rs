@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::image::ImageArgs;
 use crate::recovery;
+use crate::sandbox::command::Preparation;
 use extant_engine::device::{BlockDevice, OverlayDevice, image_spec};
 use extant_engine::{Fs, OpenOptions, Recovery};
 use serde_json::Value;
@@ -30,6 +31,7 @@ const TRIAL_BLOCK: usize = 4096;
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
+    args.image.contain_alone(context, Preparation::writing(!args.dry_run))?;
     let fs = if args.dry_run {
         on_trial(args)?
     } else {
@@ -59,7 +61,10 @@ fn on_trial(args: &Args) -> Result<Fs> {
         let base = reading.device_of(&image_spec(path)).map_err(|e| args.image.refused(&e))?;
         options = options.journal_on(Arc::new(OverlayDevice::new(base, TRIAL_BLOCK, TRIAL_BYTES)));
     }
-    Fs::open_device(device, &options).map_err(|e| args.image.refused(&e))
+    let fs = Fs::open_device(device, &options).map_err(|e| args.image.refused(&e))?;
+    #[cfg(feature = "planted-exploit")]
+    crate::planted::strike(&fs.superblock());
+    Ok(fs)
 }
 
 fn document(recovery: &Recovery, dry_run: bool) -> Value {

@@ -86,8 +86,6 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     let sandbox = args.restore.iter().fold(sandbox, |all, file| all.reading(file));
     image.contain(context, sandbox)?;
     let device = open(&image.spec())?;
-    #[cfg(feature = "planted-exploit")]
-    crate::planted::strike_from(&*device);
     let interrupt = Interrupt::register().at("signals")?;
     let journal = args.on.journal.as_ref().map(|path| open(&image_spec(path))).transpose()?;
     let work = |device: Arc<dyn BlockDevice>| {
@@ -115,9 +113,11 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     let flag = interrupt.flag();
     let done = while_checked(&image, &device, &flag, |claim| work(claim.device()));
     // A wait for other hosts that was ended has the code of a plan that was.
-    done.map_err(|failure| {
-        if failure.is_interruption() { failure.with_exit_code(CANCELED) } else { failure }
-    })
+    done.map_err(
+        |failure| {
+            if failure.is_interruption() { failure.with_exit_code(CANCELED) } else { failure }
+        },
+    )
 }
 
 /// Opens a device for writing.
@@ -127,7 +127,10 @@ pub(super) fn open_for_writing(
 ) -> Result<Arc<dyn BlockDevice>> {
     let free = remote::refuse_mounted(&image.image);
     let opened = free.and_then(|()| OpenOptions::new().wait(image.wait).device_of(place));
-    opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))
+    let device = opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))?;
+    #[cfg(feature = "planted-exploit")]
+    crate::planted::strike_from(&*device);
+    Ok(device)
 }
 
 /// Prints the plan, and makes the repair unless it is a dry run.

@@ -9,6 +9,7 @@ use crate::host_claim::while_claimed;
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json::put_bytes;
+use crate::sandbox::command::Preparation;
 use crate::text::size;
 use extant_check::repair::OfflineError;
 use extant_check::resize::{NewSize, Resize, ResizeError, ResizePlan};
@@ -61,6 +62,7 @@ const SECTOR: u64 = 512;
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
+    image.contain_alone(context, Preparation::writing(true))?;
     let device =
         open_for_writing(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
     let size = args.new_size(device.len())?;

@@ -5,21 +5,26 @@ use crate::failure::{At, Failure, Result};
 use crate::format::FormatArgs;
 use crate::image::ImageArgs;
 use crate::json;
+use crate::process;
+use crate::sandbox::command::{Preparation, leave_feigned_root};
 use crate::text::{shown, size};
 use extant_engine::OpenOptions;
-use extant_engine::device::BlockDevice;
+use extant_engine::device::{BlockDevice, ImageSpec, is_remote};
 use extant_nbd::{Listener, NbdServer};
 use rustix::fs::Mode;
 use rustix::process::umask;
 use serde_json::Map;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::thread::Builder;
 
@@ -56,46 +61,83 @@ pub struct Args {
     stored: FormatArgs,
 }
 
-/// A socket in the file system, whose name ends with this value.
-struct SocketName<'a> {
-    path: &'a Path,
-    /// Device and inode of the socket.
-    file: (u64, u64),
+/// Name of the program as the process that removes the name of a socket.
+pub const SOCKET_KEEPER: &str = "extant-socket";
+
+/// A socket in the file system, whose name ends with this value, or with this process. A process
+/// outside of the sandbox removes it.
+struct SocketName {
+    keeper: Child,
 }
 
-impl<'a> SocketName<'a> {
-    /// Notes the socket that was just made at a path.
-    fn of(path: &'a Path) -> io::Result<SocketName<'a>> {
-        Ok(SocketName { path, file: file_at(path)? })
+impl SocketName {
+    /// Starts the process for the socket that was just made at a path.
+    fn of(path: &Path) -> io::Result<SocketName> {
+        let identity = file_at(path)?.map(|number| number.to_string());
+        let path = std::path::absolute(path)?;
+        let mut command = Command::new(process::program());
+        command.arg0(SOCKET_KEEPER).arg(path).args(identity);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        extant_fuse::keep_descriptors_from_children()?;
+        Ok(SocketName { keeper: command.spawn()? })
     }
 }
 
-/// Returns device and inode of the file at a path.
-fn file_at(path: &Path) -> io::Result<(u64, u64)> {
-    let found = path.symlink_metadata()?;
-    Ok((found.dev(), found.ino()))
-}
-
-impl Drop for SocketName<'_> {
+impl Drop for SocketName {
     fn drop(&mut self) {
-        // Another server may have put its own in the place.
-        if file_at(self.path).is_ok_and(|found| found == self.file) {
-            let _ = std::fs::remove_file(self.path);
-        }
+        drop(self.keeper.stdin.take());
+        // An error says that it has ended.
+        let _ = self.keeper.wait();
     }
+}
+
+/// Returns device and inode of the file at a path, and the time of its creation, if it is a socket:
+/// the number of an inode is soon used again.
+fn file_at(path: &Path) -> io::Result<[i64; 4]> {
+    let found = path.symlink_metadata()?;
+    Ok([found.dev() as i64, found.ino() as i64, found.mtime(), found.mtime_nsec()])
+}
+
+/// Removes the socket of a server, by its path and identity, when that has ended.
+pub fn keep_socket(words: &[OsString]) -> ExitCode {
+    let Some((path, identity)) = words.split_first() else { return ExitCode::FAILURE };
+    if process::leave_signals().is_err() {
+        return ExitCode::FAILURE;
+    }
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    // Another server may have put its own in the place.
+    let found = file_at(Path::new(path)).unwrap_or_default();
+    if found.map(|number| OsString::from(number.to_string())) == identity {
+        let _ = std::fs::remove_file(path);
+    }
+    ExitCode::SUCCESS
 }
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let image = ImageArgs { stored: args.stored.clone(), ..ImageArgs::of(&args.image) };
+    if context.sandbox {
+        leave_feigned_root();
+    }
+    let (wait, stored) = (args.wait, args.stored.clone());
+    let image = ImageArgs { wait, stored, ..ImageArgs::of(&args.image) };
     let options = OpenOptions::new().read_only(args.read_only).wait(args.wait);
-    let device = options.device_of(&image.spec()).map_err(|error| image.refused(&error))?;
-    let len = device.len();
-    // Before the socket is made, whose name would stay behind otherwise.
+    let open = || options.device_of(&image.spec()).map_err(|error| image.refused(&error));
+    // Before the socket is made: a missing image is told, and one in use is waited for, which a
+    // signal ends. The image is not parsed.
+    let file = ImageSpec::whole(image.spec().path);
+    if !is_remote(&file.path) {
+        options.device_of(&file).map_err(|error| image.refused(&error))?;
+    }
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).at("signals")?;
+    // In the sandbox no socket is made.
     let (listener, address) = args.listener()?;
     let made = |path| SocketName::of(path).at_path(path.as_os_str().as_bytes());
     let _name = args.socket.as_deref().map(made).transpose()?;
+    image.contain(context, Preparation::writing(!args.read_only).serving())?;
+    let device = open()?;
+    #[cfg(feature = "planted-exploit")]
+    crate::planted::strike_from(&*device);
+    let len = device.len();
     let server = NbdServer::new(device.clone(), listener).export(&args.export);
     let server = Arc::new(server.read_only(args.read_only).once(args.once));
     let (stopped, handle) = (server.clone(), signals.handle());

@@ -7,6 +7,7 @@ use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json;
 use crate::remote;
+use crate::sandbox::command::Preparation;
 use crate::text::{count, size};
 use extant_check::{Trim, TrimError, TrimPlan};
 use extant_engine::device::{BlockDevice, ImageSpec, image_spec, is_remote};
@@ -45,6 +46,7 @@ struct Trimmed {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
+    image.contain_alone(context, Preparation::writing(!args.dry_run))?;
     let interrupt = Interrupt::register().at("signals")?;
     let device = open(&image, &image.spec(), args.dry_run)?;
     if !args.dry_run && device.read_only() {
@@ -70,7 +72,11 @@ pub fn run(args: &Args, context: &Context) -> Result {
 fn open(image: &ImageArgs, place: &ImageSpec, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
     let options = OpenOptions::new().read_only(read_only).wait(image.wait);
     let free = if read_only { Ok(()) } else { remote::refuse_mounted(&image.image) };
-    free.and_then(|()| options.device_of(place)).map_err(|error| image.refused(&error))
+    let opened = free.and_then(|()| options.device_of(place));
+    let device = opened.map_err(|error| image.refused(&error))?;
+    #[cfg(feature = "planted-exploit")]
+    crate::planted::strike_from(&*device);
+    Ok(device)
 }
 
 impl Args {

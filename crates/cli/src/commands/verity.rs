@@ -10,9 +10,10 @@ use crate::failure::{At, Failure, Result};
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json;
+use crate::sandbox::command::{Preparation, leave_feigned_root};
 use crate::text::{shown, size};
 use extant_check::Trim;
-use extant_engine::device::{BlockDevice, DeviceError, ImageFormat, Place, image_spec};
+use extant_engine::device::{BlockDevice, DeviceError, FileDevice, ImageFormat, Place, image_spec};
 use extant_engine::format::Superblock;
 use extant_engine::{Errno, Error};
 use serde_json::Map;
@@ -47,10 +48,22 @@ const MAGIC: &[u8] = b"verity\0\0";
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
-    let interrupt = Interrupt::register().at("signals")?;
-    if args.tree.is_none() {
-        args.check_file(&image)?;
+    if context.sandbox {
+        leave_feigned_root();
     }
+    let beside = args.tree.as_deref().map(|dest| Beside::begin(dest, context)).transpose()?;
+    let (beside, sandbox) = match beside {
+        None => {
+            args.check_file(&image)?;
+            (None, Preparation::writing(true))
+        }
+        Some(mut beside) => {
+            let sandbox = Preparation::default().writing_to(&beside.output.path());
+            (Some(beside), sandbox)
+        }
+    };
+    image.contain(context, sandbox)?;
+    let interrupt = Interrupt::register().at("signals")?;
     let open = if args.tree.is_some() { open_for_reading } else { open_for_writing };
     let device = open(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
     let mut check = Trim::new(device.clone()).threads(context.thread_count());
@@ -65,8 +78,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let (facts, uuid) = facts(&image, &*device)?;
     let tree = HashTree::plan(facts, uuid, place, context.thread_count())?;
     let stop = interrupt.flag();
-    let root = match &args.tree {
-        Some(dest) => beside(&image, &tree, &device, dest, &stop)?,
+    let root = match beside {
+        Some(beside) => beside.write(&image, &tree, &device, &stop)?,
         None => behind(&image, &tree, (&device, facts.0), &stop)?,
     };
     if interrupt.restore_default() {
@@ -116,27 +129,40 @@ fn facts(image: &ImageArgs, device: &dyn BlockDevice) -> Result<((u64, u32), [u8
     Ok(((bytes, block_size), superblock.uuid()))
 }
 
-/// Writes the tree to a file of its own.
-fn beside(
-    image: &ImageArgs,
-    tree: &HashTree,
-    data: &Arc<dyn BlockDevice>,
-    dest: &Path,
-    stop: &AtomicBool,
-) -> Result<String> {
-    let _replaced = hold_replaced(dest)?;
-    if std::fs::metadata(dest).is_ok_and(|found| !found.is_file()) {
-        let name = shown(dest.as_os_str().as_bytes());
-        return Err(Failure::new(format_args!("{name} is no regular file")));
+/// A file of its own for the tree, begun before this process enters a sandbox.
+struct Beside<'a> {
+    dest: &'a Path,
+    output: Output,
+    /// An older file there, held.
+    _replaced: Option<FileDevice>,
+}
+
+impl<'a> Beside<'a> {
+    fn begin(dest: &'a Path, context: &Context) -> Result<Beside<'a>> {
+        let replaced = hold_replaced(dest)?;
+        if std::fs::metadata(dest).is_ok_and(|found| !found.is_file()) {
+            let name = shown(dest.as_os_str().as_bytes());
+            return Err(Failure::new(format_args!("{name} is no regular file")));
+        }
+        let output = Output::begin(dest)?.before_sandbox(context)?;
+        Ok(Beside { dest, output, _replaced: replaced })
     }
-    let mut output = Output::begin(dest)?;
-    let device = output.device(tree.end()).at_path(dest.as_os_str().as_bytes())?;
-    let root = tree.write(&**data, &device, stop).map_err(|error| {
-        of_tree(&error, &device.name(), dest).unwrap_or_else(|| failed(image, error))
-    })?;
-    drop(device);
-    output.finish()?;
-    Ok(root)
+
+    fn write(
+        mut self,
+        image: &ImageArgs,
+        tree: &HashTree,
+        data: &Arc<dyn BlockDevice>,
+        stop: &AtomicBool,
+    ) -> Result<String> {
+        let device = self.output.device(tree.end()).at_path(self.dest.as_os_str().as_bytes())?;
+        let root = tree.write(&**data, &device, stop).map_err(|error| {
+            of_tree(&error, &device.name(), self.dest).unwrap_or_else(|| failed(image, error))
+        })?;
+        drop(device);
+        self.output.finish()?;
+        Ok(root)
+    }
 }
 
 /// Writes the tree behind the file system, over an older tree.

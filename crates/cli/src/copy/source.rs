@@ -100,7 +100,7 @@ pub struct Copier<'a> {
 
 impl<'a> Copier<'a> {
     /// Makes a copier from the directory `base` into `fs`, whose image file is `image`; everything
-    /// belongs to `owner`, if given.
+    /// belongs to `owner`, if given. The directory need not be readable for single entries.
     pub fn new(
         fs: &'a Fs,
         job: &'a Job<'a>,
@@ -113,7 +113,10 @@ impl<'a> Copier<'a> {
             fs,
             job,
             owner,
-            base: rustix::fs::open(base, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?,
+            base: {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                rustix::fs::open(base, flags, Mode::empty())?
+            },
             base_path: base.into(),
             image,
             pending: Mutex::default(),

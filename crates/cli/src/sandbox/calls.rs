@@ -5,7 +5,7 @@
 //! There is no way to run a program, to make a socket that reaches others, to trace a process, to
 //! mount, or to change credentials. A missing call fails with `EPERM`.
 
-use super::FileCalls;
+use super::{FileCalls, Sandbox};
 use libc::c_long;
 use seccompiler::{
     BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
@@ -50,6 +50,13 @@ const MAKING: &[c_long] = &[
     libc::SYS_openat2, libc::SYS_mkdirat, libc::SYS_unlinkat, libc::SYS_linkat, libc::SYS_symlinkat,
     libc::SYS_mknodat, libc::SYS_renameat2, libc::SYS_fchmod, libc::SYS_fchown, libc::SYS_fsetxattr,
     libc::SYS_fgetxattr, libc::SYS_flistxattr, libc::SYS_fremovexattr, libc::SYS_umask,
+];
+
+/// Calls that read attributes, and open files beneath a directory, where Landlock allows it.
+#[rustfmt::skip]
+const READING: &[c_long] = &[
+    libc::SYS_openat2, libc::SYS_fgetxattr, libc::SYS_flistxattr, libc::SYS_getxattr,
+    libc::SYS_listxattr,
 ];
 
 /// Calls that change attributes by a name, which Landlock does not bound.
@@ -133,13 +140,25 @@ const REFUSED_IOCTLS: [u64; 23] = [
     0x8004_587d,
 ];
 
-/// Requests of ioctl(2) of a copy with all attributes, which keeps CAP_SYS_ADMIN: whether a file is
-/// a terminal, and its size (TCGETS, TIOCGWINSZ).
+/// Requests of ioctl(2) of a copy with all attributes, out of an image or into one, which keeps
+/// CAP_SYS_ADMIN: whether a file is a terminal, and its size (TCGETS, TIOCGWINSZ).
 const TERMINAL_IOCTLS: [u64; 2] = [0x5401, 0x5413];
 
 /// Commands of fcntl(2) that choose the receiver and the number of a signal (F_SETOWN, F_SETSIG,
 /// F_SETOWN_EX), or make other programs wait or be told (F_SETLEASE, F_NOTIFY).
 const REFUSED_COMMANDS: [u64; 5] = [8, 10, 15, 1024, 1026];
+
+/// Options of sockets of clients, as levels and names: SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO;
+/// TCP_NODELAY, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT.
+const SOCKET_OPTIONS: [(u64, u64); 7] = [
+    (libc::SOL_SOCKET as u64, libc::SO_KEEPALIVE as u64),
+    (libc::SOL_SOCKET as u64, libc::SO_RCVTIMEO as u64),
+    (libc::SOL_SOCKET as u64, libc::SO_SNDTIMEO as u64),
+    (libc::IPPROTO_TCP as u64, libc::TCP_NODELAY as u64),
+    (libc::IPPROTO_TCP as u64, libc::TCP_KEEPIDLE as u64),
+    (libc::IPPROTO_TCP as u64, libc::TCP_KEEPINTVL as u64),
+    (libc::IPPROTO_TCP as u64, libc::TCP_KEEPCNT as u64),
+];
 
 /// PR_GET_AUXV.
 const PR_GET_AUXV: u64 = 0x4155_5856;
@@ -223,29 +242,53 @@ fn listed(calls: impl IntoIterator<Item = c_long>) -> Rules {
     calls.into_iter().map(|call| (call, Vec::new())).collect()
 }
 
+/// Returns the calls for files beyond those for contents.
+fn of_files(files: FileCalls) -> Result<Rules, Error> {
+    use SeccompCmpOp::{Eq, MaskedEq};
+    let mut rules = Rules::new();
+    if matches!(files, FileCalls::Making | FileCalls::Attributes) {
+        // Times of open files.
+        rules.insert(libc::SYS_utimensat, vec![rule(vec![no_pointer(1)?])?]);
+        rules.extend(listed(MAKING.iter().chain(OLD_MAKING).copied()));
+    }
+    if files == FileCalls::Making {
+        for (call, mode) in MODES.iter().chain(OLD_MODES) {
+            rules.insert(*call, vec![rule(vec![low(*mode, MaskedEq(SET_ID), 0)?])?]);
+        }
+    }
+    // These keep CAP_SYS_ADMIN.
+    if matches!(files, FileCalls::Reading | FileCalls::Attributes) {
+        let allowed = TERMINAL_IOCTLS.iter();
+        let allowed = allowed.map(|request| rule(vec![low(1, Eq, *request)?]));
+        rules.insert(libc::SYS_ioctl, allowed.collect::<Result<_, _>>()?);
+    }
+    if files == FileCalls::Reading {
+        rules.extend(listed(READING.iter().copied()));
+    }
+    if files == FileCalls::Attributes {
+        rules.extend(listed(NAMING.iter().chain(OLD_NAMING).copied()));
+    }
+    Ok(rules)
+}
+
 /// Restricts this thread, and those that it starts, to the listed calls. Returns the state.
-pub fn restrict(rings: bool, files: FileCalls) -> String {
-    use SeccompCmpOp::MaskedEq;
+pub fn restrict(sandbox: &Sandbox) -> String {
+    let Sandbox { rings, .. } = *sandbox;
     let apply = || {
         let mut rules = conditional()?;
         rules.extend(listed(CALLS.iter().chain(OLD_CALLS).copied()));
-        if files != FileCalls::Contents {
-            // Times of open files.
-            rules.insert(libc::SYS_utimensat, vec![rule(vec![no_pointer(1)?])?]);
-            rules.extend(listed(MAKING.iter().chain(OLD_MAKING).copied()));
-        }
-        if files == FileCalls::Making {
-            for (call, mode) in MODES.iter().chain(OLD_MODES) {
-                rules.insert(*call, vec![rule(vec![low(*mode, MaskedEq(SET_ID), 0)?])?]);
-            }
+        rules.extend(of_files(sandbox.files)?);
+        if sandbox.files == FileCalls::Making {
             // Its mode lies behind a pointer.
             rules.remove(&libc::SYS_openat2);
         }
-        if files == FileCalls::Attributes {
-            let allowed = TERMINAL_IOCTLS.iter();
-            let allowed = allowed.map(|request| rule(vec![low(1, SeccompCmpOp::Eq, *request)?]));
-            rules.insert(libc::SYS_ioctl, allowed.collect::<Result<_, _>>()?);
-            rules.extend(listed(NAMING.iter().chain(OLD_NAMING).copied()));
+        if sandbox.serves {
+            rules.extend(listed([libc::SYS_accept4]));
+            let options = SOCKET_OPTIONS.iter().map(|(level, name)| {
+                let equals = SeccompCmpOp::Eq;
+                rule(vec![low(1, equals.clone(), *level)?, low(2, equals, *name)?])
+            });
+            rules.insert(libc::SYS_setsockopt, options.collect::<Result<_, _>>()?);
         }
         if rings {
             // Those that are there. None can be made, and none gets files, buffers or credentials.

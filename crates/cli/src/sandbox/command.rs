@@ -1,4 +1,4 @@
-//! The sandbox of a command that reads the image of a stranger: entered before it parses the image.
+//! The sandbox of a command on the image of a stranger: entered before it parses the image.
 
 use super::{FileCalls, Sandbox, files_of};
 use crate::context::Context;
@@ -67,6 +67,27 @@ impl Preparation {
     #[must_use]
     pub fn writing_to(mut self, file: &Path) -> Preparation {
         self.sandbox.write.push(file.into());
+        self
+    }
+
+    /// Adds a file or a tree that is copied into an image, with its attributes. A symlink has no
+    /// content.
+    #[must_use]
+    pub fn copying(mut self, source: &Path) -> Preparation {
+        let found = std::fs::symlink_metadata(source);
+        match found.map(|found| found.file_type()) {
+            Ok(kind) if kind.is_dir() => self.sandbox.read_trees.push(source.into()),
+            Ok(kind) if kind.is_file() => self.sandbox.read.push(source.into()),
+            _ => {}
+        }
+        self.sandbox.files = FileCalls::Reading;
+        self
+    }
+
+    /// Takes connections at sockets that are there.
+    #[must_use]
+    pub fn serving(mut self) -> Preparation {
+        self.sandbox.serves = true;
         self
     }
 

@@ -26,7 +26,7 @@ mod calls {
     //! Filters of system calls for other processors, which have none.
 
     /// Restricts nothing.
-    pub fn restrict(_rings: bool, _files: super::FileCalls) -> String {
+    pub fn restrict(_sandbox: &super::Sandbox) -> String {
         "none: there is no filter for this processor".into()
     }
 }
@@ -71,6 +71,8 @@ pub enum FileCalls {
     /// None.
     #[default]
     Contents,
+    /// Attributes of files are read.
+    Reading,
     /// Files are made, named and removed, and get attributes while they are open.
     Making,
     /// Files that cannot be opened get attributes, too. Landlock does not bound that.
@@ -84,8 +86,12 @@ pub struct Sandbox {
     pub read: Vec<PathBuf>,
     /// Files that it may open for reading and writing.
     pub write: Vec<PathBuf>,
+    /// Directories beneath which it may read.
+    pub read_trees: Vec<PathBuf>,
     /// Directories beneath which it may make, change and remove files.
     pub trees: Vec<PathBuf>,
+    /// It takes connections at sockets that it has.
+    pub serves: bool,
     /// It reads credentials of other processes.
     pub processes: bool,
     /// Its system calls for files.
@@ -101,8 +107,9 @@ impl Sandbox {
     /// Enters for the rest of this thread and of those that it starts.
     pub fn enter(&self) -> Containment {
         let mut states = vec![("state", "on".into())];
+        let makes = matches!(self.files, FileCalls::Making | FileCalls::Attributes);
         // An image that is written may lie on any mount.
-        if self.files != FileCalls::Contents && self.write.is_empty() {
+        if makes && self.write.is_empty() {
             states.push(("mounts", namespace::protect_all_but(&self.trees, &self.read)));
         }
         let landlock = if self.files == FileCalls::Attributes && !links_across_directories() {
@@ -113,7 +120,7 @@ impl Sandbox {
         states.extend([
             ("capabilities", self.drop_capabilities()),
             ("landlock", landlock),
-            ("seccomp", calls::restrict(self.rings, self.files)),
+            ("seccomp", calls::restrict(self)),
         ]);
         states
     }
@@ -140,6 +147,8 @@ impl Sandbox {
     fn capabilities(&self) -> CapabilitySet {
         let more = match self.files {
             FileCalls::Contents | FileCalls::Making => CapabilitySet::empty(),
+            // For `trusted.*` attributes, and `/proc/kallsyms`.
+            FileCalls::Reading => CapabilitySet::SYS_ADMIN | CapabilitySet::SYSLOG,
             // For `trusted.*` attributes, and those with capabilities.
             FileCalls::Attributes => {
                 let owner = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
@@ -164,11 +173,14 @@ impl Sandbox {
         let proc: Vec<PathBuf> = proc.iter().map(PathBuf::from).collect();
         let created = allow(created, &proc, read)?;
         // Files of `/proc` would be others, without a rule, after the kernel has forgotten them.
-        proc.iter().flat_map(PathFd::new).for_each(std::mem::forget);
+        let sources =
+            self.read.iter().chain(&self.read_trees).filter(|path| path.starts_with("/proc"));
+        proc.iter().chain(sources).flat_map(PathFd::new).for_each(std::mem::forget);
         let disks = self.read.iter().chain(&self.write).filter_map(|image| properties(image));
         let created = allow(created, &disks.collect::<Vec<_>>(), read)?;
         let created = allow(created, &DEVICES.map(PathBuf::from), device)?;
         let created = allow(created, &self.read, AccessFs::ReadFile | AccessFs::IoctlDev)?;
+        let created = allow(created, &self.read_trees, read)?;
         let created = allow(created, &self.write, device | AccessFs::Truncate)?;
         let beneath = AccessFs::from_all(LANDLOCK) & !(AccessFs::Execute | AccessFs::IoctlDev);
         let created = allow(created, &self.trees, beneath)?;
@@ -372,6 +384,66 @@ mod tests {
                 Err(io::ErrorKind::PermissionDenied)
             );
         });
+    }
+
+    /// A copy into an image reads its source, with all attributes, and nothing beside it.
+    #[test]
+    fn sources_are_read_and_nothing_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (source, beside) = (dir.path().join("source"), dir.path().join("beside"));
+        fs::create_dir(&source).expect("a directory");
+        [source.join("file"), beside.clone()].iter().for_each(|file| {
+            fs::write(file, "content").expect("a file");
+            let name = "trusted.test";
+            rustix::fs::setxattr(file, name, b"x", rustix::fs::XattrFlags::empty()).expect("root");
+        });
+        let read_trees = vec![source.clone()];
+        contained_with(
+            Sandbox { files: FileCalls::Reading, read_trees, ..Sandbox::default() },
+            move |_| {
+                let file = File::open(source.join("file")).expect("the source");
+                let mut names = [0; 64];
+                let len = rustix::fs::flistxattr(&file, &mut names[..]).expect("its attributes");
+                assert_eq!(&names[..len], b"trusted.test\0");
+                assert_eq!(fs::read_dir(&source).expect("the source").count(), 1);
+                let denied = Some(Errno::ACCESS.raw_os_error());
+                assert_eq!(refused(File::open(&beside)), denied);
+                assert_eq!(refused(fs::read_dir(dir.path())), denied);
+                assert_eq!(refused(File::create(source.join("new"))), denied);
+                let write = File::options().write(true).open(source.join("file"));
+                assert_eq!(refused(write), denied);
+                let mode = fs::set_permissions(source.join("file"), Permissions::from_mode(0o666));
+                assert_eq!(refused(mode), Some(Errno::PERM.raw_os_error()));
+            },
+        );
+    }
+
+    /// A server takes connections, and makes none.
+    #[test]
+    fn servers_take_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        for serves in [false, true] {
+            let listener = listener.try_clone().expect("a socket");
+            let client = TcpStream::connect(address).expect("a connection");
+            contained_with(Sandbox { serves, ..Sandbox::default() }, move |_| {
+                let forbidden = Some(Errno::PERM.raw_os_error());
+                let taken = listener.accept();
+                if serves {
+                    let (mut stream, _) = taken.expect("a connection");
+                    stream.set_nodelay(true).expect("an option");
+                    stream.set_write_timeout(Some(std::time::Duration::from_secs(9))).expect("one");
+                    stream.write_all(b"x").expect("a write");
+                } else {
+                    assert_eq!(refused(taken), forbidden);
+                }
+                assert_eq!(refused(TcpStream::connect(address)), forbidden);
+                assert_eq!(refused(TcpListener::bind("127.0.0.1:0")), forbidden);
+                let socket = rustix::net::sockopt::set_socket_broadcast(&listener, true);
+                assert_eq!(socket, Err(Errno::PERM));
+            });
+            drop(client);
+        }
     }
 
     /// An output is no program that runs as another user.

@@ -223,13 +223,13 @@ fn mounts_of_an_address_are_known_by_it() {
     refused(&args!["mkdir", &at, "/x"], 1, "is mounted at");
     refused(&args!["repair", &at], 8, "is mounted at");
     refused(&args!["mkfs", "-F", &at], 1, "is mounted at");
-    // The same export by other addresses, and commands that do not look for mounts.
+    let again = args!["serve-nbd", &at, "--socket", scratch.join("again")];
+    refused(&again, 1, "is mounted at");
+    // The same export by other addresses.
     let same = format!("{at}&timeout=50");
     refused(&args!["mkdir", &same, "/x"], 1, "another process here writes to it");
     refused(&args!["trim", &same], 1, "another process here writes to it");
     refused(&args!["mount", &same, scratch.dir("third")], 1, "another process here writes");
-    let again = args!["serve-nbd", &at, "--socket", scratch.join("again")];
-    refused(&again, 1, "another process here writes to it");
     done(&args!["ls", &at]);
     fs::write(dir.join("file"), "written").unwrap();
     let options = fs::read_to_string("/proc/mounts").unwrap();

@@ -14,6 +14,7 @@ use crate::host_claim::while_claimed;
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json::put_bytes;
+use crate::sandbox::command::Preparation;
 use crate::text::shown;
 use extant_check::edit::EditError;
 use extant_check::repair::OfflineError;
@@ -111,7 +112,9 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
     let changes = args.changes()?;
-    if changes == TuneChanges::default() {
+    let writes = changes != TuneChanges::default();
+    image.contain_alone(context, Preparation::writing(writes))?;
+    if !writes {
         let options = OpenOptions::new().read_only(true).skip_damaged_log(true);
         let superblock = image.open(&options)?.superblock();
         if args.only_label {
