@@ -6,7 +6,7 @@
 //! # Invariants
 //! - Each call that may wait for a device or a lock runs in `call::detached`, without the lock of
 //!   the interpreter. So a thread that has this lock never waits for the engine, and the engine's
-//!   jobs never need it.
+//!   jobs never need it. No code in Python runs within such a call.
 //! - A panic below ends as an `extant.Error`, not as a `PanicException`.
 //! - Objects do nothing in a forked process, not even when they are dropped (`owned`).
 #![forbid(unsafe_code)]

@@ -71,6 +71,17 @@ def test_the_tree_is_listed_and_described(filled: pathlib.Path) -> None:
     extant.open(filled).unmount()
 
 
+def test_walks_do_not_follow_symlinks(filled: pathlib.Path) -> None:
+    """Two links up in each of a few directories have more ways than a walk could ever go."""
+    with extant.open(filled) as fs:
+        for name in ("one", "two", "three"):
+            fs.symlink("..", f"/data/deep/{name}")
+    with ExtantFileSystem(str(filled)) as files:
+        assert len(files.find("/")) == 4 + 3
+        assert files.isdir("/data/deep/one") and "/data/deep/one/a.csv" in files.ls(
+            "/data/deep/one", detail=False)
+
+
 def test_changes_reach_the_image(filled: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with ExtantFileSystem(str(filled), read_only=False) as fs:
         fs.pipe({"/out/x": b"1"} if fs.mkdir("/out") is None else {})

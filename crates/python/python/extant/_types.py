@@ -33,6 +33,11 @@ class StatResult(NamedTuple):
     st_birthtime_ns: Optional[int]
 
     @property
+    def st_dev(self) -> int:
+        """The number of the device: 0, as an image has none."""
+        return 0
+
+    @property
     def st_atime(self) -> float:
         """Time of the last access, in seconds."""
         return self.st_atime_ns / 1e9

@@ -128,6 +128,10 @@ class ExtantFileSystem(AbstractFileSystem):  # type: ignore[misc]
             found = [info]
         else:
             found = [self.info(entry.path) for entry in self.filesystem.scandir(path)]
+            # Walks must not go down there: links of a hostile image have many ways to each place.
+            for one in found:
+                if one["islink"] and one["type"] == "directory":
+                    one["type"] = "link"
         return found if detail else [one["name"] for one in found]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
