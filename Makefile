@@ -12,8 +12,9 @@ TARGET = $(shell scripts/target.sh)
 
 .PHONY: all install uninstall capi install-capi header deb static packages run test bench bench-images bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
 
+# All programs. `make python` builds the Python package, whose link takes minutes.
 all:
-	$(CARGO) build --release
+	$(CARGO) build --release --workspace --exclude extant-python
 
 # The program, its manual pages, completions, helpers of mount(8) and unit of systemd, below PREFIX.
 # The program that `make` has built is installed as it is, so that root needs no cargo.
