@@ -33,8 +33,8 @@ suite() {
     environment "$place" pytest 'fsspec>=2023.1' pandas pyarrow mypy
     "$place/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall \
         --no-deps "$wheels"/extant_ext4-*.whl
-    "$place/bin/python" -m pytest -q $crate/tests
-    "$place/bin/python" -m mypy --config-file $crate/pyproject.toml
+    PYTHONDONTWRITEBYTECODE=1 "$place/bin/python" -m pytest -q -p no:cacheprovider $crate/tests
+    "$place/bin/python" -m mypy --config-file $crate/pyproject.toml --cache-dir "$place/mypy"
 }
 
 prepare() {
