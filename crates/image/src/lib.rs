@@ -9,6 +9,7 @@ mod holes;
 mod layout;
 mod options;
 mod plan;
+mod planner;
 mod stream;
 mod tree;
 mod verity;

@@ -28,7 +28,7 @@ pub enum ImageSize {
         inodes_free: u32,
     },
     /// This number of bytes. The number of inodes is that of mkfs, or the needed one if it is
-    /// larger.
+    /// larger, or if content lacks the space of the others.
     Bytes(u64),
 }
 

@@ -14,7 +14,8 @@ use crate::layout::placement::{Arrived, Placement, take_file};
 use crate::layout::shapes::{exceeds_map, file_blocks};
 use crate::layout::space::{Cursor, FreeRuns};
 use crate::options::{BuildOptions, FreeSpace, ImageSize};
-use crate::plan::{ImagePlan, Placed, Planner, options_of, probe, taken};
+use crate::plan::ImagePlan;
+use crate::planner::{Placed, Planner, options_of, probe, taken};
 use crate::tree::{NodeId, StoredContent, Tree};
 use crate::write::Sink;
 use extant_blocks::{AlignedDevice, BlockDevice};
@@ -137,7 +138,7 @@ impl<'d> ContentStream<'d> {
         options.mkfs.discard = false;
         let mut planner = Planner::new(tree, &options)?;
         let (layout, placement) = self.place(&mut planner)?;
-        Ok(planner.finish(layout, placement, options.threads))
+        Ok(ImagePlan::of(planner, layout, placement, options.threads))
     }
 
     fn place(mut self, planner: &mut Planner<'_>) -> Result<Placed> {

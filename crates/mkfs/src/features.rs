@@ -89,6 +89,11 @@ fn preset(preset: Preset) -> Features {
 
 /// Returns the features for these options, without those that depend on the device's size.
 pub(super) fn choose(options: &Options) -> Result<Features> {
+    match options.revision {
+        0 => return none(options),
+        1 => {}
+        other => return Error::invalid(format!("revision {other}: must be 0 or 1")),
+    }
     let mut features =
         if options.no_default_features { Features::default() } else { preset(options.preset) };
     for (feature, on) in &options.features {
@@ -98,6 +103,19 @@ pub(super) fn choose(options: &Options) -> Result<Features> {
     exclude(options, &mut features)?;
     depend(options, &mut features)?;
     Ok(features)
+}
+
+/// Returns the features of revision 0.
+fn none(options: &Options) -> Result<Features> {
+    if options.preset != Preset::Ext2 {
+        return Error::invalid("revision 0 is one of ext2 alone");
+    }
+    match options.features.iter().find(|(feature, _)| options.asked(*feature) == Some(true)) {
+        Some((feature, _)) => {
+            Error::invalid(format!("revision 0 has no features: {}", name(*feature)))
+        }
+        None => Ok(Features::default()),
+    }
 }
 
 /// Refuses unsupported features, and bits that are states, not choices.
@@ -182,6 +200,22 @@ mod tests {
         let features = chosen("uninit_bg,^metadata_csum").unwrap();
         assert!(features.has(GDT_CSUM) && !features.has(CSUM_SEED));
         assert!(!chosen("uninit_bg").unwrap().has(GDT_CSUM));
+    }
+
+    #[test]
+    fn revision_0_has_no_features() {
+        let chosen = |preset, list: &str| {
+            let mut options = Options { revision: 0, ..Options::preset(preset) };
+            options.apply_features(list)?;
+            choose(&options)
+        };
+        assert_eq!(
+            chosen(Preset::Ext2, "^64bit,dir_index,^dir_index").unwrap(),
+            Features::default()
+        );
+        assert!(chosen(Preset::Ext2, "dir_index").is_err());
+        assert!(chosen(Preset::Ext4, "").is_err());
+        assert!(choose(&Options { revision: 2, ..Options::preset(Preset::Ext2) }).is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::tables::Tables;
 use super::{Report, features};
 use extant_blocks::{AlignedDevice, BlockDevice};
 use extant_format::superblock::State;
-use extant_format::{Geometry, GroupNr, InodeNr, RoCompat, Superblock, Timestamp};
+use extant_format::{Features, Geometry, GroupNr, InodeNr, Superblock, Timestamp};
 use std::ops::Range;
 
 /// Bytes before the primary superblock.
@@ -70,12 +70,11 @@ impl FsLayout {
         &self.geo
     }
 
-    /// Sets the feature `large_file`, which files of 2 GiB and more need.
-    pub fn require_large_files(&mut self) {
-        let mut features = self.sb.features();
-        features.ro_compat |= RoCompat::LARGE_FILE;
-        self.sb.set_features(features);
-        self.geo.features = features;
+    /// Sets features that content needs: `large_file` for files of 2 GiB and more, `ext_attr` for
+    /// attributes. The layout is the same with any other.
+    pub fn require(&mut self, added: Features) {
+        self.sb.add_features(added);
+        self.geo.features = self.sb.features();
     }
 
     /// Returns the time of creation.

@@ -49,6 +49,9 @@ pub enum Length {
 pub struct Options {
     /// Source of the default features.
     pub preset: Preset,
+    /// Revision: 1, or 0 for an ext2 as the first kernels had it, without features, with inodes of
+    /// 128 bytes.
+    pub revision: u32,
     /// Size of the file system in bytes; the device's length if unset.
     pub size: Option<u64>,
     /// Block size in bytes, 1024 to 65536; by size if unset: 1024 below 512 MiB, else 4096.
@@ -57,7 +60,7 @@ pub struct Options {
     pub cluster_size: Option<u32>,
     /// Blocks of a group, a multiple of 8 from 256 on; as many as a block has bits if unset.
     pub group_blocks: Option<u32>,
-    /// Inode size in bytes; 256 if unset.
+    /// Inode size in bytes; 256 if unset, or 128 with revision 0.
     pub inode_size: Option<u16>,
     /// Bytes of the device per inode; by size if unset.
     pub inode_ratio: Option<u64>,
@@ -123,6 +126,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             preset: Preset::default(),
+            revision: 1,
             size: None,
             block_size: None,
             cluster_size: None,
@@ -188,8 +192,8 @@ impl Options {
     /// Applies a list in the form of `mke2fs -E`: `stride=`, `stripe_width=`, `resize=`,
     /// `num_backup_sb=`, `mmp_update_interval=`, `root_owner=`, `quotatype=`, `encoding=`,
     /// `encoding_flags=`, `root_perms=`, `hash_seed=`, `orphan_file_size=`, `lazy_itable_init=`,
-    /// `assume_storage_prezeroed=`, `discard`, `nodiscard`. `lazy_journal_init` and
-    /// `packed_meta_blocks` are accepted without effect.
+    /// `assume_storage_prezeroed=`, `discard`, `nodiscard`. `lazy_journal_init`,
+    /// `packed_meta_blocks` and `no_copy_xattrs` are accepted without effect.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an unknown option or an invalid value.
@@ -220,6 +224,8 @@ impl Options {
             "lazy_itable_init" => self.zeroing = Zeroing::Full,
             "assume_storage_prezeroed" if value != "0" => self.zeroing = Zeroing::Known,
             "assume_storage_prezeroed" | "lazy_journal_init" | "packed_meta_blocks" => {}
+            // Attributes are those of a source, which mkfs has not.
+            "no_copy_xattrs" => {}
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
             _ => return Error::invalid(format!("unknown extended option `{name}`")),

@@ -369,7 +369,10 @@ fn cluster_ratio(options: &Options, features: Features, block_size: u32) -> Resu
 }
 
 fn inode_size(options: &Options, features: Features, block_size: u32) -> Result<u16> {
-    let size = options.inode_size.unwrap_or(256);
+    let size = options.inode_size.unwrap_or(if options.revision == 0 { 128 } else { 256 });
+    if options.revision == 0 && size != 128 {
+        return Error::invalid(format!("an inode size of {size}: revision 0 has 128 bytes"));
+    }
     if !size.is_power_of_two() || size < 128 || u32::from(size) > block_size {
         return Error::invalid(format!(
             "an inode size of {size}: must be a power of two, 128 to the block size"

@@ -91,6 +91,7 @@ pub(super) fn build(options: &Options, sizes: &Sizes, identity: &Identity) -> Re
         return Error::invalid("the label is longer than 16 bytes");
     }
     let mut sb = Superblock::empty();
+    sb.set_rev_level(options.revision);
     sb.set_features(sizes.features);
     sb.set_uuid(identity.uuid);
     sb.set_volume_name(&options.label);
@@ -145,7 +146,10 @@ fn layout(sb: &mut Superblock, options: &Options, sizes: &Sizes) {
 fn policy(sb: &mut Superblock, options: &Options, identity: &Identity) {
     sb.set_error_policy(options.errors);
     sb.set_max_mnt_count(NO_MAX_MOUNTS);
-    sb.set_default_mount_opts(DefaultMountOpts::XATTR_USER | DefaultMountOpts::ACL);
+    // Attributes need a feature.
+    if options.revision > 0 {
+        sb.set_default_mount_opts(DefaultMountOpts::XATTR_USER | DefaultMountOpts::ACL);
+    }
     sb.set_flags(SuperFlags::SIGNED_HASH);
     sb.set_def_hash_version(HALF_MD4);
     sb.set_hash_seed_uuid(identity.hash_seed);

@@ -248,10 +248,7 @@ fn promised_space_is_there_and_a_block_less_is_refused() {
     (0..299).for_each(|n| drop(fs::File::create_new(mount.join(format!("{n}"))).unwrap()));
     mount.unmount();
     let least = json(&args!["build", &image, &top]);
-    let sized = |bytes: u64| {
-        let inodes = number(&least, "inodes").to_string();
-        args!["build", &image, &top, "-N", inodes, "--size", bytes.to_string()]
-    };
+    let sized = |bytes: u64| args!["build", &image, &top, "--size", bytes.to_string()];
     done(&sized(number(&least, "bytes")));
     let before = fs::read(&image).unwrap();
     let enough = format!("{} are enough", number(&least, "bytes"));

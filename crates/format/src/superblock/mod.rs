@@ -291,6 +291,30 @@ impl Superblock {
         Features { compat: self.compat(), incompat: self.incompat(), ro_compat: self.ro_compat() }
     }
 
+    /// Gives a file system of revision 0, which has no features, revision 1. Its inodes stay as they
+    /// are.
+    pub fn upgrade_revision(&mut self) {
+        if self.rev_level() == 0 {
+            let (inode_size, first_ino) = (self.inode_size(), self.first_ino());
+            self.set_inode_size(inode_size);
+            self.set_first_ino(first_ino);
+            self.set_rev_level(1);
+        }
+    }
+
+    /// Adds features, and with the first ones revision 1.
+    pub fn add_features(&mut self, added: Features) {
+        if added != Features::default() {
+            self.upgrade_revision();
+        }
+        let old = self.features();
+        self.set_features(Features {
+            compat: old.compat | added.compat,
+            incompat: old.incompat | added.incompat,
+            ro_compat: old.ro_compat | added.ro_compat,
+        });
+    }
+
     /// Sets all features.
     pub fn set_features(&mut self, features: Features) {
         self.raw.feature_compat.set(features.compat.bits());

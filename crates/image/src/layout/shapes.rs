@@ -114,6 +114,12 @@ impl<'t> Shapes<'t> {
         (0..self.numbers.len()).any(|n| large(self.tree.node(self.numbers.node(n)).body))
     }
 
+    /// Returns whether nodes have extended attributes.
+    pub(crate) fn has_xattrs(&self) -> bool {
+        let mut sets = (0..).zip(&self.users).filter(|(_, users)| **users > 0);
+        sets.any(|(set, _)| !self.tree.xattrs(XattrSetId(set)).is_empty())
+    }
+
     /// Returns the owners of nodes, sorted, for each kind of quota that the file system has.
     pub(crate) fn owners(&self, geo: &Geometry) -> [Vec<u32>; 3] {
         let mut owners = [vec![0], vec![0], vec![0]];

@@ -302,6 +302,13 @@ impl Tree {
         Ok(())
     }
 
+    /// Removes all extended attributes, access control lists among them.
+    pub fn remove_xattrs(&mut self) {
+        for node in &mut self.nodes {
+            node.xattrs = XattrSetId::default();
+        }
+    }
+
     /// Replaces later times by `latest`.
     pub fn limit_times(&mut self, latest: Timestamp) {
         for node in &mut self.nodes {

@@ -36,6 +36,7 @@ fn every_set() -> Vec<(&'static str, BuildOptions, bool)> {
         ("no flex_bg", options(1024, "^flex_bg"), true),
         ("no dir_index", options(1024, "^dir_index"), true),
         ("no filetype", options(4096, "^filetype"), true),
+        ("no ext_attr", options(1024, "^ext_attr"), true),
         ("bigalloc", options(4096, "bigalloc"), true),
         ("bigalloc 1k", clusters, true),
         ("small inodes", small, true),

@@ -3,7 +3,8 @@
 use crate::helpers::{Numbers, add, attributes, built, byte_at, every_kind, options, whole};
 use extant_blocks::SparseDevice;
 use extant_image::{
-    BuildOptions, ContentSink, ContentStream, EntryKind, Error, FreeSpace, ImageSize, Tree, plan,
+    BuildOptions, ContentSink, ContentStream, EntryKind, Error, FreeSpace, ImageFacts, ImageSize,
+    Tree, plan,
 };
 use extant_testkit::e2fsck;
 use extant_testkit::kernel::Mount;
@@ -69,6 +70,93 @@ fn no_block_is_free_by_default_and_one_block_less_fails() {
             };
             assert_eq!(needed, facts.bytes, "{name} {block_size} {features}");
         }
+    }
+}
+
+/// Kinds of file systems whose structures take other blocks with each size.
+fn sized_sets() -> Vec<(&'static str, BuildOptions)> {
+    let small_groups = |features: &str| {
+        let mut options = options(1024, features);
+        options.mkfs.group_blocks = Some(2048);
+        options
+    };
+    let mut ratio = options(4096, "");
+    ratio.mkfs.inode_ratio = Some(4096);
+    let mut count = options(1024, "");
+    count.mkfs.inode_count = Some(3000);
+    vec![
+        ("4k", options(4096, "")),
+        ("1k", options(1024, "")),
+        ("no journal", options(4096, "^has_journal")),
+        ("bigalloc", options(4096, "bigalloc")),
+        ("small groups", small_groups("^resize_inode,^64bit")),
+        ("small groups without flex_bg", small_groups("^flex_bg,^resize_inode,^64bit")),
+        ("ratio", ratio),
+        ("count", count),
+    ]
+}
+
+/// Plans an image of this size. Returns the size that is named if it is too small.
+fn sized(tree: &Tree, options: &BuildOptions, bytes: u64) -> Result<ImageFacts, u64> {
+    let mut options = options.clone();
+    options.size = ImageSize::Bytes(bytes);
+    match plan(tree, &options) {
+        Ok(plan) => Ok(plan.facts()),
+        Err(Error::TooSmall { asked, needed: Some(needed) }) if asked == bytes => Err(needed),
+        Err(error) => panic!("{bytes}: {error}"),
+    }
+}
+
+/// The journal grows at 2,048 and at 32,768 blocks, and with small groups each size has other
+/// tables of inodes.
+#[test]
+fn a_named_size_is_the_next_that_is_enough() {
+    let mut trees = vec![("all", every_kind())];
+    for (name, size) in [("below 2 MiB", 1_700_000), ("below 8 MiB", 7_500_000)] {
+        let mut tree = Tree::new();
+        let source = tree.add_source(Arc::new(Numbers));
+        add(&mut tree, "file", whole(source, 1, size));
+        (0..200).for_each(|n| add(&mut tree, &format!("empty {n}"), EntryKind::Fifo));
+        trees.push((name, tree));
+    }
+    for (name, tree) in &trees {
+        for (set, mut options) in sized_sets() {
+            options.size = exact(0);
+            let name = format!("{name}, {set}");
+            let block = u64::from(options.mkfs.block_size.unwrap());
+            let least = plan(tree, &options).unwrap().facts().bytes;
+            assert_eq!(sized(tree, &options, least).map(|facts| facts.bytes), Ok(least), "{name}");
+            for blocks in (1..24).chain([200]) {
+                let less = least.saturating_sub(blocks * block).max(64 * block);
+                assert_eq!(sized(tree, &options, less), Err(least), "{name}: {less}");
+            }
+            let mut bytes = least;
+            for n in 0..24 {
+                bytes += block << (n % 8);
+                let Err(needed) = sized(tree, &options, bytes) else { continue };
+                assert!(needed > bytes, "{name}: {bytes}, {needed}");
+                let made = sized(tree, &options, needed).map(|facts| facts.bytes);
+                assert_eq!(made, Ok(needed), "{name}: {bytes}");
+                assert_eq!(sized(tree, &options, needed - block), Err(needed), "{name}: {bytes}");
+            }
+        }
+    }
+}
+
+#[test]
+fn inodes_leave_space_to_content() {
+    let tree = every_kind();
+    for (name, mut options) in sized_sets() {
+        options.size = exact(0);
+        let least = plan(&tree, &options).unwrap().facts();
+        options.size = ImageSize::Bytes(least.bytes);
+        let (image, facts) = built(&tree, &options);
+        assert_eq!((facts.bytes, facts.inodes), (least.bytes, least.inodes), "{name}");
+        e2fsck::check(image.path()).assert_clean();
+        // With more space there are as many inodes as mkfs makes.
+        options.size = ImageSize::Bytes(least.bytes * 4);
+        let (_, facts) = built(&tree, &options);
+        assert!(facts.inodes >= least.inodes && facts.free_blocks > 0, "{name}: {facts:?}");
     }
 }
 
