@@ -13,6 +13,9 @@ const FAKE_TIME: &str = "E2FSPROGS_FAKE_TIME";
 /// The extended option with the owner of the root.
 const ROOT_OWNER: &str = "root_owner";
 
+/// The extended option that leaves attributes of sources out.
+const NO_XATTRS: &str = "no_copy_xattrs";
+
 /// Options of a new file system, but for its size and the seed.
 #[derive(clap::Args, Debug)]
 pub struct LayoutArgs {
@@ -24,6 +27,9 @@ pub struct LayoutArgs {
         value_parser = ["ext2", "ext3", "ext4"],
     )]
     kind: String,
+    /// Revision: 0 for an ext2 without features, else 1
+    #[arg(short = 'r', value_name = "REVISION", default_value_t = 1)]
+    revision: u32,
     /// Block size in bytes
     #[arg(short = 'b', value_name = "BYTES")]
     block_size: Option<String>,
@@ -84,6 +90,7 @@ impl LayoutArgs {
         };
         let usage = |e: mkfs::Error| Failure::usage(e);
         let mut options = Options::preset(preset);
+        options.revision = self.revision;
         options.block_size = number("-b", &self.block_size)?;
         options.cluster_size = number("-C", &self.cluster_size)?;
         options.group_blocks = self.group_blocks;
@@ -116,15 +123,24 @@ impl LayoutArgs {
     /// # Errors
     /// Wrong usage.
     pub fn root_owner(&self) -> Result<Option<(u32, u32)>> {
-        let lists = self.extended.iter().flat_map(|list| list.split([',', ' ']));
-        let is_asked =
-            lists.map(|word| word.split('=').next()).any(|name| name == Some(ROOT_OWNER));
+        let is_asked = self.has_extended(ROOT_OWNER);
         Ok(if is_asked { Some(self.options()?.root_owner) } else { None })
+    }
+
+    /// Returns whether extended attributes of sources are left out.
+    pub fn leaves_xattrs_out(&self) -> bool {
+        self.has_extended(NO_XATTRS)
+    }
+
+    fn has_extended(&self, name: &str) -> bool {
+        let lists = self.extended.iter().flat_map(|list| list.split([',', ' ']));
+        lists.map(|word| word.split('=').next()).any(|found| found == Some(name))
     }
 
     fn uuid(&self) -> Result<Option<[u8; 16]>> {
         match self.uuid.as_deref() {
-            None | Some("random") => Ok(None),
+            // A UUID of the time names the machine, and no program asks for that.
+            None | Some("random" | "time") => Ok(None),
             Some("clear") => Ok(Some([0; 16])),
             Some(text) => Ok(Some(parse_uuid(text).map_err(Failure::usage)?)),
         }

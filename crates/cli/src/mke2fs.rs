@@ -13,7 +13,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Letters with a value.
-const WITH_VALUE: &[u8] = b"bCdeEgGiIJlLmMNoOrtTuUz";
+const WITH_VALUE: &[u8] = b"bCdeEgGiIJlLmMNoOrRtTuUz";
 
 /// Letters without a meaning for a new image: output, the directory of a former mount, the system
 /// of the maker, and direct access.
@@ -113,9 +113,10 @@ impl Call {
             (b'd', _) => Ok(Vec::new()),
             (b'n', _) if self.has(b'd') => Ok(vec!["--estimate".into()]),
             (b'r', Some("1")) => Ok(Vec::new()),
-            (b'r', _) => Err("-r: the revision of new file systems is 1".into()),
+            // Builders give an inode size with each revision, and revision 0 has its own.
+            (b'I', _) if self.value(b'r').is_some_and(|revision| revision == "0") => Ok(Vec::new()),
             (b'T', Some(uses)) => self.uses(uses),
-            (b'E', Some(list)) => Ok(extended(list)),
+            (b'E' | b'R', Some(list)) => Ok(extended(list)),
             (letter, _) if WITHOUT_EFFECT.contains(&letter) => Ok(Vec::new()),
             (letter, _) => {
                 let letter = OsString::from(format!("-{}", letter as char));
@@ -143,7 +144,7 @@ impl Call {
     /// Returns the place of the file system in its file, by `-E offset=`.
     fn offset(&self) -> Result<Option<u64>, String> {
         let lists = self.given.iter().filter_map(|argument| match argument {
-            Argument::Letter(b'E', Some(list)) => list.to_str(),
+            Argument::Letter(b'E' | b'R', Some(list)) => list.to_str(),
             _ => None,
         });
         let offsets = lists.flat_map(extended_words).filter_map(|word| word.strip_prefix(OFFSET));
@@ -259,12 +260,14 @@ mod tests {
             (vec!["-T", "small,hurd", "-i1", "a"], "-t ext2 -b 4096 -I 128 -i 1 -- a"),
             (vec!["-E", "offset=1M,stride=2", "a"], "-t ext2 -E stride=2 -- a@1048576"),
             (vec!["-E", "offset=512", "a", "9"], "-t ext2 -- a@512 9216"),
+            (vec!["-R", "offset=512,stride=2", "a"], "-t ext2 -E stride=2 -- a@512"),
+            (vec!["-r", "0", "-I", "256", "-N0", "a"], "-t ext2 -r 0 -N 0 -- a"),
         ] {
             assert_eq!(of(&[vec!["mke2fs"], call].concat()), mkfs(words));
         }
         assert_eq!(of(&["mke2fs", "--seed", "1", "a"]), mkfs("-t ext2 --seed 1 a"));
         assert_eq!(of(&["mke2fs", "-V"]), Ok("extant --version".into()));
-        for refused in [vec!["-S"], vec!["-z", "f"], vec!["-r", "0"], vec!["-T", "what"]] {
+        for refused in [vec!["-S"], vec!["-z", "f"], vec!["-c"], vec!["-T", "what"]] {
             assert!(
                 of(&[vec!["mke2fs"], refused.clone(), vec!["a"]].concat()).is_err(),
                 "{refused:?}"

@@ -5,7 +5,7 @@ use super::draft::Round;
 use crate::finding::Finding;
 use extant_blocks::BlockDevice;
 use extant_format::superblock::SUPERBLOCK_SIZE;
-use extant_format::{Compat, Geometry, GroupNr, Incompat, InodeNr, RoCompat, Superblock};
+use extant_format::{Compat, Features, Geometry, GroupNr, Incompat, InodeNr, RoCompat, Superblock};
 
 /// Bytes at the start of the device in which copies of unusual layouts are looked for.
 const MAX_SEARCH: u64 = 256 << 20;
@@ -219,9 +219,8 @@ fn search(device: &dyn BlockDevice, is_wanted: &dyn Fn(&Superblock) -> bool) -> 
     None
 }
 
-/// The first ordinary inode and the bytes of an inode in revision 0.
+/// The first ordinary inode in revision 0.
 const OLD_FIRST_INO: u32 = 11;
-const OLD_INODE_SIZE: u16 = 128;
 
 /// The extra size of inodes that covers all fields.
 const EXTRA_ISIZE: u16 = 32;
@@ -266,14 +265,7 @@ impl Round<'_> {
     }
 }
 
-/// Adds a feature. Revision 0 has none.
+/// Adds a feature.
 pub fn add_ro_compat(sb: &mut Superblock, feature: RoCompat) {
-    if sb.rev_level() == 0 {
-        sb.set_rev_level(1);
-        sb.set_first_ino(OLD_FIRST_INO);
-        sb.set_inode_size(OLD_INODE_SIZE);
-    }
-    let mut features = sb.features();
-    features.ro_compat.insert(feature);
-    sb.set_features(features);
+    sb.add_features(Features { ro_compat: feature, ..Features::default() });
 }

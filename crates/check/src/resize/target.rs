@@ -149,6 +149,7 @@ fn place_descriptors(
     let mut features = superblock.features();
     features.compat.remove(Compat::RESIZE_INODE);
     features.incompat.insert(Incompat::META_BG);
+    superblock.upgrade_revision();
     superblock.set_features(features);
     superblock.set_first_meta_bg(old.desc_blocks);
     superblock.set_reserved_gdt_blocks(0);

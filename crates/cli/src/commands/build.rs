@@ -276,6 +276,9 @@ impl Args {
             source.add(&mut loader, (&scan, &select), context)?;
         }
         exclude(&mut loader, &scan.exclude)?;
+        if self.layout.leaves_xattrs_out() {
+            tree.remove_xattrs();
+        }
         if let Some(Owner { uid, gid }) = self.owner {
             tree.set_owners(uid, gid);
         }

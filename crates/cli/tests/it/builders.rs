@@ -9,7 +9,8 @@ use crate::unprivileged::{Fuse, as_user, belongs_to_user, home};
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::{install, need, run, run_with_env};
 use extant_testkit::tree::Manifest;
-use extant_testkit::{Scratch, e2fsck};
+use extant_testkit::{Scratch, dumpe2fs, e2fsck};
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -101,6 +102,41 @@ fn calls_of_builders_of_disks_are_understood() {
         let checked = run("e2fsck", &args!["-pvfD", &image]);
         assert!(checked.code <= 1, "{checked}");
         e2fsck::check(&image).assert_clean();
+    }
+}
+
+/// Buildroot's calls for its oldest kind of ext2: with an inode size that mke2fs does not heed.
+#[test]
+fn revision_0_is_made_and_gets_features_later() {
+    let names = Names::new();
+    let (top, image) = (tree(&names.0), names.0.join("made"));
+    let program = names.0.join("mkfs.ext2");
+    let call = |more: &[&str]| {
+        let call = "-r 0 -b 1024 -N 0 -m 5 -L rootfs -I 256 -O ^64bit";
+        let words = call.split(' ').chain(more.iter().copied()).map(OsString::from);
+        let words = [args!["-d", &top].to_vec(), words.collect(), args![&image, "60M"].to_vec()];
+        run(program.to_str().unwrap(), &words.concat())
+    };
+    let printed = call(&[]);
+    assert!(printed.code == 1 && printed.errors().contains("no_copy_xattrs"), "{printed}");
+    call(&["-E", "no_copy_xattrs"]).must_succeed();
+    let revision = || dumpe2fs::header(&image).value("Filesystem revision #").to_owned();
+    assert_eq!(revision(), "0 (original)");
+    e2fsck::check(&image).assert_clean();
+    run("setfattr", &args!["-x", "user.x", top.join("usr")]).must_succeed();
+    // Inodes of 128 bytes have whole seconds.
+    let expected = Manifest::walk(&top).without_root().in_whole_seconds();
+    expected.assert_same(&kernel_tree(&image).without_root());
+    done(&args!["check", &image]);
+    let again = names.0.join("again");
+    // Each change alone gives revision 1: a feature, growth by another kind of descriptors.
+    let tune = args!["tune", &again, "--features", "dir_index"].to_vec();
+    for change in [tune, args!["resize", &again, "400M"].to_vec()] {
+        fs::copy(&image, &again).unwrap();
+        done(&change);
+        e2fsck::check(&again).assert_clean();
+        assert_eq!(dumpe2fs::header(&again).value("Filesystem revision #"), "1 (dynamic)");
+        expected.assert_same(&kernel_tree(&again).without_root());
     }
 }
 

@@ -111,6 +111,15 @@ fn tree(root: &Path) {
 }
 
 #[test]
+fn build_an_image_as_mke2fs() {
+    let recipe = Recipe::of("Build an image as mke2fs");
+    tree(&recipe.file("rootfs"));
+    recipe.run();
+    let header = dumpe2fs::header(&recipe.file("old.img"));
+    assert_eq!(header.value("Filesystem revision #"), "0 (original)");
+}
+
+#[test]
 fn each_recipe_has_a_test() {
     let tests = include_str!("guide.rs");
     let recipes = recipes();

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::inode::{Body, Inode, Step};
 use crate::store::Store;
-use extant_format::features::RoCompat;
+use extant_format::features::{Features, RoCompat};
 use extant_format::types::{MODE_SETGID, MODE_SETUID, Timestamp};
 use std::ops::Range;
 use std::sync::Arc;
@@ -130,10 +130,9 @@ pub(super) fn resize(st: &Store, step: &mut Step<'_>, inode: &Arc<Inode>, size: 
 
 /// The first large file turns the feature on.
 fn note_large_file(st: &Store, step: &mut Step<'_>) -> Result<()> {
-    let mut features = st.groups.superblock().features();
-    if !features.ro_compat.contains(RoCompat::LARGE_FILE) {
-        features.ro_compat |= RoCompat::LARGE_FILE;
-        st.groups.edit_superblock(step.handle(), |sb| sb.set_features(features))?;
+    let added = Features { ro_compat: RoCompat::LARGE_FILE, ..Features::default() };
+    if !st.groups.superblock().features().ro_compat.contains(RoCompat::LARGE_FILE) {
+        st.groups.edit_superblock(step.handle(), |sb| sb.add_features(added))?;
     }
     Ok(())
 }

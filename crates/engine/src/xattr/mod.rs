@@ -31,7 +31,7 @@ use crate::alloc::Claim;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, Step, Tx};
 use area::{Places, encode_here, is, store_here, with};
-use extant_format::features::{Compat, Incompat};
+use extant_format::features::{Compat, Features, Incompat};
 use extant_format::xattr::{Entry, Value, decode_inode_area, inode_area_space};
 use extant_sync::atomic::Ordering;
 use names::{INLINE_DATA, Key};
@@ -274,11 +274,8 @@ fn announce(env: &AttrEnv, step: &mut Step<'_>) -> Result<()> {
     if env.geo.compat(Compat::EXT_ATTR) || env.attrs.announced.load(Ordering::Relaxed) {
         return Ok(());
     }
-    env.groups.edit_superblock(step.handle(), |sb| {
-        let mut features = sb.features();
-        features.compat.insert(Compat::EXT_ATTR);
-        sb.set_features(features);
-    })?;
+    let added = Features { compat: Compat::EXT_ATTR, ..Features::default() };
+    env.groups.edit_superblock(step.handle(), |sb| sb.add_features(added))?;
     // Relaxed: setting the feature twice is harmless.
     env.attrs.announced.store(true, Ordering::Relaxed);
     Ok(())

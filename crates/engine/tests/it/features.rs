@@ -2,7 +2,7 @@
 //! that are read and written.
 
 use extant_blocks::{FaultDevice, Op, OverlayDevice};
-use extant_engine::{Errno, Error, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions};
+use extant_engine::{Errno, Error, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, XattrMode};
 use extant_format::features::{Compat, Incompat, RoCompat};
 use extant_format::types::Timestamp;
 use extant_hostile::atlas::{Atlas, change_superblock, superblock};
@@ -51,6 +51,42 @@ fn read_file(fs: &Fs, path: &str) -> Vec<u8> {
     let mut data = vec![0; file.len() as usize];
     assert_eq!(file.read_at(0, &mut data).expect(path), data.len(), "{path}");
     data
+}
+
+/// A file system of revision 0 has no features. The first one comes with revision 1.
+#[test]
+fn revision_0_is_upgraded_by_the_first_feature() {
+    for feature in ["ext_attr", "large_file"] {
+        let image = Image::mke2fs(16 << 20, &["-t", "ext2", "-b", "1024", "-r", "0"]);
+        assert_eq!(dumpe2fs::header(image.path()).value("Filesystem revision #"), "0 (original)");
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        write_file(&fs, "file", b"text");
+        fs.unmount().unwrap();
+        e2fsck::check(image.path()).assert_clean();
+        assert_eq!(dumpe2fs::header(image.path()).value("Filesystem revision #"), "0 (original)");
+        let fs = Fs::open(image.path(), &OpenOptions::new()).unwrap();
+        let node = fs.resolve("/file", Follow::Yes).unwrap();
+        match feature {
+            "ext_attr" => {
+                fs.set_xattr(&node, b"user.name", b"value", XattrMode::Any).unwrap();
+            }
+            _ => {
+                let flags = OpenFlags { write: true, ..Default::default() };
+                fs.open_file(&node, flags).unwrap().write_at(3 << 30, b"end").unwrap();
+            }
+        }
+        fs.unmount().unwrap();
+        e2fsck::check(image.path()).assert_clean();
+        let header = dumpe2fs::header(image.path());
+        assert_eq!(header.value("Filesystem revision #"), "1 (dynamic)");
+        assert_eq!(header.features().into_iter().collect::<Vec<_>>(), [feature]);
+        assert_eq!((header.number("First inode"), header.number("Inode size")), (11, 128));
+        let mount = Mount::new(image.path(), "");
+        assert_eq!(&std::fs::read(mount.join("file")).unwrap()[..4], b"text");
+        std::fs::write(mount.join("other"), "text").unwrap();
+        mount.unmount();
+        e2fsck::check(image.path()).assert_clean();
+    }
 }
 
 /// The bits that Extant reads, and no others. [`names_in_unknown_encodings_are_refused`] has the

@@ -58,6 +58,12 @@ fn every_set() -> Vec<(&'static str, Options, u64, bool)> {
             64 * MIB,
             true,
         ),
+        (
+            "revision 0",
+            with(options(Preset::Ext2, 1024, ""), |o| (o.revision, o.inode_size) = (0, Some(128))),
+            64 * MIB,
+            true,
+        ),
         ("ext3", options(Preset::Ext3, 4096, ""), 64 * MIB, true),
         ("ext3 1k", options(Preset::Ext3, 1024, ""), 64 * MIB, true),
         (
@@ -306,6 +312,16 @@ fn twins() -> Vec<(&'static str, Options, u64)> {
         ("-t ext4 -b 1024 -I 128", with(ext4(1024, plain), |o| o.inode_size = Some(128)), 64 * MIB),
         ("-t ext4 -b 1024 -G 4", with(ext4(1024, plain), |o| o.flex_bg_size = Some(4)), 112 * MIB),
         ("-t ext2 -b 1024", options(Preset::Ext2, 1024, ""), 64 * MIB),
+        (
+            "-t ext2 -b 1024 -r 0",
+            with(options(Preset::Ext2, 1024, ""), |o| o.revision = 0),
+            64 * MIB,
+        ),
+        (
+            "-t ext2 -b 4096 -r 0",
+            with(options(Preset::Ext2, 4096, ""), |o| o.revision = 0),
+            300 * MIB,
+        ),
         ("-t ext3 -b 1024", options(Preset::Ext3, 1024, ""), 64 * MIB),
         (
             "-t ext4 -b 4096 -O bigalloc -C 8192",

@@ -440,6 +440,9 @@ fn with_marks(mut sb: Superblock, features: Features) -> Superblock {
         // A checksum without the feature looks like a feature that was lost.
         sb.raw_mut().checksum.set(0);
     }
+    if features != Features::default() {
+        sb.upgrade_revision();
+    }
     sb.set_features(features);
     sb
 }
