@@ -129,7 +129,7 @@ fn errno_of_kind(kind: io::ErrorKind) -> i32 {
         io::ErrorKind::PermissionDenied => Errno::Acces,
         io::ErrorKind::ResourceBusy => Errno::Busy,
         io::ErrorKind::ReadOnlyFilesystem => Errno::RoFs,
-        io::ErrorKind::StorageFull => Errno::NoSpc,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Errno::NoSpc,
         io::ErrorKind::Unsupported => Errno::OpNotSupp,
         io::ErrorKind::StaleNetworkFileHandle => Errno::Stale,
         _ => Errno::Io,
@@ -201,7 +201,7 @@ impl From<extant_journal::Error> for Error {
         use extant_journal::Error as J;
         match e {
             J::Io(e) if extant_blocks::is_revoked(&e) => Error::Unmounted,
-            J::Io(e) => Error::Io(copy_io(&e)),
+            J::Io(e) | J::NoSpace(e) => Error::Io(copy_io(&e)),
             J::Corrupt(c) => Error::Corrupt(c),
             J::Unsupported(what) => Error::Unsupported(what.into()),
             J::NoCredits { .. } => Errno::NoSpc.into(),

@@ -66,6 +66,17 @@ struct State {
     stopped: bool,
 }
 
+/// The end of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// All copies are home.
+    Made,
+    /// The journal is aborted.
+    Failed,
+    /// The device lacked space. The next pass without a request begins after this time, if any.
+    Stalled(Option<Duration>),
+}
+
 #[derive(Debug)]
 struct Entry {
     tid: Tid,
@@ -244,12 +255,19 @@ impl Checkpoint {
         self.state.lock().ended >= pass
     }
 
-    /// Ends the pass of the calling thread, which failed unless it was `made`.
-    pub fn end(&self, made: bool) {
+    /// Ends the pass of the calling thread.
+    pub fn end(&self, ended: Ended) {
         let mut state = self.state.lock();
         state.passing = None;
-        if made {
-            state.ended = state.begun;
+        match ended {
+            Ended::Made => state.ended = state.begun,
+            Ended::Failed => {}
+            Ended::Stalled(retry) => {
+                state.deadline = retry.and_then(|retry| Instant::now().checked_add(retry));
+                if let (Some(at), Some(task)) = (state.deadline, self.task.get()) {
+                    task.wake_at(at);
+                }
+            }
         }
         self.done.notify_all();
         // A request that came meanwhile; a deadline has a timer of its own.

@@ -24,7 +24,8 @@ pub trait Client: Send + Sync {
     /// note each write with [`Journal::note_data_write`](crate::Journal::note_data_write).
     ///
     /// # Errors
-    /// Those of the writes. An error aborts the journal.
+    /// [`Error::NoSpace`], after which it is called again for the same transaction. Any other error
+    /// of the writes aborts the journal.
     fn write_ordered(&self, _tid: Tid) -> Result<()> {
         Ok(())
     }

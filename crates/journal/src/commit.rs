@@ -4,6 +4,9 @@
 //! objects, and copies of the eight blocks are taken. Transaction 8 starts. The log then gets a
 //! descriptor and the copies; flush; the commit record; flush.
 //!
+//! A transaction that lacks space on the device stays frozen, and the next attempt writes it again:
+//! see [`stall`](crate::stall).
+//!
 //! # Invariants
 //! 1. From the end of the last handle until the successor opens, only the client's `freeze` changes
 //!    blocks. The copies taken in between therefore hold all changes of the transaction and no
@@ -22,6 +25,7 @@ use crate::log::record::{Record, blocks_needed};
 use crate::members::{Member, Taken};
 use crate::passes;
 use crate::shared::{AbortOnPanic, Core, Logged};
+use crate::stall::{Frozen, Work};
 use crate::stats::count;
 use crate::tid::Tid;
 use extant_blocks::{Piece, Plug};
@@ -30,15 +34,6 @@ use extant_sync::scheduler::NextRun;
 use extant_sync::{Arc, Weak};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// A transaction whose content no longer changes.
-struct Frozen {
-    tid: Tid,
-    blocks: Vec<FrozenBlock>,
-    revoked: Vec<u64>,
-    /// Its position in the log, if there is one.
-    start: u32,
-}
 
 /// A run of the commit task.
 pub(crate) fn run(core: &Core) -> NextRun {
@@ -62,11 +57,14 @@ pub(crate) enum Outcome {
     Durable,
     /// The transaction is empty and stays the running one.
     Empty,
+    /// The device lacks space: nothing has become durable, and another attempt may succeed.
+    Stalled,
     /// The journal is aborted.
     Failed,
 }
 
-/// Commits the running transaction on the calling thread. A failure or a panic aborts the journal.
+/// Commits the running transaction on the calling thread, or one before it that lacked space. A
+/// panic aborts the journal, and so does a failure other than a lack of space.
 pub(crate) fn attempt(core: &Core, begun: Attempt) -> Outcome {
     let attempted = catch_unwind(AssertUnwindSafe(|| {
         let _guard = AbortOnPanic(core);
@@ -78,6 +76,11 @@ pub(crate) fn attempt(core: &Core, begun: Attempt) -> Outcome {
             let is_empty = || core.members.is_empty();
             core.control.found_empty(begun, core.running(), is_empty);
             return Outcome::Empty;
+        }
+        Ok(Err(error @ Error::NoSpace(_))) => {
+            core.stall.note(Work::Commit, Some(&error));
+            core.control.stalled(core.retry());
+            return Outcome::Stalled;
         }
         Ok(Err(error)) => core.abort(error),
         // The guard has aborted the journal.
@@ -100,26 +103,58 @@ fn announce(core: &Core, tid: Tid) {
     core.control.committed(tid);
 }
 
-/// Commits the running transaction. Returns `None` if it was empty.
+/// Commits the running transaction, or the one that lacked space before. Returns `None` if it was
+/// empty.
+///
+/// # Errors
+/// [`Error::NoSpace`]: the transaction is kept for the next attempt.
 fn commit(core: &Core) -> Result<Option<Tid>> {
+    let frozen = match core.stall.take_frozen() {
+        Some(frozen) => Some(frozen),
+        None => freeze_running(core)?,
+    };
+    let Some(frozen) = frozen else {
+        core.stall.note(Work::Commit, None);
+        return Ok(None);
+    };
+    let tid = frozen.tid;
+    if let Err(error) = write(core, &frozen) {
+        if matches!(error, Error::NoSpace(_)) {
+            core.stall.keep_frozen(frozen);
+        }
+        return Err(error);
+    }
+    core.stall.note(Work::Commit, None);
+    if let Some(logged) = &core.logged {
+        hand_over(core, logged, frozen);
+    }
+    Ok(Some(tid))
+}
+
+/// Freezes the running transaction once few enough copies are kept for its own.
+fn freeze_running(core: &Core) -> Result<Option<Frozen>> {
     // Before handles have to wait: the copies of a log are not to take as much memory as the log is
     // long.
-    if core.logged.as_ref().is_some_and(|logged| passes::wait_for_room(core, logged)) {
+    if let Some(logged) = &core.logged
+        && passes::wait_for_room(core, logged)?
+    {
         count(&core.counters.local().room_waits, 1);
     }
     core.gate.stop();
     let frozen = freeze(core).inspect_err(|_| core.gate.close());
     core.gate.resume();
-    let Some(frozen) = frozen? else { return Ok(None) };
-    let tid = frozen.tid;
+    frozen
+}
+
+/// Makes a frozen transaction durable.
+fn write(core: &Core, frozen: &Frozen) -> Result<()> {
     // Behind the gate, so that the successor's handles do not wait for these writes, and before the
     // flush that precedes the commit record.
-    write_ordered(core, tid)?;
+    write_ordered(core, frozen.tid)?;
     match &core.logged {
-        Some(logged) => write_to_log(core, logged, frozen)?,
-        None => write_home(core, frozen)?,
+        Some(logged) => write_to_log(core, logged, frozen),
+        None => write_home(core, frozen),
     }
-    Ok(Some(tid))
 }
 
 /// Freezes the running transaction and opens its successor.
@@ -182,34 +217,45 @@ fn seal(nr: u64, member: Member) -> FrozenBlock {
     FrozenBlock { nr, bytes, pinned }
 }
 
-fn write_home(core: &Core, frozen: Frozen) -> Result<()> {
+fn write_home(core: &Core, frozen: &Frozen) -> Result<()> {
     core.write_home(frozen.blocks.iter().map(|block| (block.nr, &block.bytes)))?;
     core.flush_home()?;
     count(&core.counters.local().blocks_logged, frozen.blocks.len() as u64);
     Ok(())
 }
 
-fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
+fn write_to_log(core: &Core, logged: &Logged, frozen: &Frozen) -> Result<()> {
     let Frozen { tid, blocks, revoked, start } = frozen;
     let copies: Vec<(u64, Arc<[u8]>)> =
         blocks.iter().map(|block| (block.nr, Arc::clone(&block.bytes))).collect();
-    let record = Record::build(logged.space.format(), tid.sequence(), &copies, &revoked, now(core));
-    count(&core.counters.local().blocks_logged, copies.len() as u64);
-    count(&core.counters.local().log_blocks, record.body.len() as u64 + 1);
-    count(&core.counters.local().escapes, record.escapes);
+    let record = Record::build(logged.space.format(), tid.sequence(), &copies, revoked, now(core));
+    let (written, escapes) = (record.body.len() as u64 + 1, record.escapes);
     let log = logged.space.log();
     // The order matters for crashes: body and blank; flush of data and log; commit record; flush;
     // then the copies are handed to the checkpoint. See *Each point of failure* in
-    // `docs/design/journal.md`.
-    let commit_at = record.body.iter().fold(start, |at, _| log.after(at));
+    // `docs/design/journal.md`. After a lack of space all of it is done again, with the same bytes
+    // but for the time: a record that reached the device in parts stands behind flushed copies.
+    core.check_crash()?;
+    core.check_abort()?;
+    logged.space.begin(*tid, *start)?;
+    let commit_at = record.body.iter().fold(*start, |at, _| log.after(at));
     let blank = record.blank.into_iter().map(Piece::from);
-    write_pieces(core, logged, start, record.body.into_iter().chain(blank))?;
+    write_pieces(core, logged, *start, record.body.into_iter().chain(blank))?;
     core.flush_home()?;
     // An internal log shares the flusher of the home device: this is then part of the same flush,
     // unless another write has ended since.
     logged.space.flusher().flush()?;
     write_pieces(core, logged, commit_at, [record.commit.into()])?;
     logged.space.flusher().flush()?;
+    count(&core.counters.local().blocks_logged, copies.len() as u64);
+    count(&core.counters.local().log_blocks, written);
+    count(&core.counters.local().escapes, escapes);
+    Ok(())
+}
+
+/// Hands the copies of a transaction that is durable in the log to the checkpoint.
+fn hand_over(core: &Core, logged: &Logged, frozen: Frozen) {
+    let Frozen { tid, blocks, revoked, .. } = frozen;
     let much = logged.checkpoint.add(tid, blocks, &revoked);
     if much || logged.space.is_crowded() {
         if core.deterministic {
@@ -219,7 +265,6 @@ fn write_to_log(core: &Core, logged: &Logged, frozen: Frozen) -> Result<()> {
             logged.checkpoint.ask();
         }
     }
-    Ok(())
 }
 
 /// Writes blocks to the log from `at` on.
@@ -238,7 +283,7 @@ fn write_pieces(
         plug.add(log.offset(at)?, piece);
         at = log.after(at);
     }
-    core.count_plug(&plug.finish()?);
+    core.count_plug(&plug.finish().map_err(Error::of_write)?);
     logged.space.flusher().note_write();
     Ok(())
 }

@@ -59,6 +59,12 @@ struct State {
     deferred: bool,
     /// For when the task's timer is armed at the latest.
     timer: Option<Instant>,
+    /// Number of attempts that lacked space.
+    stalls: u64,
+    /// The last attempt lacked space.
+    stalled: bool,
+    /// The time of the task's next attempt after one that lacked space.
+    retry: Option<Instant>,
     /// The committing thread.
     committing: Option<ThreadId>,
     /// Nothing is committed any more.
@@ -68,8 +74,12 @@ struct State {
 impl State {
     /// Begins an attempt. No other attempt may be in progress.
     fn begin(&mut self) -> Attempt {
-        self.deadline = None;
-        self.deferred = false;
+        // An attempt that comes after a lack of space may be at an older transaction than the
+        // running one, whose deadline stays.
+        if !self.stalled {
+            self.deadline = None;
+            self.deferred = false;
+        }
         self.attempts += 1;
         self.committing = Some(thread::current().id());
         Attempt(self.attempts)
@@ -88,12 +98,14 @@ pub(crate) enum Waited {
     Durable,
     /// The transaction will never be durable.
     Stopped,
+    /// An attempt lacked space after the wait began.
+    Stalled,
     /// No thread commits it: the caller must do so, and then wait again.
     Lead(Attempt),
 }
 
-/// An attempt to commit. Must end with [`Control::committed`], [`Control::found_empty`] or
-/// [`Control::gave_up`].
+/// An attempt to commit. Must end with [`Control::committed`], [`Control::found_empty`],
+/// [`Control::stalled`] or [`Control::gave_up`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt(u64);
 
@@ -106,6 +118,9 @@ impl Control {
             deadline: None,
             deferred: false,
             timer: None,
+            stalls: 0,
+            stalled: false,
+            retry: None,
             committing: None,
             stopped: false,
         };
@@ -174,6 +189,7 @@ impl Control {
     pub fn wait(&self, tid: Tid, running: impl Fn() -> Tid) -> (Waited, bool) {
         let mut state = self.state.lock();
         let (since, mut shared, mut first) = (state.attempts, false, true);
+        let stalls = state.stalls;
         loop {
             if self.durable() >= tid || state.empty_at > since {
                 return (Waited::Durable, shared);
@@ -181,10 +197,14 @@ impl Control {
             if state.stopped {
                 return (Waited::Stopped, shared);
             }
+            if state.stalls > stalls {
+                return (Waited::Stalled, shared);
+            }
             shared |= first && state.asked >= tid;
             first = false;
             state.asked = state.asked.max(tid);
-            if state.committing.is_none() && tid >= running() {
+            // A transaction that lacked space is frozen, and older than the running one.
+            if state.committing.is_none() && (tid >= running() || state.stalled) {
                 return (Waited::Lead(state.begin()), shared);
             }
             self.done[side(tid)].wait(&mut state);
@@ -223,8 +243,17 @@ impl Control {
         if state.stopped {
             return Err(NextRun::Never);
         }
-        let due = state.deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if state.committing.is_none() && (due || state.asked >= running()) {
+        let now = Instant::now();
+        let due = state.deadline.is_some_and(|deadline| deadline <= now);
+        let is_free = state.committing.is_none();
+        if is_free && state.stalled {
+            state.timer = state.retry.filter(|at| *at > now);
+            return match (state.retry, state.timer) {
+                (Some(_), None) => Ok(state.begin()),
+                (_, timer) => Err(timer.map_or(NextRun::WhenWoken, NextRun::At)),
+            };
+        }
+        if is_free && (due || state.asked >= running()) {
             return Ok(state.begin());
         }
         // The end of the attempt that runs wakes the task if it is late.
@@ -236,6 +265,7 @@ impl Control {
     pub fn committed(&self, tid: Tid) {
         let mut state = self.state.lock();
         self.durable.store(tid.0, SeqCst);
+        state.stalled = false;
         self.done[side(tid)].notify_all();
         self.done[side(tid.next())].notify_one();
         self.end(&mut state);
@@ -247,12 +277,26 @@ impl Control {
     pub fn found_empty(&self, attempt: Attempt, tid: Tid, is_empty: impl Fn() -> bool) {
         let mut state = self.state.lock();
         state.empty_at = attempt.0;
+        state.stalled = false;
         // Under the lock: a request that is not seen here comes after this, with its content.
         if is_empty() {
             state.asked = state.asked.min(tid.previous());
         }
         self.wake_all();
         self.end(&mut state);
+    }
+
+    /// Ends an attempt that lacked space. The task makes the next one after `retry`, if any, unless
+    /// a thread that waits does so earlier.
+    pub fn stalled(&self, retry: Option<Duration>) {
+        let mut state = self.state.lock();
+        state.stalls += 1;
+        state.stalled = true;
+        state.retry = retry.and_then(|retry| Instant::now().checked_add(retry));
+        self.wake_all();
+        self.end(&mut state);
+        // Whether it was asked or not.
+        self.wake_task();
     }
 
     /// Ends a failed attempt. The journal must have been stopped.
@@ -348,6 +392,37 @@ mod tests {
         control.arm(Duration::ZERO);
         assert!(control.next_attempt(|| RUNNING).is_ok());
         assert_eq!(control.try_lead(), None, "another thread is at it");
+    }
+
+    #[test]
+    fn an_attempt_that_lacked_space_is_made_again() {
+        let control = Control::new(Tid(4));
+        control.ask(RUNNING);
+        let begun = control.next_attempt(|| RUNNING);
+        assert!(begun.is_ok());
+        // The transaction is frozen, and its successor runs.
+        let running = RUNNING.next();
+        control.arm(Duration::ZERO);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| control.wait(RUNNING, || running));
+            control.stalled(Some(Duration::from_secs(60)));
+            // If it came too late to wait for this attempt, it makes its own.
+            let waited = other.join().expect("no panic").0;
+            assert!(matches!(waited, Waited::Stalled | Waited::Lead(_)));
+            if waited != Waited::Stalled {
+                control.stalled(Some(Duration::from_secs(60)));
+            }
+        });
+        assert!(matches!(control.next_attempt(|| running), Err(NextRun::At(_))), "it waits");
+        let (Waited::Lead(_), _) = control.wait(RUNNING, || running) else {
+            panic!("a thread that waits tries again")
+        };
+        control.stalled(Some(Duration::ZERO));
+        assert!(control.next_attempt(|| running).is_ok());
+        control.committed(RUNNING);
+        let begun = control.next_attempt(|| running).expect("the deadline of the successor");
+        control.found_empty(begun, running, || true);
+        assert_eq!(control.next_attempt(|| running), Err(NextRun::WhenWoken));
     }
 
     #[test]

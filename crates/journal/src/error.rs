@@ -10,6 +10,10 @@ pub enum Error {
     /// A device failed.
     #[error("journal I/O: {0}")]
     Io(Arc<io::Error>),
+    /// A write to a device failed for a lack of space. The journal goes on: the change becomes
+    /// durable once there is space.
+    #[error("journal I/O: {0}")]
+    NoSpace(Arc<io::Error>),
     /// The log is damaged.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
@@ -53,6 +57,18 @@ impl From<io::Error> for Error {
 }
 
 impl Error {
+    /// Returns the error of a write that may be repeated. (A flush may not: it tells of writes that
+    /// are lost.)
+    pub(crate) fn of_write(error: impl Into<Error>) -> Error {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match error.into() {
+            Error::Io(error) if matches!(error.kind(), StorageFull | QuotaExceeded) => {
+                Error::NoSpace(error)
+            }
+            other => other,
+        }
+    }
+
     /// Returns the positive errno of the error, for callers of system calls and for the journal
     /// superblock.
     pub fn errno(&self) -> i32 {
@@ -63,6 +79,7 @@ impl Error {
         const EOPNOTSUPP: i32 = 95;
         match self {
             Error::Io(error) => extant_blocks::raw_os_error(error).unwrap_or(EIO),
+            Error::NoSpace(error) => extant_blocks::raw_os_error(error).unwrap_or(ENOSPC),
             Error::Corrupt(_) | Error::NeedsRecovery => EUCLEAN,
             Error::Unsupported(_) => EOPNOTSUPP,
             Error::Aborted(errno) | Error::Client { errno, .. } => *errno,

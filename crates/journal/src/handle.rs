@@ -32,7 +32,8 @@ pub struct Handle<'a> {
 
 impl<'a> Handle<'a> {
     pub(crate) fn start(core: &'a Arc<Core>, credits: u32) -> Result<Handle<'a>> {
-        let (level, shard) = (enter(core, shard_index(), credits)?, shard_index());
+        let shard = shard_index();
+        let level = enter(core, shard, credits, Lacking::Fail)?;
         Ok(Handle::entered(core, shard, credits, level))
     }
 
@@ -41,7 +42,8 @@ impl<'a> Handle<'a> {
         credits: u32,
     ) -> Result<Option<Handle<'a>>> {
         let shard = shard_index();
-        let level = enter_where(core, shard, credits, || !core.updates_are_locked())?;
+        let may_wait = || !core.updates_are_locked();
+        let level = enter_where(core, shard, credits, Lacking::Fail, may_wait)?;
         Ok(level.map(|level| Handle::entered(core, shard, credits, level)))
     }
 
@@ -201,13 +203,15 @@ impl<'a> Handle<'a> {
     }
 
     /// Leaves the transaction and enters one with space for `credits`, possibly the same. The
-    /// changes so far must be consistent. The caller must hold no lock inward of a handle.
+    /// changes so far must be consistent. The caller must hold no lock inward of a handle. Waits
+    /// for a device without space, as long as that lasts.
     ///
     /// # Errors
     /// If the journal was aborted. The handle may then only be dropped.
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         self.leave();
-        let level = enter(self.core, self.shard, credits)?;
+        // An operation is in the middle of its changes.
+        let level = enter(self.core, self.shard, credits, Lacking::Wait)?;
         (self.tid, self.credits, self.level) = (self.core.running(), credits, Some(level));
         Ok(())
     }
@@ -240,10 +244,19 @@ impl std::fmt::Debug for Handle<'_> {
     }
 }
 
+/// The effect of a device without space on an entry that has to wait for a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lacking {
+    /// The entry fails with [`Error::NoSpace`].
+    Fail,
+    /// The entry waits.
+    Wait,
+}
+
 /// Enters the running transaction. Waits for a transaction being frozen, for credits and for log
 /// space. The level is entered afterwards, since the caller may have to commit while it waits.
-fn enter(core: &Arc<Core>, shard: usize, credits: u32) -> Result<Entered> {
-    enter_where(core, shard, credits, || true)?.ok_or_else(|| core.closed_error())
+fn enter(core: &Arc<Core>, shard: usize, credits: u32, lacking: Lacking) -> Result<Entered> {
+    enter_where(core, shard, credits, lacking, || true)?.ok_or_else(|| core.closed_error())
 }
 
 /// As [`enter`], but returns `None` if it would have to wait and `may_wait` returns false.
@@ -251,6 +264,7 @@ fn enter_where(
     core: &Arc<Core>,
     shard: usize,
     credits: u32,
+    lacking: Lacking,
     may_wait: impl Fn() -> bool,
 ) -> Result<Option<Entered>> {
     levels::assert_may_take(Level::Handle);
@@ -267,7 +281,19 @@ fn enter_where(
             Err(Refused::Closed) => return Err(core.closed_error()),
             Err(_) if !may_wait() => return Ok(None),
             Err(Refused::Stopped) => {}
-            Err(Refused::NoRoom) => core.make_room(late),
+            Err(Refused::NoRoom) => {
+                core.make_room(late);
+                if lacking == Lacking::Fail
+                    && let Some(error) = core.stall.any_error()
+                {
+                    // Other work may have made room all the same.
+                    match core.gate.try_enter(shard, credits) {
+                        Ok(()) => return Ok(Some(levels::enter(Level::Handle))),
+                        Err(Refused::NoRoom) => return Err(error),
+                        Err(Refused::Stopped | Refused::Closed) => {}
+                    }
+                }
+            }
         }
         count(&core.counters.local().start_waits, 1);
         late = core.gate.wait_to_enter(credits, epoch);

@@ -1,6 +1,6 @@
 //! Writes to the file system's device.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::shared::Core;
 use crate::stats::count;
 use extant_blocks::{Plug, PlugStats};
@@ -8,6 +8,9 @@ use extant_sync::Arc;
 
 impl Core {
     /// Writes copies to the file system's device, sorted and merged.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], after which the caller may write them again; those of the device.
     pub fn write_home<'a>(&self, copies: impl Iterator<Item = (u64, &'a Arc<[u8]>)>) -> Result<()> {
         self.check_crash()?;
         let size = self.cache.block_size() as u64;
@@ -18,7 +21,7 @@ impl Core {
         if plug.is_empty() {
             return Ok(());
         }
-        self.count_plug(&plug.finish()?);
+        self.count_plug(&plug.finish().map_err(Error::of_write)?);
         self.home.note_write();
         Ok(())
     }

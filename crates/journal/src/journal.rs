@@ -155,8 +155,8 @@ impl Journal {
     /// have only one handle at a time.
     ///
     /// # Errors
-    /// [`Error::Aborted`], [`Error::ShutDown`]; [`Error::NoCredits`] beyond
-    /// [`Journal::max_credits`].
+    /// [`Error::Aborted`], [`Error::ShutDown`]; [`Error::NoSpace`] if it had to wait for a device
+    /// without space; [`Error::NoCredits`] beyond [`Journal::max_credits`].
     pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
         Handle::start(&self.core, credits)
     }
@@ -199,7 +199,9 @@ impl Journal {
     /// commit. An empty transaction counts as durable.
     ///
     /// # Errors
-    /// [`Error::Aborted`] or [`Error::ShutDown`], if the transaction will never be durable.
+    /// [`Error::Aborted`] or [`Error::ShutDown`], if the transaction will never be durable;
+    /// [`Error::NoSpace`], if a device lacks space for it. It becomes durable later then, and
+    /// another wait tries again.
     pub fn wait(&self, tid: Tid) -> Result<()> {
         levels::assert_may_take(Level::Handle);
         self.core.wait(tid)
@@ -269,7 +271,7 @@ impl Journal {
         match &self.core.logged {
             None => Ok(()),
             Some(logged) => {
-                if passes::wait_for_all(&self.core, logged) {
+                if passes::wait_for_all(&self.core, logged)? {
                     Ok(())
                 } else {
                     Err(self.core.closed_error())

@@ -30,6 +30,7 @@ mod passes;
 pub mod recovery;
 mod seal;
 mod shared;
+mod stall;
 mod stats;
 mod tid;
 mod waits;

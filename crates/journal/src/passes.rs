@@ -1,7 +1,9 @@
 //! Passes of the checkpoint: durable copies are written home, and the log's tail moves.
 
-use crate::error::Result;
+use crate::checkpoint::Ended;
+use crate::error::{Error, Result};
 use crate::shared::{AbortOnPanic, Core, Logged};
+use crate::stall::Work;
 use crate::stats::count;
 use extant_sync::scheduler::NextRun;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +16,8 @@ pub(crate) fn run(core: &Core) -> NextRun {
     let Some(logged) = &core.logged else { return NextRun::Never };
     match logged.checkpoint.begin_wanted() {
         Ok(empty) => {
-            make(core, logged, empty);
+            // A pass that lacked space has a deadline for the next one.
+            let _ = make(core, logged, empty);
             logged.checkpoint.next_run()
         }
         Err(next) => next,
@@ -24,54 +27,77 @@ pub(crate) fn run(core: &Core) -> NextRun {
 /// Makes a pass unless another thread is at one.
 pub(crate) fn try_lead(core: &Core, logged: &Logged) {
     if let Some(empty) = logged.checkpoint.try_begin() {
-        make(core, logged, empty);
+        // The caller asks for space, and looks whether it is there.
+        let _ = make(core, logged, empty);
     }
 }
 
-/// Has a pass made that begins after this call, and waits for its end, or for the end of all.
+/// Has a pass made that begins after this call, and waits for its end, or for the end of all, or
+/// for a lack of space.
 pub(crate) fn wait_for_one(core: &Core, logged: &Logged) {
     let pass = logged.checkpoint.request(false);
     while let Some(empty) = logged.checkpoint.wait_or_begin(pass) {
-        make(core, logged, empty);
+        if make(core, logged, empty).is_err() {
+            break;
+        }
     }
 }
 
 /// Waits until everything is home that is durable now, and for the log to be marked empty if it is.
 /// False if that will not happen.
-pub(crate) fn wait_for_all(core: &Core, logged: &Logged) -> bool {
+///
+/// # Errors
+/// [`Error::NoSpace`].
+pub(crate) fn wait_for_all(core: &Core, logged: &Logged) -> Result<bool> {
     let pass = logged.checkpoint.request(true);
     while let Some(empty) = logged.checkpoint.wait_or_begin(pass) {
-        make(core, logged, empty);
+        make(core, logged, empty)?;
     }
-    logged.checkpoint.has_ended(pass)
+    Ok(logged.checkpoint.has_ended(pass))
 }
 
 /// Waits until few enough copies are kept for another transaction's to be added; true if it had
 /// to. The caller must hold nothing that a pass needs.
-pub(crate) fn wait_for_room(core: &Core, logged: &Logged) -> bool {
+///
+/// # Errors
+/// [`Error::NoSpace`].
+pub(crate) fn wait_for_room(core: &Core, logged: &Logged) -> Result<bool> {
     let waits = logged.checkpoint.is_full();
     while let Some(empty) = logged.checkpoint.wait_for_room_or_begin() {
-        make(core, logged, empty);
+        make(core, logged, empty)?;
     }
-    waits
+    Ok(waits)
 }
 
-/// Makes the pass that was begun, on whatever thread. A failure aborts the journal, and so does a
-/// panic.
-fn make(core: &Core, logged: &Logged, empty: bool) {
+/// Makes the pass that was begun, on whatever thread. A failure other than a lack of space aborts
+/// the journal, and so does a panic.
+///
+/// # Errors
+/// [`Error::NoSpace`]: the copies stay in the log and in memory.
+fn make(core: &Core, logged: &Logged, empty: bool) -> Result<()> {
     let made = catch_unwind(AssertUnwindSafe(|| {
         let _guard = AbortOnPanic(core);
         write_copies(core, logged, empty)
     }));
-    let made = match made {
+    let ended = match made {
+        Ok(Ok(())) => {
+            core.stall.note(Work::Pass, None);
+            Ended::Made
+        }
+        Ok(Err(error @ Error::NoSpace(_))) => {
+            core.stall.note(Work::Pass, Some(&error));
+            logged.checkpoint.end(Ended::Stalled(core.retry()));
+            return Err(error);
+        }
         Ok(Err(error)) => {
             core.abort(error);
-            false
+            Ended::Failed
         }
         // The guard has aborted the journal after a panic.
-        made => made.is_ok(),
+        Err(_) => Ended::Failed,
     };
-    logged.checkpoint.end(made);
+    logged.checkpoint.end(ended);
+    Ok(())
 }
 
 /// Writes all durable copies home, and moves the tail of the log.

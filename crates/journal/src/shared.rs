@@ -8,6 +8,7 @@ use crate::flush::Flusher;
 use crate::gate::Gate;
 use crate::log::space::LogSpace;
 use crate::members::Members;
+use crate::stall::{RETRY, Stall};
 use crate::stats::Counters;
 use crate::tid::Tid;
 use extant_blocks::Cache;
@@ -50,6 +51,7 @@ pub(crate) struct Core {
     pub home: Arc<Flusher>,
     /// `None` without a log.
     pub logged: Option<Logged>,
+    pub stall: Stall,
     /// The error that aborted the journal.
     why: OnceLock<Error>,
     held: Mutex<Held>,
@@ -80,6 +82,7 @@ impl Core {
             running: CachePadded::new(AtomicU64::new(running.0)),
             home,
             logged: None,
+            stall: Stall::new(),
             why: OnceLock::new(),
             held: Mutex::new(Level::Leaf, Held::default()),
             crashed: AtomicBool::new(false),
@@ -113,6 +116,11 @@ impl Core {
     /// Returns the number of revokes in a log block; `None` if revokes need not be recorded.
     pub fn revokes_per_block(&self) -> Option<u32> {
         self.logged.as_ref().map(|logged| logged.space.format().revokes_per_block() as u32)
+    }
+
+    /// Returns the time from work that lacked space to the next one without a request, if any.
+    pub fn retry(&self) -> Option<Duration> {
+        (!self.deterministic).then_some(RETRY)
     }
 
     /// Asks for a commit. False if no thread is free for it.

@@ -5,6 +5,7 @@ use crate::control::Waited;
 use crate::error::Result;
 use crate::passes;
 use crate::shared::Core;
+use crate::stall::Work;
 use crate::stats::count;
 use crate::tid::Tid;
 
@@ -18,6 +19,7 @@ impl Core {
             return self.make_room_now();
         }
         let (reserved, limit) = self.gate.reserved_and_limit();
+        let late = self.stall.may_retry().unwrap_or(late);
         if reserved > 0 && (!self.ask_commit(self.running()) || late) {
             // Without a wait for one that another thread is at: its beginning makes room.
             if let Some(begun) = self.control.try_lead() {
@@ -47,13 +49,17 @@ impl Core {
     }
 
     /// Waits until `tid` is durable.
+    ///
+    /// # Errors
+    /// A lack of space, after which the transaction still may become durable; those of a journal
+    /// that is closed.
     pub fn wait(&self, tid: Tid) -> Result<()> {
         if self.control.durable() >= tid {
             return Ok(());
         }
         count(&self.counters.local().waits, 1);
         let tid = tid.min(self.running());
-        let mut first = true;
+        let (mut first, mut tried) = (true, false);
         loop {
             let (waited, shared) = self.control.wait(tid, || self.running());
             if std::mem::take(&mut first) && shared {
@@ -62,11 +68,18 @@ impl Core {
             match waited {
                 Waited::Durable => return Ok(()),
                 Waited::Stopped => return Err(self.closed_error()),
-                Waited::Lead(begun) => {
-                    if commit::attempt(self, begun) == Outcome::Empty {
-                        return Ok(());
-                    }
-                }
+                // The attempt of another thread may have begun before there was space.
+                Waited::Stalled if !std::mem::replace(&mut tried, true) => continue,
+                Waited::Stalled => {}
+                Waited::Lead(begun) => match commit::attempt(self, begun) {
+                    Outcome::Empty => return Ok(()),
+                    Outcome::Durable | Outcome::Failed => continue,
+                    Outcome::Stalled => {}
+                },
+            }
+            // Unless another attempt has succeeded meanwhile.
+            if let Some(error) = self.stall.error(Work::Commit) {
+                return Err(error);
             }
         }
     }

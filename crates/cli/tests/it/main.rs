@@ -22,6 +22,7 @@ mod exploits;
 mod exporting;
 mod foreign;
 mod fsck;
+mod full;
 mod guide;
 mod helpers;
 mod impostors;

@@ -70,10 +70,18 @@ pub(super) fn add(inode: &Inode, tid: Tid, bytes: Range<u64>) {
 /// over bytes that this transaction keeps.
 ///
 /// # Errors
-/// The first of the device: the transaction must not become durable.
+/// The first of the device: the transaction must not become durable before another call for it has
+/// written the rest.
 pub fn write_pending_zeroes(st: &Store, tid: Tid) -> Result<()> {
-    let inodes: Vec<Arc<Inode>> = st.dirty.take_unzeroed();
-    inodes.iter().try_for_each(|inode| write_unless(st, inode, |zeroes| zeroes.tid > tid))
+    let mut inodes: Vec<Arc<Inode>> = st.dirty.take_unzeroed();
+    while let Some(inode) = inodes.last() {
+        if let Err(error) = write_unless(st, inode, |zeroes| zeroes.tid > tid) {
+            st.dirty.return_unzeroed(inodes);
+            return Err(error);
+        }
+        inodes.pop();
+    }
+    Ok(())
 }
 
 /// Writes pending zeroes, unless they may stay.

@@ -1,9 +1,11 @@
 //! The journal's calls of the file system: freeze, durable, aborted.
 
+use crate::error::Errno;
 use crate::store::Store;
 use extant_format::types::Timestamp;
 use extant_journal::{Client, Error, Freezer, Tid};
 use extant_sync::atomic::Ordering;
+use std::io;
 use std::sync::Arc;
 
 /// The engine as the journal sees it.
@@ -27,7 +29,13 @@ impl Client for StoreClient {
     }
 
     fn write_ordered(&self, tid: Tid) -> Result<(), Error> {
-        crate::file::write_pending_zeroes(&self.0, tid).map_err(client_error)
+        crate::file::write_pending_zeroes(&self.0, tid).map_err(|error| {
+            if error.errno() == Errno::NoSpc as i32 {
+                let error = io::Error::new(io::ErrorKind::StorageFull, error.to_string());
+                return Error::NoSpace(error.into());
+            }
+            client_error(error)
+        })
     }
 
     /// Has the writeback task run now: content that was written before the deadline of a commit is

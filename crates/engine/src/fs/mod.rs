@@ -238,7 +238,16 @@ impl Fs {
     fn close_clean(&self) -> Result<()> {
         let st = self.ops.st();
         let synced = self.ops.drain();
-        let closed = st.journal.shutdown().map_err(Error::from);
+        let closed = st.journal.shutdown();
+        if let Err(error @ extant_journal::Error::NoSpace(_)) = closed {
+            // As after a power cut: the log has the durable changes, and nothing is damaged.
+            tracing::error!(
+                "the device has no space for changes that were not yet durable: they are lost"
+            );
+            st.journal.crash();
+            return Err(error.into());
+        }
+        let closed = closed.map_err(Error::from);
         if closed.is_err() || self.is_read_only() {
             let stopped = closed.and(Err(Error::Aborted("an error stopped all changes".into())));
             let caused = |e| match e {

@@ -153,6 +153,11 @@ impl DirtyInodes {
         std::mem::take(&mut *self.unzeroed.lock())
     }
 
+    /// Returns inodes whose zeroes could not be written.
+    pub fn return_unzeroed(&self, inodes: Vec<Arc<Inode>>) {
+        self.unzeroed.lock().extend(inodes);
+    }
+
     /// Records that the frozen inodes are durable.
     pub fn committed(&self) {
         let durable = std::mem::take(&mut *self.frozen.lock());

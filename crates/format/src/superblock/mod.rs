@@ -291,8 +291,8 @@ impl Superblock {
         Features { compat: self.compat(), incompat: self.incompat(), ro_compat: self.ro_compat() }
     }
 
-    /// Gives a file system of revision 0, which has no features, revision 1. Its inodes stay as they
-    /// are.
+    /// Gives a file system of revision 0, which has no features, revision 1. Its inodes stay the
+    /// same.
     pub fn upgrade_revision(&mut self) {
         if self.rev_level() == 0 {
             let (inode_size, first_ino) = (self.inode_size(), self.first_ino());

@@ -128,7 +128,7 @@ impl LogSpace {
     }
 
     /// Allocates the blocks of a frozen transaction, and sets the gate's limit for its successor.
-    /// Returns the first block.
+    /// Returns the first block. [`LogSpace::begin`] must follow.
     pub fn allocate(&self, tid: Tid, len: u32, gate: &Gate, max_credits: u32) -> Result<u32> {
         let mut state = self.state.lock();
         let used = state.used.saturating_add(len);
@@ -137,9 +137,6 @@ impl LogSpace {
             return Err(Error::NoCredits { wanted: len, available });
         }
         let start = state.head;
-        if state.superblock.start() == 0 {
-            self.begin(&mut state, tid)?;
-        }
         state.queue.push_back(InLog { tid, start, len });
         state.used = used;
         state.head = self.advance(start, len);
@@ -148,13 +145,30 @@ impl LogSpace {
         Ok(start)
     }
 
-    /// Writes the first transaction of an empty log to the superblock. The write becomes durable
-    /// with the flush before that transaction's commit record.
-    fn begin(&self, state: &mut State, tid: Tid) -> Result<()> {
-        let start = state.head;
+    /// Writes a transaction to the superblock as the first of the log, if that is empty. The write
+    /// becomes durable with the flush before the transaction's commit record.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], after which the caller may begin again; those of the device.
+    pub fn begin(&self, tid: Tid, start: u32) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.superblock.start() != 0 {
+            return Ok(());
+        }
+        let sequence = state.superblock.sequence();
         state.superblock.set_start(start);
         state.superblock.set_sequence(tid.sequence());
-        self.write_superblock(state)
+        let written = self.log.write_superblock(&state.superblock).map_err(Error::of_write);
+        match written {
+            Ok(()) => {
+                self.flusher.note_write();
+            }
+            Err(_) => {
+                state.superblock.set_start(0);
+                state.superblock.set_sequence(sequence);
+            }
+        }
+        written
     }
 
     fn write_superblock(&self, state: &State) -> Result<()> {

@@ -3,12 +3,13 @@
 use crate::bench::*;
 use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
 use extant_journal::{
-    FormatLog, Handle, Log, LogExtent, LogPlace, Seal, Tid, format_log, recovery,
+    Error, FormatLog, Handle, Log, LogExtent, LogPlace, Seal, Tid, format_log, recovery,
 };
 use extant_testkit::rng::Rng;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Blocks that transactions change.
 const HOMES: u64 = 24;
@@ -54,6 +55,62 @@ impl BlockDevice for Part {
 
     fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// A host that lacks space for many writes: they fail with `ENOSPC`, with a part of their bytes on
+/// the medium. The superblock of the log has its space.
+#[derive(Debug)]
+struct Tight {
+    medium: Arc<RecordingDevice<MemDevice>>,
+    rng: Mutex<Rng>,
+    failed: AtomicU32,
+}
+
+impl BlockDevice for Tight {
+    fn len(&self) -> u64 {
+        self.medium.len()
+    }
+
+    fn name(&self) -> String {
+        "a tight host".into()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.medium.read_exact_at(buf, offset)
+    }
+
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let place = extents()[0].physical * BLOCK as u64;
+        let part = {
+            let mut rng = self.rng.lock().unwrap();
+            let lacks = offset != place && rng.one_in(4);
+            lacks.then(|| rng.below(data.len() as u64 / 512 + 1) as usize * 512)
+        };
+        let Some(part) = part else { return self.medium.write_all_at(data, offset) };
+        self.failed.fetch_add(1, Ordering::SeqCst);
+        if part > 0 {
+            self.medium.write_all_at(&data[..part.min(data.len())], offset)?;
+        }
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.medium.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.medium.discard(offset, len)
+    }
+}
+
+/// Repeats an action until its device has space.
+fn with_space<T>(mut action: impl FnMut() -> extant_journal::Result<T>) -> T {
+    loop {
+        match action() {
+            Err(Error::NoSpace(_)) => {}
+            done => return done.unwrap(),
+        }
     }
 }
 
@@ -158,24 +215,22 @@ impl Story {
     fn new(features: Features, place: Place, seed: u64) -> (Story, Vec<u8>) {
         let image = Devices::format(features, place).to_vec();
         let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&image)));
-        let bench = Devices::of(recorder.clone(), place, Some(&recorder)).bench(features);
+        let devices = Devices::of(recorder.clone(), place, Some(&recorder));
+        (Story::on(recorder, &devices, features, seed), image)
+    }
+
+    fn on(
+        recorder: Arc<RecordingDevice<MemDevice>>,
+        devices: &Devices,
+        features: Features,
+        seed: u64,
+    ) -> Story {
+        let (place, bench) = (devices.place, devices.bench(features));
         let now = vec![Expected::Bytes(vec![0; BLOCK]); HOMES as usize];
         let states = BTreeMap::from([(bench.journal.durable(), now.clone())]);
         let (freed, free, version) = (Vec::new(), Vec::new(), 0);
-        (
-            Story {
-                recorder,
-                place,
-                bench,
-                rng: Rng::new(seed),
-                now,
-                freed,
-                free,
-                states,
-                version,
-            },
-            image,
-        )
+        let rng = Rng::new(seed);
+        Story { recorder, place, bench, rng, now, freed, free, states, version }
     }
 
     fn run(&mut self, steps: usize) {
@@ -184,7 +239,7 @@ impl Story {
             match self.rng.below(6) {
                 0 => self.bench.journal.commit(self.bench.journal.running_tid()),
                 1 => self.sync(),
-                2 if self.rng.one_in(3) => self.bench.journal.checkpoint_all().unwrap(),
+                2 if self.rng.one_in(3) => with_space(|| self.bench.journal.checkpoint_all()),
                 _ => {}
             }
         }
@@ -193,7 +248,7 @@ impl Story {
 
     fn sync(&mut self) {
         let tid = self.bench.journal.running_tid();
-        self.bench.journal.sync().unwrap();
+        with_space(|| self.bench.journal.sync());
         if self.bench.journal.durable() >= tid {
             self.recorder.mark(tid.0.to_string());
         }
@@ -207,7 +262,7 @@ impl Story {
     fn operation(&mut self) {
         self.write_data();
         let bench = Bench { cache: self.bench.cache.clone(), journal: self.bench.journal.clone() };
-        let mut handle = bench.journal.start(6).unwrap();
+        let mut handle = with_space(|| bench.journal.start(6));
         for _ in 0..self.rng.between(1, 5) {
             let index = self.rng.below(HOMES) as usize;
             if self.now[index] == Expected::Free {
@@ -252,7 +307,7 @@ impl Story {
         let bytes = content(nr, self.version);
         self.recorder.write_all_at(&bytes, nr * BLOCK as u64).unwrap();
         self.bench.journal.note_data_write();
-        let mut handle = self.bench.journal.start(1).unwrap();
+        let mut handle = with_space(|| self.bench.journal.start(1));
         self.now[index] = Expected::Bytes(bytes);
         // The mapping. Without a change, the transaction might be empty and commit nothing.
         let map = HOME + HOMES;
@@ -377,6 +432,22 @@ fn without_checksums() {
 fn with_checksums() {
     power_cuts(SUMMED, Place::Inside, 3);
     power_cuts(SUMMED, Place::Inside, 4);
+}
+
+/// Transactions are written anew until their device has space for them.
+#[test]
+fn on_a_host_that_lacks_space_at_times() {
+    for (features, seed) in [(PLAIN, 7), (SUMMED, 8), (SUMMED, 9)] {
+        let image = Devices::format(features, Place::Inside).to_vec();
+        let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&image)));
+        let (rng, failed) = (Mutex::new(Rng::new(seed)), AtomicU32::new(0));
+        let tight = Arc::new(Tight { medium: recorder.clone(), rng, failed });
+        let devices = Devices::of(tight.clone(), Place::Inside, None);
+        let mut story = Story::on(recorder, &devices, features, seed);
+        story.run(60);
+        assert!(tight.failed.load(Ordering::SeqCst) > 20);
+        check(&story, image, features, seed);
+    }
 }
 
 /// Data is flushed on its device before a commit record on another device refers to it, and copies

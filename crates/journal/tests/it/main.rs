@@ -4,6 +4,7 @@
 mod bench;
 mod crash;
 mod errors;
+mod full;
 mod hostile;
 mod kernel;
 mod life;
