@@ -377,7 +377,8 @@ impl Shared {
             return Ok(None);
         }
         let (dev, written) = (own.dev.clone(), own.own.clone());
-        let block = Block { dev, offset, seed: own.seed, bytes: written.clone(), own: written };
+        let (seed, bytes) = (own.seed, written.clone());
+        let block = Block { dev, offset, seed, bytes, own: written, unsure: None };
         let mut claimed = Claimed { block, clean };
         claimed.write_over().map_err(refused)?;
         blocks.truncate(1);

@@ -37,8 +37,10 @@ struct Block {
     seed: Option<u32>,
     /// The content that was read or written last.
     bytes: Vec<u8>,
-    /// The content that was written last.
+    /// The content that was written or read last.
     own: Vec<u8>,
+    /// The content whose write failed since: the device has this one or the other.
+    unsure: Option<Vec<u8>>,
 }
 
 /// The action when another host has taken the file system.
@@ -67,7 +69,8 @@ impl Block {
         }
         let seed = geo.metadata_csum.then_some(geo.csum_seed);
         let offset = nr.0 * u64::from(geo.block_size);
-        Ok(Block { dev, offset, seed, bytes: vec![0; geo.block_size as usize], own: Vec::new() })
+        let bytes = vec![0; geo.block_size as usize];
+        Ok(Block { dev, offset, seed, bytes, own: Vec::new(), unsure: None })
     }
 
     fn read(&mut self) -> Result<disk::Mmp> {
@@ -82,9 +85,11 @@ impl Block {
 
     /// Writes the content as it is in memory, durably.
     fn write_bytes(&mut self) -> Result<()> {
-        self.own.clone_from(&self.bytes);
+        self.unsure = Some(self.bytes.clone());
         self.dev.write_all_at(&self.bytes, self.offset)?;
-        Ok(self.dev.flush()?)
+        self.dev.flush()?;
+        (self.own, self.unsure) = (self.bytes.clone(), None);
+        Ok(())
     }
 
     /// Reads the block, which must be as it was written last; EBUSY if another host has written it.
@@ -92,7 +97,11 @@ impl Block {
         self.dev.read_exact_at(&mut self.bytes, self.offset)?;
         // Damage counts as the write of another host, too: it is none of this one.
         let found = disk::Mmp::parse(&self.bytes, None).unwrap_or_default();
-        if self.bytes == self.own { Ok(found) } else { Err(in_use(&found)) }
+        if self.bytes != self.own && self.unsure.as_ref() != Some(&self.bytes) {
+            return Err(in_use(&found));
+        }
+        self.own.clone_from(&self.bytes);
+        Ok(found)
     }
 
     /// Writes the next sequence. EBUSY, and nothing is written, if the block is another host's.

@@ -331,6 +331,34 @@ fn nothing_is_written_after_another_host_takes_the_image() {
     assert!(device.to_vec() == taken, "something was written to another host's file system");
 }
 
+/// A renewal that fails is no other host's.
+#[test]
+fn a_failed_renewal_costs_no_claim() {
+    let options = ["-t", "ext4", "-b", "4096", "-O", "mmp", "-E", "mmp_update_interval=1"];
+    let image = Image::mke2fs(16 << 20, &options);
+    let block = extant_testkit::dumpe2fs::header(image.path()).number("MMP block number") * 4096;
+    let device = Arc::new(FaultDevice::new(Memory::from_bytes(&image.bytes())));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).unwrap();
+    device.inject(Fault::new(Op::Write, 0).within(block..block + 4096));
+    let until = |is_so: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < end, "nothing is renewed");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let sequence = || {
+        let mut bytes = [0; 4];
+        device.inner().read_exact_at(&mut bytes, block + 4).unwrap();
+        bytes
+    };
+    until(&|| device.failed() == 1);
+    let before = sequence();
+    until(&|| sequence() != before);
+    create(&fs, &fs.root().unwrap(), "later").unwrap();
+    fs.unmount().unwrap();
+}
+
 #[test]
 fn a_hole_takes_its_blocks_from_the_count() {
     for set in ["default", "1k", "bigalloc", "ext3_1k", "ext2"] {
