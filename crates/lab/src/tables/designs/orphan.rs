@@ -41,6 +41,9 @@ const WORKLOADS: [(&str, &[usize]); 6] = [
 /// Bound on the time in which the engine frees the last closed files.
 const REAPED: Duration = Duration::from_secs(30);
 
+/// Least time of a measurement: jobs of few threads, which end sooner, are repeated.
+const MEASURED: Duration = Duration::from_millis(50);
+
 /// Required rate of the engine's design, relative to no records.
 const OF_OFF: f64 = 0.97;
 
@@ -87,11 +90,15 @@ fn play(kind: &Kind, engine: &Engine, threads: usize, quick: bool) -> io::Result
         Size { cuts: 200, rounds: 1000, ..Size::FULL }
     };
     let before = engine.fs().stats().orphans;
-    let done = kind.play(engine, (threads, u64::MAX), &size, &())?;
-    let elapsed = done.elapsed + reaped(engine)?;
+    let (mut ops, mut elapsed) = (0, Duration::ZERO);
+    while elapsed.is_zero() || !quick && elapsed < MEASURED {
+        let done = kind.play(engine, (threads, u64::MAX), &size, &())?;
+        elapsed += done.elapsed + reaped(engine)?;
+        ops += done.ops.iter().sum::<u64>();
+    }
     let after = engine.fs().stats().orphans;
     let records = [after.added - before.added, after.removed - before.removed];
-    let ops = done.ops.iter().sum::<u64>().max(1) as f64;
+    let ops = ops.max(1) as f64;
     let [added, removed] = records.map(|count| count as f64 / ops);
     Ok([ops / elapsed.as_secs_f64(), added, removed])
 }
