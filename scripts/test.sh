@@ -19,18 +19,20 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM HUP
 
-# Builds all test programs; prints the manifest of the package and the path of each.
+# Builds the test programs that options of cargo choose; prints the manifest of the package and the
+# path of each.
 programs() {
-    cargo test --workspace --no-run --message-format=json-render-diagnostics |
+    cargo test "$@" --no-run --message-format=json-render-diagnostics |
         sed -n 's/.*"manifest_path":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1\t\2/p'
 }
 
-# Runs such programs one after the other, each in the directory of its package, as cargo does.
+# Runs such programs one after the other, each in the directory of its package, as cargo does, or
+# those of their tests that are named.
 run_all() {
     local manifest program failed=0
     while IFS=$'\t' read -r manifest program; do
         echo "     Running ${program##*/}"
-        (cd "$(dirname "$manifest")" && "$program" </dev/null) || failed=1
+        (cd "$(dirname "$manifest")" && "$program" "$@" </dev/null) || failed=1
     done
     return $failed
 }
@@ -39,25 +41,46 @@ run_all() {
 cargo fetch --locked --quiet
 scripts/python.sh prepare
 # One set of features for the whole workspace: scripts below find programs and examples built.
-programs >"$work/all"
+programs --workspace >"$work/all"
 grep -q /crates/engine/ "$work/all" || { echo "test: no programs were built" >&2; exit 1; }
+
+# Other designs under the engine. The program and the testkit are named since they decide over
+# features of libraries, which are built already.
+designs() {
+    local package packages=()
+    for package in sync space engine lab cli testkit; do packages+=(-p "extant-$package"); done
+    programs "${packages[@]}" --features extant-lab/designs --lib --test lab >"$work/designs"
+    grep -v /crates/lab/ "$work/designs" | run_all designs
+    grep /crates/lab/ "$work/designs" | run_all tables works_are
+}
+
+# The program with exploits, in a directory of its own, as other tests have it without. What both
+# have in common is not built again: the directory begins with links to all files of the other.
+exploits() {
+    local target
+    target=$(scripts/target.sh)
+    rm -rf "$target/planted"
+    mkdir "$target/planted"
+    cp -al "$target/debug" "$target/planted/debug"
+    # One lock for both would make each wait for the other.
+    rm "$target/planted/debug/.cargo-lock"
+    programs --workspace --features extant-cli/planted-exploit --test it \
+        --target-dir "$target/planted" >"$work/planted"
+    grep /crates/cli/ "$work/planted" | run_all exploits
+}
 
 # Two halves of about the same length, side by side, since all tests wait at times.
 engine() {
     grep /crates/engine/ "$work/all" | run_all
     cargo test --workspace --doc
     cargo test -p extant-sync --features contention
-    cargo test -p extant-sync -p extant-space -p extant-engine --features extant-engine/designs \
-        --lib designs
-    cargo test -p extant-lab --features designs --lib --test it -- tables works_are
+    designs
     scripts/loom.sh
     scripts/fuzz.sh short
 }
 others() {
     grep -v /crates/engine/ "$work/all" | run_all
-    # In a directory of its own: the other tests have the program without the exploit.
-    cargo test -p extant-cli --features planted-exploit --target-dir target/planted --test it \
-        -- exploits
+    exploits
     scripts/conformance.sh
     scripts/suites.sh
 }
