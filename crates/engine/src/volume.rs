@@ -1,12 +1,16 @@
 //! The base of all modules: the device, its geometry, the block cache, the journal, the clock and
 //! the generator of random numbers.
 
+mod live_geometry;
+
+pub use live_geometry::LiveGeometry;
+
 use crate::bounds::Remarks;
 use crate::error::{Errno, Error, Result};
 use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::features::RoCompat;
 use extant_format::quota::QuotaKind;
-use extant_format::{Geometry, types::Timestamp};
+use extant_format::types::Timestamp;
 use extant_journal::{Handle, Journal};
 use extant_sync::atomic::{AtomicBool, Ordering};
 use extant_sync::{OnceLock, SharedRng, shard_index};
@@ -72,8 +76,8 @@ impl MountPolicy {
 /// The base of all modules, which share it; owned by `fs`.
 #[derive(Debug)]
 pub struct Volume {
-    /// Immutable facts of this file system.
-    pub geo: Geometry,
+    /// Facts of this file system; only its size may change.
+    pub geo: LiveGeometry,
     /// The device, journal replayed (or overlaid).
     pub dev: Arc<dyn BlockDevice>,
     /// The device that every transfer goes through in the end: it is frozen, revoked and counted

@@ -124,7 +124,8 @@ macro_rules! ops {
 }
 
 ops! {
-    Open "open", Create "create", Unmount "unmount", Freeze "freeze", Thaw "thaw", Sync "sync",
+    Open "open", Create "create", Unmount "unmount", Freeze "freeze", Thaw "thaw", Grow "grow",
+    Sync "sync",
     Lookup "lookup", Metadata "metadata", SetMetadata "set_metadata", Read "read", Write "write",
     OpenFile "open_file", CreateFile "create_file", CreateDir "create_dir",
     CreateDirAll "create_dir_all", RemoveFile "remove_file", RemoveDir "remove_dir",

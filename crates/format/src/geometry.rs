@@ -1,4 +1,4 @@
-//! Facts about a file system that follow from its superblock and never change while it is mounted.
+//! Facts about a file system that follow from its superblock, and change only with its size.
 //!
 //! # Invariants
 //! A [`Geometry`] exists only if the numbers agree with each other: no divisor is zero, block and
@@ -20,7 +20,7 @@ pub use layout::{BaseMeta, SuperGroups, has_super};
 /// Flag of an encoding: names must be valid text in the encoding.
 const STRICT_NAMES: u16 = 1;
 
-/// The immutable facts of a file system; cheap to copy.
+/// The facts of a file system of one size; cheap to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of a block: 1024 to 65536.

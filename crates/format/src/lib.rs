@@ -17,6 +17,7 @@ pub mod extent;
 pub mod features;
 pub mod geometry;
 pub mod group_desc;
+pub mod growth;
 pub mod htree;
 pub mod indirect;
 pub mod inline;

@@ -13,7 +13,7 @@ use crate::flush::{Flusher, WriteStamp};
 use crate::handle::Handle;
 use crate::log::{Log, LogFeatures, space::LogSpace};
 use crate::passes;
-use crate::shared::{Core, Logged};
+use crate::shared::{Core, Logged, NO_BLOCK};
 use crate::stats::{Counters, Stats};
 use crate::tid::Tid;
 use extant_blocks::Cache;
@@ -278,6 +278,13 @@ impl Journal {
                 }
             }
         }
+    }
+
+    /// Has checkpoints write this block home after all others, with a flush between: a program that
+    /// reads it there finds all blocks of its transaction at home, whether or not it replays the
+    /// log. The block must never be freed. `None` ends that.
+    pub fn write_home_last(&self, block: Option<u64>) {
+        self.core.last_home.store(block.unwrap_or(NO_BLOCK), SeqCst);
     }
 
     /// Waits until no handle is open, and lets none start until the lock is dropped.

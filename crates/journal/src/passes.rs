@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::shared::{AbortOnPanic, Core, Logged};
 use crate::stall::Work;
 use crate::stats::count;
+use extant_sync::atomic::Ordering;
 use extant_sync::scheduler::NextRun;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -104,7 +105,13 @@ fn make(core: &Core, logged: &Logged, empty: bool) -> Result<()> {
 fn write_copies(core: &Core, logged: &Logged, empty: bool) -> Result<()> {
     let checkpoint = &logged.checkpoint;
     let mut written = Vec::new();
-    for blocks in checkpoint.blocks().chunks(BATCH) {
+    // Its copy is taken first: all blocks of the same transaction are then among the others.
+    let last = core.last_home.load(Ordering::SeqCst);
+    let last = checkpoint.begin_batch(&[last]);
+    checkpoint.end_batch();
+    let is_other = |nr: &u64| last.iter().all(|(last, ..)| last != nr);
+    let others: Vec<u64> = checkpoint.blocks().into_iter().filter(is_other).collect();
+    for blocks in others.chunks(BATCH) {
         let copies = checkpoint.begin_batch(blocks);
         let result = core.write_home(copies.iter().map(|(nr, _, bytes)| (*nr, bytes)));
         checkpoint.end_batch();
@@ -112,6 +119,11 @@ fn write_copies(core: &Core, logged: &Logged, empty: bool) -> Result<()> {
         written.extend(copies.iter().map(|(nr, tid, _)| (*nr, *tid)));
     }
     core.flush_home()?;
+    if !last.is_empty() {
+        core.write_home(last.iter().map(|(nr, _, bytes)| (*nr, bytes)))?;
+        written.extend(last.iter().map(|(nr, tid, _)| (*nr, *tid)));
+        core.flush_home()?;
+    }
     checkpoint.are_home(&written);
     count(&core.counters.local().checkpoints, 1);
     count(&core.counters.local().blocks_checkpointed, written.len() as u64);

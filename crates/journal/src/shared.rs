@@ -19,6 +19,9 @@ use std::time::Duration;
 
 const EIO: i32 = 5;
 
+/// The number of no block.
+pub(crate) const NO_BLOCK: u64 = u64::MAX;
+
 /// The log, and the copies to be written home from it.
 #[derive(Debug)]
 pub(crate) struct Logged {
@@ -49,6 +52,8 @@ pub(crate) struct Core {
     running: CachePadded<AtomicU64>,
     /// The flusher of the file system's device.
     pub home: Arc<Flusher>,
+    /// The block that a checkpoint writes home after all others, or [`NO_BLOCK`].
+    pub last_home: AtomicU64,
     /// `None` without a log.
     pub logged: Option<Logged>,
     pub stall: Stall,
@@ -81,6 +86,7 @@ impl Core {
             control: Control::new(running.previous()),
             running: CachePadded::new(AtomicU64::new(running.0)),
             home,
+            last_home: AtomicU64::new(NO_BLOCK),
             logged: None,
             stall: Stall::new(),
             why: OnceLock::new(),

@@ -9,6 +9,7 @@
 //! changes it may be too large or too small for a moment. The result of a search is therefore a
 //! hint, and a search that must find every item must read the items themselves.
 
+use extant_sync::GrowingTable;
 use extant_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::ops::Range;
 
@@ -17,16 +18,26 @@ const CHUNK: usize = 64;
 /// An index of items by value. See the module's documentation.
 #[derive(Debug)]
 pub struct Index {
-    items: Box<[AtomicU32]>,
-    chunks: Box<[AtomicU32]>,
+    items: GrowingTable<AtomicU32>,
+    chunks: GrowingTable<AtomicU32>,
 }
 
 impl Index {
     /// Makes an index of these values.
     pub fn new(values: impl IntoIterator<Item = u32>) -> Index {
         let items: Box<[AtomicU32]> = values.into_iter().map(AtomicU32::new).collect();
-        let chunks = items.chunks(CHUNK).map(|chunk| AtomicU32::new(largest(chunk))).collect();
-        Index { items, chunks }
+        let chunks =
+            items.chunks(CHUNK).map(|chunk| AtomicU32::new(largest(chunk.iter()))).collect();
+        Index { items: items.into_iter().collect(), chunks }
+    }
+
+    /// Appends items of value 0. No two threads may append at once.
+    pub fn append_zeroes(&self, items: u32) {
+        let zeroes = |count: usize| (0..count).map(|_| AtomicU32::new(0));
+        let len = self.items.len().saturating_add(items as usize);
+        // Before the items, which are then never without a chunk.
+        self.chunks.append(zeroes(len.div_ceil(CHUNK).saturating_sub(self.chunks.len())));
+        self.items.append(zeroes(items as usize));
     }
 
     /// Returns an item's value; 0 if the item does not exist.
@@ -49,14 +60,13 @@ impl Index {
     /// Computes the value of a chunk again. The second read sees a value that grew during the
     /// first.
     fn renew(&self, index: usize, chunk: &AtomicU32) {
-        let items = self.chunk_items(index);
-        chunk.store(largest(items), SeqCst);
-        chunk.fetch_max(largest(items), SeqCst);
+        chunk.store(largest(self.chunk_items(index)), SeqCst);
+        chunk.fetch_max(largest(self.chunk_items(index)), SeqCst);
     }
 
-    fn chunk_items(&self, index: usize) -> &[AtomicU32] {
-        let start = index.saturating_mul(CHUNK).min(self.items.len());
-        &self.items[start..start.saturating_add(CHUNK).min(self.items.len())]
+    fn chunk_items(&self, index: usize) -> impl Iterator<Item = &AtomicU32> {
+        let start = index.saturating_mul(CHUNK);
+        (start..start.saturating_add(CHUNK)).map_while(|item| self.items.get(item))
     }
 
     /// Returns the first item of `range` whose value is at least `least`, which must not be 0.
@@ -65,11 +75,12 @@ impl Index {
         let mut at = range.start as usize;
         while at < end {
             let stop = ((at / CHUNK + 1) * CHUNK).min(end);
-            if self.chunks[at / CHUNK].load(Relaxed) >= least {
-                let hit =
-                    self.items[at..stop].iter().position(|value| value.load(Relaxed) >= least);
-                if let Some(offset) = hit {
-                    return Some((at + offset) as u32);
+            if self.chunks.get(at / CHUNK)?.load(Relaxed) >= least {
+                let is_hit = |item: &usize| {
+                    self.items.get(*item).is_some_and(|value| value.load(Relaxed) >= least)
+                };
+                if let Some(hit) = (at..stop).find(is_hit) {
+                    return Some(hit as u32);
                 }
             }
             at = stop;
@@ -79,7 +90,7 @@ impl Index {
 
     /// Returns the largest value of all items.
     pub fn largest(&self) -> u32 {
-        largest(&self.chunks)
+        largest(self.chunks.iter())
     }
 
     /// Returns the number of items.
@@ -93,8 +104,8 @@ impl Index {
     }
 }
 
-fn largest(values: &[AtomicU32]) -> u32 {
-    values.iter().map(|value| value.load(SeqCst)).max().unwrap_or(0)
+fn largest<'a>(values: impl Iterator<Item = &'a AtomicU32>) -> u32 {
+    values.map(|value| value.load(SeqCst)).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -107,10 +118,12 @@ mod tests {
         fn finds_the_result_of_a_scan(
             values in prop::collection::vec(0u32..20, 0..300),
             changes in prop::collection::vec((0u32..320, 0u32..20), 0..100),
-            from in 0u32..320, to in 0u32..320, least in 1u32..20,
+            from in 0u32..320, to in 0u32..320, least in 1u32..20, more in 0u32..200,
         ) {
             let index = Index::new(values.iter().copied());
+            index.append_zeroes(more);
             let mut values = values;
+            values.resize(values.len() + more as usize, 0);
             for (item, value) in changes {
                 index.set(item, value);
                 if let Some(place) = values.get_mut(item as usize) { *place = value; }

@@ -21,7 +21,7 @@ use extant_sync::atomic::{
     AtomicU8, AtomicU32,
     Ordering::{Relaxed, SeqCst},
 };
-use extant_sync::{Level, RwLock};
+use extant_sync::{GrowingTable, Level, RwLock};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 
@@ -38,8 +38,8 @@ pub type Advice = SmallVec<[u32; ADVICE]>;
 /// All trees by their longest runs. See the module's documentation.
 #[derive(Debug)]
 pub struct Meta {
-    longest: Box<[AtomicU32]>,
-    classes: Box<[AtomicU8]>,
+    longest: GrowingTable<AtomicU32>,
+    classes: GrowingTable<AtomicU8>,
     linked: RwLock<BTreeSet<(u8, u32)>>,
 }
 
@@ -65,11 +65,21 @@ fn of_class(
 impl Meta {
     /// Makes an order of trees with these longest runs.
     pub fn new(longest: impl IntoIterator<Item = u32>) -> Meta {
-        let longest: Box<[AtomicU32]> = longest.into_iter().map(AtomicU32::new).collect();
+        let longest: GrowingTable<AtomicU32> = longest.into_iter().map(AtomicU32::new).collect();
         let class_of = |len: &AtomicU32| class(len.load(Relaxed));
-        let linked = (0..).zip(&longest).map(|(tree, len)| (class_of(len), tree)).collect();
+        let linked = (0..).zip(longest.iter()).map(|(tree, len)| (class_of(len), tree)).collect();
         let classes = longest.iter().map(|len| AtomicU8::new(class_of(len))).collect();
         Meta { longest, classes, linked: RwLock::new(Level::Alloc, linked) }
+    }
+
+    /// Appends trees with these longest runs. No two threads may append at once.
+    pub fn append(&self, longest: impl IntoIterator<Item = u32>) {
+        let longest: Vec<u32> = longest.into_iter().collect();
+        let mut linked = self.linked.write();
+        linked.extend((self.len()..).zip(&longest).map(|(tree, len)| (class(*len), tree)));
+        // Before the lengths: a thread that changes one finds its class.
+        self.classes.append(longest.iter().map(|len| AtomicU8::new(class(*len))));
+        self.longest.append(longest.into_iter().map(AtomicU32::new));
     }
 
     /// Returns the number of trees.
@@ -258,6 +268,19 @@ mod tests {
             });
             check_links(&meta);
         }
+    }
+
+    #[test]
+    fn appended_trees_are_found_and_change() {
+        let meta = Meta::new([100; 2]);
+        meta.append([0, 700, 300]);
+        assert_eq!((meta.len(), meta.get(3)), (5, 700));
+        check_links(&meta);
+        assert_eq!(meta.fitting(200, 0, 5).unwrap()[..], [4, 3]);
+        meta.set(2, 5000);
+        assert_eq!(meta.longest(0, 5).unwrap()[0], 2);
+        assert_eq!(meta.nearby(200, 0, 5)[..], [2, 3, 4]);
+        check_links(&meta);
     }
 
     #[test]

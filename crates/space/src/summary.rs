@@ -6,6 +6,7 @@
 //! with a longest run of 64 units tells a search for 100 units to skip the group.
 
 use crate::{Run, free_runs};
+use extant_sync::GrowingTable;
 use extant_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Number of powers of two among the lengths of runs: up to a group of 8 * 64 KiB units.
@@ -73,13 +74,28 @@ fn pack(orders: &[u32]) -> u64 {
 /// half is a hint as well.
 #[derive(Debug)]
 pub struct Summaries {
-    words: Box<[[AtomicU64; 2]]>,
+    words: GrowingTable<[AtomicU64; 2]>,
 }
 
 impl Summaries {
     /// Makes empty summaries of `groups` groups.
     pub fn new(groups: u32) -> Summaries {
         Summaries { words: (0..groups).map(|_| Default::default()).collect() }
+    }
+
+    /// Returns the number of groups.
+    pub fn len(&self) -> u32 {
+        self.words.len() as u32
+    }
+
+    /// Returns whether there are no groups.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// Appends groups of which nothing is known. No two threads may append at once.
+    pub fn append(&self, groups: u32) {
+        self.words.append((0..groups).map(|_| Default::default()));
     }
 
     /// Stores the summary of a group.
@@ -130,7 +146,7 @@ impl Summaries {
 
     /// Returns the bytes of memory used.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.words)
+        self.words.bytes()
     }
 }
 

@@ -26,6 +26,8 @@ pub mod epoch;
 #[cfg(not(loom))]
 mod frames;
 mod gate;
+#[cfg(not(loom))]
+mod growing;
 mod hints;
 mod level;
 pub mod levels;
@@ -80,6 +82,8 @@ pub use counter::ShardedCounter;
 #[cfg(not(loom))]
 pub use frames::{Frame, SlabPages};
 pub use gate::{Gate, Refused};
+#[cfg(not(loom))]
+pub use growing::GrowingTable;
 pub use hints::Hints;
 pub use level::Level;
 #[cfg(loom)]

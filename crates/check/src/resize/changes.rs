@@ -2,12 +2,12 @@
 #![expect(clippy::arithmetic_side_effects, reason = "numbers of a verified geometry")]
 
 use super::ResizeError;
-use super::groups::NewGroups;
 use super::target::Target;
 use crate::tune::{Tunable, copy_of};
 use extant_blocks::BlockDevice;
 use extant_format::group_desc::init_block_bitmap;
-use extant_format::indirect::{DIND, pointer, pointers_per_block, put_pointer};
+use extant_format::growth::{Growth, KeptBlocks, NewGroups};
+use extant_format::indirect::{DIND, pointer};
 use extant_format::superblock::SUPERBLOCK_OFFSET;
 use extant_format::{
     BlockNr, Compat, Corrupt, Geometry, GroupDesc, GroupFlags, GroupNr, Inode, InodeNr, Superblock,
@@ -283,14 +283,7 @@ impl<'c> Changes<'c> {
 
     /// Checks that a block lists the blocks that are kept for descriptors, and nothing else.
     fn check_list(&self, list: u64) -> Result<(), ResizeError> {
-        let old = &self.old;
-        let bytes = self.read(list)?;
-        let mut expected = vec![0; bytes.len()];
-        let per_block = pointers_per_block(old.block_size);
-        for (index, place) in (old.desc_blocks..).zip(old.base_meta(GroupNr(0)).reserved) {
-            put_pointer(&mut expected, (index % per_block) as usize, place as u32);
-        }
-        if bytes != expected {
+        if self.read(list)? != KeptBlocks::of(&self.old).list() {
             let error = Corrupt::new("resize inode").field("list of kept blocks").found(list);
             return Err(error.at_inode(InodeNr::RESIZE).into());
         }
@@ -315,34 +308,17 @@ impl<'c> Changes<'c> {
 
     /// Writes the lists of the blocks that are kept for descriptors, and of their copies.
     fn list_kept_blocks(&mut self) -> Result<(), ResizeError> {
-        let (old, new) = (self.old, self.new);
-        let copies: Vec<GroupNr> = new.super_groups().skip(1).collect();
-        if copies.len() + 1 == old.super_groups().count() {
+        let kept = KeptBlocks::of(&self.new);
+        if !kept.has_other_copies(&KeptBlocks::of(&self.old)) {
             return Ok(());
         }
-        let per_block = pointers_per_block(new.block_size);
-        if copies.len() > per_block as usize {
-            let why = "its resize inode cannot list so many copies of the superblock";
-            return Err(ResizeError::Size(why.into()));
-        }
+        kept.check()?;
         let (mut inode, block, at) = self.resize_inode()?;
-        let mut list = vec![0; new.block_size as usize];
-        let start = u64::from(new.first_data_block);
-        let kept = new.base_meta(GroupNr(0)).reserved;
-        let count = kept.end - kept.start;
-        for (index, place) in (new.desc_blocks..).zip(kept) {
-            put_pointer(&mut list, (index % per_block) as usize, place as u32);
-            let mut bytes = vec![0; new.block_size as usize];
-            for (slot, group) in copies.iter().enumerate() {
-                let copy = new.first_block_of_group(*group).0 + (place - start);
-                put_pointer(&mut bytes, slot, copy as u32);
-            }
-            self.put(place, bytes);
+        for place in kept.places() {
+            self.put(place, kept.copies_of(place));
         }
-        self.put(pointer(&inode.i_block, DIND).into(), list);
-        let blocks = 1 + count * (1 + copies.len() as u64);
-        let sectors = u64::from(new.cluster_ratio()) * u64::from(new.sectors_per_block());
-        inode.blocks = blocks * sectors;
+        self.put(pointer(&inode.i_block, DIND).into(), kept.list());
+        inode.blocks = kept.sectors();
         self.put_resize_inode((&inode, block, at), false)
     }
 
@@ -398,18 +374,15 @@ fn overwrite(block: &mut [u8], at: usize, bytes: &[u8]) {
 
 /// Returns the new superblock with all counts.
 fn counted(old: &Superblock, target: &Target, groups: &NewGroups, freed: &Freed) -> Superblock {
-    let (mut superblock, geometry) = (target.superblock.clone(), &target.geometry);
+    let Target { superblock, geometry } = target.clone();
+    let mut growth = Growth { superblock, geometry };
+    growth.count_overhead(groups, freed.kept);
+    let Growth { mut superblock, .. } = growth;
     let clusters = groups.free_clusters() + freed.last + freed.kept + freed.list;
     let free = old.free_blocks_count().saturating_add(clusters << geometry.cluster_bits);
     superblock.set_free_blocks_count(free);
     let inodes = superblock.inodes_count() - old.inodes_count();
     superblock.set_free_inodes_count(old.free_inodes_count().saturating_add(inodes));
-    let overhead = u64::from(old.overhead_clusters());
-    if overhead > 0 {
-        let overhead = overhead + groups.clusters() - groups.free_clusters();
-        let overhead = overhead.saturating_sub(freed.kept);
-        superblock.set_overhead_clusters(u32::try_from(overhead).unwrap_or(0));
-    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     superblock.set_wtime(now.as_secs());
     superblock

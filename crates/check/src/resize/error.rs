@@ -3,6 +3,7 @@
 use crate::difference::WriteError;
 use crate::repair::{NewLogError, RepairError};
 use extant_format::Corrupt;
+use extant_format::growth::GrowthError;
 use extant_journal::offline::OfflineError;
 use std::io;
 
@@ -68,6 +69,16 @@ impl ResizeError {
     /// Returns whether another size may be possible.
     pub(super) fn is_about_size(&self) -> bool {
         matches!(self, ResizeError::Full(_) | ResizeError::TooLarge { .. } | ResizeError::Size(_))
+    }
+}
+
+impl From<GrowthError> for ResizeError {
+    fn from(error: GrowthError) -> Self {
+        match error {
+            GrowthError::Corrupt(corrupt) => ResizeError::Corrupt(corrupt),
+            GrowthError::SmallGroups => ResizeError::Unsupported(error.to_string()),
+            _ => ResizeError::Size(error.to_string()),
+        }
     }
 }
 

@@ -2,10 +2,11 @@
 
 use super::ResizeError;
 use super::changes::Changes;
-use super::groups::NewGroups;
+use super::groups::write_groups;
 use super::target::Target;
 use crate::tune::Tunable;
 use extant_blocks::Plug;
+use extant_format::growth::NewGroups;
 use extant_format::types::Timestamp;
 use extant_journal::Log;
 use extant_journal::offline::{ChangedBlock, OfflineChanges};
@@ -48,7 +49,7 @@ impl<'s> Step<'s> {
         let device = &**self.tunable.device;
         let size = self.target.geometry.block_size;
         let log = self.log()?;
-        self.groups.write(device)?;
+        write_groups(&mut self.groups, size.into(), device)?;
         let changes = Changes::new(self.tunable, &self.target, &self.groups)?;
         let (inside, early) = (changes.inside(), changes.early()?);
         let before = early.iter().filter(|_| log.is_some());

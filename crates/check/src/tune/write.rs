@@ -4,9 +4,9 @@ use super::TuneError;
 use super::open::Tunable;
 use crate::view::Source;
 use extant_blocks::BlockDevice;
-use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
+use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use extant_format::types::Timestamp;
-use extant_format::{GroupNr, Incompat, Superblock};
+use extant_format::{GroupNr, Superblock};
 use extant_journal::offline::{ChangedBlock, OfflineChanges, replace_user};
 use extant_journal::{Log, LogPlace};
 use std::io;
@@ -114,13 +114,7 @@ impl Tunable<'_> {
     }
 }
 
-/// Returns the bytes of a copy. As the ext4 tools have it, a copy is never marked as clean, nor as
-/// one that needs recovery.
+/// Returns the bytes of a copy.
 pub fn copy_of(superblock: &Superblock, group: GroupNr) -> [u8; SUPERBLOCK_SIZE] {
-    let mut copy = superblock.clone();
-    copy.set_state(copy.state().difference(State::VALID));
-    let mut features = copy.features();
-    features.incompat.remove(Incompat::RECOVER);
-    copy.set_features(features);
-    copy.encode_backup(group.0)
+    superblock.encode_copy(group)
 }

@@ -28,7 +28,7 @@ use extant_format::bitmap;
 use extant_format::types::{BlockNr, GroupNr};
 use extant_journal::{Freezer, Handle, Seal, Tid};
 use extant_sync::atomic::{AtomicU64, Ordering};
-use extant_sync::{Level, Mutex, Sharded};
+use extant_sync::{GrowingTable, Level, Mutex, Sharded};
 use std::sync::Arc;
 
 /// Runs in a batch that is full, and in one that has waited for others long enough.
@@ -69,7 +69,7 @@ impl Batch {
 pub(super) struct FreeBatches {
     noted: Sharded<Mutex<Batch>>,
     /// The transaction that each group joined last for the sake of notes.
-    joined: Box<[AtomicU64]>,
+    joined: GrowingTable<AtomicU64>,
 }
 
 impl FreeBatches {
@@ -78,6 +78,12 @@ impl FreeBatches {
             noted: Sharded::new(|_| Mutex::new(Level::Alloc, Batch::new())),
             joined: (0..groups).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    /// Appends groups, up to so many.
+    pub fn append_groups(&self, groups: u32) {
+        let new = (groups as usize).saturating_sub(self.joined.len());
+        self.joined.append((0..new).map(|_| AtomicU64::new(0)));
     }
 
     fn has_joined(&self, tid: Tid, g: GroupNr) -> bool {

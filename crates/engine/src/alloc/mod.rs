@@ -34,6 +34,7 @@ mod claim;
 mod discard;
 mod free_batches;
 mod free_space;
+mod grow;
 mod inodes;
 mod orlov;
 mod prealloc;
@@ -105,9 +106,9 @@ pub struct Alloc {
     /// The preallocations of all files.
     preallocs: Arc<PreallocRegistry>,
     /// Blocks that never hold files.
-    overhead: u64,
+    overhead: AtomicU64,
     /// Blocks that only root may use.
-    reserved_blocks: u64,
+    reserved_blocks: AtomicU64,
     /// Claims and reservations that failed for lack of blocks.
     refused: AtomicU64,
 }
@@ -132,8 +133,8 @@ impl Alloc {
             tables,
             replay_frees,
             preallocs,
-            overhead,
-            reserved_blocks,
+            overhead: AtomicU64::new(overhead),
+            reserved_blocks: AtomicU64::new(reserved_blocks),
             refused: AtomicU64::new(0),
         })
     }

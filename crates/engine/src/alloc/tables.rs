@@ -40,7 +40,9 @@ impl Alloc {
         let unzeroed = |g: &u32| {
             self.groups.with(GroupNr(*g), |desc| !desc.flags.contains(GroupFlags::INODE_ZEROED))
         };
-        let next = || (self.tables.next.load(Relaxed)..self.groups.count()).find(unzeroed);
+        // Those of groups that are not durable yet wait.
+        let groups = self.space.shape.groups();
+        let next = || (self.tables.next.load(Relaxed)..groups).find(unzeroed);
         // Without checksums of descriptors the mark has no meaning.
         let Some(g) = Some(geo).filter(|geo| geo.has_group_checksums()).and_then(|_| next()) else {
             return Ok(false);

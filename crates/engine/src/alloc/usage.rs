@@ -4,6 +4,7 @@ use super::Alloc;
 use crate::volume::Volume;
 use extant_format::superblock::Superblock;
 use extant_format::types::GroupNr;
+use extant_sync::atomic::Ordering::Relaxed;
 
 /// Usage of the file system, in blocks and inodes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,9 +29,10 @@ impl Alloc {
         let free =
             (self.space.budget.amount() + self.space.pending() + self.preallocs.held()) << bits;
         let (_, margin) = self.space.kept();
-        let kept = self.reserved_blocks.saturating_add(margin << bits);
+        // Relaxed, here and below: numbers for display.
+        let kept = self.reserved_blocks.load(Relaxed).saturating_add(margin << bits);
         Usage {
-            blocks: self.vol.geo.blocks_count.saturating_sub(self.overhead),
+            blocks: self.vol.geo.blocks_count.saturating_sub(self.overhead.load(Relaxed)),
             free,
             available: free.saturating_sub(kept),
             inodes: self.vol.geo.inodes_count.into(),

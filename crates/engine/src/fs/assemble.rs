@@ -10,7 +10,7 @@ use crate::inode::{InodeTable, PageBudget};
 use crate::orphan::{Found, OrphanBlocks, Orphans};
 use crate::quota::Quotas;
 use crate::store::{DirtyFiles, Store};
-use crate::volume::{MountPolicy, Volume};
+use crate::volume::{LiveGeometry, MountPolicy, Volume};
 use crate::xattr::{AttrCache, AttrEnv};
 use extant_blocks::{BlockDevice, Cache, MountedDevice};
 use extant_format::Geometry;
@@ -102,7 +102,7 @@ pub(super) fn build(
         journal.clear_errno()?;
     }
     let vol = Volume {
-        geo,
+        geo: LiveGeometry::new(geo),
         dev,
         mounted: mounted.clone(),
         closed: AtomicBool::new(false),

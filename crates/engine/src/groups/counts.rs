@@ -6,7 +6,7 @@ use extant_format::error::Corrupt;
 use extant_format::group_desc::GroupDesc;
 use extant_format::types::GroupNr;
 use extant_sync::atomic::{AtomicI64, Ordering::Relaxed};
-use extant_sync::{CachePadded, ShardedCounter};
+use extant_sync::{CachePadded, GrowingTable, ShardedCounter};
 
 /// The counts of a flexible group at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,12 @@ pub(super) struct Totals {
     free_clusters: ShardedCounter,
     free_inodes: ShardedCounter,
     directories: ShardedCounter,
-    flex: Box<[CachePadded<FlexCounts>]>,
+    flex: GrowingTable<CachePadded<FlexCounts>>,
+}
+
+/// Number of flexible groups of so many groups.
+fn flex_groups(geo: &Geometry, groups: usize) -> usize {
+    groups.div_ceil(1usize.checked_shl(geo.flex_bits).unwrap_or(usize::MAX))
 }
 
 fn delta(before: u32, after: u32) -> i64 {
@@ -52,18 +57,28 @@ fn add(counter: &ShardedCounter, flex: &AtomicI64, by: i64) {
 
 impl Totals {
     pub fn new(geo: &Geometry, descs: &[GroupDesc]) -> Totals {
-        let flex_groups =
-            descs.len().div_ceil(1usize.checked_shl(geo.flex_bits).unwrap_or(usize::MAX));
         let totals = Totals {
             free_clusters: ShardedCounter::new(0),
             free_inodes: ShardedCounter::new(0),
             directories: ShardedCounter::new(0),
-            flex: (0..flex_groups).map(|_| CachePadded::default()).collect(),
+            flex: (0..flex_groups(geo, descs.len())).map(|_| CachePadded::default()).collect(),
         };
-        for (g, desc) in (0..).zip(descs) {
-            totals.moved(geo, GroupNr(g), &GroupDesc::default(), desc);
-        }
+        totals.count(geo, 0, descs);
         totals
+    }
+
+    /// Adds the counts of groups from `first` on, which are the last ones.
+    pub fn append(&self, geo: &Geometry, first: u32, descs: &[GroupDesc]) {
+        let flex = flex_groups(geo, first as usize + descs.len());
+        let new = flex.saturating_sub(self.flex.len());
+        self.flex.append((0..new).map(|_| CachePadded::default()));
+        self.count(geo, first, descs);
+    }
+
+    fn count(&self, geo: &Geometry, first: u32, descs: &[GroupDesc]) {
+        for (g, desc) in (first..).zip(descs) {
+            self.moved(geo, GroupNr(g), &GroupDesc::default(), desc);
+        }
     }
 
     /// A descriptor changed.

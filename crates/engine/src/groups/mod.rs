@@ -17,6 +17,7 @@
 mod bitmaps;
 mod counts;
 mod freeze;
+mod grow;
 mod load;
 mod sb;
 mod zone;
@@ -36,7 +37,7 @@ use extant_format::superblock::Superblock;
 use extant_format::types::GroupNr;
 use extant_journal::Handle;
 use extant_sync::atomic::{AtomicU64, Ordering};
-use extant_sync::{CachePadded, Level, Mutex, Sharded};
+use extant_sync::{CachePadded, GrowingTable, Level, Mutex, Sharded};
 use sb::SuperState;
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,12 +46,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Groups {
     vol: Arc<Volume>,
-    slots: Box<[CachePadded<Group>]>,
+    slots: GrowingTable<CachePadded<Group>>,
     /// First block of each group's inode table, which does not move. Read by all threads, so kept
     /// apart from written memory.
-    tables: Box<[u64]>,
+    tables: GrowingTable<u64>,
     /// All bitmaps and inode tables of each flexible group lie within these blocks.
-    metadata: Box<[Range<u64>]>,
+    metadata: GrowingTable<Hull>,
     zone: Zone,
     totals: Totals,
     /// Groups that are dirty in the running transaction.
@@ -66,6 +67,20 @@ struct Group {
     slot: Mutex<Slot>,
     /// Transaction in which the group was last dirty.
     tid: AtomicU64,
+}
+
+impl Group {
+    fn new(desc: GroupDesc) -> CachePadded<Group> {
+        let slot = Mutex::new(Level::GroupDesc, Slot { desc, changed: Changed::default() });
+        CachePadded::new(Group { slot, tid: AtomicU64::new(0) })
+    }
+}
+
+/// Blocks from `start` to `end`. The end of the last flexible group moves when it gets groups.
+#[derive(Debug)]
+struct Hull {
+    start: u64,
+    end: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -111,11 +126,7 @@ impl Groups {
         let metadata = hulls(&vol.geo, &descs);
         let zone = Zone::new(&vol.geo, &descs);
         let tables = descs.iter().map(|desc| desc.inode_table).collect();
-        let slot = |desc| {
-            let slot = Mutex::new(Level::GroupDesc, Slot { desc, changed: Changed::default() });
-            CachePadded::new(Group { slot, tid: AtomicU64::new(0) })
-        };
-        let slots = descs.into_iter().map(slot).collect();
+        let slots = descs.into_iter().map(Group::new).collect();
         let dirty = Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new()));
         let written_before = sb.kbytes_written();
         Ok(Groups {
@@ -145,7 +156,7 @@ impl Groups {
 
     /// Number of groups.
     pub fn count(&self) -> u32 {
-        self.slots.len() as u32
+        self.vol.geo.groups_count
     }
 
     fn group(&self, g: GroupNr) -> Result<&Group> {
@@ -164,11 +175,12 @@ impl Groups {
     }
 
     /// Whether bitmaps or inode tables of the group's flexible group may lie in these blocks. Looks
-    /// at two words that do not change.
+    /// at two words that change by growth only.
     #[inline]
     pub fn near_metadata(&self, g: GroupNr, start: u64, end: u64) -> bool {
         let hull = self.metadata.get(self.vol.geo.flex_group_of(g) as usize);
-        hull.is_none_or(|hull| start < hull.end && hull.start < end)
+        // Relaxed: a thread that knows blocks of a new group has read a geometry with the group.
+        hull.is_none_or(|hull| start < hull.end.load(Ordering::Relaxed) && hull.start < end)
     }
 
     /// Runs `f` on the group's descriptor under its lock. A group that does not exist has an
@@ -342,18 +354,24 @@ impl Groups {
 }
 
 /// From the first to the last block of bitmaps and inode tables, for each flexible group.
-fn hulls(geo: &Geometry, descs: &[GroupDesc]) -> Box<[Range<u64>]> {
-    let table = u64::from(geo.inode_table_blocks());
+fn hulls(geo: &Geometry, descs: &[GroupDesc]) -> GrowingTable<Hull> {
     let size = 1usize.checked_shl(geo.flex_bits).unwrap_or(usize::MAX);
-    let hull = |descs: &[GroupDesc]| {
-        let of = |d: &GroupDesc| [(d.block_bitmap, 1), (d.inode_bitmap, 1), (d.inode_table, table)];
-        let (start, end) =
-            descs.iter().flat_map(of).fold((u64::MAX, 0), |(first, end), (start, len)| {
-                (start.min(first), end.max(start.saturating_add(len)))
-            });
-        start..end
+    let of_flex = |descs: &[GroupDesc]| {
+        let Range { start, end } = hull(geo, descs);
+        Hull { start, end: AtomicU64::new(end) }
     };
-    descs.chunks(size).map(hull).collect()
+    descs.chunks(size).map(of_flex).collect()
+}
+
+/// From the first to the last block of the groups' bitmaps and inode tables.
+fn hull(geo: &Geometry, descs: &[GroupDesc]) -> Range<u64> {
+    let table = u64::from(geo.inode_table_blocks());
+    let of = |d: &GroupDesc| [(d.block_bitmap, 1), (d.inode_bitmap, 1), (d.inode_table, table)];
+    let (start, end) =
+        descs.iter().flat_map(of).fold((u64::MAX, 0), |(first, end), (start, len)| {
+            (start.min(first), end.max(start.saturating_add(len)))
+        });
+    start..end
 }
 
 #[cfg(test)]

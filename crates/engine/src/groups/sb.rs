@@ -118,7 +118,12 @@ impl Groups {
         Ok(())
     }
 
+    /// Number of the block that holds the superblock.
+    pub fn superblock_nr(&self) -> u64 {
+        SUPERBLOCK_OFFSET / self.vol.block_size() as u64
+    }
+
     pub(super) fn superblock_block(&self) -> Result<Arc<Buffer>> {
-        self.vol.cache.read::<Error>(SUPERBLOCK_OFFSET / self.vol.block_size() as u64, |_| Ok(()))
+        self.vol.cache.read::<Error>(self.superblock_nr(), |_| Ok(()))
     }
 }

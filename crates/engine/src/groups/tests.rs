@@ -1,5 +1,5 @@
 use super::*;
-use crate::volume::SystemClock;
+use crate::volume::{LiveGeometry, SystemClock};
 use extant_blocks::{BlockDevice, Cache, SparseDevice};
 use extant_format::Geometry;
 use extant_format::features::{Features, Incompat, RoCompat};
@@ -69,7 +69,7 @@ fn volume(geo: Geometry, dev: Arc<dyn BlockDevice>) -> Arc<Volume> {
     let journal = Journal::open(Config::new(cache.clone(), None)).unwrap();
     let clock = Arc::new(SystemClock);
     Arc::new(Volume {
-        geo,
+        geo: LiveGeometry::new(geo),
         mounted: extant_blocks::MountedDevice::unclaimed(dev.clone()),
         closed: false.into(),
         cause: Default::default(),

@@ -10,6 +10,7 @@ mod access;
 mod anchor;
 mod attr;
 mod create;
+mod grow;
 mod handle;
 mod label;
 mod link;

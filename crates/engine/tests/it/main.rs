@@ -18,6 +18,7 @@ mod file;
 mod fold;
 mod freeze;
 mod fuzz;
+mod growing;
 mod halfway;
 mod held;
 mod hostile;

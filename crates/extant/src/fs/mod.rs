@@ -144,6 +144,33 @@ impl Fs {
         Frozen::new(&self.core)
     }
 
+    /// Makes the file system as large as so many bytes allow, while it is in use: whole clusters,
+    /// without a last group that would be too short for its own tables. A device that is shorter is
+    /// extended before. Returns the bytes of the new size, which is the present one if that is not
+    /// smaller.
+    ///
+    /// A power cut leaves the old size, the new one, or one between.
+    ///
+    /// ```
+    /// # use extant::*;
+    /// # let device = std::sync::Arc::new(device::MemDevice::new(16 << 20));
+    /// # let fs = Fs::options().create_on(device, &mkfs::Options::default())?;
+    /// assert!(fs.write("/large", &[1; 20 << 20]).is_err());
+    /// assert_eq!(fs.grow(64 << 20)?, 64 << 20);
+    /// fs.write("/large", &[1; 20 << 20])?;
+    /// # fs.unmount()?; Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for a size below the present one, beyond the
+    /// limits of the format, or beyond a device that cannot be extended;
+    /// [`Unsupported`](ErrorKind::Unsupported) for one that needs descriptors without a place;
+    /// [`ReadOnly`](ErrorKind::ReadOnly); those of every call. After an error the file system has
+    /// the old size, or that of a part of the growth.
+    pub fn grow(&self, bytes: u64) -> Result<u64> {
+        self.core.done(Op::Grow, 0, self.core.ops.grow(bytes))
+    }
+
     /// Writes all changes, marks the file system clean and releases the device. Handles and clones
     /// fail with [`Unmounted`](ErrorKind::Unmounted) from then on. Changes that other threads make
     /// meanwhile are kept, or refused with an error.

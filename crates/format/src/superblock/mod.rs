@@ -13,6 +13,7 @@ pub use raw::{RawFirstError, RawLastError, RawSuperblock, SUPERBLOCK_OFFSET, SUP
 use crate::checksum::{CRC32C_INIT, crc32c_raw, uuid_seed};
 use crate::error::{Corrupt, Result};
 use crate::features::{Compat, Features, Incompat, RoCompat};
+use crate::types::GroupNr;
 use bitflags::bitflags;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -241,6 +242,17 @@ impl Superblock {
         // The field has 16 bits; copies in groups above keep the low ones, as the ext4 tools do.
         copy.set_block_group_nr(group as u16);
         copy.seal()
+    }
+
+    /// Returns the bytes of the copy that lies in `group` of a file system in use. As the ext4
+    /// tools have it, a copy is never marked as clean, nor as one that needs recovery.
+    pub fn encode_copy(&self, group: GroupNr) -> [u8; SUPERBLOCK_SIZE] {
+        let mut copy = self.clone();
+        copy.set_state(copy.state().difference(State::VALID));
+        let mut features = copy.features();
+        features.incompat.remove(Incompat::RECOVER);
+        copy.set_features(features);
+        copy.encode_backup(group.0)
     }
 
     /// Returns whether the superblock carries a checksum.

@@ -11,12 +11,20 @@ use extant_format::error::Corrupt;
 use extant_format::group_desc::GroupDesc;
 use extant_format::types::GroupNr;
 use extant_space::Run;
+use extant_sync::{Level, Mutex};
 
 /// A group's bitmap on the device; its lock is held to read and to change it.
 #[derive(Debug, Default)]
 pub(in crate::alloc) struct Bitmap {
     /// It cannot be trusted: nothing is allocated here any more.
     pub bad: bool,
+}
+
+impl Bitmap {
+    /// A bitmap that is trusted, with its lock.
+    pub fn new() -> Mutex<Bitmap> {
+        Mutex::new(Level::Group, Bitmap::default())
+    }
 }
 
 /// Returns the free runs of a group by its bitmap, whose lock the caller must hold.

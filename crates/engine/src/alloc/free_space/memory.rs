@@ -4,7 +4,7 @@ use super::FreeSpace;
 use super::tree::Tree;
 use extant_space::Lru;
 use extant_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
-use extant_sync::{Level, Mutex, Sharded};
+use extant_sync::{GrowingTable, Level, Mutex, Sharded};
 
 /// Trees that one load evicts at most, and that it looks at for it.
 const EVICT_STEPS: usize = 16;
@@ -20,7 +20,7 @@ pub(in crate::alloc) struct Memory {
     /// Bytes by threads. No `ShardedCounter`: a tree's change is more than its batch.
     bytes: Sharded<AtomicI64>,
     /// Whether a tree is on the active list, to be read without the lock.
-    active: Box<[AtomicBool]>,
+    active: GrowingTable<AtomicBool>,
 }
 
 impl Memory {
@@ -31,6 +31,12 @@ impl Memory {
             Memory { lru, limit: AtomicU64::new(0), worst, bytes: Sharded::default(), active };
         memory.set_limit(limit);
         memory
+    }
+
+    /// Appends trees, up to so many.
+    pub fn append_trees(&self, trees: u32) {
+        let new = (trees as usize).saturating_sub(self.active.len());
+        self.active.append((0..new).map(|_| AtomicBool::new(false)));
     }
 
     /// Notes that trees take so many more bytes.

@@ -6,6 +6,7 @@
 //! it. The invariants and the order of locks are those of [`alloc`](super).
 
 mod bitmap;
+mod grow;
 mod memory;
 mod returned;
 mod scan;
@@ -29,7 +30,7 @@ use extant_format::group_desc::GroupFlags;
 use extant_format::types::{BlockNr, GroupNr};
 use extant_space::{Budget, FreeTree, Meta, Run, Summaries, Summary};
 use extant_sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
-use extant_sync::{Level, Mutex, Sharded};
+use extant_sync::{GrowingTable, Level, Mutex, Sharded};
 use memory::Memory;
 use returned::ReturnedRuns;
 use scan::Scan;
@@ -50,10 +51,10 @@ pub struct FreeSpace {
     pub(in crate::alloc) vol: Arc<Volume>,
     pub(in crate::alloc) groups: Arc<Groups>,
     pub(in crate::alloc) shape: Shape,
-    pub(in crate::alloc) bitmaps: Box<[Mutex<Bitmap>]>,
-    pub(in crate::alloc) trees: Box<[Mutex<Tree>]>,
+    pub(in crate::alloc) bitmaps: GrowingTable<Mutex<Bitmap>>,
+    pub(in crate::alloc) trees: GrowingTable<Mutex<Tree>>,
     /// The returned runs of each tree, and the trees that have any.
-    pub(in crate::alloc) returned: Box<[ReturnedRuns]>,
+    pub(in crate::alloc) returned: GrowingTable<ReturnedRuns>,
     pub(in crate::alloc) noted_trees: Mutex<Vec<u32>>,
     /// All trees by their longest runs.
     pub(in crate::alloc) meta: Meta,
@@ -67,8 +68,8 @@ pub struct FreeSpace {
     /// Clusters that may be claimed or reserved.
     pub(in crate::alloc) budget: Budget,
     /// Clusters that only root may use, and those that only metadata may use.
-    root: u64,
-    margin: u64,
+    root: AtomicU64,
+    margin: AtomicU64,
     /// Clusters with frees that are not durable yet, by shards of threads that listed and released
     /// them.
     pending: Sharded<AtomicI64>,
@@ -90,13 +91,10 @@ impl FreeSpace {
             |tree| shape.groups_of(tree).filter_map(|g| summaries.longest(g)).max().unwrap_or(0);
         let longest: Vec<u32> = (0..shape.trees()).map(known).collect();
         let unknown = |tree: u32| shape.groups_of(tree).any(|g| summaries.longest(g).is_none());
-        let clusters = vol.geo.blocks_count >> vol.geo.cluster_bits;
         let worst = FreeTree::worst_bytes(shape.tree_len());
         let bitmaps_twice = u64::from(groups.count()) * 2 * vol.block_size() as u64;
         FreeSpace {
-            bitmaps: (0..groups.count())
-                .map(|_| Mutex::new(Level::Group, Bitmap::default()))
-                .collect(),
+            bitmaps: (0..groups.count()).map(|_| Bitmap::new()).collect(),
             trees: longest
                 .iter()
                 .map(|len| Mutex::new(Level::FreeSpace, Tree::new(&shape, *len)))
@@ -110,8 +108,8 @@ impl FreeSpace {
             level: AtomicU8::new(LEVEL),
             counts: Counts::default(),
             budget: Budget::new(groups.free_clusters()),
-            root: groups.superblock().r_blocks_count() >> vol.geo.cluster_bits,
-            margin: (clusters / MARGIN_SHARE).min(MARGIN),
+            root: AtomicU64::new(root_of(&vol, &groups)),
+            margin: AtomicU64::new(margin_of(&vol)),
             pending: Sharded::default(),
             free_batches: FreeBatches::new(groups.count()),
             discards: Discards::new(),
@@ -134,17 +132,19 @@ impl FreeSpace {
 
     /// Returns the number of clusters that must remain free.
     pub fn min_free(&self, purpose: Purpose, privileged: bool) -> u64 {
+        let (root, margin) = self.kept();
         match (purpose, privileged) {
-            (Purpose::Data, false) => self.root.saturating_add(self.margin),
-            (Purpose::Data, true) => self.margin,
-            (Purpose::Metadata, false) => self.margin / 2,
+            (Purpose::Data, false) => root.saturating_add(margin),
+            (Purpose::Data, true) => margin,
+            (Purpose::Metadata, false) => margin / 2,
             (Purpose::Metadata, true) => 0,
         }
     }
 
     /// The root reserve and the margin.
     pub fn kept(&self) -> (u64, u64) {
-        (self.root, self.margin)
+        // Relaxed: numbers that guard nothing.
+        (self.root.load(Ordering::Relaxed), self.margin.load(Ordering::Relaxed))
     }
 
     /// Returns the number of clusters with frees that are not durable yet.
@@ -193,6 +193,16 @@ impl FreeSpace {
             self.budget.give(self.release_held(tree(first), of_tree));
         }
     }
+}
+
+/// Clusters that only root may use.
+fn root_of(vol: &Volume, groups: &Groups) -> u64 {
+    groups.superblock().r_blocks_count() >> vol.geo.cluster_bits
+}
+
+/// Clusters that only metadata may use.
+fn margin_of(vol: &Volume) -> u64 {
+    ((vol.geo.blocks_count >> vol.geo.cluster_bits) / MARGIN_SHARE).min(MARGIN)
 }
 
 /// Summarizes groups with a bitmap that was never written, without reading it: their free space is

@@ -6,6 +6,7 @@
 use extant_format::Geometry;
 use extant_format::types::GroupNr;
 use extant_space::Run;
+use extant_sync::atomic::{AtomicU32, Ordering};
 use std::ops::Range;
 
 /// Groups of a tree, as a power of two, where the file system has no flexible groups; and the most:
@@ -14,14 +15,15 @@ const PLAIN_BITS: u32 = 4;
 const MAX_BITS: u32 = 6;
 
 /// See the module's description.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(in crate::alloc) struct Shape {
     /// Groups of a tree, as a power of two.
     bits: u32,
     /// Clusters of a full group.
     group_len: u32,
-    /// Groups of the file system.
-    groups: u32,
+    /// Groups whose space may be allocated. The geometry may have more, while those that the file
+    /// system is getting are not durable.
+    groups: AtomicU32,
     /// Whether the first group of a tree is the one that has the metadata of all.
     first_is_special: bool,
 }
@@ -32,7 +34,7 @@ impl Shape {
         Shape {
             bits,
             group_len: geo.clusters_per_group.max(1),
-            groups,
+            groups: AtomicU32::new(groups),
             first_is_special: geo.flex_bits > 0,
         }
     }
@@ -42,8 +44,24 @@ impl Shape {
         self.group_len
     }
 
+    /// Number of groups.
+    pub fn groups(&self) -> u32 {
+        // Acquire: tables of these groups are seen.
+        self.groups.load(Ordering::Acquire)
+    }
+
+    /// Raises the number of groups. The tables of groups and trees must have grown before.
+    pub fn grow(&self, groups: u32) {
+        self.groups.fetch_max(groups, Ordering::Release);
+    }
+
     pub fn trees(&self) -> u32 {
-        self.trees_below(self.groups.saturating_add((1 << self.bits) - 1))
+        self.trees_of(self.groups())
+    }
+
+    /// Number of trees of so many groups.
+    pub fn trees_of(&self, groups: u32) -> u32 {
+        self.trees_below(groups.saturating_add((1 << self.bits) - 1))
     }
 
     /// Returns the number of trees with all groups below `groups`.
@@ -68,7 +86,7 @@ impl Shape {
     /// The groups of a tree.
     pub fn groups_of(&self, tree: u32) -> Range<u32> {
         let first = u64::from(tree) << self.bits;
-        let end = (first + (1 << self.bits)).min(self.groups.into());
+        let end = (first + (1 << self.bits)).min(self.groups().into());
         first.min(end) as u32..end as u32
     }
 
@@ -105,10 +123,14 @@ impl Shape {
 mod tests {
     use super::*;
 
+    fn shape(bits: u32, groups: u32, first_is_special: bool) -> Shape {
+        Shape { bits, group_len: 1000, groups: AtomicU32::new(groups), first_is_special }
+    }
+
     #[test]
     fn places_lead_back_to_their_groups() {
         for (bits, groups, special) in [(4, 37, true), (0, 5, false), (6, 64, true)] {
-            let shape = Shape { bits, group_len: 1000, groups, first_is_special: special };
+            let shape = shape(bits, groups, special);
             let run = Run { start: 17, len: 5 };
             for g in (0..groups).map(GroupNr) {
                 let tree = shape.tree_of(g);
@@ -122,8 +144,16 @@ mod tests {
             );
             assert!(shape.groups_of(u32::MAX).is_empty());
         }
-        let shape = Shape { bits: 4, group_len: 1000, groups: 33, first_is_special: true };
+        let shape = shape(4, 33, true);
         assert_eq!((shape.behind_first(1), shape.behind_first(2)), (1000, 0));
         assert_eq!((shape.trees(), shape.trees_below(33), shape.tree_len()), (3, 2, 16_000));
+    }
+    #[test]
+    fn a_short_tree_gets_the_new_groups_first() {
+        let shape = shape(4, 18, true);
+        shape.grow(40);
+        assert_eq!((shape.trees(), shape.groups_of(1), shape.groups_of(2)), (3, 16..32, 32..40));
+        shape.grow(20);
+        assert_eq!(shape.groups(), 40);
     }
 }

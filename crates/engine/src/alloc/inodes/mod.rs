@@ -32,7 +32,9 @@ use extant_format::types::{FileType, GroupNr, InodeNr};
 use extant_journal::{Handle, Seal};
 use extant_space::Index;
 use extant_sync::atomic::{AtomicU64, Ordering};
-use extant_sync::{Level, Mutex, MutexGuard, Sharded, ShardedCounter, Swap, SwapRead};
+use extant_sync::{
+    GrowingTable, Level, Mutex, MutexGuard, Sharded, ShardedCounter, Swap, SwapRead,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -48,7 +50,7 @@ const REMEMBERED: usize = 8;
 pub(super) struct Inodes {
     vol: Arc<Volume>,
     groups: Arc<Groups>,
-    places: Box<[Place]>,
+    places: GrowingTable<Place>,
     /// Free inodes of each group; 0 for a group that is not used any more.
     pub free: Index,
     /// The chunks that each shard of threads has: a group's number, and one more than the chunk's.
@@ -66,6 +68,12 @@ pub(super) struct Inodes {
 struct Place {
     lock: Mutex<Group>,
     bits: Swap<Bits>,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { lock: Mutex::new(Level::Group, Group::default()), bits: Swap::default() }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -182,9 +190,7 @@ impl Alloc {
 
 impl Inodes {
     pub fn new(vol: Arc<Volume>, groups: Arc<Groups>) -> Inodes {
-        let place =
-            |_| Place { lock: Mutex::new(Level::Group, Group::default()), bits: Swap::default() };
-        let places = (0..groups.count()).map(place).collect();
+        let places = (0..groups.count()).map(|_| Place::new()).collect();
         let free = Index::new(
             (0..groups.count()).map(|g| groups.with(GroupNr(g), |desc| desc.free_inodes)),
         );
@@ -197,6 +203,21 @@ impl Inodes {
             changed: Sharded::new(|_| Mutex::new(Level::Leaf, Vec::new())),
             loaded: Mutex::new(Level::Leaf, Vec::new()),
             going: ShardedCounter::default(),
+        }
+    }
+
+    /// Appends groups to the tables, up to so many. No number of theirs is taken before
+    /// [`Self::publish_groups`]. No two threads may do this at once.
+    pub fn append_groups(&self, groups: u32) {
+        let new = (groups as usize).saturating_sub(self.places.len());
+        self.places.append((0..new).map(|_| Place::new()));
+        self.free.append_zeroes(groups.saturating_sub(self.free.len()));
+    }
+
+    /// Makes the numbers of the groups from `first` on available.
+    pub fn publish_groups(&self, first: u32) {
+        for g in first..self.groups.count() {
+            self.free.set(g, self.groups.with(GroupNr(g), |desc| desc.free_inodes));
         }
     }
 

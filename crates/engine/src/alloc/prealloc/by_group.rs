@@ -7,7 +7,7 @@
 //! Each group's list has a lock of its own (Lru), inward of the tree of a file.
 
 use super::Prealloc;
-use extant_sync::{CachePadded, Level, Mutex};
+use extant_sync::{CachePadded, GrowingTable, Level, Mutex};
 use std::sync::{Arc, Weak};
 
 #[derive(Debug)]
@@ -24,16 +24,28 @@ struct Files {
     free: Option<u32>,
 }
 
+impl Files {
+    /// No files, with the lock of the list.
+    fn listed() -> CachePadded<Mutex<Files>> {
+        CachePadded::new(Mutex::new(Level::Lru, Files::default()))
+    }
+}
+
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct ByGroup {
-    groups: Box<[CachePadded<Mutex<Files>>]>,
+    groups: GrowingTable<CachePadded<Mutex<Files>>>,
 }
 
 impl ByGroup {
     pub fn new(groups: u32) -> ByGroup {
-        let new = |_| CachePadded::new(Mutex::new(Level::Lru, Files::default()));
-        ByGroup { groups: (0..groups).map(new).collect() }
+        ByGroup { groups: (0..groups).map(|_| Files::listed()).collect() }
+    }
+
+    /// Appends groups, up to so many. No two threads may do this at once.
+    pub fn append(&self, groups: u32) {
+        let new = (groups as usize).saturating_sub(self.groups.len());
+        self.groups.append((0..new).map(|_| Files::listed()));
     }
 
     /// Lists a file. Returns its slot, or `None` for a group that does not exist.

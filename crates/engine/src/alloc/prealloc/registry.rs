@@ -46,7 +46,6 @@ pub struct PreallocRegistry {
     /// Held by a thread that returns all preallocations, until their space is available. No lock of
     /// a group may be held before or taken inside.
     shedding: Mutex<()>,
-    scarce: u64,
     /// Whether files have preallocations, and the sharing of runs by small files.
     files: AtomicBool,
     sharing: AtomicU8,
@@ -54,7 +53,6 @@ pub struct PreallocRegistry {
 
 impl PreallocRegistry {
     pub fn new(space: Arc<FreeSpace>) -> Arc<PreallocRegistry> {
-        let clusters = space.vol.geo.blocks_count >> space.vol.geo.cluster_bits;
         Arc::new(PreallocRegistry {
             shared: Shared::default(),
             counters: Counters::default(),
@@ -62,7 +60,6 @@ impl PreallocRegistry {
             ages: Sharded::new(|_| Mutex::new(Level::Lru, Ages::new())),
             next_age: AtomicU64::new(1),
             shedding: Mutex::new(Level::Group, ()),
-            scarce: clusters / SCARCE,
             files: AtomicBool::new(true),
             sharing: AtomicU8::new(PER_THREAD),
             space,
@@ -126,8 +123,15 @@ impl PreallocRegistry {
 
     /// Returns the number of free clusters beyond those that must stay free.
     pub fn spare(&self) -> u64 {
-        let left = self.space.min_free(Purpose::Data, false).saturating_add(self.scarce);
+        let clusters = self.space.vol.geo.blocks_count >> self.cluster_bits();
+        let scarce = clusters / SCARCE;
+        let left = self.space.min_free(Purpose::Data, false).saturating_add(scarce);
         self.space.budget.amount().saturating_sub(left)
+    }
+
+    /// Makes lists for trees, up to so many.
+    pub fn append_trees(&self, trees: u32) {
+        self.by_group.append(trees);
     }
 
     /// Switches preallocations of files on or off, and gives those back that there are.

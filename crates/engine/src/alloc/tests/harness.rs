@@ -2,7 +2,7 @@
 
 use crate::alloc::Alloc;
 use crate::groups::Groups;
-use crate::volume::{SystemClock, Volume};
+use crate::volume::{LiveGeometry, SystemClock, Volume};
 use extant_blocks::{BlockDevice, Cache, MemDevice, SparseDevice};
 use extant_format::Geometry;
 use extant_format::superblock::Superblock;
@@ -75,7 +75,7 @@ impl House {
         let cache = Cache::new(dev.clone(), geo.block_size as usize, 8 << 20);
         let journal = Journal::open(Config::new(cache.clone(), None)).unwrap();
         let vol = Arc::new(Volume {
-            geo,
+            geo: LiveGeometry::new(geo),
             dev: dev.clone(),
             mounted: extant_blocks::MountedDevice::unclaimed(dev.clone()),
             closed: AtomicBool::new(false),

@@ -346,7 +346,7 @@ fn numbers_freed_behind_a_search_are_found() {
 fn free_space_is_trimmed_and_used_space_is_not() {
     for set in ["default", "1k", "bigalloc_1k"] {
         let house = House::named(set);
-        let geo = house.vol.geo;
+        let geo = *house.vol.geo;
         let (bytes, bits) = (vec![7; geo.block_size as usize], geo.block_bits);
         let (used, len) = take(&house, &want(6000, 64, 64)).unwrap();
         let freed = take(&house, &want(used.0 + 64, 64, 64)).unwrap();
@@ -482,7 +482,7 @@ fn freed_space_is_held_until_it_is_discarded_or_needed() {
 #[test]
 fn a_descriptor_that_calls_used_inodes_unused_costs_none_of_them() {
     let house = House::named("default");
-    let geo = house.vol.geo;
+    let geo = *house.vol.geo;
     let mut h = house.vol.start(2).unwrap();
     let lie = |desc: &mut extant_format::group_desc::GroupDesc| {
         desc.flags.remove(GroupFlags::INODE_ZEROED);
@@ -506,7 +506,7 @@ fn a_descriptor_that_calls_used_inodes_unused_costs_none_of_them() {
 #[test]
 fn a_table_over_anothers_costs_it_nothing() {
     let house = House::named("1k");
-    let geo = house.vol.geo;
+    let geo = *house.vol.geo;
     let table = house.groups.desc(GroupNr(0)).unwrap().inode_table;
     // The unused part of the other table begins where the used part of this one does.
     let mut h = house.vol.start(2).unwrap();
@@ -533,7 +533,7 @@ fn a_table_over_anothers_costs_it_nothing() {
 fn unused_parts_of_inode_tables_become_zero() {
     for set in ["default", "1k", "uninit_bg"] {
         let house = House::named(set);
-        let geo = house.vol.geo;
+        let geo = *house.vol.geo;
         let junk = vec![0xA5; geo.block_size as usize];
         let groups = || (0..house.groups.count()).map(GroupNr);
         let zeroed =
