@@ -143,11 +143,17 @@ impl Block {
         seen.node_name = node_name();
         seen.bdev_name = self.dev.name();
         self.write(&seen)?;
-        if let Err(interrupted) = watch(interval, interrupt) {
-            self.read_own()?;
-            self.bytes = before;
-            self.write_bytes()?;
-            return Err(interrupted);
+        announce(interval);
+        // A host that comes now watches the block for as long: it has to see a change before that
+        // ends, not when this watch does.
+        for _ in 0..2 {
+            if let Err(interrupted) = pause(patience(interval) / 2, interrupt) {
+                self.read_own()?;
+                self.bytes = before;
+                self.write_bytes()?;
+                return Err(interrupted);
+            }
+            self.renew()?;
         }
         self.read_own()
     }
@@ -170,25 +176,33 @@ fn update_interval(sb: &Superblock) -> Duration {
     Duration::from_secs(u64::from(sb.mmp_update_interval().clamp(1, most)))
 }
 
-/// How long to watch a block that says it is in use, in seconds.
-fn patience(interval: u16) -> u64 {
+/// How long to watch a block that says it is in use.
+fn patience(interval: u16) -> Duration {
     let i = u64::from(interval);
-    (2 * i + 1).min(i + 60)
+    Duration::from_secs((2 * i + 1).min(i + 60))
 }
 
-/// Waits for signs of another host, with a message, since that may take minutes. EINTR once
-/// `interrupt` is set.
+/// Waits for signs of another host. EINTR once `interrupt` is set.
 fn watch(interval: u16, interrupt: Option<&AtomicBool>) -> Result<()> {
-    let seconds = patience(interval);
+    announce(interval);
+    pause(patience(interval), interrupt)
+}
+
+/// Says that the program waits, since that may take minutes.
+fn announce(interval: u16) {
+    let seconds = patience(interval).as_secs();
     tracing::warn!(
         "multiple mount protection: waiting {seconds} seconds for signs of another host"
     );
+}
+
+fn pause(time: Duration, interrupt: Option<&AtomicBool>) -> Result<()> {
     let begin = Instant::now();
     loop {
         if interrupt.is_some_and(|flag| flag.load(Ordering::Acquire)) {
             return Err(Errno::Intr.into());
         }
-        match Duration::from_secs(seconds).checked_sub(begin.elapsed()) {
+        match time.checked_sub(begin.elapsed()) {
             Some(left) if !left.is_zero() => std::thread::sleep(left.min(LOOK)),
             _ => return Ok(()),
         }
