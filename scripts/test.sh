@@ -54,21 +54,6 @@ designs() {
     grep /crates/lab/ "$work/designs" | run_all tables works_are
 }
 
-# The program with exploits, in a directory of its own, as other tests have it without. What both
-# have in common is not built again: the directory begins with links to all files of the other.
-exploits() {
-    local target
-    target=$(scripts/target.sh)
-    rm -rf "$target/planted"
-    mkdir "$target/planted"
-    cp -al "$target/debug" "$target/planted/debug"
-    # One lock for both would make each wait for the other.
-    rm "$target/planted/debug/.cargo-lock"
-    programs --workspace --features extant-cli/planted-exploit --test it \
-        --target-dir "$target/planted" >"$work/planted"
-    grep /crates/cli/ "$work/planted" | run_all exploits
-}
-
 # Two halves of about the same length, side by side, since all tests wait at times.
 engine() {
     grep /crates/engine/ "$work/all" | run_all
@@ -80,7 +65,9 @@ engine() {
 }
 others() {
     grep -v /crates/engine/ "$work/all" | run_all
-    exploits
+    # In a directory of its own: the other tests have the program without the exploit.
+    cargo test -p extant-cli --features planted-exploit --target-dir target/planted --test it \
+        -- exploits
     scripts/conformance.sh
     scripts/suites.sh
 }
