@@ -72,7 +72,7 @@ pub mod device {
     /// Disk images in the format qcow2, and overlays.
     ///
     /// [`OpenOptions::open_image`](crate::OpenOptions::open_image) opens a file system by an
-    /// [`ImageSpec`](super::device::ImageSpec) with this format and the backing files. A
+    /// [`ImageSpec`] with this format and the backing files. A
     /// [`Qcow2Device`](qcow2::Qcow2Device) lies over any devices:
     ///
     /// ```

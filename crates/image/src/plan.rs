@@ -42,8 +42,9 @@ pub struct ImagePlan<'t> {
 /// Plans the image of a tree. Nothing is read but the tree.
 ///
 /// # Errors
-/// [`Error::Layout`] for invalid options, [`Error::TooSmall`] if the tree does not fit into the
-/// requested size, [`Error::Entry`] for a node that this file system cannot hold.
+/// [`Layout`](crate::Error::Layout) for invalid options, [`TooSmall`](crate::Error::TooSmall) if
+/// the tree does not fit into the requested size, [`Entry`](crate::Error::Entry) for a node that
+/// this file system cannot hold.
 pub fn plan<'t>(tree: &'t Tree, options: &BuildOptions) -> Result<ImagePlan<'t>> {
     let planner = Planner::new(tree, options)?;
     let (layout, placement) = match options.size {
@@ -100,8 +101,8 @@ impl<'t> ImagePlan<'t> {
     /// Writes the image to a device with at least the planned bytes, whose content is lost.
     ///
     /// # Errors
-    /// Those of the device; [`Error::Content`] if content cannot be read or has changed. The device
-    /// has no file system then.
+    /// Those of the device; [`Content`](crate::Error::Content) if content cannot be read or has
+    /// changed. The device has no file system then.
     pub fn write_to(&self, device: &dyn BlockDevice) -> Result<ImageFacts> {
         self.write_with(device, &|_, _| {})
     }
