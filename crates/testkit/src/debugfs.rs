@@ -3,7 +3,9 @@
 use crate::tool::{arg, run};
 use std::path::Path;
 
-/// Runs one read-only debugfs command and returns its standard output.
+/// Runs one read-only debugfs command and returns its standard output. Bitmaps are not read, so
+/// images before their recovery work, whose bitmaps and descriptors may be of different times;
+/// commands that ask for them fail.
 ///
 /// # Panics
 /// If debugfs cannot open the image or prints an error.
@@ -15,7 +17,7 @@ pub fn read(image: &Path, command: &str) -> String {
 /// As [`read`], with the output as bytes: for `cat`.
 #[track_caller]
 pub fn read_bytes(image: &Path, command: &str) -> Vec<u8> {
-    debugfs(image, &["-R", command])
+    debugfs(image, &["-c", "-R", command])
 }
 
 /// Runs one command with the image open for writing.

@@ -74,6 +74,16 @@ fn recovery_after_a_crash_prints_allowed_lines_only() {
 }
 
 #[test]
+fn images_with_bitmaps_before_their_recovery_are_read() {
+    let image = FeatureSet::named("default").make();
+    let bitmap = dumpe2fs::dump(image.path()).groups[0].inode_bitmap;
+    image.leave_unjudged("its bitmap is damaged");
+    let file = File::options().write(true).open(image.path()).unwrap();
+    file.write_all_at(&[0x55; 16], bitmap * 4096).unwrap();
+    assert_eq!(debugfs::stat(image.path(), "<2>").kind, "directory");
+}
+
+#[test]
 fn groups_are_dumped() {
     let image = FeatureSet::named("1k").make();
     let dump = dumpe2fs::dump(image.path());
