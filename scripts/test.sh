@@ -65,9 +65,6 @@ engine() {
 }
 others() {
     grep -v /crates/engine/ "$work/all" | run_all
-    # In a directory of its own: the other tests have the program without the exploit.
-    cargo test -p extant-cli --features planted-exploit --target-dir target/planted --test it \
-        -- exploits
     scripts/conformance.sh
     scripts/suites.sh
 }

@@ -32,6 +32,7 @@ struct Bench {
 
 /// Measures images.
 pub fn run(args: &Args) -> io::Result<bool> {
+    args.options.refuse(&["threads"])?;
     let scratch = Scratch::new()?;
     let out = scratch.join("out");
     let quick = args.options.quick;

@@ -130,7 +130,7 @@ impl ReadArgs {
                 opened => opened.map_err(|error| self.refused(&error))?,
             },
         };
-        #[cfg(feature = "planted-exploit")]
+        #[cfg(debug_assertions)]
         crate::planted::strike(&fs.superblock());
         let (name, recovery) = (self.name(), fs.recovery());
         if let Some(replayed) = replayed(recovery) {
@@ -395,7 +395,7 @@ impl ImageArgs {
         let options = self.options(options);
         if options.is_read_only() {
             let fs = open(&options).map_err(|e| self.refused(&e))?;
-            #[cfg(feature = "planted-exploit")]
+            #[cfg(debug_assertions)]
             crate::planted::strike(&fs.superblock());
             return Ok(fs);
         }
@@ -404,7 +404,7 @@ impl ImageArgs {
         let opened = open(&options.interrupt(interrupt.flag()));
         let interrupted = interrupt.restore_default();
         let fs = opened.map_err(|e| self.refused(&e))?;
-        #[cfg(feature = "planted-exploit")]
+        #[cfg(debug_assertions)]
         crate::planted::strike(&fs.superblock());
         if interrupted {
             self.close(fs).and_then(|()| Err(self.refused(&Errno::Intr.into())))

@@ -30,7 +30,7 @@ mod mounting;
 mod ordered;
 mod overwrite;
 mod pages;
-#[cfg(feature = "planted-exploit")]
+#[cfg(debug_assertions)]
 mod planted;
 mod process;
 mod recovery;

@@ -51,6 +51,7 @@ impl Args {
 
 pub fn run(args: &Args) -> io::Result<bool> {
     let (options, sides) = (&args.options, args.sides());
+    options.refuse(&["threads"])?;
     let scenarios: Vec<_> = SCENARIOS.iter().filter(|s| options.wants(s.name)).collect();
     let large = options.wants("huge");
     if scenarios.is_empty() && !large {

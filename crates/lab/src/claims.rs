@@ -20,6 +20,7 @@ use std::io;
 use std::sync::Arc;
 
 pub fn run(options: &Options) -> io::Result<bool> {
+    options.refuse(&["threads"])?;
     type Judge = fn(&Options) -> io::Result<Verdict>;
     let claims: [(&str, Judge); 3] =
         [("memory", memory), ("limited", limited), ("parallel", parallel)];

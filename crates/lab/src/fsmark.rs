@@ -51,6 +51,7 @@ const COLUMNS: [(&str, Side, bool); 5] = [
 type Times = Vec<(&'static str, Duration)>;
 
 pub fn run(Args { options, files, empty }: &Args) -> io::Result<bool> {
+    options.refuse(&["threads"])?;
     let usual = if options.quick { [4_000, 40_000] } else { [1_000_000, 10_000_000] };
     let counts = [files.unwrap_or(usual[0]), empty.unwrap_or(usual[1])];
     require(counts[0], 4096).and_then(|()| require(counts[1], 0))?;

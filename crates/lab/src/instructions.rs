@@ -12,7 +12,7 @@
 use crate::jobs::{Kind, Size};
 use crate::side::{Running, Side};
 use crate::target::How;
-use extant_measure::options::Options;
+use extant_measure::options::{Options, invalid};
 use extant_measure::sheet::{Name, Sheet};
 use extant_measure::stored::{ListItem, Results, Store};
 use extant_measure::timing::{Limit, run_threads};
@@ -85,10 +85,14 @@ pub fn run(args: &Args) -> io::Result<bool> {
     if let Some(word) = &args.play {
         return play(word).map(|()| true);
     }
+    args.options.refuse(&["runs", "quick", "threads", "strict"])?;
     let chosen = OPERATIONS.iter().filter(|(name, ..)| args.options.wants(name));
     let counts = chosen
         .map(|(name, word, times)| count(name, word, *times))
         .collect::<io::Result<Vec<_>>>()?;
+    if counts.is_empty() {
+        return Err(invalid("`--only` names no operation"));
+    }
     if args.options.json {
         return counts.print(true).map(|()| true);
     }

@@ -38,6 +38,21 @@ impl Options {
         self.runs.unwrap_or(if self.quick { quick } else { usual }).max(1)
     }
 
+    /// Refuses those options among `names` that are given: for commands without a use for them.
+    pub fn refuse(&self, names: &[&str]) -> io::Result<()> {
+        let given = [
+            ("runs", self.runs.is_some()),
+            ("quick", self.quick),
+            ("only", !self.only.is_empty()),
+            ("threads", !self.threads.is_empty()),
+            ("strict", self.strict),
+        ];
+        match given.iter().find(|(name, given)| *given && names.contains(name)) {
+            Some((name, _)) => Err(invalid(format!("`--{name}` has no effect on this command"))),
+            None => Ok(()),
+        }
+    }
+
     /// Returns whether a name is selected.
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|word| name.contains(word.as_str()))
@@ -117,4 +132,17 @@ pub fn word(value: impl clap::ValueEnum) -> Name {
 /// Returns the error of a wrong argument.
 pub fn invalid(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_without_effect_are_refused_by_name() {
+        let options = Options { threads: vec![2], ..Options::default() };
+        options.refuse(&["runs", "only"]).unwrap();
+        let why = options.refuse(&["only", "threads"]).unwrap_err().to_string();
+        assert!(why.contains("`--threads`"), "{why}");
+    }
 }

@@ -166,7 +166,8 @@ pub struct Machine {
     pub processors: usize,
     /// The kernel's release.
     pub kernel: String,
-    /// The commit of the directory that the program ran in; empty outside a repository.
+    /// The commit of the sources that the program was built from, at the time of the run; empty
+    /// outside a repository.
     pub commit: String,
     /// The day, as `date -I` prints it.
     pub day: String,
@@ -192,8 +193,16 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Arguments of git(1) for the present commit, marked if files have changed since.
-const COMMIT: [&str; 5] = ["describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"];
+/// Arguments of git(1) for the commit of these sources, marked if files have changed since.
+const COMMIT: [&str; 7] = [
+    "-C",
+    env!("CARGO_MANIFEST_DIR"),
+    "describe",
+    "--always",
+    "--abbrev=12",
+    "--exclude=*",
+    "--dirty",
+];
 
 /// The output of a program; empty if it fails.
 fn printed(program: &str, args: &[&str]) -> String {

@@ -7,7 +7,7 @@ use extant_blocks::BlockDevice;
 use std::ops::Range;
 
 /// Maximum length of joined adjacent writes, in bytes.
-const JOIN: usize = 1 << 20;
+const JOIN: usize = 256 << 10;
 
 /// The device, with one pending run of bytes.
 pub(super) struct Output<'a> {

@@ -134,7 +134,7 @@ pub(super) fn open_for_reading(
     let options = OpenOptions::new().read_only(true).wait(image.wait);
     let opened = options.device_of(place);
     let device = opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))?;
-    #[cfg(feature = "planted-exploit")]
+    #[cfg(debug_assertions)]
     crate::planted::strike_from(&*device);
     Ok(device)
 }

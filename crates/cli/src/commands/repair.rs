@@ -128,7 +128,7 @@ pub(super) fn open_for_writing(
     let free = remote::refuse_mounted(&image.image);
     let opened = free.and_then(|()| OpenOptions::new().wait(image.wait).device_of(place));
     let device = opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))?;
-    #[cfg(feature = "planted-exploit")]
+    #[cfg(debug_assertions)]
     crate::planted::strike_from(&*device);
     Ok(device)
 }

@@ -135,7 +135,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let _name = args.socket.as_deref().map(made).transpose()?;
     image.contain(context, Preparation::writing(!args.read_only).serving())?;
     let device = open()?;
-    #[cfg(feature = "planted-exploit")]
+    #[cfg(debug_assertions)]
     crate::planted::strike_from(&*device);
     let len = device.len();
     let server = NbdServer::new(device.clone(), listener).export(&args.export);

@@ -91,7 +91,7 @@ fn mount(
         let _ = fs.unmount();
         return Err(failure);
     }
-    #[cfg(feature = "planted-exploit")]
+    #[cfg(debug_assertions)]
     crate::planted::strike(&fs.superblock());
     tell_recovery(plan, audience, &fs);
     let operations = fs.operations().clone();
@@ -103,7 +103,7 @@ fn mount(
     tracing::info!("{} is mounted at {}", plan.image.display(), plan.dir.display());
     let collects = plan.options.writeback_cache.unwrap_or_else(|| !is_small(&fs));
     let options = MountOptions { writeback_cache: collects, containment, ..fuse_options(plan) };
-    #[cfg(feature = "planted-exploit")]
+    #[cfg(debug_assertions)]
     let options = crate::planted::lie(&fs.superblock(), options);
     let mounted = extant_fuse::mount_by(fs, &keeper, &options, rings)
         .at_path(plan.dir.as_os_str().as_bytes())?;

@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -91,19 +91,25 @@ fn a_file_system_that_is_mounted_elsewhere_is_not_changed() {
     });
 }
 
-/// A script waits for its standard input, while its claim is renewed.
+/// A script that has claimed the image and waits for its standard input.
+fn applying(image: &Path, scratch: &Scratch, at: u64) -> Child {
+    let script = scratch.join("script");
+    fs::write(&script, "put - /file\n").expect("a file");
+    let child = Command::new(EXTANT)
+        .args([Path::new("apply"), image, &script])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    await_that("the claim", || sequence(image, at) != CLEAN);
+    child
+}
+
+/// Its claim is renewed.
 #[test]
 fn the_kernel_is_refused_while_a_script_is_applied() {
     let (image, scratch) = (image(), Scratch::new());
     let at = sequence_at(image.path());
-    let script = scratch.join("script");
-    fs::write(&script, "put - /file\n").expect("a file");
-    let mut child = Command::new(EXTANT)
-        .args([Path::new("apply"), image.path(), &script])
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("the program runs");
-    await_that("the claim", || sequence(image.path(), at) != CLEAN);
+    let mut child = applying(image.path(), &scratch, at);
     let claimed = sequence(image.path(), at);
     let mounted = Mount::try_new(image.path(), "");
     assert!(mounted.is_err(), "the kernel mounts it during a change");
@@ -120,14 +126,7 @@ fn the_kernel_is_refused_while_a_script_is_applied() {
 fn a_killed_script_gives_the_file_system_up() {
     let (image, scratch) = (image(), Scratch::new());
     let at = sequence_at(image.path());
-    let script = scratch.join("script");
-    fs::write(&script, "put - /file\n").expect("a file");
-    let mut child = Command::new(EXTANT)
-        .args([Path::new("apply"), image.path(), &script])
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("the program runs");
-    await_that("the claim", || sequence(image.path(), at) != CLEAN);
+    let mut child = applying(image.path(), &scratch, at);
     child.kill().expect("a child");
     child.wait().expect("a child");
     assert_ne!(sequence(image.path(), at), CLEAN);

@@ -17,7 +17,7 @@ mod debugging;
 mod digests;
 mod documents;
 mod editing;
-#[cfg(feature = "planted-exploit")]
+#[cfg(debug_assertions)]
 mod exploits;
 mod exporting;
 mod foreign;

@@ -60,6 +60,7 @@ pub(crate) struct Row {
 /// asked.
 pub fn run(args: &Args) -> io::Result<bool> {
     let options = &args.options;
+    options.refuse(&["threads"])?;
     let (mib, churn) = if options.quick { (256, 1.0) } else { (1024, 3.0) };
     let (bytes, churn) = (args.size.unwrap_or(mib).max(64) << 20, args.churn.unwrap_or(churn));
     let room = look::free(&Image::make(bytes)?.path)?;

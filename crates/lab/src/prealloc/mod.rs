@@ -50,6 +50,7 @@ const IMMEDIATE: [(&str, f64); 1] = [("T2", 1.2)];
 
 /// Runs it and prints tables; true if every bar is reached.
 pub fn run(args: &Args) -> io::Result<bool> {
+    args.options.refuse(&["threads"])?;
     let scale = if args.options.quick { &Scale::QUICK } else { &Scale::FULL };
     tests(args, scale)?.report(&args.options)
 }

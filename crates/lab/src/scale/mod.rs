@@ -83,6 +83,7 @@ const SOCKET: usize = 10;
 const USUAL: [&str; 5] = ["stress-orphan-pieces", "creat-clo-held", "stat-path", "create", "walk"];
 
 pub fn run(args: &Args) -> io::Result<bool> {
+    args.options.refuse(&["only", "threads"])?;
     let ranges = args.cpus.iter().map(|range| numbers(range)).collect::<io::Result<Vec<_>>>()?;
     let in_tens =
         |cpus: &usize| (format!("{cpus} threads"), Topology { cpus: *cpus, cores: SOCKET });

@@ -92,6 +92,7 @@ const QUICK_BYTES: u64 = BYTES / 20;
 
 /// Runs everything and prints the table.
 pub fn run(args: &Args) -> io::Result<bool> {
+    args.options.refuse(&["runs", "threads"])?;
     let (bytes, sizes) =
         if args.options.quick { (QUICK_BYTES, QUICK_SIZES) } else { (BYTES, SIZES) };
     let wanted = |profile: &Profile| args.options.wants(profile.name);

@@ -65,6 +65,7 @@ fn prepare(target: &dyn Target) -> io::Result<()> {
 
 /// Runs the command.
 pub fn run(options: &Options) -> io::Result<bool> {
+    options.refuse(&["threads"])?;
     vec![grid(options)?].report(options)
 }
 

