@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall capi install-capi header deb static packages run test bench bench-images bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
+.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
 
 # All programs. `make python` builds the Python package, whose link takes minutes.
 all:
@@ -78,6 +78,10 @@ run: setup
 
 test: setup
 	scripts/test.sh
+
+# Tests of further builds: other designs under the engine in the lab, and fuzzing for half a minute.
+test-builds: setup
+	scripts/builds.sh
 
 # Ratios against the kernel's ext4 and fuse2fs, in one run.
 bench: setup

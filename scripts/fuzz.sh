@@ -7,7 +7,7 @@
 #   scripts/fuzz.sh seeds                         makes inputs to begin with
 #   scripts/fuzz.sh run quick|sanitized SECONDS TARGET...
 #                                                 runs them one after the other, and adds their figures to the file FIGURES
-#   scripts/fuzz.sh short                         all of it, for half a minute: part of `make test`
+#   scripts/fuzz.sh short                         all of it, for half a minute: part of `make test-builds`
 #
 # Inputs that reach something new are kept in target/fuzz/corpus, those that break something in
 # target/fuzz/found; FUZZ_TO is another folder than target/fuzz. FUZZ_BINARIES is the prefix of
