@@ -118,6 +118,16 @@ pub trait BlockDevice: Send + Sync + Debug {
         Err(crate::DeviceError { op, device: self.name(), offset: 0, len, cause }.into())
     }
 
+    /// Looks at the medium again and returns the length, which is larger from then on if others
+    /// made the medium longer: they extended the file, or the disk. The default is for devices
+    /// whose length only [`BlockDevice::set_len`] changes.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    fn refresh_len(&self) -> io::Result<u64> {
+        Ok(self.len())
+    }
+
     /// Returns the first range at or after `offset` that may hold bytes other than zeroes, or
     /// `None` if none follows, in bytes. A device may return the whole rest.
     ///
@@ -245,6 +255,11 @@ macro_rules! forward_device {
             $inner.set_len(len)
         }
     };
+    (@refresh_len $this:ident $inner:expr) => {
+        fn refresh_len(&$this) -> std::io::Result<u64> {
+            $inner.refresh_len()
+        }
+    };
     (@next_data $this:ident $inner:expr) => {
         fn next_data(&$this, offset: u64) -> std::io::Result<Option<std::ops::Range<u64>>> {
             $inner.next_data(offset)
@@ -262,7 +277,8 @@ macro_rules! forward_pointers {
         impl<D: BlockDevice + ?Sized> BlockDevice for $type {
             forward_device!(self => (**self);
                 len, name, read_only, alignment, read_exact_at, write_all_at, read_vectored_at,
-                write_vectored_at, flush, discard, write_zeroes, set_len, next_data, claim);
+                write_vectored_at, flush, discard, write_zeroes, set_len, refresh_len, next_data,
+                claim);
         }
     )+};
 }

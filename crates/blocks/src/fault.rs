@@ -156,7 +156,8 @@ impl<D: BlockDevice> FaultDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
-    crate::forward_device!(self => self.inner; len, name, alignment, read_only, next_data, claim);
+    crate::forward_device!(self => self.inner;
+        len, name, alignment, read_only, refresh_len, next_data, claim);
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.run(Op::Read, offset, buf.len() as u64, || self.inner.read_exact_at(buf, offset))

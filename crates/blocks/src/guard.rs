@@ -58,6 +58,10 @@ impl<D: BlockDevice> BlockDevice for GuardedDevice<D> {
         self.request(|inner| inner.set_len(len))
     }
 
+    fn refresh_len(&self) -> io::Result<u64> {
+        self.request(BlockDevice::refresh_len)
+    }
+
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         self.request(|inner| inner.next_data(offset))
     }

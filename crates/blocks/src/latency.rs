@@ -44,7 +44,7 @@ fn delay(time: Duration) {
 
 impl<D: BlockDevice> BlockDevice for LatencyDevice<D> {
     crate::forward_device!(self => self.inner;
-        len, name, alignment, read_only, set_len, next_data, claim);
+        len, name, alignment, read_only, set_len, refresh_len, next_data, claim);
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         delay(self.latency.read);

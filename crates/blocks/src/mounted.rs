@@ -215,6 +215,12 @@ impl BlockDevice for MountedDevice {
         Ok(())
     }
 
+    fn refresh_len(&self) -> io::Result<u64> {
+        let len = self.with(|device| device.refresh_len())?;
+        self.len.store(len, Ordering::Release);
+        Ok(len)
+    }
+
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         self.with(|device| device.next_data(offset))
     }

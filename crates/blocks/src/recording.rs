@@ -177,7 +177,8 @@ impl<D: BlockDevice> RecordingDevice<D> {
 
 impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
     crate::forward_device!(self => self.inner;
-        len, name, alignment, read_only, read_exact_at, read_vectored_at, next_data, claim);
+        len, name, alignment, read_only, read_exact_at, read_vectored_at, refresh_len, next_data,
+        claim);
 
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.record(self.inner.write_all_at(data, offset), || Event::Write {

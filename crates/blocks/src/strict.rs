@@ -32,7 +32,8 @@ impl<D: BlockDevice> StrictDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for StrictDevice<D> {
-    forward_device!(self => self.inner; len, name, read_only, flush, set_len, next_data, claim);
+    forward_device!(self => self.inner;
+        len, name, read_only, flush, set_len, refresh_len, next_data, claim);
 
     fn alignment(&self) -> usize {
         self.alignment

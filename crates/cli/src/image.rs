@@ -60,6 +60,11 @@ pub struct OfflineArgs {
 }
 
 impl OfflineArgs {
+    /// Returns whether to wait until no other program uses the image.
+    pub fn waits(&self) -> bool {
+        self.wait
+    }
+
     /// Returns the image as commands that open its file system name it.
     pub fn named(&self) -> ImageArgs {
         let (image, journal) = (self.image.clone(), self.journal.clone());

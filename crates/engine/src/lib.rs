@@ -112,8 +112,8 @@ pub use fs::{
 };
 pub use mmp::HostClaim;
 pub use ops::{
-    AccessTimes, Attr, DirEntry, File, Node, NodeKind, OpenFlags, Operations, OrphanReport,
-    RenameFlags, SetAttr, TimeSet,
+    AccessTimes, Attr, DirEntry, File, FsSize, GrowTo, Node, NodeKind, OpenFlags, Operations,
+    OrphanReport, RenameFlags, SetAttr, TimeSet,
 };
 pub use orphan::OrphanStats;
 pub use store::PoolStats;

@@ -1,10 +1,15 @@
-//! The ioctls of Extant on the root directory of a live mount: one reads its counters, the other
-//! sets a tunable. This file has the numbers and the callers; `server/ioctl.rs` answers.
+//! The ioctls of Extant on the root directory of a live mount: one reads its counters, one sets a
+//! tunable, and one makes the file system larger. This file has the numbers and the callers;
+//! `server/ioctl.rs` answers.
 //!
 //! The size of an ioctl's argument is encoded in its number, and a FUSE server can return 16 KiB at
 //! most. So a document is transferred in pages. The caller passes the index of a page and gets the
 //! document's length, the number of a snapshot, and the page of that snapshot. A request for page 0
 //! makes a new snapshot. A caller that gets a page of another snapshot starts again.
+
+mod growth;
+
+pub use growth::{GrowRefusal, GrowReply, GrowRequest};
 
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::fs::File;
@@ -34,6 +39,9 @@ const GROUP: u8 = b'E';
 /// The ioctl that sets a tunable: a value, followed by a name padded with zeroes. It returns the
 /// value in effect.
 pub(crate) const SET: Opcode = opcode::read_write::<[u8; SETTING]>(GROUP, 2);
+
+/// The ioctl that makes the file system larger.
+pub(crate) const GROW: Opcode = opcode::read_write::<[u8; growth::BYTES]>(GROUP, 3);
 
 /// Name of the tunable that tells the server that a mount has become read-only (1) or is to become
 /// writable (0). Everything is durable when 1 is set.
@@ -76,6 +84,20 @@ pub fn set(dir: &Path, name: &str, value: u64) -> io::Result<u64> {
     setting(&bytes)
         .map(|(_, value)| value)
         .ok_or_else(|| io::Error::other("the answer is no setting"))
+}
+
+/// Makes the file system of the mount at `dir` larger. A refusal is a reply.
+///
+/// # Errors
+/// `ENOTTY` if `dir` is no mount of Extant; `EACCES` for users other than root and the mounter.
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+pub fn grow(dir: &Path, request: GrowRequest) -> io::Result<GrowReply> {
+    let mut bytes = request.encode();
+    let root = File::open(dir)?;
+    // SAFETY: the number of the ioctl encodes that it reads and writes `growth::BYTES` bytes, and
+    // `bytes` has as many; a file system that does not know the number accesses no memory.
+    unsafe { ioctl(&root, Updater::<GROW, [u8; growth::BYTES]>::new(&mut bytes)) }?;
+    GrowReply::decode(&bytes).ok_or_else(|| io::Error::other("the answer is no size"))
 }
 
 /// State of the server: the current snapshot and its number.

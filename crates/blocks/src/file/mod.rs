@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! The device is the bytes `start..start + len` of the file. While the device is open, the file is
-//! claimed: see [`options`](OpenOptions).
+//! claimed: see [`options`](OpenOptions). A file or disk that others make longer gives the device
+//! its new length when that is asked for; one that they make shorter gives errors.
 //!
 //! With direct I/O, transfers whose offset and length are multiples of [`ALIGN`] bypass the
 //! operating system's page cache, through an aligned copy if their memory is not aligned. Other
@@ -44,6 +45,9 @@ pub struct FileDevice {
     direct: Option<File>,
     start: u64,
     len: AtomicU64,
+    /// The device ends where its file or disk does, at no partition's end.
+    open_ended: bool,
+    /// The length can be set.
     resizable: bool,
     read_only: bool,
     deallocator: Deallocator,
@@ -65,6 +69,7 @@ impl FileDevice {
             direct: None,
             start: 0,
             len: AtomicU64::new(u64::try_from(found.st_size).unwrap_or(0)),
+            open_ended: true,
             resizable: true,
             read_only: false,
             deallocator: Deallocator::default(),
@@ -294,6 +299,15 @@ impl BlockDevice for FileDevice {
         result.map_err(self.at(Op::SetLen, 0, len))?;
         self.len.store(len, Ordering::Release);
         Ok(())
+    }
+
+    fn refresh_len(&self) -> io::Result<u64> {
+        if self.open_ended {
+            let end = seek(&self.file, SeekFrom::End(0)).map_err(io::Error::from);
+            let end = end.map_err(self.at(Op::Read, 0, self.len()))?;
+            self.len.fetch_max(end.saturating_sub(self.start), Ordering::AcqRel);
+        }
+        Ok(self.len())
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {

@@ -200,6 +200,7 @@ impl OpenOptions {
             file,
             start: extent.start,
             len: AtomicU64::new(len),
+            open_ended: extent.len.is_none(),
             resizable: kind == Kind::Regular && extent.len.is_none(),
             read_only: self.read_only || is_protected(&metadata),
             deallocator: Deallocator::default(),

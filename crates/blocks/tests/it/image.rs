@@ -41,6 +41,25 @@ fn transfers_reach_the_file_at_its_place() {
     assert_eq!(device.len(), 10);
 }
 
+/// Other programs may make the file longer while the device is open.
+#[test]
+fn a_longer_file_is_seen_when_that_is_asked() {
+    let (_directory, path) = image(100_000);
+    let device = OpenOptions::new(&path).offset(1000).open().unwrap();
+    let set_len = |len| File::options().write(true).open(&path).unwrap().set_len(len).unwrap();
+    set_len(200_000);
+    assert_eq!((device.len(), device.refresh_len().unwrap()), (99_000, 199_000));
+    assert_eq!(device.len(), 199_000);
+    device.write_all_at(b"x", 198_999).unwrap();
+    // A shorter file is an error of transfers.
+    set_len(50_000);
+    assert_eq!(device.refresh_len().unwrap(), 199_000);
+    assert!(device.read_exact_at(&mut [0], 100_000).is_err());
+    let dynamic: &dyn BlockDevice = &device;
+    set_len(300_000);
+    assert_eq!((&dynamic).refresh_len().unwrap(), 299_000);
+}
+
 #[test]
 fn errors_tell_the_place() {
     let (_directory, path) = image(4096);

@@ -136,6 +136,8 @@ fn a_partition_is_opened_alone() {
     first.write_all_at(&[1; 512], (1 << 20) - 512).unwrap();
     assert!(first.write_all_at(&[1; 512], 1 << 20).is_err());
     assert_eq!(first.set_len(100).unwrap_err().kind(), ErrorKind::Unsupported);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(8 << 20).unwrap();
+    assert_eq!(first.refresh_len().unwrap(), 1 << 20, "it ends where it did");
 }
 
 #[test]

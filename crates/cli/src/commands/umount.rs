@@ -6,9 +6,9 @@ use crate::holders::{self, Process};
 use crate::json;
 use crate::mounting::anew::{self, Release};
 use crate::mounting::asked::{Served, ask};
+use crate::mounting::found::{Found, find};
 use crate::mounting::serve::was_in_use;
 use crate::mounting::users::{self, MountUsers};
-use crate::remote;
 use crate::sandbox::command::{Images, Preparation};
 use crate::table::{self, Mount};
 use crate::text::shown;
@@ -78,41 +78,14 @@ pub fn run(args: &Args, context: &Context) -> Result {
 
 /// Returns the mount at a directory, or all those of an image, newest first.
 fn chosen(place: &Path) -> Result<Vec<Mount>> {
-    let all = table::mounts();
-    let remote = is_remote(&image_spec(place).path);
-    let dir = if remote { Ok(PathBuf::new()) } else { directory(place) };
-    let dir = dir.at_path(place.as_os_str().as_bytes())?;
-    if let Some(mount) = all.iter().rev().find(|mount| mount.dir == dir) {
-        if !mount.is_ours("extant") {
-            return Err(Failure::new(format_args!(
-                "{}: another user, or another program, made this mount ({}); umount(8) ends it",
-                shown(dir.as_os_str().as_bytes()),
-                mount.shown_type()
-            )));
-        }
-        return Ok(vec![mount.clone()]);
-    }
-    let image = remote::absolute(place)?;
-    let found = image.canonicalize().ok();
-    let is_of_image = |mount: &Mount| {
-        mount.is_ours("extant")
-            && (mount.source == image
-                || found.is_some() && mount.source.canonicalize().ok() == found)
-    };
-    Ok(all.into_iter().rev().filter(is_of_image).collect())
-}
-
-/// Returns the absolute path of a mount point without a question to the server of the mount there.
-fn directory(place: &Path) -> io::Result<PathBuf> {
-    let place = std::path::absolute(place)?;
-    match (place.parent(), place.file_name()) {
-        (Some(parent), Some(name)) => {
-            let below = parent.canonicalize()?.join(name);
-            let is_symlink = table::mounts().iter().all(|mount| mount.dir != below);
-            // A symlink may lead to a mount point.
-            if is_symlink { Ok(below.canonicalize().unwrap_or(below)) } else { Ok(below) }
-        }
-        _ => Ok(place),
+    match find(place)? {
+        Found::At(mount) if !mount.is_ours("extant") => Err(Failure::new(format_args!(
+            "{}: another user, or another program, made this mount ({}); umount(8) ends it",
+            shown(mount.dir.as_os_str().as_bytes()),
+            mount.shown_type()
+        ))),
+        Found::At(mount) => Ok(vec![mount]),
+        Found::Of(mounts) => Ok(mounts),
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod anew;
 pub mod announce;
 pub mod asked;
+pub mod found;
 pub mod keep;
 pub mod options;
 pub mod serve;

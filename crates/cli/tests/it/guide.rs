@@ -289,6 +289,18 @@ fn an_image_is_made_larger() {
 }
 
 #[test]
+fn a_mount_is_made_larger() {
+    let recipe = Recipe::of("Make a mount larger");
+    recipe.has_disk();
+    fs::create_dir(recipe.file("mnt")).expect("a directory");
+    let len = || fs::metadata(recipe.file("disk.img")).expect("the disk").len();
+    let (before, tree) = (len(), recipe.kernel_tree("disk.img"));
+    recipe.run_as_user(Fuse::Everybody);
+    assert_eq!(len(), before + (512 << 20));
+    tree.assert_same(&recipe.kernel_tree("disk.img"));
+}
+
+#[test]
 fn an_image_shrinks_in_its_place() {
     let recipe = Recipe::of("Shrink an image in its place");
     recipe.has_disk();

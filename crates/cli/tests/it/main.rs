@@ -29,6 +29,7 @@ mod impostors;
 mod inputs;
 mod installed;
 mod layers;
+mod live_resizing;
 mod manifests;
 mod mounting;
 mod others;

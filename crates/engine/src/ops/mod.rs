@@ -32,6 +32,7 @@ pub use access::AccessTimes;
 pub(crate) use anchor::Anchor;
 pub use attr::{Attr, SetAttr, TimeSet};
 pub use create::NodeKind;
+pub use grow::{FsSize, GrowTo};
 pub use handle::{File, OpenFlags};
 pub use orphan_recovery::OrphanReport;
 pub use readdir::DirEntry;

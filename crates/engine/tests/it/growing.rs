@@ -3,7 +3,7 @@
 
 use extant_blocks::{BlockDevice, Fault, FaultDevice, MemDevice, Op, RecordingDevice};
 use extant_engine::format::Superblock;
-use extant_engine::{Error, Follow, Fs, NodeKind, OpenFlags, OpenOptions};
+use extant_engine::{Error, Follow, Fs, GrowTo, NodeKind, OpenFlags, OpenOptions, set_interrupt};
 use extant_format::{Compat, Geometry, Incompat};
 use extant_testkit::cuts::chosen_cuts;
 use extant_testkit::kernel::Mount;
@@ -321,6 +321,51 @@ fn a_device_that_stays_short_is_named() {
     assert!(error.contains("larger first"), "{error}");
     assert_eq!(fs.grow(40 * MIB).expect("its own length"), 40 * MIB);
     fs.unmount().expect("unmount");
+}
+
+/// A file that another program has made longer is not cut, and gives its length as the size.
+#[test]
+fn a_longer_device_is_filled() {
+    let image = Image::mke2fs(SIZE, &[kind("1k"), &["-J", "size=4"]].concat());
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let file = std::fs::OpenOptions::new().write(true).open(image.path()).expect("an image");
+    file.set_len(100 * MIB).expect("space");
+    let operations = fs.operations();
+    let to = GrowTo::MoreBytes(12 * MIB);
+    assert_eq!(operations.planned_size(to).expect("a size").bytes(), 40 * MIB);
+    assert_eq!(operations.grow_to(to).expect("grow"), 40 * MIB);
+    assert_eq!(file.metadata().expect("stat").len(), 100 * MIB);
+    assert_eq!(operations.grow_to(GrowTo::Device).expect("grow"), 100 * MIB);
+    assert_eq!(operations.size().blocks, 100 << 10);
+    fs.unmount().expect("unmount");
+    e2fsck::check(image.path()).assert_clean();
+}
+
+/// An interrupted growth leaves a size between two steps, and another one goes on from there.
+#[test]
+fn an_interruption_ends_growth_between_steps() {
+    let image = Image::mke2fs(SIZE, kind("meta_bg"));
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let mut sizes = Vec::new();
+    for looks in 0.. {
+        let left = AtomicU64::new(looks);
+        let is_over = move || {
+            left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1))
+        };
+        let before = set_interrupt(Some(Arc::new(move || is_over().is_err())));
+        let grown = fs.grow(90 * MIB);
+        set_interrupt(before);
+        sizes.push(fs.operations().size().blocks);
+        match grown {
+            Ok(_) => break,
+            Err(error) => assert_eq!(error.errno(), 4, "{error}"),
+        }
+    }
+    sizes.dedup();
+    assert!(sizes.len() > 3 && sizes.is_sorted(), "{sizes:?}");
+    assert_eq!((sizes[0], sizes[sizes.len() - 1]), (28 << 10, 90 << 10));
+    fs.unmount().expect("unmount");
+    e2fsck::check(image.path()).assert_clean();
 }
 
 /// Growth that fails leaves a file system that goes on, or one that stops without damage.

@@ -38,7 +38,7 @@ pub enum Capability {
     FileOwner = 3,
     /// CAP_FSETID: set-id bits survive changes.
     FileSetId = 4,
-    /// CAP_SYS_ADMIN: shutdown, trimming, labels, tunables, the names of trusted attributes.
+    /// CAP_SYS_ADMIN: shutdown, trimming, labels, growth, tunables, names of trusted attributes.
     SysAdmin = 21,
     /// CAP_SYS_RESOURCE: quota limits do not apply, and content may be journaled.
     SysResource = 24,

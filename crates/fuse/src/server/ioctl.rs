@@ -1,5 +1,5 @@
 //! The ioctls that the kernel passes to a FUSE server: flags of chattr(1), trimming, labels,
-//! shutdown.
+//! growth, shutdown.
 
 use super::Server;
 use super::credentials::{Capability, is_capable};
@@ -7,6 +7,7 @@ use crate::handler::Credentials;
 use crate::types::NodeId;
 use crate::{control, stats};
 use extant_engine::{Errno, Error, Node, Operations};
+use std::sync::atomic::Ordering;
 
 /// FS_IOC_GETFLAGS.
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -33,6 +34,9 @@ const SHUTDOWN: u32 = 0x8004_587d;
 /// FS_IOC_GETFSLABEL and FS_IOC_SETFSLABEL.
 const GET_LABEL: u32 = 0x8100_9431;
 const SET_LABEL: u32 = 0x4100_9432;
+
+/// EXT4_IOC_RESIZE_FS, a number of blocks.
+const RESIZE: u32 = 0x4008_6610;
 
 /// Length of a label in these ioctls, in bytes.
 const LABEL_BYTES: usize = 256;
@@ -76,6 +80,8 @@ impl Server {
         match cmd {
             control::STATS => self.stats_page(credentials, ino, input),
             control::SET => self.set_tunable(credentials, ino, input),
+            control::GROW => self.grow(credentials, ino, input),
+            RESIZE => self.grow_to_blocks(credentials, input),
             // Opens that the server does not see cannot be refused.
             _ if self.misses_opens() && forbids_writes(cmd, input) => Err(Errno::OpNotSupp.into()),
             _ => {
@@ -116,6 +122,8 @@ impl Server {
             // An image that was opened for reading only cannot become writable.
             control::READ_ONLY if self.read_only && value == 0 => return Err(Errno::RoFs.into()),
             control::READ_ONLY => {
+                // Relaxed: a switch that guards nothing.
+                self.remounted_read_only.store(value == 1, Ordering::Relaxed);
                 if value == 1 {
                     self.ops.sync()?;
                 }
@@ -126,12 +134,17 @@ impl Server {
         Ok(control::encode_setting(name, holds).ok_or(Errno::Inval)?.to_vec())
     }
 
-    fn may_control(&self, credentials: Credentials, ino: NodeId) -> Result<(), Error> {
+    /// Returns whether a request comes from the user that mounted the file system. Root needs a
+    /// capability instead.
+    pub(super) fn is_mounter(&self, credentials: Credentials) -> bool {
+        self.owner != 0 && credentials.uid == self.owner
+    }
+
+    pub(super) fn may_control(&self, credentials: Credentials, ino: NodeId) -> Result<(), Error> {
         if ino != NodeId::ROOT {
             return Err(Errno::NotTy.into());
         }
-        let is_owner = self.owner != 0 && credentials.uid == self.owner;
-        if !is_owner && !is_capable(credentials, Capability::SysAdmin) {
+        if !self.is_mounter(credentials) && !is_capable(credentials, Capability::SysAdmin) {
             return Err(Errno::Acces.into());
         }
         Ok(())
@@ -262,7 +275,7 @@ fn text(input: &[u8]) -> &[u8] {
     input.split(|b| *b == 0).next().unwrap_or_default()
 }
 
-fn long(input: &[u8], at: usize) -> Result<u64, Error> {
+pub(super) fn long(input: &[u8], at: usize) -> Result<u64, Error> {
     let bytes = input.get(at..at + 8).and_then(|b| b.try_into().ok()).ok_or(Errno::Inval)?;
     Ok(u64::from_le_bytes(bytes))
 }

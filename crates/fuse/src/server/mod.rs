@@ -10,6 +10,7 @@ mod convert;
 mod create;
 pub mod credentials;
 mod descriptors;
+mod grow;
 mod io;
 mod ioctl;
 mod list;
@@ -81,6 +82,8 @@ pub struct Server {
     owner: u32,
     /// The image was opened for reading only.
     read_only: bool,
+    /// The mount has become read-only since ([`control::READ_ONLY`](crate::control::READ_ONLY)).
+    remounted_read_only: AtomicBool,
     /// The kernel opens files without a request.
     fast_opens: bool,
 }
@@ -129,6 +132,7 @@ impl Server {
             },
             owner: rustix::process::geteuid().as_raw(),
             read_only,
+            remounted_read_only: AtomicBool::new(false),
             fast_opens,
         };
         Ok((server, outcome))

@@ -1,9 +1,10 @@
 //! Administration of a mount: labels, trimming, shutdown, access times.
 
 use crate::oracle::{Notes, same_as_kernel};
-use crate::served::Served;
+use crate::served::{BYTES, Served};
 use crate::watchdog::await_tick_after;
 use extant_engine::{AccessTimes, Fs, OpenOptions};
+use extant_fuse::control::READ_ONLY;
 use extant_testkit::e2fsck;
 use extant_testkit::image::Image;
 use extant_testkit::tool::run;
@@ -50,6 +51,7 @@ mod call {
     nix::ioctl_readwrite!(trim, b'X', 121, super::Range);
     nix::ioctl_read!(extended, b'X', 31, super::Extended);
     nix::ioctl_write_ptr!(set_extended, b'X', 32, super::Extended);
+    nix::ioctl_write_ptr!(grow, b'f', 16, u64);
 }
 
 #[expect(unsafe_code, reason = "an ioctl is a foreign call")]
@@ -306,4 +308,49 @@ pub fn flags_have_two_names() {
             }
         }
     });
+}
+
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+pub fn grow(file: &File, blocks: u64) -> io::Result<()> {
+    // SAFETY: by the ioctl's number the kernel reads this number only.
+    unsafe { call::grow(file.as_raw_fd(), &raw const blocks) }?;
+    Ok(())
+}
+
+/// The ioctl reaches the server from each inode, and the image file grows with its file system.
+#[test]
+pub fn the_growth_of_the_kernel_works_on_a_mount() {
+    let mut served = Served::new("default");
+    let path = served.path("file");
+    fs::write(&path, b"content").expect("write");
+    let file = File::open(&path).expect("open");
+    let before = rustix::fs::statvfs(served.dir()).expect("statvfs");
+    let blocks = (BYTES + (300 << 20)) / before.f_frsize;
+    for smaller in [0, 1, BYTES / before.f_frsize - 1] {
+        let refused = grow(&file, smaller).map_err(|e| e.raw_os_error());
+        assert_eq!(refused, Err(Some(nix::libc::EINVAL)), "{smaller}");
+    }
+    grow(&file, BYTES / before.f_frsize).expect("the present size");
+    grow(&file, blocks).expect("the ioctl");
+    let after = rustix::fs::statvfs(served.dir()).expect("statvfs");
+    assert!(after.f_blocks > before.f_blocks + (280 << 20) / before.f_frsize);
+    assert_eq!(fs::metadata(served.image()).expect("stat").len(), BYTES + (300 << 20));
+    drop(file);
+    served.unmount();
+}
+
+/// The server is told of a remount, after which it must not change the size.
+#[test]
+pub fn a_mount_that_became_read_only_keeps_its_size() {
+    let mut served = Served::new("default");
+    let root = File::open(served.dir()).expect("open");
+    let blocks = (BYTES + (64 << 20)) / rustix::fs::statvfs(served.dir()).expect("stat").f_frsize;
+    let set = |value| extant_fuse::control::set(served.dir(), READ_ONLY, value).expect("a switch");
+    set(1);
+    let refused = grow(&root, blocks).map_err(|e| e.raw_os_error());
+    assert_eq!(refused, Err(Some(nix::libc::EROFS)));
+    set(0);
+    grow(&root, blocks).expect("the ioctl");
+    drop(root);
+    served.unmount();
 }

@@ -8,7 +8,8 @@ use extant_testkit::kernel::enable_rings;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-const BYTES: u64 = 512 << 20;
+/// Size of the images that [`make`] makes.
+pub const BYTES: u64 = 512 << 20;
 
 thread_local! {
     /// Transport of the mounts of this thread's test.

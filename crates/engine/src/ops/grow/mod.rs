@@ -28,12 +28,14 @@
 //!
 //! # Locking
 //! The lock of freezing is held: one thread grows the file system at a time, and it does not while
-//! a freeze lasts. Other operations go on.
+//! a freeze lasts. Other operations go on. An interruption is looked for before each step and
+//! between batches of new groups, where nothing is half done.
 
 mod writes;
 
 use super::Operations;
 use crate::alloc::Alloc;
+use crate::bounds::check_interrupt;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Step};
 use extant_blocks::BlockDevice;
@@ -50,11 +52,55 @@ use std::ops::Range;
 /// Credits of the superblock and of the resize inode with its list.
 const OWN_CREDITS: u32 = 3;
 
+/// A larger size, as a caller names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrowTo {
+    /// The length of the device, which others may have made longer.
+    Device,
+    /// A number of bytes.
+    Bytes(u64),
+    /// Bytes beyond the present size.
+    MoreBytes(u64),
+    /// A number of blocks.
+    Blocks(u64),
+}
+
+/// The size of a file system, its own structures included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FsSize {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Number of inodes.
+    pub inodes: u64,
+}
+
+impl FsSize {
+    fn of(geometry: &Geometry) -> FsSize {
+        let Geometry { block_size, blocks_count, inodes_count, .. } = *geometry;
+        FsSize { block_size, blocks: blocks_count, inodes: inodes_count.into() }
+    }
+
+    /// Returns the size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.saturating_mul(self.block_size.into())
+    }
+}
+
 impl Operations {
-    /// Makes the file system as large as so many bytes allow: whole clusters, without a last group
-    /// that would be too short for its own tables. A shorter device is extended before. Reads,
-    /// writes and all other operations go on meanwhile. Returns the bytes of the new size, which is
-    /// the present one if that is not smaller.
+    /// As [`Operations::grow_to`], in bytes.
+    ///
+    /// # Errors
+    /// As [`Operations::grow_to`].
+    pub fn grow(&self, bytes: u64) -> Result<u64> {
+        self.grow_to(GrowTo::Bytes(bytes))
+    }
+
+    /// Makes the file system as large as a size allows: whole clusters, without a last group that
+    /// would be too short for its own tables. A shorter device is extended before. Reads, writes
+    /// and all other operations go on meanwhile. Returns the bytes of the new size, which is the
+    /// present one if that is not smaller.
     ///
     /// After an error, the file system has the old size, or that of a part of the growth. A device
     /// that was extended stays longer.
@@ -62,42 +108,62 @@ impl Operations {
     /// # Errors
     /// `Invalid` for a size below the present one, beyond the limits of the format, or beyond a
     /// device that cannot be extended; `Unsupported` for a size or file system that can only grow
-    /// while nothing has it open; EROFS; `Corrupt`; `Io`.
-    pub fn grow(&self, bytes: u64) -> Result<u64> {
+    /// while nothing has it open; EROFS; EINTR between two steps; `Corrupt`; `Io`.
+    pub fn grow_to(&self, to: GrowTo) -> Result<u64> {
         self.alive()?;
         self.st().writable()?;
         let _one = self.freezing.lock();
         // A freeze, or an unmount, may have come before.
         self.alive()?;
         self.st().writable()?;
-        self.record_corruption(self.grow_locked(bytes))
+        self.record_corruption(self.bytes_of(to).and_then(|bytes| self.grow_locked(bytes)))
     }
 
-    /// Number of blocks, free ones and those of its own structures included.
-    pub fn blocks(&self) -> u64 {
-        self.st().geo.blocks_count
+    /// Returns the present size.
+    pub fn size(&self) -> FsSize {
+        FsSize::of(&self.st().geo)
     }
 
-    /// As [`Operations::grow`], in blocks (EXT4_IOC_RESIZE_FS).
+    /// Returns the size that [`Operations::grow_to`] would reach if the device can have it.
     ///
     /// # Errors
-    /// As [`Operations::grow`].
-    pub fn grow_to_blocks(&self, blocks: u64) -> Result<u64> {
-        self.grow(blocks.saturating_mul(self.st().geo.block_size.into()))
+    /// As [`Operations::grow_to`], as far as they depend on the size.
+    pub fn planned_size(&self, to: GrowTo) -> Result<FsSize> {
+        self.alive()?;
+        self.st().writable()?;
+        let bytes = self.bytes_of(to)?;
+        Ok(FsSize::of(&self.target(bytes)?.geometry))
+    }
+
+    fn bytes_of(&self, to: GrowTo) -> Result<u64> {
+        let present = self.size();
+        Ok(match to {
+            GrowTo::Device => self.st().mounted.refresh_len()?,
+            GrowTo::Bytes(bytes) => bytes,
+            GrowTo::MoreBytes(more) => present.bytes().saturating_add(more),
+            GrowTo::Blocks(blocks) => blocks.saturating_mul(present.block_size.into()),
+        })
+    }
+
+    /// Plans a size in bytes, which must not be below the present one.
+    fn target(&self, bytes: u64) -> Result<Growth> {
+        let present = self.size();
+        let blocks = bytes >> self.st().geo.block_bits;
+        if blocks < present.blocks {
+            return Err(Error::Invalid(format!(
+                "it has {} bytes, and gets smaller only while nothing has it open",
+                present.bytes()
+            )));
+        }
+        self.planned(blocks)
     }
 
     fn grow_locked(&self, bytes: u64) -> Result<u64> {
         let st = self.st();
         let bits = st.geo.block_bits;
-        let present = st.geo.blocks_count << bits;
-        if bytes >> bits < st.geo.blocks_count {
-            return Err(Error::Invalid(format!(
-                "it has {present} bytes, and gets smaller only while nothing has it open"
-            )));
-        }
-        let last = self.planned(bytes >> bits)?;
+        let last = self.target(bytes)?;
         if last.geometry.blocks_count == st.geo.blocks_count {
-            return Ok(present);
+            return Ok(st.geo.blocks_count << bits);
         }
         self.extend_device(last.geometry.blocks_count << bits)?;
         let first = st.geo.groups_count.saturating_sub(1) / st.geo.descs_per_block();
@@ -128,12 +194,14 @@ impl Operations {
 
     fn extend_device(&self, bytes: u64) -> Result<()> {
         let device = &self.st().mounted;
-        if device.len() >= bytes {
+        // Others may have extended it. It is never cut.
+        if device.refresh_len()? >= bytes {
             return Ok(());
         }
         device.set_len(bytes).map_err(|error| match error.kind() {
             ErrorKind::Unsupported => Error::Invalid(format!(
-                "{} has only {} bytes: make the device or partition larger first",
+                "{} has only {} bytes: make it larger first, a block device at any time, and \
+                 partitions and disk images while nothing has them open",
                 device.name(),
                 device.len()
             )),
@@ -143,6 +211,7 @@ impl Operations {
 
     /// Grows up to a block that the present descriptor blocks, or one more, have room for.
     fn grow_step(&self, mut growth: Growth) -> Result<()> {
+        check_interrupt()?;
         let st = self.st();
         let old: Geometry = *st.geo;
         let mut groups = NewGroups::new(growth.geometry, old.groups_count).map_err(refused)?;

@@ -1,6 +1,7 @@
 //! The writes of growth that are in no transaction: into new groups, which nothing refers to yet,
 //! and of copies of the superblock and of descriptors, which only repairs read.
 
+use crate::bounds::check_interrupt;
 use crate::error::Result;
 use crate::ops::Operations;
 use extant_blocks::{BlockDevice, Plug};
@@ -19,6 +20,7 @@ impl Operations {
         let size = u64::from(growth.geometry.block_size);
         let mut numbers = groups.numbers().peekable();
         while numbers.peek().is_some() {
+            check_interrupt()?;
             let mut plug = Plug::new(device);
             for group in numbers.by_ref().take(BATCH) {
                 let table = groups.table(group);

@@ -1,6 +1,9 @@
-//! `extant resize`: another size of a file system that nothing has open.
+//! `extant resize`: another size of a file system. One that nothing has open gets it by the writes
+//! of this command; one on a live mount by its [server](live).
 //!
 //! The arguments are those of resize2fs(8), under whose name the program runs this command.
+
+mod live;
 
 use super::repair::open_for_writing;
 use crate::context::Context;
@@ -20,6 +23,7 @@ use extant_engine::{Errno, Error};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Make a file system larger or smaller.
@@ -27,7 +31,8 @@ use std::sync::Arc;
 /// An image file grows and shrinks with its file system; a block device, or a partition, must have
 /// a larger size before, and keeps its own. A crash leaves the old size or the new one, both valid.
 /// A smaller size moves the files behind it, and needs a journal. An image that must be recovered
-/// or repaired first is refused.
+/// or repaired first is refused. IMAGE may be the directory of a live mount, or be mounted by
+/// extant: its server makes it larger while programs go on to use it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -61,6 +66,12 @@ const SECTOR: u64 = 512;
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
+    // The table of mounts is out of sight in the sandbox.
+    if !args.on.waits()
+        && let Some(mount) = live::mount_of(&args.on.image)?
+    {
+        return live::run(args, &mount, context);
+    }
     let image = args.on.named();
     image.contain_alone(context, Preparation::writing(true))?;
     let device =
@@ -116,7 +127,12 @@ impl Args {
         if self.minimum || self.estimate {
             return Ok(None);
         }
-        self.size.as_ref().map_or(Ok(NewSize::Bytes(present)), |text| self.parsed(text)).map(Some)
+        Ok(Some(self.wanted()?.unwrap_or(NewSize::Bytes(present))))
+    }
+
+    /// Returns the size that the command line names.
+    fn wanted(&self) -> Result<Option<NewSize>> {
+        self.size.as_ref().map(|text| self.parsed(text)).transpose()
     }
 
     fn parsed(&self, text: &str) -> Result<NewSize> {
@@ -139,7 +155,68 @@ impl Args {
     }
 }
 
-/// Prints both sizes.
+/// A size of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size {
+    bytes: u64,
+    blocks: u64,
+    inodes: u64,
+}
+
+impl Size {
+    fn of(superblock: &Superblock) -> Size {
+        let (bytes, blocks) = (bytes(superblock), superblock.blocks_count());
+        Size { bytes, blocks, inodes: superblock.inodes_count().into() }
+    }
+
+    fn document(&self) -> Value {
+        json!({ "bytes": self.bytes, "blocks": self.blocks, "inodes": self.inodes })
+    }
+}
+
+/// A change that was made, or would be.
+#[derive(Debug)]
+struct Resized<'a> {
+    image: &'a Path,
+    /// The mount whose server made it.
+    dir: Option<&'a Path>,
+    before: Size,
+    after: Size,
+    dry_run: bool,
+}
+
+impl Resized<'_> {
+    /// Prints both sizes of the object `name`.
+    fn tell(&self, context: &Context, name: &str) -> Result {
+        let (before, after) = (self.before, self.after);
+        if context.json {
+            let mut document = Map::new();
+            put_bytes(&mut document, "image", self.image.as_os_str().as_bytes());
+            if let Some(dir) = self.dir {
+                put_bytes(&mut document, "dir", dir.as_os_str().as_bytes());
+            }
+            document.insert("dry_run".into(), self.dry_run.into());
+            document.insert("before".into(), before.document());
+            document.insert("after".into(), after.document());
+            return context.document(&document.into());
+        }
+        let old = size(before.bytes);
+        if before.blocks == after.blocks {
+            context.note(format_args!("{name}: has {old} already"));
+            return Ok(());
+        }
+        let verb = match (after.blocks < before.blocks, self.dry_run) {
+            (false, false) => "grew",
+            (false, true) => "would grow",
+            (true, false) => "shrank",
+            (true, true) => "would shrink",
+        };
+        context.note(format_args!("{name}: {verb} from {old} to {}", size(after.bytes)));
+        Ok(())
+    }
+}
+
+/// Prints both sizes of an image that nothing has open.
 fn tell(
     image: &ImageArgs,
     context: &Context,
@@ -147,29 +224,9 @@ fn tell(
     after: &Superblock,
     dry_run: bool,
 ) -> Result {
-    let before = plan.before();
-    if context.json {
-        let mut document = Map::new();
-        put_bytes(&mut document, "image", image.image.as_os_str().as_bytes());
-        document.insert("dry_run".into(), dry_run.into());
-        document.insert("before".into(), sizes(before));
-        document.insert("after".into(), sizes(after));
-        return context.document(&document.into());
-    }
-    let name = image.name();
-    let size = |superblock: &Superblock| size(bytes(superblock));
-    if plan.is_done() {
-        context.note(format_args!("{name}: has {} already", size(before)));
-        return Ok(());
-    }
-    let verb = match (after.blocks_count() < before.blocks_count(), dry_run) {
-        (false, false) => "grew",
-        (false, true) => "would grow",
-        (true, false) => "shrank",
-        (true, true) => "would shrink",
-    };
-    context.note(format_args!("{name}: {verb} from {} to {}", size(before), size(after)));
-    Ok(())
+    let (before, after) = (Size::of(plan.before()), Size::of(after));
+    let resized = Resized { image: &image.image, dir: None, before, after, dry_run };
+    resized.tell(context, &image.name())
 }
 
 /// Prints the smallest size: as resize2fs does under its name.
@@ -190,14 +247,6 @@ fn tell_minimum(args: &Args, image: &ImageArgs, context: &Context, plan: &Resize
 
 fn bytes(superblock: &Superblock) -> u64 {
     superblock.blocks_count().saturating_mul(superblock.block_size().into())
-}
-
-fn sizes(superblock: &Superblock) -> Value {
-    json!({
-        "bytes": bytes(superblock),
-        "blocks": superblock.blocks_count(),
-        "inodes": superblock.inodes_count(),
-    })
 }
 
 /// Turns an error into a failure that names object, cause and remedy.
