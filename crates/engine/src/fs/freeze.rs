@@ -3,7 +3,7 @@
 
 use super::{Fs, marks, superblocks};
 use crate::error::{Errno, Result};
-use crate::ops::Operations;
+use crate::ops::{HaltedChanges, Operations};
 use extant_blocks::{BlockDevice, MountedDevice};
 use extant_journal::UpdatesLock;
 use extant_sync::MutexGuard;
@@ -14,6 +14,8 @@ use extant_sync::MutexGuard;
 pub struct Frozen<'a> {
     fs: &'a Fs,
     updates: Option<UpdatesLock<'a>>,
+    /// Declared before the lock that changes wait for, and so dropped before.
+    _halted: HaltedChanges<'a>,
     _one: MutexGuard<'a, ()>,
 }
 
@@ -26,6 +28,8 @@ impl Fs {
         let st = ops.st();
         st.writable()?;
         let one = ops.freezing.lock();
+        // Before handles are stopped: a change must not wait for one with the lock of an inode.
+        let halted = ops.halt_changes();
         ops.write_back_all()?;
         st.journal.sync()?;
         let updates = st.journal.lock_updates();
@@ -36,7 +40,7 @@ impl Fs {
         }
         st.journal.checkpoint_all()?;
         marks::mark_clean(st, self.clean_state)?;
-        let frozen = Frozen { fs: self, updates: Some(updates), _one: one };
+        let frozen = Frozen { fs: self, updates: Some(updates), _halted: halted, _one: one };
         // Data that are written in place need no handle: these writes, and all others, wait from
         // here on.
         self.devices().for_each(MountedDevice::freeze);

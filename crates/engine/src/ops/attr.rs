@@ -193,7 +193,7 @@ impl Operations {
         set: &SetAttr,
         look: fn(&Arc<Inode>) -> R,
     ) -> Result<R> {
-        let _lock = self.lock_content(inode)?;
+        let _lock = self.lock_thawed(|| self.lock_content(inode))?;
         check_changeable(inode, set)?;
         if let Some(size) = set.size {
             self.set_size(inode, size)?;
@@ -261,7 +261,7 @@ impl Operations {
         if !matches!(inode.ftype, FileType::Regular | FileType::Directory) {
             return Err(Errno::OpNotSupp.into());
         }
-        let _lock = inode.write_lock()?;
+        let _lock = self.lock_thawed(|| inode.write_lock())?;
         let old = inode.flags();
         let flags = change(old.bits())?;
         // chattr(1) passes all flags of the inode, so known flags that cannot be changed are
@@ -351,7 +351,7 @@ impl Operations {
         let inode = &node.0;
         self.st().writable()?;
         self.with_space(|| {
-            let _lock = inode.write_lock()?;
+            let _lock = self.lock_thawed(|| inode.write_lock())?;
             let (mode, gid) = (inode.mode(), inode.body().gid);
             let new = change(mode, gid);
             if new == mode {

@@ -142,7 +142,7 @@ impl Operations {
             let dir = &dir.0;
             check_dir(dir)?;
             dir::check_key(dir)?;
-            let _lock = dir.read_lock()?;
+            let _lock = self.lock_thawed(|| dir.read_lock())?;
             dir.check_live()?;
             check_dir_writable(dir)?;
             let st = self.st();
@@ -190,7 +190,7 @@ impl Operations {
         let st = self.st();
         st.writable()?;
         let ftype = asked.kind.ftype();
-        let _lock = dir.write_lock()?;
+        let _lock = self.lock_thawed(|| dir.write_lock())?;
         let slot = self.free_slot(dir, name, ftype)?;
         let plan = self.plan(dir, asked)?;
         // Each missing record takes a handle of its own: before this one opens.

@@ -32,7 +32,7 @@ impl Operations {
     fn link_once(&self, node: &Node, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
         let (st, inode): (_, &Arc<Inode>) = (self.st(), &node.0);
         st.writable()?;
-        let _dir = dir.rw.write();
+        let _dir = self.lock_thawed(|| dir.rw.write());
         let _own = lock_inodes([inode]);
         if self.vfs.child_locked(dir, name)?.is_some() {
             return Err(Errno::Exist.into());

@@ -24,6 +24,7 @@ mod reserve;
 mod restricted;
 mod search;
 mod syncs;
+mod thawed;
 mod trim;
 mod unlink;
 mod xattrs;
@@ -38,6 +39,7 @@ pub use orphan_recovery::OrphanReport;
 pub use readdir::DirEntry;
 pub(crate) use reaper::ToReap;
 pub use rename::RenameFlags;
+pub(crate) use thawed::HaltedChanges;
 
 use crate::alloc::{Fragmentation, Usage};
 use crate::bounds::Remark;
@@ -50,6 +52,7 @@ use anchor::Anchors;
 use extant_format::features::Incompat;
 use extant_format::types::InodeNr;
 use extant_journal::Tid;
+use extant_sync::atomic::AtomicBool;
 use extant_sync::epoch::pin;
 use extant_sync::scheduler::Bell;
 use extant_sync::{ArcWriteGuard, Level, Mutex, RwLockWriteGuard, write_all_arc};
@@ -93,6 +96,8 @@ pub struct Operations {
     anchors: Anchors,
     /// One freezes at a time.
     pub(crate) freezing: Mutex<()>,
+    /// Set while changes wait with no lock held ([`thawed`]).
+    changes_wait: AtomicBool,
     /// Syncs, shared by concurrent callers.
     pub(crate) syncs: Syncs,
     /// Wakes the task that scans bitmaps, which sleeps while that is switched off.
@@ -106,6 +111,7 @@ impl Operations {
             reaper: Reaper::default(),
             anchors: Anchors::default(),
             freezing: Mutex::new(Level::FsState, ()),
+            changes_wait: AtomicBool::new(false),
             syncs: Syncs::default(),
             scan_bell: Bell::default(),
         }

@@ -120,7 +120,7 @@ impl Operations {
         // The lock is taken for each attempt: between two of them the reaper frees inodes, and
         // commits are waited for.
         self.with_space(|| {
-            let _lock = inode.write_lock()?;
+            let _lock = self.lock_thawed(|| inode.write_lock())?;
             if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
                 return Err(Errno::Perm.into());
             }

@@ -137,6 +137,11 @@ impl Operations {
             let others = || std::iter::once(&moved).chain(target.as_ref());
             let _dirs = lock_dirs([from.dir, to.dir].into_iter().chain(others()));
             let _files = lock_inodes(others());
+            if self.changes_wait() {
+                drop((_dirs, _files, _rename));
+                self.wait_for_thaw();
+                continue;
+            }
             // With all locks held, the names must lead to the same inodes.
             if !self.still_leads(from.dir, from.name, &moved)?
                 || !self.still_same(to, target.as_ref())?

@@ -141,7 +141,7 @@ impl Privileged<'_> {
             return Err(Errno::Perm.into());
         }
         self.ops.with_space(|| {
-            let _lock = self.ops.lock_content(inode)?;
+            let _lock = self.ops.lock_thawed(|| self.ops.lock_content(inode))?;
             file::fallocate(&st, inode, how, offset, len)
         })
     }

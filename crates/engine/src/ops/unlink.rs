@@ -60,7 +60,7 @@ impl Operations {
     }
 
     fn remove_file(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Left)> {
-        let _dir = dir.write_lock()?;
+        let _dir = self.lock_thawed(|| dir.write_lock())?;
         let pos = dir::find(self.st(), dir, name)?.ok_or(Errno::NoEnt)?;
         let child = self.vfs.inode(pos.found().ino)?;
         check_kind(&child, false)?;
@@ -76,7 +76,7 @@ impl Operations {
             // Directories are locked in an order that does not begin with this one.
             let child = self.child_inode(dir, name)?;
             check_kind(&child, true)?;
-            let _dirs = lock_dirs([dir, &child]);
+            let _dirs = self.lock_thawed(|| lock_dirs([dir, &child]));
             dir.check_not_freed()?;
             if let Some(pos) = self.pos_of(dir, name, &child)? {
                 let left = self.remove_locked(dir, name, &child, &pos)?;

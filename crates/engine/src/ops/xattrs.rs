@@ -57,7 +57,7 @@ impl Operations {
     ) -> Result<()> {
         let st = self.st();
         st.writable()?;
-        let _lock = inode.write_lock()?;
+        let _lock = self.lock_thawed(|| inode.write_lock())?;
         if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(Errno::Perm.into());
         }

@@ -327,13 +327,18 @@ impl InodeCache {
         }
     }
 
-    /// Calls `f` for each regular file that is in memory during the whole call, with or without a
-    /// name. Calls it without a lock.
-    pub fn each_file(&self, mut f: impl FnMut(&Arc<Inode>)) {
+    /// Calls `f` for each inode that is in memory during the whole call, with or without a name.
+    /// Calls it without a lock.
+    pub fn each_in_memory(&self, mut f: impl FnMut(&Arc<Inode>)) {
         // Before the cache: an inode that gets a name meanwhile enters the cache before it leaves
         // the nameless table.
         self.tmpfiles().iter().for_each(&mut f);
-        self.each(|inode| {
+        self.each(f);
+    }
+
+    /// As [`InodeCache::each_in_memory`], for regular files.
+    pub fn each_file(&self, mut f: impl FnMut(&Arc<Inode>)) {
+        self.each_in_memory(|inode| {
             if inode.ftype == FileType::Regular {
                 f(inode);
             }

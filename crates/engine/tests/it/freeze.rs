@@ -2,7 +2,10 @@
 //! does not continue. Also: the state that readers beside the mount see.
 
 use extant_engine::format::{ErrorPolicy, State};
-use extant_engine::{AccessTimes, Errno, Follow, Fs, NodeKind, OpenFlags, OpenOptions};
+use extant_engine::{
+    AccessTimes, Errno, Falloc, Follow, Fs, NodeKind, OpenFlags, OpenOptions, RenameFlags, SetAttr,
+    XattrMode,
+};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::{Memory, debugfs, dumpe2fs};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,6 +142,115 @@ fn readers_of_a_frozen_file_system_do_not_wait_for_the_thaw() {
     assert_ne!(header.value("Journal errno"), "0");
     fs.freeze().expect_err("nothing may be changed");
     fs.crash();
+}
+
+/// Returns whether names, attributes and content below a directory are read before the time limit.
+fn are_read(fs: &Fs, dir: &str, names: &[&str]) -> bool {
+    let dir = fs.resolve(dir, Follow::No).expect("a directory");
+    let entries = fs.read_dir(&dir).expect("a listing");
+    assert!(entries.len() >= names.len());
+    assert!(fs.lookup(&dir, b"absent").is_err());
+    for name in names {
+        let node = fs.lookup(&dir, name.as_bytes()).expect("a name");
+        let file = fs.open_file(&node, OpenFlags::default()).expect("open");
+        file.read_at(0, &mut [0; 100]).expect("read");
+        fs.get_xattr(&node, b"user.a").err();
+    }
+    true
+}
+
+/// Changes of each kind wait, and readers of the same directory and files go on.
+#[test]
+fn readers_go_on_beside_changes_that_wait() {
+    let image = FeatureSet::named("default").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let root = fs.root().expect("root");
+    let dir = fs.create(&root, b"d", 0o755, NodeKind::Dir).expect("mkdir");
+    let other = fs.create(&root, b"e", 0o755, NodeKind::Dir).expect("mkdir");
+    fs.create(&dir, b"empty", 0o755, NodeKind::Dir).expect("mkdir");
+    const NAMES: [&str; 8] = ["a", "b", "c", "f", "g", "h", "i", "j"];
+    let files = NAMES.map(|name| {
+        let node = fs.create(&dir, name.as_bytes(), 0o644, NodeKind::File).expect("create");
+        let flags = OpenFlags { write: true, ..Default::default() };
+        fs.open_file(&node, flags).expect("open").write_at(0, &[7; 5000]).expect("write");
+        node
+    });
+    let open = |nr: usize| {
+        let flags = OpenFlags { write: true, ..Default::default() };
+        fs.open_file(&files[nr], flags).expect("open")
+    };
+    let (done, ended) = mpsc::channel();
+    let (fs, dir, other, files, open) = (&fs, &dir, &other, &files, &open);
+    let none = RenameFlags::empty();
+    let changes: [Box<dyn Fn() -> extant_engine::Result<()> + Send + Sync + '_>; 11] = [
+        Box::new(|| fs.create(dir, b"new", 0o644, NodeKind::File).map(drop)),
+        Box::new(|| fs.unlink(dir, b"a")),
+        Box::new(|| fs.rmdir(dir, b"empty")),
+        Box::new(|| fs.rename((dir, b"b"), (dir, b"b2"), none)),
+        Box::new(|| fs.rename((dir, b"c"), (other, b"c"), none)),
+        Box::new(|| fs.link(&files[3], dir, b"f2")),
+        Box::new(|| {
+            let set = SetAttr { mode: Some(0o600), ..Default::default() };
+            fs.set_attr(&files[4], &set).map(drop)
+        }),
+        Box::new(|| fs.set_xattr(&files[5], b"user.a", b"b", XattrMode::Any)),
+        Box::new(|| fs.set_flags(&files[6], 0x40)),
+        Box::new(|| open(7).set_len(10)),
+        Box::new(|| open(6).allocate(Falloc::Allocate, 0, 1 << 20)),
+    ];
+    std::thread::scope(|s| {
+        let frozen = fs.freeze().expect("freeze");
+        for change in &changes {
+            let done = done.clone();
+            s.spawn(move || done.send(change()).expect("the test waits for it"));
+        }
+        let early = ended.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err(), "a change went through a freeze");
+        let (tell, read) = mpsc::channel();
+        s.spawn(move || tell.send(are_read(fs, "/d", &NAMES)));
+        let read = read.recv_timeout(PATIENCE);
+        frozen.thaw().expect("thaw");
+        assert_eq!(read, Ok(true), "readers wait for the thaw");
+        (0..changes.len()).for_each(|_| ended.recv().expect("an end").expect("a change"));
+    });
+    drop(changes);
+    assert!(fs.lookup(dir, b"new").is_ok() && fs.lookup(other, b"c").is_ok());
+    fs.sync().expect("sync");
+}
+
+/// Changes are on their way when the freeze comes, with locks and without.
+#[test]
+fn readers_go_on_whenever_the_freeze_comes() {
+    let image = FeatureSet::named("default").make();
+    let fs = &Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let ends = &AtomicBool::new(false);
+    write(fs, "stays");
+    std::thread::scope(|s| {
+        for thread in 0..3 {
+            s.spawn(move || {
+                let root = fs.root().expect("root");
+                for nr in 0.. {
+                    if ends.load(Ordering::Acquire) {
+                        break;
+                    }
+                    let name = format!("{thread}.{}", nr % 20);
+                    fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).expect("create");
+                    fs.rename((&root, name.as_bytes()), (&root, b"stays2"), RenameFlags::empty())
+                        .expect("rename");
+                }
+            });
+        }
+        for _ in 0..100 {
+            let frozen = fs.freeze().expect("freeze");
+            let (tell, read) = mpsc::channel();
+            s.spawn(move || tell.send(are_read(fs, "/", &["stays"])));
+            let read = read.recv_timeout(PATIENCE);
+            frozen.thaw().expect("thaw");
+            assert_eq!(read, Ok(true), "readers wait for the thaw");
+        }
+        ends.store(true, Ordering::Release);
+    });
+    fs.sync().expect("sync");
 }
 
 #[test]

@@ -9,10 +9,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
 /// A frozen file system: no byte of its device changes, and the device holds a clean file system.
-/// Calls that change something wait; calls that read go on, but those for a file or directory that
-/// a waiting call is about to change wait with it. So the thread that thaws must not read those
-/// that others change meanwhile. It thaws by [`Frozen::thaw`], or when this is dropped, by any
-/// thread.
+/// Calls that change something wait; calls that read go on, but reads of a file may wait with a
+/// write to the same file. So the thread that thaws must not read files that others write
+/// meanwhile. It thaws by [`Frozen::thaw`], or when this is dropped, by any thread.
 /// [`Fs::unmount`](crate::Fs::unmount) fails meanwhile with [`Busy`](ErrorKind::Busy).
 ///
 /// The lock belongs to a thread of its own, so that the guard may go to other threads.
