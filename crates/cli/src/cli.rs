@@ -36,15 +36,16 @@ struct Command {
 /// A command with its arguments.
 type Prepared = Box<dyn FnOnce(&Context) -> Result>;
 
-/// Commands of modules, which have the same names unless others are told.
+/// Commands of modules, which have the same names unless others are told, and may take more than
+/// their arguments.
 macro_rules! commands {
-    ($($module:ident $(= $word:literal)?,)*) => {
+    ($($module:ident $(= $word:literal)? $(($more:expr))?,)*) => {
         [$(Command {
             word: commands!(@word $module $($word)?),
             arguments: $module::Args::augment_args,
             prepare: |matches| {
                 let args = $module::Args::from_arg_matches(matches)?;
-                Ok(Box::new(move |context: &Context| $module::run(&args, context)))
+                Ok(Box::new(move |context: &Context| $module::run(&args, $($more,)? context)))
             },
         }),*]
     };
@@ -95,7 +96,7 @@ static COMMANDS: &[Command] = &commands![
     verity,
     stats,
     lab,
-    pages,
+    pages(command()),
 ];
 
 impl Command {
@@ -108,7 +109,7 @@ impl Command {
 }
 
 /// Returns the whole command line.
-pub fn command() -> clap::Command {
+fn command() -> clap::Command {
     with(COMMANDS)
 }
 

@@ -17,10 +17,10 @@ pub struct Args {
     prefix: PathBuf,
 }
 
-/// Runs the command.
-pub fn run(args: &Args, context: &Context) -> Result {
+/// Runs the command for the program that `command` describes.
+pub fn run(args: &Args, command: clap::Command, context: &Context) -> Result {
     let mut written = Vec::new();
-    for page in pages::all(crate::cli::command()) {
+    for page in pages::all(command) {
         let path = args.prefix.join("share").join(&page.path);
         let name = path.as_os_str().as_bytes();
         if let Some(dir) = path.parent() {
