@@ -174,7 +174,10 @@ impl<R: BufRead> ZstdFrames<R> {
             }
             let mut len = [0; 4];
             input.read_exact(&mut len)?;
-            Sequential(&mut input).skip(u64::from(u32::from_le_bytes(len)))?;
+            let len = u64::from(u32::from_le_bytes(len));
+            if Sequential(&mut input).skip(len)? < len {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
         }
     }
 

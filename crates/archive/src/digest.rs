@@ -1,7 +1,7 @@
 //! Digests of blobs.
 
 use crate::error::{Error, Result};
-use crate::stream::{PIECE, Stream};
+use crate::stream::{PIECE, Stream, fill};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::io::{self, Read};
@@ -116,14 +116,16 @@ impl<R: Stream> Stream for Hashing<R> {
         Ok(part)
     }
 
-    fn skip(&mut self, count: u64) -> io::Result<()> {
+    fn skip(&mut self, count: u64) -> io::Result<u64> {
         let mut piece = vec![0; PIECE.min(usize::try_from(count).unwrap_or(PIECE))];
         let mut left = count;
         while left > 0 {
             let len = piece.len().min(usize::try_from(left).unwrap_or(PIECE));
-            self.read_exact(piece.get_mut(..len).unwrap_or_default())?;
-            left -= len as u64;
+            match fill(self, piece.get_mut(..len).unwrap_or_default())? {
+                0 => break,
+                passed => left -= passed as u64,
+            }
         }
-        Ok(())
+        Ok(count - left)
     }
 }

@@ -10,11 +10,12 @@ pub(crate) const PIECE: usize = 256 << 10;
 
 /// A reader that can pass over bytes.
 pub(crate) trait Stream: Read {
-    /// Passes over bytes.
+    /// Passes over `count` bytes, or over all that are left if these are fewer. Returns their
+    /// number.
     ///
     /// # Errors
-    /// `UnexpectedEof` if fewer are left.
-    fn skip(&mut self, count: u64) -> io::Result<()>;
+    /// Those of the stream.
+    fn skip(&mut self, count: u64) -> io::Result<u64>;
 
     /// Returns the next bytes, as many as `buf` has at most, in `buf` or in a buffer of its own;
     /// none at the end.
@@ -37,7 +38,7 @@ impl<S: Stream + ?Sized> Stream for Box<S> {
         (**self).part(buf)
     }
 
-    fn skip(&mut self, count: u64) -> io::Result<()> {
+    fn skip(&mut self, count: u64) -> io::Result<u64> {
         (**self).skip(count)
     }
 }
@@ -82,12 +83,10 @@ impl Read for Section {
 }
 
 impl Stream for Section {
-    fn skip(&mut self, count: u64) -> io::Result<()> {
-        if count > self.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        self.next += count;
-        Ok(())
+    fn skip(&mut self, count: u64) -> io::Result<u64> {
+        let passed = count.min(self.len());
+        self.next += passed;
+        Ok(passed)
     }
 }
 
@@ -102,11 +101,8 @@ impl<R: Read> Read for Sequential<R> {
 }
 
 impl<R: Read> Stream for Sequential<R> {
-    fn skip(&mut self, count: u64) -> io::Result<()> {
-        match io::copy(&mut (&mut self.0).take(count), &mut io::sink())? {
-            read if read == count => Ok(()),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+    fn skip(&mut self, count: u64) -> io::Result<u64> {
+        io::copy(&mut (&mut self.0).take(count), &mut io::sink())
     }
 }
 

@@ -55,7 +55,8 @@ const OCTAL_END: u64 = 1 << 33;
 pub(crate) enum EndMark {
     /// The archive must end with a block of zeroes, which a truncated one does not have.
     Required,
-    /// The archive may end after any member, since a digest shows that it is whole.
+    /// The archive may end after the content of any member, since a digest shows that it is whole.
+    /// Writers of layers that are not closed leave out padding and mark.
     Optional,
 }
 
@@ -111,9 +112,7 @@ impl<S: Stream> TarReader<S> {
     /// [`Error`] with the byte of the header if the archive is damaged, contradicts itself, or
     /// exceeds a bound.
     pub(crate) fn next_member(&mut self) -> Result<Option<Member>> {
-        let passed = self.pass(self.data_left + self.padding);
-        passed.map_err(|error| error.in_member(&self.current))?;
-        (self.data_left, self.padding) = (0, 0);
+        self.pass_data().map_err(|error| error.in_member(&self.current))?;
         let mut before = Extensions::default();
         loop {
             let offset = self.offset;
@@ -181,16 +180,25 @@ impl<S: Stream> TarReader<S> {
         if filled < buf.len() { Err(self.truncated()) } else { Ok(()) }
     }
 
-    fn pass(&mut self, count: u64) -> Result<()> {
-        let at = self.offset;
-        self.stream.skip(count).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                Error::new("the archive is truncated after here").at(at)
-            }
+    /// Passes over the rest of the data and the padding, which may be missing where the end mark
+    /// may.
+    fn pass_data(&mut self) -> Result<()> {
+        let (at, all) = (self.offset, self.data_left + self.padding);
+        let truncated = || Error::new("the archive is truncated after here").at(at);
+        let passed = self.stream.skip(all).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => truncated(),
             _ => Error::from(error).at(at),
         })?;
+        let needed = match self.end_mark {
+            EndMark::Required => all,
+            EndMark::Optional => self.data_left,
+        };
+        if passed < needed {
+            return Err(truncated());
+        }
         // The sizes of headers have 63 bits, and the input has as many bytes.
-        self.offset = self.offset.saturating_add(count);
+        self.offset = at.saturating_add(passed);
+        (self.data_left, self.padding) = (0, 0);
         Ok(())
     }
 
@@ -249,8 +257,7 @@ impl<S: Stream> TarReader<S> {
                 return self.member(header, offset, extensions).map(Some);
             }
         }
-        self.pass(self.data_left + self.padding)?;
-        (self.data_left, self.padding) = (0, 0);
+        self.pass_data()?;
         before.offset.get_or_insert(offset);
         if matches!(header.type_flag(), b'g' | b'V') && before.is_empty() {
             before.offset = None;

@@ -1,7 +1,11 @@
 //! Archives that are made byte for byte, with and without damage.
 
 use super::*;
-use crate::stream::Sequential;
+use crate::ahead::Ahead;
+use crate::digest::Hashing;
+use crate::stream::{Section, Sequential};
+use std::fs::File;
+use std::sync::Arc;
 
 /// Makes a header with a checksum.
 pub(crate) fn header(name: &str, kind: u8, size: u64) -> [u8; BLOCK] {
@@ -55,12 +59,26 @@ fn archive(parts: &[&[u8]]) -> Vec<u8> {
 
 /// Reads an archive; each member with its data.
 fn read(bytes: &[u8]) -> Result<Vec<(Member, Vec<u8>)>> {
-    let mut reader = TarReader::new(Sequential(bytes), EndMark::Required);
+    read_from(Sequential(bytes), EndMark::Required)
+}
+
+fn read_from(stream: impl Stream, end_mark: EndMark) -> Result<Vec<(Member, Vec<u8>)>> {
+    let mut reader = TarReader::new(stream, end_mark);
     let mut members = Vec::new();
     while let Some(member) = reader.next_member()? {
         let mut data = Vec::new();
         reader.copy_data(&mut data)?;
         members.push((member, data));
+    }
+    Ok(members)
+}
+
+/// Counts the members of an archive whose digest is known, whose data are passed over.
+fn pass(stream: impl Stream) -> Result<usize> {
+    let mut reader = TarReader::new(stream, EndMark::Optional);
+    let mut members = 0;
+    while reader.next_member()?.is_some() {
+        members += 1;
     }
     Ok(members)
 }
@@ -276,8 +294,39 @@ fn each_truncation_is_an_error_or_the_end_of_a_member() {
         assert_eq!(read(&whole[..len]).is_ok(), end_is_there, "{len} bytes");
     }
     assert_eq!(read(&whole[..whole.len() - BLOCK]).unwrap().len(), 1);
-    let without_mark = &whole[..whole.len() - 2 * BLOCK];
-    let mut reader = TarReader::new(Sequential(without_mark), EndMark::Optional);
-    assert!(reader.next_member().unwrap().is_some());
-    assert!(reader.next_member().unwrap().is_none());
+}
+
+/// The library of Go writes padding with the next member, and reads archives without it. An end
+/// inside of content, or of a header, is a truncation.
+#[test]
+fn an_archive_with_a_digest_may_end_after_the_content_of_its_last_member() {
+    let whole =
+        archive(&[&extended(b'x', &[("path", "long")]), &header("f", b'0', 700), &[b'x'; 1024]]);
+    let (content, end) = (3 * BLOCK, 3 * BLOCK + 700);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("archive");
+    let borders = [BLOCK, 2 * BLOCK, content, end, content + 1024, content + 1024 + BLOCK];
+    let lens = borders.iter().flat_map(|at| [at - 1, *at, at + 1]).chain([end + 100, 1, 1000]);
+    for len in lens {
+        let part = &whole[..len];
+        std::fs::write(&file, part).unwrap();
+        let open = || Section::new(Arc::new(File::open(&file).unwrap()), 0, len as u64);
+        let ahead = || Ahead::new(std::io::Cursor::new(part.to_vec())).unwrap();
+        let hashing = || Hashing::new(Sequential(part), true);
+        let passed = [pass(Sequential(part)), pass(open()), pass(ahead()), pass(hashing())];
+        let read =
+            [read_from(Sequential(part), EndMark::Optional), read_from(open(), EndMark::Optional)];
+        let read = read.map(|read| read.map(|members| members[0].1.clone()));
+        let is_whole = (end..=content + 1024).contains(&len) || len >= content + 1024 + BLOCK;
+        for found in passed {
+            assert_eq!(found.ok(), is_whole.then_some(1), "{len} bytes");
+        }
+        for found in read {
+            assert_eq!(found.ok(), is_whole.then(|| vec![b'x'; 700]), "{len} bytes");
+        }
+    }
+    // An extension belongs to a member.
+    let extension = extended(b'x', &[("path", "long")]);
+    let error = read_from(Sequential(&extension[..BLOCK + 13]), EndMark::Optional).unwrap_err();
+    assert!(error.to_string().contains("the member of an extension is missing"), "{error}");
 }

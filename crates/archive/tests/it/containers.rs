@@ -4,9 +4,11 @@ use crate::bundle::{Image, archive, digest, layout, load, pack, paths, plain_ima
 use crate::hosts::{assert_same, of_host, of_tree, run};
 use extant_archive::{Container, Input, Loader, Platform, Selection};
 use extant_image::Tree;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::json;
 use std::fs::File;
-use std::io::Cursor;
+use std::io::{Cursor, Write};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use tempfile::TempDir;
@@ -87,6 +89,31 @@ fn changed_blobs_are_refused() {
     let image = Image::new(&[(layer, one_file("b"))], "amd64");
     let error = load(&files(image), &Selection::default()).unwrap_err();
     assert!(error.contains("the content has the digest"), "{error}");
+}
+
+/// Layers as `umoci insert` writes them: padding and end mark are missing. Content is not.
+#[test]
+fn layers_may_lack_padding_and_end_mark_but_no_content() {
+    let whole = archive(&[('f', "a", "first"), ('f', "b", "second")]);
+    let content = whole.len() - 1024 - 512;
+    let packed = |layer: &[u8]| {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(layer).unwrap();
+        gzip.finish().unwrap()
+    };
+    for missing in [0, 1, 100, 506, 507, 511] {
+        let layer = whole[..content + 512 - missing].to_vec();
+        for stored in [layer.clone(), packed(&layer)] {
+            let image = Image::new(&[(stored, layer.clone())], "amd64");
+            let top = image.manifest.clone();
+            let found = load(&layout(vec![image], vec![top]), &Selection::default());
+            match found {
+                Ok(tree) if missing <= 506 => assert_eq!(paths(&tree), ["a=first", "b=second"]),
+                Err(error) if missing > 506 => assert!(error.contains("truncated"), "{error}"),
+                other => panic!("{missing}: {:?}", other.map(|tree| paths(&tree))),
+            }
+        }
+    }
 }
 
 #[test]
@@ -184,6 +211,32 @@ fn archives_of_docker_are_read_by_tag() {
         let error = load_docker(&files(json!([entry("a", path)])), &Selection::default());
         assert!(error.unwrap_err().contains(cause));
     }
+}
+
+/// umoci does not close the archives of such layers.
+#[test]
+fn layers_that_umoci_inserts_are_read() {
+    extant_testkit::need("umoci");
+    let directory = TempDir::new().unwrap();
+    let script = "set -e
+        umoci init --layout layout; umoci new --image layout:tag
+        printf 'first file' > one; mkdir -p two/below; printf second > two/below/file
+        umoci insert --image layout:tag one /etc/one
+        umoci insert --image layout:tag two /etc/two
+        umoci insert --image layout:tag --whiteout /etc/one
+        umoci unpack --image layout:tag bundle";
+    run("sh", &["-c", script], directory.path());
+    let mut tree = Tree::new();
+    let mut loader = Loader::new(&mut tree, std::env::temp_dir());
+    let from = Container::Directory(directory.path().join("layout"));
+    loader.add_oci("layout", from, &reference("tag")).unwrap();
+    let all = ["etc", "etc/two", "etc/two/below", "etc/two/below/file=second"];
+    assert_eq!(paths(&tree), all);
+    // No layer has the directory `etc`, so each program gives it a time of its own.
+    let (mut found, mut expected) =
+        (of_tree(&tree), of_host(&directory.path().join("bundle/rootfs")));
+    [&mut found, &mut expected].iter_mut().for_each(|listing| drop(listing.remove(&b"etc"[..])));
+    assert_same(&found, &expected, "inserted");
 }
 
 #[test]
