@@ -27,8 +27,12 @@ use extant_mkfs::{Demand, FsLayout, Options};
 const BLOCK_SIZE: u32 = 4096;
 
 /// Size of a file system that has room for everything, to check options and to learn the facts that
-/// do not depend on the size. In bytes.
+/// do not depend on the size. Options that are valid for smaller ones alone, such as groups with
+/// few blocks for descriptors, are checked at half of it, and so on. In bytes.
 const PROBE: u64 = 64 << 30;
+
+/// Smallest size at which options are checked, in bytes.
+const SMALLEST_PROBE: u64 = 64 << 10;
 
 /// Size up to which a valid file system is searched, in bytes.
 const MAX_SEARCH: u64 = 1 << 44;
@@ -51,9 +55,20 @@ pub(crate) fn options_of(build: &BuildOptions) -> Options {
     options
 }
 
-/// Returns the facts of a file system that do not depend on its size.
+/// Returns the facts of a file system that do not depend on its size: those of the largest one of
+/// the probed sizes for which options are valid.
+///
+/// # Errors
+/// That of the largest size, if options are valid for none.
 pub(crate) fn probe(options: &Options) -> Result<FsLayout> {
-    Ok(FsLayout::new(options, PROBE, Demand::new(1, Default::default(), true))?)
+    let at = |bytes| FsLayout::new(options, bytes, Demand::new(1, Default::default(), true));
+    let refused = match at(PROBE) {
+        Ok(layout) => return Ok(layout),
+        Err(error) => error,
+    };
+    let smaller = std::iter::successors(Some(PROBE / 2), |bytes| Some(bytes / 2));
+    let mut smaller = smaller.take_while(|bytes| *bytes >= SMALLEST_PROBE);
+    smaller.find_map(|bytes| at(bytes).ok()).ok_or_else(|| refused.into())
 }
 
 /// The tree, and options that hold for all sizes.

@@ -2,10 +2,13 @@
 
 use crate::helpers::{Numbers, add, attributes, built, byte_at, every_kind, options, whole};
 use extant_format::Timestamp;
-use extant_image::{Attributes, BuildOptions, EntryKind, FileContent, Tree, TreeEntry, mkfs};
-use extant_testkit::e2fsck;
+use extant_image::{
+    Attributes, BuildOptions, EntryKind, FileContent, FreeSpace, ImageSize, Tree, TreeEntry, mkfs,
+};
 use extant_testkit::kernel::Mount;
+use extant_testkit::tool::run;
 use extant_testkit::tree::{Kind, Manifest};
+use extant_testkit::{Image, debugfs, e2fsck};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -281,4 +284,35 @@ fn lost_and_found_with_entries_is_refused() {
     add(&mut tree, "lost+found/#12", EntryKind::Fifo);
     let error = extant_image::plan(&tree, &options(4096, "")).unwrap_err().to_string();
     assert!(error.starts_with("lost+found: "), "{error}");
+}
+
+/// Returns the blocks of a file, as debugfs lists them.
+fn blocks_of(image: &Image, path: &str) -> Vec<u64> {
+    let listed = debugfs::read(image.path(), &format!("blocks \"{path}\""));
+    listed.split_whitespace().map(|nr| nr.parse().unwrap()).collect()
+}
+
+#[test]
+fn content_lies_in_the_order_of_a_walk_and_free_space_in_one_run() {
+    let mut tree = Tree::new();
+    let source = tree.add_source(Arc::new(Numbers));
+    // Added in another order than that of the walk.
+    let files = ["b/y", "a/z", "b/c/deep", "a/x", "first", "b/a", "last"];
+    for (n, path) in files.iter().enumerate() {
+        add(&mut tree, path, whole(source, n as u64, 20_000 + n as u64 * 7000));
+    }
+    let mut options = options(4096, "");
+    options.size = ImageSize::Exact { free: FreeSpace::Bytes(16 << 20), inodes_free: 0 };
+    let (image, facts) = built(&tree, &options);
+    // The files of a directory lie together, before those of the directories in it.
+    let at = |path: &str| blocks_of(&image, path);
+    let directories = ["/", "/a", "/b", "/b/c"].map(at).concat();
+    let files = ["/first", "/last", "/a/x", "/a/z", "/b/a", "/b/y", "/b/c/deep"].map(at).concat();
+    assert!(directories.iter().max() < files.iter().min(), "{directories:?} {files:?}");
+    let next = files.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+    assert!(next, "{files:?}");
+    let shown = run("dumpe2fs", &[image.path()]).must_succeed().text();
+    let free: Vec<&str> =
+        shown.lines().filter_map(|line| line.strip_prefix("  Free blocks: ")).collect();
+    assert_eq!(free, [format!("{}-{}", facts.blocks - facts.free_blocks, facts.blocks - 1)]);
 }

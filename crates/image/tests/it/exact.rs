@@ -8,21 +8,27 @@ use extant_image::{
 };
 use extant_testkit::e2fsck;
 use extant_testkit::kernel::Mount;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
 fn exact(bytes: u64) -> ImageSize {
     ImageSize::Exact { free: FreeSpace::Bytes(bytes), inodes_free: 0 }
 }
 
-/// Writes one file until the kernel refuses; returns its length.
+/// Writes one file until the kernel has no space; returns its length. While delayed blocks are
+/// written, the kernel counts some of them twice: it is asked again when all of them have a place.
 fn fill(mount: &Mount) -> u64 {
     let mut file = std::fs::File::create(mount.join("filler")).unwrap();
-    let block = vec![b'f'; 4096];
-    while file.write_all(&block).is_ok() {}
-    let block = vec![b'f'; 1024];
-    while file.write_all(&block).is_ok() {}
-    file.sync_all().unwrap();
+    for len in [4096, 4096, 1024, 1024] {
+        let block = vec![b'f'; len];
+        let error = loop {
+            if let Err(error) = file.write_all(&block) {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+        file.sync_all().unwrap();
+    }
     file.metadata().unwrap().len()
 }
 
@@ -211,6 +217,38 @@ fn sizes_are_stable_across_groups() {
         if n % 7 == 0 {
             let (image, _) = built(&tree, &options);
             e2fsck::check(image.path()).assert_clean();
+        }
+    }
+}
+
+/// A large file system has no space for its descriptors in such groups.
+#[test]
+fn groups_of_few_blocks_make_small_images() {
+    let tree = every_kind();
+    for (block_size, group, features) in [
+        (4096, 256, ""),
+        (4096, 256, "^flex_bg"),
+        (1024, 1024, ""),
+        (1024, 1024, "^flex_bg,^resize_inode"),
+        (1024, 256, ""),
+    ] {
+        let mut options = options(block_size, features);
+        options.mkfs.group_blocks = Some(group);
+        let (image, facts) = built(&tree, &options);
+        e2fsck::check(image.path()).assert_clean();
+        assert!(facts.blocks / u64::from(group) >= 4, "{block_size} {group} {features}: {facts:?}");
+        options.size = ImageSize::Bytes(64 << 20);
+        let (image, facts) = built(&tree, &options);
+        assert_eq!(facts.bytes, 64 << 20);
+        e2fsck::check(image.path()).assert_clean();
+        // None has this size.
+        for size in [exact(1 << 40), ImageSize::Bytes(1 << 40)] {
+            options.size = size;
+            let error = plan(&tree, &options).err().map(|error| error.to_string());
+            assert!(
+                error.is_some_and(|error| error.contains("no valid file system")),
+                "{features}"
+            );
         }
     }
 }
