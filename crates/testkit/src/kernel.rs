@@ -160,7 +160,7 @@ impl Mount {
 }
 
 /// Unmounts, within [`PATIENCE`].
-fn unmount_patiently(point: &Path) -> rustix::io::Result<()> {
+pub(crate) fn unmount_patiently(point: &Path) -> rustix::io::Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {
         match unmount(point, UnmountFlags::empty()) {

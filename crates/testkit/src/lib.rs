@@ -6,6 +6,7 @@
 //! - [`judge`] runs all of them, and compares the kernel's tree with the one that Extant reads;
 //! - [`cuts`] gives the states in which a power cut may leave an image;
 //! - [`kernel`] mounts an image with the kernel's ext4 through a loop device;
+//! - [`host`] mounts a host of a few megabytes, and takes all of its space;
 //! - [`figures`] keeps the counts of long runs;
 //! - [`memory`] is a device in memory whose image is judged, too;
 //! - [`tree`] makes seeded random trees, walks a tree into a manifest and compares two manifests;
@@ -23,6 +24,7 @@ pub mod dumpe2fs;
 pub mod e2fsck;
 pub mod figures;
 mod fsck;
+pub mod host;
 pub mod image;
 pub mod judge;
 pub mod kernel;

@@ -2,10 +2,11 @@
 
 use crate::args;
 use crate::program::{done, refused};
+use extant_testkit::host::SmallHost;
 use extant_testkit::tool::run;
 use extant_testkit::{Scratch, e2fsck};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 const ENOSPC: i32 = 28;
@@ -13,7 +14,7 @@ const ENOSPC: i32 = 28;
 /// A mount of an image on a host of 16 MiB.
 struct Stage {
     scratch: Scratch,
-    host: PathBuf,
+    host: SmallHost,
     image: PathBuf,
     dir: PathBuf,
 }
@@ -21,22 +22,13 @@ struct Stage {
 impl Stage {
     fn new(mkfs: &[&str]) -> Stage {
         let scratch = Scratch::new();
-        let (host, dir) = (scratch.dir("host"), scratch.dir("mnt"));
-        run("mount", &args!["-t", "tmpfs", "-o", "size=16M", "none", &host]).must_succeed();
+        let (host, dir) = (SmallHost::new(scratch.dir("host"), "16M"), scratch.dir("mnt"));
         let image = host.join("disk.img");
         let options = mkfs.iter().map(std::ffi::OsString::from);
         let call = args!["mkfs", &image, "64M"].into_iter().chain(options);
         done(&call.collect::<Vec<_>>());
         done(&args!["mount", &image, &dir]);
         Stage { scratch, host, image, dir }
-    }
-
-    /// Takes all space of the host. Returns the file that has it.
-    fn fill_host(&self) -> PathBuf {
-        let filler = self.host.join("filler");
-        let file = File::create(&filler).unwrap();
-        while (&file).write_all(&[2; 4096]).is_ok() {}
-        filler
     }
 
     /// Makes files, each durable, until one fails.
@@ -53,7 +45,7 @@ impl Stage {
         done(&args!["umount", &self.dir]);
         let copy = self.scratch.join("copy.img");
         run("cp", &args!["--sparse=always", &self.image, &copy]).must_succeed();
-        run("umount", &args![&self.host]).must_succeed();
+        self.host.unmount();
         e2fsck::check(&copy).assert_clean();
         (self.scratch, copy)
     }
@@ -66,11 +58,11 @@ fn a_mount_goes_on_once_its_host_has_space_again() {
         let stage = Stage::new(options);
         fs::write(stage.dir.join("kept"), vec![1; 1 << 20]).unwrap();
         File::open(stage.dir.join("kept")).unwrap().sync_all().unwrap();
-        let filler = stage.fill_host();
+        let filler = stage.host.fill();
         let (last, error) = stage.fill_log();
         let again = File::open(&last).and_then(|file| file.sync_all());
         let read = fs::read(stage.dir.join("kept")).unwrap();
-        fs::remove_file(filler).unwrap();
+        drop(filler);
         let synced = File::create(&last).and_then(|file| file.sync_all());
         let write = fs::write(stage.dir.join("more"), vec![4; 2 << 20]);
         let more = File::open(stage.dir.join("more")).and_then(|file| file.sync_all());
@@ -93,10 +85,10 @@ fn an_unmount_without_space_keeps_what_was_durable() {
     let stage = Stage::new(&[]);
     fs::write(stage.dir.join("kept"), vec![1; 1 << 20]).unwrap();
     File::open(stage.dir.join("kept")).unwrap().sync_all().unwrap();
-    let filler = stage.fill_host();
+    let filler = stage.host.fill();
     let (_, error) = stage.fill_log();
     refused(&args!["umount", &stage.dir], 1, "are lost");
-    fs::remove_file(filler).unwrap();
+    drop(filler);
     done(&args!["mount", &stage.image, &stage.dir]);
     let (_scratch, copy) = stage.end();
     assert_eq!(error.raw_os_error(), Some(ENOSPC), "{error}");

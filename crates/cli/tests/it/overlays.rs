@@ -2,11 +2,12 @@
 
 use crate::args;
 use crate::program::{EXTANT, Server, done, extant, json, refused};
+use extant_testkit::host::SmallHost;
 use extant_testkit::tool::run;
 use extant_testkit::{FeatureSet, Scratch, e2fsck};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -357,8 +358,8 @@ fn disk_images_are_sources_of_new_ones() {
 fn a_mount_survives_a_host_without_space() {
     let stage = Stage::new();
     let (small, dir) = (stage.scratch.dir("small"), stage.scratch.dir("mnt"));
-    run("mount", &args!["-t", "tmpfs", "-o", "size=16M", "none", &small]).must_succeed();
-    let (overlay, filler) = (small.join("o.qcow2"), small.join("filler"));
+    let host = SmallHost::new(small, "16M");
+    let overlay = host.join("o.qcow2");
     done(&args!["overlay", "create", &overlay, "--backing", &stage.base]);
     let backing = args!["--format", "qcow2", "--backing", &stage.base];
     let all = |command: &str| [&args![command][..], &backing, &args![&overlay]].concat();
@@ -366,20 +367,18 @@ fn a_mount_survives_a_host_without_space() {
     fs::write(dir.join("kept"), vec![1; 1 << 20]).unwrap();
     File::open(dir.join("kept")).unwrap().sync_all().unwrap();
     // All that is left; then the overlay's file cannot grow.
-    let left = File::create(&filler).unwrap();
-    while (&left).write_all(&[2; 4096]).is_ok() {}
+    let filler = host.fill();
     let new = File::create(dir.join("new")).unwrap();
     let written = new.write_all_at(&vec![3; 2 << 20], 0).and_then(|()| new.sync_all());
     let kept = fs::read(dir.join("kept")).unwrap() == vec![1; 1 << 20];
-    drop((new, left));
-    fs::remove_file(&filler).unwrap();
+    drop((new, filler));
     let more = dir.join("more");
     let write = fs::write(&more, vec![4; 2 << 20]).and_then(|()| File::open(&more)?.sync_all());
     let umounted = extant(&args!["umount", &dir]);
     assert_clean(&overlay);
     let copy = stage.scratch.join("copy.qcow2");
     fs::copy(&overlay, &copy).unwrap();
-    run("umount", &[&small]).must_succeed();
+    host.unmount();
     assert!(written.is_err() && kept && umounted.code == 0, "{written:?} {umounted}");
     write.unwrap();
     e2fsck::check(&disk(&stage.scratch, &copy)).assert_clean();
