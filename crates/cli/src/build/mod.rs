@@ -1,6 +1,7 @@
 //! Images made of other sources.
 
 pub mod ext4;
+pub mod mode;
 pub mod progress;
 pub mod size;
 pub mod source;

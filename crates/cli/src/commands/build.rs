@@ -1,5 +1,6 @@
 //! `extant build`: an image of directories, archives and images of containers.
 
+use crate::build::mode::ModeChanges;
 use crate::build::progress::{Arriving, Shown};
 use crate::build::size::SizeArgs;
 use crate::build::source::Source;
@@ -75,6 +76,9 @@ pub struct Args {
     /// Map groups likewise
     #[arg(long, value_name = "FROM:TO[:COUNT]", value_parser = IdMap::parse)]
     #[arg(conflicts_with = "owner")]
+    /// Change permissions of all files but symlinks, as chmod(1) does: u=rwX,go-w, or octal digits
+    #[arg(long, value_name = "CHANGES", value_parser = ModeChanges::parse)]
+    mode: Option<ModeChanges>,
     map_gid: Vec<IdMap>,
     /// Leave out entries by a pattern with * and ?: of a name, or of a whole path if it has a /
     #[arg(long, value_name = "PATTERN")]
@@ -256,6 +260,10 @@ impl Args {
     ) -> Result<Tree> {
         let mut scan = ScanOptions::default();
         self.exclude.iter().for_each(|pattern| scan.exclude.add(pattern.as_bytes()));
+        if let Some(changes) = &self.mode {
+            let change = |mode, is_directory| changes.apply(mode, is_directory);
+            tree.map_modes(change).map_err(Failure::new)?;
+        }
         scan.one_file_system = self.one_file_system;
         scan.through_library = root_is_feigned();
         let output = std::fs::metadata(&self.out).ok().filter(|data| data.is_file());

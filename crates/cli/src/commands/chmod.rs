@@ -1,6 +1,6 @@
 //! `extant chmod`: permissions changed.
 
-use super::mkdir::parse_mode;
+use crate::build::mode::parse_mode;
 use crate::context::Context;
 use crate::failure::Result;
 use crate::image::{Changes, ImageArgs, change_each};

@@ -1,5 +1,6 @@
 //! `extant mkdir`: directories made.
 
+use crate::build::mode::parse_mode;
 use crate::context::Context;
 use crate::copy::owner::{Owner, parse_owner};
 use crate::failure::{At, Failure, Result};
@@ -32,14 +33,6 @@ pub struct Edit {
     /// Owner and group, as numbers
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, default_value = "0:0")]
     owner: Owner,
-}
-
-/// Parses permission bits from octal digits.
-pub fn parse_mode(text: &str) -> Result<u16, String> {
-    match u16::from_str_radix(text, 8) {
-        Ok(mode) if mode <= 0o7777 => Ok(mode),
-        _ => Err("permissions are octal digits, at most 7777".into()),
-    }
 }
 
 /// Runs the command.

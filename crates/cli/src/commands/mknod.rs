@@ -30,7 +30,7 @@ pub struct Edit {
     /// Minor number of a device
     minor: Option<u32>,
     /// Permissions, octal
-    #[arg(short, long, value_parser = super::mkdir::parse_mode, default_value = "644")]
+    #[arg(short, long, value_parser = crate::build::mode::parse_mode, default_value = "644")]
     mode: u16,
     /// Owner and group, as numbers
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, default_value = "0:0")]

@@ -343,6 +343,34 @@ fn owners_are_mapped_in_inodes_and_lists() {
     refused(&args!["build", &image, &top, "--map-gid", "5:6", "--owner", "0:0"], 2, "--owner");
 }
 
+#[test]
+fn permissions_are_changed_in_inodes_and_lists() {
+    let scratch = Scratch::new();
+    let (top, image) = (scratch.dir("top"), scratch.join("image"));
+    let script = "chmod 2775 .; echo x >f; chmod 4666 f; echo x >run; chmod 711 run; mkdir d
+        chmod 700 d; ln -s f link; echo x >listed; chmod 666 listed; setfacl -m u:5:rw listed";
+    run("sh", &["-euc", &format!("cd {}; {script}", top.display())]).must_succeed();
+    let find = |dir: &Path| {
+        let call = format!("cd {}; find . | sort | xargs stat -c %n:%a", dir.display());
+        run("sh", &["-euc", &format!("{call}; getfacl -n listed")]).must_succeed().text()
+    };
+    for changes in ["u=rwX,go=rX", "a-s,go-w", "600"] {
+        done(&args!["build", &image, &top, "--mode", changes]);
+        e2fsck::check(&image).assert_clean();
+        let copy = scratch.join("copy");
+        run("cp", &args!["-a", &top, &copy]).must_succeed();
+        let words = if changes == "600" { "a=,u=rw,a-s" } else { changes };
+        run("chmod", &args!["-R", words, &copy]).must_succeed();
+        let mount = Mount::new(&image, "ro");
+        let found = find(mount.path());
+        mount.unmount();
+        let found = found.replace("./lost+found:700\n", "");
+        assert_eq!(found, find(&copy), "{changes}");
+        fs::remove_dir_all(&copy).unwrap();
+    }
+    refused(&args!["build", &image, &top, "--mode", "u=z"], 2, "u=rwX");
+}
+
 /// An image made of another one has its tree, also with other blocks, and in its own place.
 #[test]
 fn an_image_is_a_source() {

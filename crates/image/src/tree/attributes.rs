@@ -86,8 +86,11 @@ impl XattrSets {
             return Ok(XattrSetId::default());
         }
         let set = last_values.into_iter();
-        let set: Vec<Xattr> =
-            set.map(|((index, name), value)| Xattr { index, name, value }).collect();
+        self.number(set.map(|((index, name), value)| Xattr { index, name, value }).collect())
+    }
+
+    /// Returns the number of a set, which is sorted.
+    fn number(&mut self, set: Vec<Xattr>) -> Result<XattrSetId, String> {
         if let Some(number) = self.numbers.get(set.as_slice()) {
             return Ok(*number);
         }
@@ -96,6 +99,21 @@ impl XattrSets {
         let number = u32::try_from(self.sets.len()).map_err(|_| "too many sets of attributes")?;
         self.numbers.insert(set, XattrSetId(number));
         Ok(XattrSetId(number))
+    }
+
+    /// Returns the set in which chmod(2) has changed the access control list; `Err` has the cause.
+    pub(super) fn chmod(&mut self, id: XattrSetId, mode: u16) -> Result<XattrSetId, String> {
+        let is_changed = |xattr: &Xattr| xattr.index == NameIndex::POSIX_ACL_ACCESS;
+        if !self.get(id).iter().any(is_changed) {
+            return Ok(id);
+        }
+        let mut changed = self.get(id).to_vec();
+        for xattr in changed.iter_mut().filter(|xattr| is_changed(xattr)) {
+            let mut list = Acl::from_disk(&xattr.value).map_err(|error| error.to_string())?;
+            list.chmod(mode);
+            xattr.value = list.to_disk();
+        }
+        self.number(changed)
     }
 
     /// Maps the subjects of all access control lists; `Err` has the cause.

@@ -302,6 +302,24 @@ impl Tree {
         Ok(())
     }
 
+    /// Changes the permission bits of all nodes but symlinks, and their access control lists as
+    /// chmod(2) does. `change` gets the bits, and whether the node is a directory.
+    ///
+    /// # Errors
+    /// [`Error::Entry`](crate::Error::Entry) for more than 2^32 different sets of attributes.
+    pub fn map_modes(&mut self, change: impl Fn(u16, bool) -> u16) -> Result<()> {
+        for node in &mut self.nodes {
+            let kind = node.file_type();
+            if kind == FileType::Symlink {
+                continue;
+            }
+            node.mode = change(node.mode, kind == FileType::Directory) & MODE_PERM_MASK;
+            let set = self.xattrs.chmod(node.xattrs, node.mode);
+            node.xattrs = set.map_err(|cause| Error::entry(b"", cause))?;
+        }
+        Ok(())
+    }
+
     /// Removes all extended attributes, access control lists among them.
     pub fn remove_xattrs(&mut self) {
         for node in &mut self.nodes {
