@@ -43,6 +43,8 @@ impl Input {
 pub struct Loader<'t> {
     pub(crate) tree: &'t mut Tree,
     directory: PathBuf,
+    /// File for a spool that is not made yet, or the reason why there is none.
+    spool_file: Option<io::Result<File>>,
     spool: Option<(SourceId, Spool)>,
     image: Option<&'t mut dyn ContentSink>,
 }
@@ -50,7 +52,13 @@ pub struct Loader<'t> {
 impl<'t> Loader<'t> {
     /// Makes a loader with its directory for temporary files.
     pub fn new(tree: &'t mut Tree, directory: PathBuf) -> Loader<'t> {
-        Loader { tree, directory, spool: None, image: None }
+        Loader { tree, directory, spool_file: None, spool: None, image: None }
+    }
+
+    /// Gives content that cannot be read twice a file that was made before, which has no content
+    /// and no name. An error is returned when the file is needed.
+    pub fn spool_into(&mut self, file: io::Result<File>) {
+        self.spool_file = Some(file);
     }
 
     /// Lets content of tar archives that are streams go to an image.
@@ -183,7 +191,11 @@ impl<'t> Loader<'t> {
         if let Some(spool) = self.spool.take() {
             return Ok(spool);
         }
-        let spool = Spool::new(&self.directory).map_err(|error| self.spool_failed(&error))?;
+        let made = self
+            .spool_file
+            .take()
+            .map_or_else(|| Spool::new(&self.directory), |file| file.map(Spool::over));
+        let spool = made.map_err(|error| self.spool_failed(&error))?;
         let source = self.tree.add_source(Arc::new(spool.content()));
         Ok((source, spool))
     }

@@ -27,8 +27,12 @@ impl Spool {
     /// # Errors
     /// Those of the directory.
     pub(crate) fn new(directory: &Path) -> io::Result<Spool> {
-        let file = Arc::new(tempfile::tempfile_in(directory)?);
-        Ok(Spool { file, buffer: Vec::new(), written: 0 })
+        tempfile::tempfile_in(directory).map(Spool::over)
+    }
+
+    /// Takes an empty file.
+    pub(crate) fn over(file: File) -> Spool {
+        Spool { file: Arc::new(file), buffer: Vec::new(), written: 0 }
     }
 
     /// Returns the offset of the byte that is written next.

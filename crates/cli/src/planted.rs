@@ -1,10 +1,12 @@
-//! An exploit for tests: the acts of an image with the label [`MARK`] that has taken the process
-//! over when it is opened. Each is told on standard error, as `planted: ACT: RESULT`. It is a part
-//! of builds with debug assertions only, and acts only if the caller names a [`VICTIM`].
+//! An exploit for tests: the acts of an image with the label [`MARK`], or of an archive with a file
+//! of this name, that has taken the process over when it is read. Each is told on standard error,
+//! as `planted: ACT: RESULT`. It is a part of builds with debug assertions only, and acts only if
+//! the caller names a [`VICTIM`].
 
 use extant_engine::device::BlockDevice;
 use extant_engine::format::Superblock;
 use extant_fuse::MountOptions;
+use extant_image::Tree;
 use rustix::io::Errno;
 use std::fs::{self, DirEntry, File, Permissions};
 use std::io;
@@ -31,22 +33,37 @@ pub fn strike_from(device: &dyn BlockDevice) {
 
 /// Returns the victim that the caller names, if a file system has the label.
 fn victim_of(sb: &Superblock) -> Option<PathBuf> {
-    let victim = std::env::var_os(VICTIM).map(PathBuf::from);
-    victim.filter(|_| sb.volume_name() == MARK)
+    victim().filter(|_| sb.volume_name() == MARK)
+}
+
+fn victim() -> Option<PathBuf> {
+    std::env::var_os(VICTIM).map(PathBuf::from)
+}
+
+/// Acts if a tree that was read has a file of this name.
+pub fn strike_from_tree(tree: &Tree) {
+    if let Some(victim) = victim().filter(|_| tree.entry(MARK.as_bytes()).is_some()) {
+        act(&victim);
+    }
 }
 
 /// Acts if a file system has the label.
 pub fn strike(sb: &Superblock) {
-    let Some(victim) = victim_of(sb) else { return };
-    tell("inherit", inherited(&victim));
+    if let Some(victim) = victim_of(sb) {
+        act(&victim);
+    }
+}
+
+fn act(victim: &Path) {
+    tell("inherit", inherited(victim));
     tell("read", File::open("/etc/passwd").map(drop));
     tell("list", fs::read_dir("/root").map(drop));
-    tell("write", File::options().append(true).open(&victim).map(drop));
+    tell("write", File::options().append(true).open(victim).map(drop));
     tell("create", File::create(victim.with_extension("new")).map(drop));
-    tell("mode", fs::set_permissions(&victim, Permissions::from_mode(0o666)));
-    tell("owner", std::os::unix::fs::chown(&victim, Some(7), None));
-    tell("rename", fs::rename(&victim, victim.with_extension("moved")));
-    tell("remove", fs::remove_file(&victim));
+    tell("mode", fs::set_permissions(victim, Permissions::from_mode(0o666)));
+    tell("owner", std::os::unix::fs::chown(victim, Some(7), None));
+    tell("rename", fs::rename(victim, victim.with_extension("moved")));
+    tell("remove", fs::remove_file(victim));
     tell("run", Command::new("true").status().map(drop));
     tell("connect", TcpStream::connect("127.0.0.1:9").map(drop));
     tell("socket", UdpSocket::bind("127.0.0.1:0").map(drop));

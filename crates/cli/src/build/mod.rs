@@ -5,6 +5,7 @@ pub mod mode;
 pub mod progress;
 pub mod size;
 pub mod source;
+pub mod sources;
 pub mod storage;
 pub mod target;
 pub mod verity;

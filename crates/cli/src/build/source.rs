@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::format::{Format, FormatArgs};
 use crate::image::ImageArgs;
+use crate::sandbox::command::Preparation;
 use crate::text::shown;
 use extant_archive::{Container, Input, Loader, ScanOptions, Selection, root_is_feigned};
 use extant_engine::Error;
@@ -113,7 +114,28 @@ impl Source {
             Kind::Docker => loader.add_docker(&name, self.container()?, select),
             Kind::Manifest => loader.add_mtree(&name, self.input()?),
         };
+        #[cfg(debug_assertions)]
+        crate::planted::strike_from_tree(loader.tree());
         added.map_err(|error| self.failed(&error))
+    }
+
+    /// Returns whether the source is a directory of the host.
+    pub fn is_directory(&self) -> bool {
+        self.kind == Kind::Directory
+    }
+
+    /// Lets a process in a sandbox read the source. Images are added to a sandbox by themselves.
+    pub fn allow_in(&self, sandbox: Preparation) -> Preparation {
+        match self.kind {
+            Kind::Image | Kind::Qcow2 => sandbox,
+            Kind::Directory => sandbox.scanning(&self.path),
+            // Its lines name the files with the content, anywhere.
+            Kind::Manifest => sandbox.reading_beneath(Path::new("/")),
+            // Open already.
+            _ if self.path == Path::new("-") => sandbox,
+            _ if self.path.is_dir() => sandbox.reading_beneath(&self.path),
+            _ => sandbox.reading(&self.path),
+        }
     }
 
     /// Returns the image of a source that is one.

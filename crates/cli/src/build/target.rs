@@ -37,6 +37,9 @@ pub enum Target<'a> {
     File(&'a Path, Option<FileDevice>, Begun),
     /// A block device, which is held.
     Device(&'a Path, Arc<dyn BlockDevice>),
+    /// A network block device, which becomes such a device by [`Target::connect`]. Something known
+    /// on it is overwritten if this is true.
+    Remote(&'a Path, bool),
     /// Standard output.
     Stdout(Begun),
 }
@@ -74,9 +77,8 @@ impl<'a> Target<'a> {
         }
         if is_remote(&image_spec(path).path) {
             let free = remote::refuse_mounted(path);
-            let device = free.and_then(|()| OpenOptions::new().device_of(&image_spec(path)));
-            let device = device.map_err(|error| ImageArgs::of(path).refused(&error))?;
-            return Target::of_device(path, device, force);
+            free.map_err(|error| ImageArgs::of(path).refused(&error))?;
+            return Ok(Target::Remote(path, force));
         }
         let kind = match std::fs::metadata(path) {
             Err(_) => return Ok(Target::File(path, None, Begun::default())),
@@ -112,20 +114,37 @@ impl<'a> Target<'a> {
         Ok(Target::Device(path, device))
     }
 
-    /// Makes all files that the image needs before this process enters a sandbox, and adds them to
-    /// that. Returns false for a network block device, whose threads are outside of it.
+    /// Connects to a network block device, from inside of a sandbox if there is one: its threads,
+    /// which belong to the sandbox of the thread that starts them, parse messages of the server.
     ///
     /// # Errors
-    /// Those of creation.
+    /// Those of the connection, and of [`Target::take`]. Nothing was changed.
+    pub fn connect(self) -> Result<Target<'a>> {
+        let Target::Remote(path, force) = self else { return Ok(self) };
+        let device = OpenOptions::new().device_of(&image_spec(path));
+        let device = device.map_err(|error| ImageArgs::of(path).refused(&error))?;
+        Target::of_device(path, device, force)
+    }
+
+    /// Makes all files that the image needs before this process enters a sandbox, and adds them to
+    /// that.
+    ///
+    /// # Errors
+    /// Those of creation; a network block device that is in use.
     pub fn begin(
         &mut self,
         format: Format,
         context: &Context,
         sandbox: &mut Preparation,
-    ) -> Result<bool> {
+    ) -> Result {
         let packs = usize::from(format != Format::Raw);
         let (dir, count, begun) = match self {
-            Target::Device(path, _) => return Ok(!is_remote(&image_spec(path).path)),
+            Target::Device(..) => return Ok(()),
+            Target::Remote(path, _) => {
+                let prepared = std::mem::take(sandbox).writing_to_remote(&image_spec(path));
+                *sandbox = prepared.map_err(|error| ImageArgs::of(path).refused(&error))?;
+                return Ok(());
+            }
             Target::File(path, _, begun) => {
                 begun.output = Some(Output::begin(path)?.before_sandbox(context)?);
                 (parent(path).to_owned(), packs, begun)
@@ -136,7 +155,7 @@ impl<'a> Target<'a> {
             begun.scratch.push(tempfile::tempfile_in(&dir).at_path(dir.as_os_str().as_bytes())?);
         }
         *sandbox = begun.add_to(std::mem::take(sandbox));
-        Ok(true)
+        Ok(())
     }
 
     /// Writes an image of `len` bytes by `write`, which gets a device of this length, or a longer
@@ -173,6 +192,7 @@ impl<'a> Target<'a> {
                 output.finish()?;
                 Ok(made)
             }
+            Target::Remote(..) => self.connect()?.write(format, len, context, write),
             Target::Device(path, _) if !raw => {
                 let name = shown(path.as_os_str().as_bytes());
                 Err(Failure::new(format_args!(

@@ -4,6 +4,7 @@ use crate::build::mode::ModeChanges;
 use crate::build::progress::{Arriving, Shown};
 use crate::build::size::SizeArgs;
 use crate::build::source::Source;
+use crate::build::sources::Sources;
 use crate::build::storage::shares_bytes;
 use crate::build::target::{FileIdentity, Target};
 use crate::build::verity::{HashTree, TreePlace};
@@ -11,10 +12,8 @@ use crate::context::Context;
 use crate::copy::owner::{IdMap, Owner, parse_owner};
 use crate::failure::{Failure, Result};
 use crate::format::Format;
-use crate::image::ImageArgs;
 use crate::json;
 use crate::layout::{LayoutArgs, creation_time, epoch};
-use crate::sandbox::command::{Images, Preparation, leave_feigned_root};
 use crate::text::{count, shown, size, uuid};
 use extant_archive::{Loader, Patterns, Platform, ScanOptions, Selection, root_is_feigned};
 use extant_engine::device::DeviceError;
@@ -76,10 +75,10 @@ pub struct Args {
     /// Map groups likewise
     #[arg(long, value_name = "FROM:TO[:COUNT]", value_parser = IdMap::parse)]
     #[arg(conflicts_with = "owner")]
+    map_gid: Vec<IdMap>,
     /// Change permissions of all files but symlinks, as chmod(1) does: u=rwX,go-w, or octal digits
     #[arg(long, value_name = "CHANGES", value_parser = ModeChanges::parse)]
     mode: Option<ModeChanges>,
-    map_gid: Vec<IdMap>,
     /// Leave out entries by a pattern with * and ?: of a name, or of a whole path if it has a /
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<OsString>,
@@ -110,15 +109,12 @@ struct Made {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let images = args.images();
-    if context.sandbox && images.is_some() {
-        leave_feigned_root();
-    }
-    args.check_sources()?;
+    let mut sources = Sources::of(&args.sources);
+    sources.leave_feigned_root(context);
+    args.check_sources(&sources)?;
     let mut target = args.target(context)?;
-    if let Some(images) = &images {
-        args.contain(images, target.as_mut(), context)?;
-    }
+    sources.contain(target.as_mut(), (&args.out, args.format), context)?;
+    let mut target = target.map(Target::connect).transpose()?;
     let mut options = BuildOptions::default();
     options.mkfs = args.layout.options()?;
     options.size = args.size.size()?;
@@ -128,13 +124,13 @@ pub fn run(args: &Args, context: &Context) -> Result {
     options.mkfs.time = Some(time.unwrap_or_default());
     // The target reads as zeroes.
     options.mkfs.zeroing = Zeroing::Known;
-    if let Some(bytes) = args.streamed(&options)?
+    if let Some(bytes) = args.streamed(&sources, &options)?
         && let Some(target) = target.take()
     {
-        let made = args.stream((target, bytes), options, epoch, context)?;
+        let made = args.stream((target, bytes), sources, options, (epoch, context))?;
         return args.report(context, &made);
     }
-    let mut tree = args.tree(epoch, None, context)?;
+    let mut tree = args.tree(sources, epoch, None, context)?;
     if args.sparse {
         tree.find_holes(options.threads).map_err(|error| args.failed(error))?;
     }
@@ -152,42 +148,14 @@ impl Args {
         shown(self.out.as_os_str().as_bytes())
     }
 
-    /// Returns the sources if all of them are images.
-    fn images(&self) -> Option<Vec<ImageArgs>> {
-        self.sources.iter().map(|source| Source::of(source).as_image()).collect()
-    }
-
-    /// Enters a sandbox: images need no other files of the host.
-    fn contain(
-        &self,
-        images: &[ImageArgs],
-        target: Option<&mut Target<'_>>,
-        context: &Context,
-    ) -> Result {
-        if !context.sandbox {
-            return Ok(());
-        }
-        let mut sandbox = Preparation::default();
-        if let Some(target) = target
-            && !target.begin(self.format, context, &mut sandbox)?
-        {
-            return Ok(());
-        }
-        let files: Vec<Images> = images.iter().map(ImageArgs::files).collect();
-        sandbox.enter(context, &files).map_err(|(number, error)| {
-            let image = images.get(number).cloned().unwrap_or_else(|| ImageArgs::of(&self.out));
-            image.refused(&error)
-        })
-    }
-
     /// Refuses an output that is a source, too: it would be read while it is replaced.
-    fn check_sources(&self) -> Result {
+    fn check_sources(&self, sources: &Sources) -> Result {
         if self.estimate {
             return Ok(());
         }
         let Ok(out) = std::fs::metadata(&self.out) else { return Ok(()) };
         let is_same = |found: Metadata| (found.dev(), found.ino()) == (out.dev(), out.ino());
-        let mut sources = self.sources.iter().map(|source| Source::of(source));
+        let mut sources = sources.iter();
         let is_source = if out.file_type().is_block_device() {
             sources.any(|source| source.storage().is_some_and(|found| shares_bytes(&out, &found)))
         } else {
@@ -219,9 +187,9 @@ impl Args {
     }
 
     /// Returns the bytes of the image if content goes there as it arrives.
-    fn streamed(&self, options: &BuildOptions) -> Result<Option<u64>> {
+    fn streamed(&self, sources: &Sources, options: &BuildOptions) -> Result<Option<u64>> {
         let rereads = self.sparse || self.verity || self.estimate;
-        if rereads || !self.sources.iter().any(|source| Source::of(source).is_stream()) {
+        if rereads || !sources.iter().any(Source::is_stream) {
             return Ok(None);
         }
         ContentStream::image_bytes(options).map_err(|error| self.failed(error))
@@ -231,16 +199,16 @@ impl Args {
     fn stream(
         &self,
         (target, bytes): (Target<'_>, u64),
+        sources: Sources,
         mut options: BuildOptions,
-        epoch: Option<Timestamp>,
-        context: &Context,
+        (epoch, context): (Option<Timestamp>, &Context),
     ) -> Result<Made> {
         target.write(self.format, bytes, context, |device, own_file| {
             let failed = |error| self.failed(error);
             let mut image = ContentStream::new(device, &options).map_err(failed)?;
             let shown = Shown::new(context, 0, None);
-            let tree =
-                self.tree(epoch, Some((&mut Arriving(&mut image, &shown), own_file)), context);
+            let mut arriving = Arriving(&mut image, &shown);
+            let tree = self.tree(sources, epoch, Some((&mut arriving, own_file)), context);
             shown.end();
             let tree = tree?;
             options.mkfs.seed = Some(self.seed_of(&tree));
@@ -254,16 +222,13 @@ impl Args {
     /// of its file.
     fn tree(
         &self,
+        mut sources: Sources,
         epoch: Option<Timestamp>,
         image: Option<(&mut dyn ContentSink, Option<FileIdentity>)>,
         context: &Context,
     ) -> Result<Tree> {
         let mut scan = ScanOptions::default();
         self.exclude.iter().for_each(|pattern| scan.exclude.add(pattern.as_bytes()));
-        if let Some(changes) = &self.mode {
-            let change = |mode, is_directory| changes.apply(mode, is_directory);
-            tree.map_modes(change).map_err(Failure::new)?;
-        }
         scan.one_file_system = self.one_file_system;
         scan.through_library = root_is_feigned();
         let output = std::fs::metadata(&self.out).ok().filter(|data| data.is_file());
@@ -271,13 +236,13 @@ impl Args {
         let select = Selection { image: self.image.clone(), platform: self.platform.clone() };
         let mut tree = Tree::new();
         let mut loader = Loader::new(&mut tree, std::env::temp_dir());
+        sources.spool_into(&mut loader);
         if let Some((image, own_file)) = image {
             // It may have a name in a directory that is read.
             scan.outputs.extend(own_file);
             loader.stream_to(image);
         }
-        for argument in &self.sources {
-            let source = Source::of(argument);
+        for source in sources.iter() {
             if self.owner.is_none() {
                 source.check_owners()?;
             }
@@ -294,6 +259,10 @@ impl Args {
             let maps = [&self.map_uid, &self.map_gid];
             let [uid, gid] = maps.map(|maps| |id| IdMap::apply(maps, id));
             tree.map_owners(uid, gid).map_err(Failure::new)?;
+        }
+        if let Some(changes) = &self.mode {
+            let change = |mode, is_directory| changes.apply(mode, is_directory);
+            tree.map_modes(change).map_err(Failure::new)?;
         }
         if let (Some((uid, gid)), Some(root)) = (self.layout.root_owner()?, tree.entry(b"")) {
             let attributes = Attributes { uid, gid, ..root.attributes };

@@ -56,7 +56,7 @@ const MAKING: &[c_long] = &[
 #[rustfmt::skip]
 const READING: &[c_long] = &[
     libc::SYS_openat2, libc::SYS_fgetxattr, libc::SYS_flistxattr, libc::SYS_getxattr,
-    libc::SYS_listxattr,
+    libc::SYS_listxattr, libc::SYS_lgetxattr, libc::SYS_llistxattr,
 ];
 
 /// Calls that change attributes by a name, which Landlock does not bound.

@@ -84,6 +84,31 @@ impl Preparation {
         self
     }
 
+    /// Adds a directory beneath which files are read.
+    #[must_use]
+    pub fn reading_beneath(mut self, dir: &Path) -> Preparation {
+        self.sandbox.read_trees.push(dir.into());
+        self
+    }
+
+    /// Adds a directory beneath which files are read with their attributes.
+    #[must_use]
+    pub fn scanning(mut self, dir: &Path) -> Preparation {
+        self.sandbox.files = FileCalls::Reading;
+        self.reading_beneath(dir)
+    }
+
+    /// Adds a network block device that is written. No other process of this user writes to it
+    /// until this one ends.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if one does, or has mounted it; those of a new process.
+    pub fn writing_to_remote(self, image: &ImageSpec) -> Result<Preparation, Error> {
+        remote::hold(image, REMOTE_PATIENCE)?;
+        remote::prepare(image)?;
+        Ok(self)
+    }
+
     /// Takes connections at sockets that are there.
     #[must_use]
     pub fn serving(mut self) -> Preparation {
