@@ -178,6 +178,8 @@ images: setup
 	scripts/images.sh target/images
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_IMAGES=$(abspath target/images) \
 		$(CARGO) test --release -p extant-engine --test it -- --ignored images_of_others --nocapture
+	EXTANT_IMAGES=$(abspath target/images) \
+		$(CARGO) test --release -p extant-cli --test it -- --ignored exports_of_images_of_others --nocapture
 
 # Verdicts of `extant check` beside those of e2fsck: on the images of e2fsprogs' own tests, as a
 # table, and on MUTANTS damaged images.
@@ -238,8 +240,8 @@ stress: setup
 		$(CARGO) test --release -p extant-engine --test it -- --ignored stress::soak --nocapture
 
 # The largest and real sources of images: a million files, a directory of half a million, a new
-# Debian system and its packages (needs the network); and REBUILDS rebuilds in other environments,
-# which must have one digest.
+# Debian system and its packages (needs the network), images of buildah; and REBUILDS rebuilds in
+# other environments, which must have one digest.
 REBUILDS ?= 1000
 inputs:
 	@scripts/setup.sh packages

@@ -79,6 +79,7 @@ need valgrind valgrind
 
 if [ "${1:-}" = packages ]; then
     need debootstrap debootstrap
+    need buildah buildah
     need lintian lintian
     need mandoc mandoc
     need zsh zsh

@@ -38,12 +38,13 @@ pub fn run(args: &Args) -> io::Result<bool> {
     let quick = args.options.quick;
     let bench = Bench { extant: args.program()?, scratch, out, quick };
     type Part = fn(&Bench) -> io::Result<Vec<Row>>;
-    let parts: [(&str, Part); 7] = [
+    let parts: [(&str, Part); 8] = [
         ("tree", Bench::trees),
         ("layer", Bench::layers),
         ("large", Bench::large),
         ("empty", Bench::empty),
         ("clone", Bench::clones),
+        ("edits", Bench::edits),
         ("million", Bench::million),
         ("overlay", Bench::overlays),
     ];
@@ -263,6 +264,18 @@ impl Bench {
 
     fn overlays(&self) -> io::Result<Vec<Row>> {
         overlays::rows(&self.scratch, &self.out, self.files(16_384) as u64)
+    }
+
+    /// Edits that leave no trace, so that each run makes the same.
+    fn edits(&self) -> io::Result<Vec<Row>> {
+        let (image, script) = (self.scratch.join("edited"), self.scratch.join("script"));
+        self.extant(["mkfs".as_ref(), image.as_os_str(), "256M".as_ref()]).run()?;
+        let all =
+            |command: &str| (0..50).map(|n| format!("{command} /dir{n}\n")).collect::<String>();
+        std::fs::write(&script, all("mkdir") + &all("rm -r"))?;
+        let row = Row::new("100 edits in one run", &[])
+            .with("extant", self.extant(["apply".as_ref(), image.as_os_str(), script.as_os_str()]));
+        Ok(vec![row.seconds(0.010)])
     }
 
     fn million(&self) -> io::Result<Vec<Row>> {

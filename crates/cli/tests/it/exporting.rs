@@ -280,6 +280,41 @@ fn e2fsprogs_272_an_entry_named_up_and_over_stays_inside() {
     assert!(!out.join("pwn").exists() && !scratch.join("pwn").exists());
 }
 
+/// Names of an image and its exports.
+const FORMS: [&str; 4] = ["image", "dir", "a.tar", "oci"];
+
+/// Names in a directory but for the known ones.
+fn others(dir: &Path, known: &[&str]) -> Vec<OsString> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| !known.iter().any(|known| name == known)).collect()
+}
+
+/// The damaged images of e2fsprogs' own tests: each is exported, or refused, and makes nothing
+/// beside the target.
+#[test]
+#[ignore = "takes images that are not here: `make images` brings them"]
+fn exports_of_images_of_others_stay_inside() {
+    let folder = std::env::var_os("EXTANT_IMAGES").expect("EXTANT_IMAGES names a folder");
+    let found = run("find", &args![folder, "-name", "image*.gz"]).must_succeed().text();
+    let (mut exported, mut refused) = (0, 0);
+    for path in found.lines() {
+        let scratch = Scratch::new();
+        let below = scratch.dir("below");
+        fs::write(below.join("image"), run("gzip", &["-dc", path]).must_succeed().stdout).unwrap();
+        scratch.leave_unjudged("below/image", "it is damaged");
+        for (form, name) in [("--dir", "dir"), ("--tar", "a.tar"), ("--oci", "oci")] {
+            let printed = extant(&args!["export", below.join("image"), form, below.join(name)]);
+            assert!(matches!(printed.code, 0 | 1), "{path}: {printed}");
+            assert!(!printed.errors().contains("panicked"), "{path}: {printed}");
+            *(if printed.code == 0 { &mut exported } else { &mut refused }) += 1;
+        }
+        assert_eq!(others(scratch.path(), &["below"]), [""; 0], "{path}");
+        assert_eq!(others(&below, &FORMS), [""; 0], "{path}");
+    }
+    println!("{exported} exports, {refused} refused or in part");
+    assert!(exported > 0, "EXTANT_IMAGES names no folder with images");
+}
+
 /// e2fsprogs#152: `debugfs rdump` crashed on symlinks with a bad length. Here further symlinks lead
 /// out of the target, and names below them, made by a second entry of the name, would be written
 /// there.

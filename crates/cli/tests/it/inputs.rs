@@ -240,3 +240,52 @@ fn a_new_debian_system_and_its_packages_become_images() {
         Manifest::walk(&into).without_root().assert_same(&kernel_tree(&image).without_root());
     }
 }
+
+/// Images of one layer and of two, with whiteouts, from the store of buildah.
+const BUILDAH: &str = r#"
+    umask 022
+    store() { buildah --root "$PWD/store" --runroot "$PWD/run" --storage-driver vfs "$@"; }
+    mkdir -p first/etc/deep first/usr/lib
+    printf 1 > first/etc/one; printf 2 > first/etc/deep/two; printf 3 > first/usr/lib/three
+    ln -s usr/lib first/lib; ln first/etc/one first/usr/same
+    head -c 300000 /dev/urandom > first/usr/lib/large
+    one=$(store from scratch)
+    store copy --quiet "$one" first /
+    cp -a "$(store mount "$one")" one
+    store commit --quiet "$one" "oci:$PWD/layout:one"
+    store commit --quiet "$one" base
+    two=$(store from --pull-never base)
+    root=$(store mount "$two")
+    rm -r "$root/etc/deep" "$root/usr/lib/large" "$root/usr/lib/three"
+    mkdir "$root/usr/lib/three"
+    printf new > "$root/usr/lib/three/file"; chown 12:34 "$root/etc/one"; mkfifo "$root/etc/fifo"
+    setfattr -n security.capability -v 0x0100000200200000000000000000000000000000 "$root/etc/one"
+    cp -a "$root" two
+    store commit --quiet "$two" "oci:$PWD/layout:two"
+    store commit --quiet --disable-compression=false "$two" "oci-archive:$PWD/two.tar:two"
+    store commit --quiet "$two" "docker-archive:$PWD/docker.tar:name:two"
+    store umount --all > /dev/null"#;
+
+#[test]
+#[ignore = "needs buildah: `make inputs`"]
+fn images_of_buildah_equal_its_mounts() {
+    let scratch = Scratch::on_disk();
+    let image = scratch.join("i.img");
+    let script = format!("cd {}; {BUILDAH}", scratch.path().display());
+    run("bash", &["-euc", &script]).must_succeed();
+    let (layout, archive, docker) =
+        (scratch.join("layout"), scratch.join("two.tar"), scratch.join("docker.tar"));
+    let named = |kind: &str, path: &Path| format!("{kind}:{}", path.display());
+    for (source, name, expected) in [
+        (named("oci", &layout), "one", "one"),
+        (named("oci", &layout), "two", "two"),
+        (named("oci", &archive), "two", "two"),
+        (named("docker", &docker), "name:two", "two"),
+    ] {
+        done(&args!["build", "--image", name, &image, &source]);
+        e2fsck::check(&image).assert_clean();
+        // buildah stores whole seconds.
+        let expected = Manifest::walk(&scratch.join(expected)).without_root().in_whole_seconds();
+        expected.assert_same(&kernel_tree(&image).without_root());
+    }
+}
