@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_value_that_names_a_command_is_no_command() {
         let line = ["extant", "--trace", "ls", "info", "image"].map(OsString::from);
-        let (_, name, _) = parse(&line).ok().expect("it is right");
+        let (_, name, _) = parse(&line).map_err(|e| e.to_string()).expect("it is right");
         assert_eq!(name, "info");
         let wrong = ["extant", "--threads", "ls", "info", "image"].map(OsString::from);
         let error = parse(&wrong).err().expect("a wrong number");

@@ -73,7 +73,7 @@ fn find(tool: &str) -> Option<PathBuf> {
 fn package_of(tool: &str) -> &str {
     let lines = include_str!("../../../scripts/setup.sh").lines();
     let listed = lines
-        .filter_map(|line| line.strip_prefix("need ")?.split_once(' '))
+        .filter_map(|line| line.trim_start().strip_prefix("need ")?.split_once(' '))
         .find_map(|(program, package)| (program == tool).then_some(package));
     // Programs of tests have a path.
     let known = tool.contains('/') || ESSENTIAL.contains(&tool);
