@@ -1,18 +1,37 @@
 #!/usr/bin/env bash
 # All tests of the product: unit, integration over real images, mounts, conformance. A test that
-# cannot run fails.
+# cannot run fails, and so does a program that runs for longer than EXTANT_TEST_SECONDS (1800).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/programs.sh
+limit=${EXTANT_TEST_SECONDS:-1800}
 work=$(mktemp -d)
-halves=()
-# Ends what still runs, after Ctrl-C too: background jobs of a script do not get its signal.
+workers=()
+
+# Ends what still runs, after Ctrl-C too: background jobs of a script do not get its signal. Each
+# running job is a group of processes.
 finish() {
-    for half in "${halves[@]}"; do kill -- "-$half" 2>/dev/null || true; done
+    local job
+    [ ${#workers[@]} -eq 0 ] || kill "${workers[@]}" 2>/dev/null || true
+    for job in "$work"/*/; do
+        [ -e "$job/process" ] && [ ! -e "$job/ended" ] || continue
+        kill -- "-$(cat "$job/process")" 2>/dev/null || true
+        echo "test: ended early: $(cat "$job/name")" >&2
+        tail -n 40 "$job/log" >&2
+        unfinished "$job/log" >&2
+    done
     rm -rf "$work"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM HUP
+
+# Prints the tests of a program that took long and had no result yet, when the program was ended.
+unfinished() { # its output
+    local name
+    sed -n 's/^test \(.*\) has been running for over .*/\1/p' "$1" | while read -r name; do
+        grep -qF "test $name ... " "$1" || echo "test: begun, without a result: $name"
+    done
+}
 
 # Downloads happen here, not within tests.
 cargo fetch --locked --quiet
@@ -21,30 +40,72 @@ scripts/python.sh prepare
 programs --workspace >"$work/all"
 grep -q /crates/engine/ "$work/all" || { echo "test: no programs were built" >&2; exit 1; }
 
-# Two halves of about the same length, side by side, since all tests wait at times.
-first='/crates/(engine|check)/'
-engine() {
-    grep -E "$first" "$work/all" | run_all
-    cargo test --workspace --doc
-    cargo test -p extant-sync --features contention --lib
-    scripts/loom.sh
+# Prints jobs, one a line: name, directory, command. Programs run in the directories of their
+# packages, as with cargo.
+jobs_of() { # test programs, as `programs` prints them
+    local manifest program
+    while IFS=$'\t' read -r manifest program; do
+        printf '%s\t%s\t%q\n' "$(dirname "${manifest#"$PWD/"}") ${program##*/}" "$(dirname "$manifest")" "$program"
+    done
 }
 others() {
-    grep -vE "$first" "$work/all" | run_all
-    scripts/conformance.sh
-    scripts/suites.sh
+    printf '%s\t%s\t%s\n' "$1" "$PWD" "$2"
 }
-# Groups of processes of their own, which can be ended as a whole.
-set -m
-(engine) >"$work/log" 2>&1 </dev/null &
-engine=$!
-(others) </dev/null &
-others=$!
-halves=("$engine" "$others")
-failed=()
-wait "$others" || failed+=("those of mounts, programs and other crates")
-wait "$engine" || failed+=("those of the engine and extant-check, and models")
-halves=()
-cat "$work/log"
-for half in "${failed[@]}"; do echo "test: a test failed among $half" >&2; done
-[ ${#failed[@]} -eq 0 ]
+
+# The longest jobs come first, so that the last ones to end are short.
+first='/crates/(engine|check|cli)/.*/it-'
+second='/crates/(fuse|image|lab)/.*/it-'
+{
+    grep -E "$first" "$work/all" | jobs_of
+    others "suites of others" "rc=0; scripts/conformance.sh || rc=1; scripts/suites.sh || rc=1; exit \$rc"
+    others "models" "scripts/loom.sh"
+    grep -E "$second" "$work/all" | jobs_of
+    others "examples in documentation" "cargo test --workspace --doc"
+    others "counters of contention" "cargo test -p extant-sync --features contention --lib"
+    grep -vE "$first|$second" "$work/all" | jobs_of
+} >"$work/jobs"
+
+# Runs a job and prints its output as a whole, after its end.
+run_job() { # its directory for notes, name, directory, command
+    local notes=$1 name=$2 begin=$SECONDS code=0
+    echo "$name" >"$notes/name"
+    echo "     Running $name"
+    # In a group of processes of its own, which `timeout` makes.
+    (cd "$3" && exec timeout -k 10 "$limit" bash -c "$4") >"$notes/log" 2>&1 </dev/null &
+    echo $! >"$notes/process"
+    wait $! || code=$?
+    touch "$notes/ended"
+    {
+        flock 9
+        echo "       Ended $name, after $((SECONDS - begin)) s"
+        cat "$notes/log"
+        # The code of `timeout`, or that of a program that it had to kill.
+        if [ $code -eq 124 ] || [ $code -eq 137 ]; then
+            echo "test: $name was ended after $((SECONDS - begin)) s" >&2
+            unfinished "$notes/log" >&2
+        fi
+    } 9>"$work/printing"
+    return $code
+}
+
+# Takes jobs until none is left.
+worker() {
+    local nr=0 name directory command
+    while IFS=$'\t' read -r name directory command; do
+        nr=$((nr + 1))
+        # Only one worker can make the directory.
+        mkdir "$work/$nr" 2>/dev/null || continue
+        run_job "$work/$nr" "$name" "$directory" "$command" || echo "$name" >>"$work/failed"
+    done <"$work/jobs"
+}
+
+# Two side by side, since all tests wait at times.
+touch "$work/failed"
+worker &
+workers+=($!)
+worker &
+workers+=($!)
+wait "${workers[@]}"
+workers=()
+while read -r name; do echo "test: failed: $name" >&2; done <"$work/failed"
+[ ! -s "$work/failed" ]
