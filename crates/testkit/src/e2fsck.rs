@@ -1,7 +1,7 @@
 //! `e2fsck` as the judge of an image, with a sample of images judged by the other programs, too.
 
 pub use crate::counts::Summary;
-pub use crate::fsck::{Verdict, check_by_all, check_with, repair};
+pub use crate::fsck::{Verdict, check_by_all, check_with, check_within, repair};
 
 use crate::{fsck, judge};
 use std::path::Path;

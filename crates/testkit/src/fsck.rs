@@ -2,9 +2,10 @@
 //! no proof.
 
 use crate::counts::{self, Summary};
-use crate::tool::{Printed, arg, run_with_env};
+use crate::tool::{Printed, arg, need, run_with_env};
+use std::ffi::OsString;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Verdict of `e2fsck` on an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +61,18 @@ pub fn check_by_all(image: &Path, args: &[&str]) -> Verdict {
 pub fn check_with(image: &Path, args: &[&str]) -> Verdict {
     let printed = e2fsck(image, "-fn", args);
     verdict(&printed, |_| false)
+}
+
+/// As [`check_with`]; `None` if e2fsck has not ended after this time. It walks maps whose blocks
+/// point to each other along all ways.
+pub fn check_within(image: &Path, limit: Duration) -> Option<Verdict> {
+    let seconds = format!("{}", limit.as_secs_f64());
+    let mut all: Vec<OsString> = ["-s", "KILL", &seconds].map(Into::into).into();
+    all.extend([need("e2fsck").into(), "-fn".into(), arg(image)]);
+    let printed = run_with_env("timeout", &all, &[("E2FSCK_TIME", &soon())]);
+    // The code of timeout(1) for a program that it has killed, or the signal that meets both.
+    let is_ended = !matches!(printed.code, 124 | 137 | -1);
+    is_ended.then(|| verdict(&printed, |_| false))
 }
 
 /// Repairs the traces of a crash with `e2fsck -fy` (journal replay, orphans, global free counts, a

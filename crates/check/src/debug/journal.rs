@@ -20,6 +20,7 @@ use extant_format::jbd2::{
 use extant_format::{Compat, Inode, InodeFlags, InodeNr, Timestamp};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 
 /// The fate of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,13 +253,35 @@ impl JournalLog<'_> {
         }
     }
 
-    /// Reads a block of the log.
-    fn read(&self, at: u32) -> Option<Vec<u8>> {
+    /// Returns the format of the log.
+    pub(super) fn format(&self) -> JournalFormat {
+        self.format
+    }
+
+    /// Returns whether the log is in the file system.
+    pub(super) fn is_inside(&self) -> bool {
+        self.inspector.superblock.journal_inum() != InodeNr::NONE
+    }
+
+    /// Returns the blocks of the log for transactions, and those for fast commits.
+    pub(super) fn parts(&self) -> (Range<u32>, Range<u32>) {
+        let mapped = self.runs.last().map_or(0, Run::end);
+        let len = u64::from(self.superblock.max_len()).min(mapped) as u32;
+        (self.first..self.end, self.end..len.max(self.end))
+    }
+
+    /// Returns the block of the device with a block of the log.
+    pub(super) fn physical(&self, at: u32) -> Option<u64> {
         let at = u64::from(at);
         let next = self.runs.partition_point(|run| run.logical <= at);
         let run = self.runs.get(next.checked_sub(1)?)?;
         let within = at.saturating_sub(run.logical);
-        let block = (within < run.len).then(|| run.physical.checked_add(within))??;
+        (within < run.len).then(|| run.physical.checked_add(within))?
+    }
+
+    /// Reads a block of the log.
+    pub(super) fn read(&self, at: u32) -> Option<Vec<u8>> {
+        let block = self.physical(at)?;
         let mut bytes = vec![0; self.inspector.geometry.block_size as usize];
         let offset = block.checked_mul(self.inspector.geometry.block_size.into())?;
         self.device.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
@@ -294,7 +317,7 @@ impl JournalLog<'_> {
     }
 
     /// Returns the block of the log that is `n` blocks behind another one.
-    fn behind(&self, at: u32, n: u64) -> Option<u32> {
+    pub(super) fn behind(&self, at: u32, n: u64) -> Option<u32> {
         let capacity = u64::from(self.end.saturating_sub(self.first));
         if n >= capacity {
             return None;

@@ -15,6 +15,7 @@ mod directory;
 mod free;
 mod journal;
 mod map;
+mod metadata;
 mod names;
 mod owners;
 mod places;
@@ -29,6 +30,7 @@ pub use directory::{DirectoryBlock, DirectoryPart, DirectoryRecord};
 pub use free::FreeRunCounts;
 pub use journal::{JournalLog, LoggedBlock, LoggedTransaction, TransactionState};
 pub use map::{MapEntry, MapEntryKind, MapNode, MapPart};
+pub use metadata::SavedMetadata;
 pub use names::{FoundName, FoundNames};
 pub use owners::{BlockOwner, FoundOwners};
 pub use places::MetadataPlace;
@@ -117,6 +119,10 @@ pub struct Inspector {
     groups: Vec<GroupState>,
     damage: Option<String>,
     notes: Vec<String>,
+    /// The block of the copy that a caller has chosen as superblock.
+    chosen: Option<u64>,
+    /// The journal was replayed in memory.
+    is_replayed: bool,
 }
 
 impl Inspector {
@@ -145,6 +151,8 @@ impl Inspector {
             groups: Vec::new(),
             damage,
             notes: Vec::new(),
+            chosen: options.superblock,
+            is_replayed: false,
         };
         if !options.as_is {
             inspector.replay();
@@ -183,6 +191,7 @@ impl Inspector {
             return self.without_replay("it has a superblock of no use");
         };
         (self.device, self.superblock, self.geometry) = (device, superblock, geometry);
+        self.is_replayed = true;
     }
 
     fn without_replay(&mut self, why: &str) {
@@ -208,6 +217,11 @@ impl Inspector {
     /// Returns the geometry.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Returns the length of the device in bytes.
+    pub fn device_len(&self) -> u64 {
+        self.raw.len()
     }
 
     /// Returns the content of a block.

@@ -97,7 +97,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
 }
 
 /// Returns a random UUID.
-fn random_uuid() -> Result<[u8; 16]> {
+pub fn random_uuid() -> Result<[u8; 16]> {
     /// The kernel's source of them.
     const RANDOM: &str = "/proc/sys/kernel/random/uuid";
     let text = std::fs::read_to_string(RANDOM).at(RANDOM)?;

@@ -378,3 +378,53 @@ fn directories_within_themselves_have_paths() {
     let through = json(&args!["debug", image.path(), "inode", "/d/up/d/up/a"]);
     assert_eq!(through[0]["links"], 2, "{through}");
 }
+
+/// Images of metadata, raw and as qcow2: complete or absent, and as broken as the file system.
+#[test]
+fn metadata_is_saved() {
+    let scratch = Scratch::new();
+    let image = image(FeatureSet::named("default"), &scratch);
+    image.leave_unjudged("it is damaged below");
+    for name in ["raw", "packed"] {
+        scratch.leave_unjudged(name, "it has no content of files");
+    }
+    let (raw, packed) = (scratch.join("raw"), scratch.join("packed"));
+    let saved = json(&args!["debug", image.path(), "metadata", &raw]);
+    let bytes = fs::metadata(image.path()).expect("an image").len();
+    let (found, stored) = (&saved[0], saved[0]["stored_bytes"].as_u64().expect("a number"));
+    assert_eq!((&found["bytes"], &found["scrambled"]), (&bytes.into(), &false.into()));
+    assert!(stored < bytes / 4 && fs::metadata(&raw).expect("a file").len() == bytes, "{saved}");
+    let check = |image: &Path, options: &[&str]| {
+        let options = options.iter().map(std::ffi::OsString::from);
+        let args: Vec<_> = args!["check", image].into_iter().chain(options).collect();
+        let printed = extant(&args);
+        (printed.code, printed.text())
+    };
+    assert_eq!(check(&raw, &[]), check(image.path(), &[]));
+    refused(&args!["debug", image.path(), "metadata", &raw], 1, "--force replaces it");
+    refused(&args!["debug", image.path(), "metadata", image.path(), "-f"], 1, "image itself");
+    let journal = args!["debug", image.path(), "--journal", &raw, "metadata", &raw, "-f"];
+    refused(&journal, 1, "image itself");
+    debugfs::write(image.path(), "set_inode_field /a links_count 9");
+    let options = ["metadata", "--force", "--scramble"];
+    let of = |out: &Path, more: &[&str]| {
+        let options = options.iter().chain(more).map(std::ffi::OsString::from);
+        args!["debug", image.path()].into_iter().chain(options).chain(args![out]).collect()
+    };
+    let (one, other): (Vec<_>, Vec<_>) = (of(&raw, &[]), of(&packed, &["--qcow2"]));
+    done(&one);
+    done(&other);
+    let damaged = check(image.path(), &[]);
+    assert_eq!(damaged.0, 4, "{}", damaged.1);
+    assert_eq!(check(&raw, &[]), damaged);
+    assert_eq!(check(&packed, &["--format", "qcow2"]), damaged);
+    run("qemu-img", &args!["check", &packed]).must_succeed();
+    // A device that ends too early: its part is saved, and the end is told.
+    let short = scratch.join("short");
+    let bytes = image.bytes();
+    fs::write(&short, &bytes[..bytes.len() / 2]).expect("a file");
+    scratch.leave_unjudged("short", "it is too short");
+    let printed = extant(&args!["debug", &short, "metadata", &raw, "-f"]);
+    assert!(printed.code == 3 && printed.errors().contains("are missing"), "{printed}");
+    assert_eq!(check(&raw, &[]), check(&short, &[]));
+}

@@ -526,6 +526,27 @@ fn a_damaged_image_is_read() {
 }
 
 #[test]
+fn metadata_is_sent() {
+    let recipe = Recipe::of("Send the metadata of a broken disk");
+    let image = Image::mke2fs(32 << 20, &["-t", "ext4"]);
+    tree(&recipe.file("rootfs"));
+    fs::write(recipe.file("rootfs/a-secret-name"), "confidential").expect("a file");
+    done(&args!["put", image.path(), recipe.file("rootfs"), "/"]);
+    debugfs::write(image.path(), "set_inode_field /etc/hostname links_count 9");
+    recipe.has("broken.img", &image);
+    for name in ["broken.img", "metadata.img"] {
+        recipe.home.leave_unjudged(format!("work/{name}"), "it is damaged");
+    }
+    recipe.run();
+    let has = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
+    let (all, sent) = (image.bytes(), fs::read(recipe.file("metadata.img")).expect("an image"));
+    for text in [&b"a-secret-name"[..], b"confidential"] {
+        assert!(has(&all, text) && !has(&sent, text));
+    }
+    assert!(fs::read_to_string(recipe.file("there")).expect("findings").contains("link"));
+}
+
+#[test]
 fn a_partition_holds_a_file_system() {
     /// The first and only partition begins after 2048 sectors and has 126,976.
     const PARTITION: [u8; 16] = [0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0xf0, 1, 0];

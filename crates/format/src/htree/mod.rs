@@ -16,7 +16,7 @@ mod tests;
 pub use hash::{HashVersion, dirhash, hash_bytes};
 pub use node::{Node, NodeMut, RootInfo};
 
-use crate::bytes::{le16, le32, part, put_le32};
+use crate::bytes::{le16, le32, part, part_mut, put_le32};
 use crate::checksum::{crc32c_le32, crc32c_raw, crc32c_zeros};
 use crate::dir::DirFormat;
 use crate::error::{Corrupt, Result};
@@ -73,6 +73,17 @@ pub fn is_interior(block: &[u8], format: &DirFormat) -> bool {
     let whole = format.encode_rec_len(block.len());
     let raw = le16(block, 4);
     le32(block, 0) == 0 && le16(block, 6) == 0 && (raw == whole || block.len() == 65536 && raw == 0)
+}
+
+/// Zeroes the entries of a node that are not in use, which have no checksum; all but the first one
+/// if their number is impossible.
+pub fn clear_unused(block: &mut [u8], kind: Kind, format: &DirFormat) {
+    let count = le16(block, kind.count());
+    let used = if count > kind.limit(format) { 1 } else { count.max(1) };
+    let tail = if format.metadata_csum { TAIL_SIZE } else { 0 };
+    let start = after_entries(kind.entries(), used.into());
+    let end = block.len().saturating_sub(tail);
+    part_mut(block, start, end).fill(0);
 }
 
 /// Returns the kind of a node by its first record. The block must be a node.

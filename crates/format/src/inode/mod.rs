@@ -27,6 +27,9 @@ use zerocopy::IntoBytes;
 /// Bytes of the `i_block` area.
 pub const I_BLOCK_SIZE: usize = 60;
 
+/// Offset of `i_block` in a slot.
+const I_BLOCK_OFFSET: usize = std::mem::offset_of!(RawInode, i_block);
+
 const STRUCTURE: &str = "inode";
 
 bitflags! {
@@ -372,6 +375,17 @@ pub fn encrypted_target(content: &[u8]) -> Option<&[u8]> {
 pub fn tail<'a>(slot: &'a [u8], geo: &Geometry, inode: &Inode) -> &'a [u8] {
     let area = inode.xattr_area(geo);
     crate::bytes::part(slot, area.start, area.end)
+}
+
+/// As [`tail`], to be changed.
+pub fn tail_mut<'a>(slot: &'a mut [u8], geo: &Geometry, inode: &Inode) -> &'a mut [u8] {
+    let area = inode.xattr_area(geo);
+    crate::bytes::part_mut(slot, area.start, area.end)
+}
+
+/// Returns the bytes of [`Inode::i_block`] in a slot, to be changed; fewer if the slot is shorter.
+pub fn i_block_mut(slot: &mut [u8]) -> &mut [u8] {
+    crate::bytes::part_mut(slot, I_BLOCK_OFFSET, I_BLOCK_OFFSET + I_BLOCK_SIZE)
 }
 
 /// Returns the length of [`tail`] in bytes.

@@ -1,7 +1,7 @@
 //! Commit blocks: the end of a transaction.
 
 use super::{BlockHeader, BlockType, ChecksumMode, JournalFormat};
-use crate::bytes::{be32, be64, put_be32, put_be64};
+use crate::bytes::{be32, be64, part_mut, put_be32, put_be64};
 use crate::checksum::crc32c_with_hole;
 use crate::types::Timestamp;
 
@@ -60,6 +60,11 @@ impl CommitBlock {
             (CHECKSUM_TYPE_CRC32, CHECKSUM_SIZE_CRC32, value) => CommitChecksum::Crc32(value),
             _ => CommitChecksum::Unknown,
         }
+    }
+
+    /// Removes the version 1 checksum from a commit block, which declares none then.
+    pub fn clear_v1_checksum(block: &mut [u8]) {
+        part_mut(block, CHECKSUM_TYPE_OFFSET, CHECKSUM_OFFSET + 4).fill(0);
     }
 
     /// Writes the block over all of `block`, with its checksum. `v1` is the CRC-32 over the

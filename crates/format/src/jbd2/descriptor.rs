@@ -97,6 +97,29 @@ impl Iterator for Tags<'_> {
     }
 }
 
+/// Gives the tags of a descriptor block other checksums, and seals the block. `renew` gets the
+/// number of a tag, from 0 on, and returns its checksum.
+pub fn renew_checksums(
+    block: &mut [u8],
+    format: &JournalFormat,
+    renew: &mut dyn FnMut(usize, &Tag) -> u32,
+) {
+    let end = block.len().saturating_sub(format.tail_size());
+    let mut found = Vec::new();
+    let mut tags = Tags::new(block, format);
+    loop {
+        let left = tags.rest.map_or(0, <[u8]>::len);
+        let Some(tag) = tags.next() else { break };
+        found.push((end.saturating_sub(left), tag));
+    }
+    for (n, (start, mut tag)) in found.into_iter().enumerate() {
+        tag.checksum = renew(n, &tag);
+        let end = start.saturating_add(format.tag_size());
+        encode_tag(crate::bytes::part_mut(block, start, end), &tag, format);
+    }
+    format.seal_tail(block);
+}
+
 /// Writes a descriptor block.
 #[derive(Debug)]
 pub struct DescriptorBuilder<'a> {

@@ -11,7 +11,7 @@ mod revoke;
 mod superblock;
 
 pub use commit::{CommitBlock, CommitChecksum};
-pub use descriptor::{DescriptorBuilder, Tag, TagFlags, Tags};
+pub use descriptor::{DescriptorBuilder, Tag, TagFlags, Tags, renew_checksums};
 pub use fast_commit::{FastCommitTag, FastCommitTags, FastCommitTail, FcRange};
 pub use revoke::{RevokeBuilder, RevokeRecords};
 pub use superblock::{

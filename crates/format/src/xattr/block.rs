@@ -43,6 +43,11 @@ fn decode_header(block: &[u8]) -> Result<BlockHeader> {
     Ok(header)
 }
 
+/// Returns whether a block begins like one of attributes.
+pub fn is_xattr_block(block: &[u8]) -> bool {
+    block.len() >= HEADER && le32(block, 0) == XATTR_MAGIC
+}
+
 /// Reads a block of attributes without verifying its checksum; see [`verify_xattr_block`].
 ///
 /// # Errors

@@ -1,10 +1,11 @@
 //! Attributes in the inode's slot. Offsets of values count from the first entry; entries are not
 //! sorted.
 
-use super::region::{decode, encode, space};
+use super::region::{decode, encode, space, value_range};
 use super::{Entry, Value, XATTR_MAGIC, XATTR_NAME_MAX};
 use crate::bytes::{le32, put_le32};
 use crate::error::Result;
+use std::ops::Range;
 
 const HEADER: usize = 4;
 
@@ -18,6 +19,18 @@ pub fn decode_inode_area(area: &[u8]) -> Result<Vec<Entry>> {
         return Ok(Vec::new());
     }
     decode(area, HEADER, HEADER)
+}
+
+/// Returns the bytes of an inode's area that hold the value of an attribute; `None` if the area has
+/// no such attribute, or its value is in an inode.
+///
+/// # Errors
+/// An entry before it that does not lie in the area.
+pub fn inode_value_range(area: &[u8], index: u8, name: &[u8]) -> Result<Option<Range<usize>>> {
+    if le32(area, 0) != XATTR_MAGIC {
+        return Ok(None);
+    }
+    value_range(area, (HEADER, HEADER), (index, name))
 }
 
 /// Returns the number of bytes that these attributes take in an inode's area.

@@ -16,11 +16,11 @@ mod region;
 mod tests;
 
 pub use block::{
-    BlockHeader, block_space, decode_block, encode_block, refcount, seal_xattr_block, set_refcount,
-    verify_xattr_block,
+    BlockHeader, block_space, decode_block, encode_block, is_xattr_block, refcount,
+    seal_xattr_block, set_refcount, verify_xattr_block,
 };
 pub use hash::{block_hash, entry_hash, entry_hash_signed, inode_entry_hash, value_crc};
-pub use inode_area::{decode_inode_area, encode_inode_area, inode_area_space};
+pub use inode_area::{decode_inode_area, encode_inode_area, inode_area_space, inode_value_range};
 pub use name::{NameIndex, full_name, split_name};
 
 /// The magic number of both kinds of regions.

@@ -3,6 +3,7 @@
 use super::{ENTRY_HEADER, Entry, TERMINATOR, Value, header_len};
 use crate::bytes::{byte, le16, le32, part, put_bytes, put_le16, put_le32};
 use crate::error::{Corrupt, Result};
+use std::ops::Range;
 
 const NAME_LEN: usize = 0;
 const NAME_INDEX: usize = 1;
@@ -90,6 +91,24 @@ fn decode_value(region: &[u8], header: &[u8], list_end: usize, base: usize) -> R
         return Err(bad("value", end, region.len()));
     }
     Ok(Value::Inline(part(region, start, end).to_vec()))
+}
+
+/// Returns the bytes of the region that hold the value of the first entry with this name.
+pub(super) fn value_range(
+    region: &[u8],
+    (first, base): (usize, usize),
+    (index, name): (u8, &[u8]),
+) -> Result<Option<Range<usize>>> {
+    let list_end = list_end(region, first)?;
+    let mut headers = Headers { region, next: first };
+    while let Some(header) = headers.step()? {
+        let Value::Inline(value) = decode_value(region, header, list_end, base)? else { continue };
+        if decode_entry(header, Value::Inline(Vec::new())).is(index, name) {
+            let start = base.saturating_add(le16(header, VALUE_OFFSET).into());
+            return Ok(Some(start..start.saturating_add(value.len())));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the number of bytes that entries and the list's end take.

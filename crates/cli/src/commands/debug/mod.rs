@@ -4,6 +4,7 @@ mod deleted;
 mod directories;
 pub mod inodes;
 mod journal;
+mod metadata;
 mod out;
 mod volume;
 
@@ -21,10 +22,10 @@ use std::path::PathBuf;
 
 /// Look at the structures of an image one by one
 ///
-/// Nothing is written. A damaged image is shown as far as it can be read: problems are reported,
-/// and the rest follows. FILE is a path from the root on, or the number of an inode, as 12 or <12>.
-/// With --json each command prints an array. Exit codes: 0 done, 1 a part cannot be shown, 2 wrong
-/// usage, 3 done with copies of a damaged superblock or damaged descriptors.
+/// Nothing is written to IMAGE. A damaged image is shown as far as it can be read: problems are
+/// reported, and the rest follows. FILE is a path from the root on, or the number of an inode, as
+/// 12 or <12>. With --json each command prints an array. Exit codes: 0 done, 1 a part cannot be
+/// shown, 2 wrong usage, 3 done with copies of a damaged superblock or damaged descriptors.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -72,6 +73,8 @@ enum Structure {
     Journal(JournalArgs),
     /// Deleted files, their blocks that are still free, and their recovery into a directory
     Deleted(DeletedArgs),
+    /// Write an image with all metadata and without content of files, to show damage to others
+    Metadata(MetadataArgs),
 }
 
 /// Files to look at.
@@ -161,6 +164,22 @@ struct DeletedArgs {
     into: Option<PathBuf>,
 }
 
+/// The image of metadata to write.
+#[derive(clap::Args, Debug)]
+struct MetadataArgs {
+    /// New image, sparse and as long as the file system
+    out: PathBuf,
+    /// Write it in the format qcow2
+    #[arg(long)]
+    qcow2: bool,
+    /// Replace names, and targets of symbolic links, by others of the same length
+    #[arg(long)]
+    scramble: bool,
+    /// Replace an existing file
+    #[arg(short, long)]
+    force: bool,
+}
+
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
@@ -169,8 +188,15 @@ pub fn run(args: &Args, context: &Context) -> Result {
     if let Structure::Deleted(DeletedArgs { into: Some(dir), .. }) = &args.structure {
         sandbox = deleted::prepare(dir, sandbox)?;
     }
+    let mut begun = None;
+    if let Structure::Metadata(args) = &args.structure {
+        let (image_begun, prepared) = metadata::begin(args, &image, context, sandbox)?;
+        (begun, sandbox) = (Some(image_begun), prepared);
+    }
     image.contain(context, sandbox)?;
-    let options = InspectOptions { as_is: args.as_is, superblock: args.superblock };
+    // An image of metadata has the blocks as they are, and the log.
+    let as_is = args.as_is || begun.is_some();
+    let options = InspectOptions { as_is, superblock: args.superblock };
     let inspector = open(&image, context, options)?;
     let mut out = Out::new(context);
     match &args.structure {
@@ -189,6 +215,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
         Structure::Fragmentation(args) => volume::fragmentation(&inspector, args, &mut out)?,
         Structure::Journal(args) => journal::journal(&inspector, args, &mut out)?,
         Structure::Deleted(args) => deleted::deleted(&inspector, args, &mut out)?,
+        Structure::Metadata(_) => {
+            begun.map_or(Ok(()), |begun| begun.save(&inspector, context, &mut out))?;
+        }
     }
     out.finish()
 }
