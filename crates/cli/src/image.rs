@@ -507,7 +507,10 @@ impl ImageArgs {
                 }
             }
             Error::Posix(Errno::Busy) => {
-                format!("{name} is in use by another host, or was when that failed (MMP): {text}")
+                format!(
+                    "{name} is in use by another host, or was when that failed (MMP): {text}; if \
+                     that host is gone, `extant tune --clear-mmp {name}` ends its claim"
+                )
             }
             Error::Posix(Errno::Intr) => format!("{name}: interrupted"),
             Error::Foreign(found) => format!("{name} {text}{}", self.advice(found)),

@@ -90,6 +90,9 @@ pub struct TuneChanges {
     /// Kinds of quota files to add, or with `^` to remove, separated by commas: `usrquota`,
     /// `grpquota`, `prjquota`.
     pub quota: Option<String>,
+    /// Seconds between updates of the block of multi-mount protection, at most 300; 0 for the
+    /// default of 5. Takes the feature `mmp`.
+    pub mmp_update_interval: Option<u16>,
 }
 
 /// A change of the superblock of the file system on a device that nothing else has open.
@@ -141,6 +144,10 @@ impl Tune {
         let tunable = Tunable::open(&self.device, self.journal.as_ref())?;
         let mut new = tunable.with_values(changes)?;
         let wanted = Wanted::of(&tunable.primary.superblock, &tunable.primary.geometry, changes)?;
+        if changes.mmp_update_interval.is_some() && !wanted.has_mmp() {
+            let why = "the file system has no multi-mount protection: `--features mmp` adds it";
+            return Err(TuneError::Invalid(why.into()));
+        }
         if wanted.is_none() {
             new.seal();
             tunable.write(&new)?;

@@ -3,6 +3,7 @@
 use super::open::Tunable;
 use super::{ReservedShare, TuneChanges, TuneError};
 use crate::identity;
+use extant_format::mmp::{MMP_MAX_CHECK_INTERVAL, MMP_UPDATE_INTERVAL};
 use extant_format::superblock::DefaultMountOpts;
 use extant_format::{Compat, Incompat, InodeNr, RoCompat, Superblock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -144,6 +145,13 @@ fn set_checks(sb: &mut Superblock, changes: &TuneChanges) -> Result<(), TuneErro
     }
     if let Some(time) = changes.last_check {
         sb.set_lastcheck(time);
+    }
+    if let Some(interval) = changes.mmp_update_interval {
+        if interval > MMP_MAX_CHECK_INTERVAL {
+            let most = MMP_MAX_CHECK_INTERVAL;
+            return Err(invalid(format!("{interval} s between updates, of at most {most}")));
+        }
+        sb.set_mmp_update_interval(if interval == 0 { MMP_UPDATE_INTERVAL } else { interval });
     }
     Ok(())
 }

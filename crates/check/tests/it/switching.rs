@@ -5,7 +5,9 @@ use crate::growing::recover_by_e2fsck;
 use crate::oracle::{complaints, damages};
 use crate::tuning::dumped;
 use extant_blocks::{BlockDevice, Event, MemDevice, RecordingDevice};
+use extant_check::debug::{InspectOptions, Inspector};
 use extant_check::tune::{JournalSize, Tune, TuneChanges, TuneError};
+use extant_format::mmp::Mmp;
 use extant_format::{Compat, Features, Superblock};
 use extant_testkit::cuts::chosen_cuts;
 use extant_testkit::kernel::Mount;
@@ -110,6 +112,11 @@ fn cases() -> Vec<(Kind, Vec<&'static str>, TuneChanges)> {
         of(SEED, "^metadata_csum_seed"),
         of(MMP, "metadata_csum"),
         of(MMP_SUMS, "^metadata_csum"),
+        of(SUMS, "mmp"),
+        of(BIGALLOC, "mmp"),
+        of(NO_JOURNAL, "mmp"),
+        of(NO_SUMS, "mmp"),
+        of(MMP_SUMS, "^mmp"),
         of(ORPHANS_NO_SUMS, "metadata_csum"),
         of(ORPHANS, "^metadata_csum"),
         of(META_BG, "metadata_csum"),
@@ -443,6 +450,99 @@ fn a_seed_of_another_uuid_stays() {
     let again = tune(&without.bytes(), &features("metadata_csum")).expect("checksums");
     judge(&again, "after both");
     assert!(!dumpe2fs::header(again.path()).features().contains("metadata_csum_seed"));
+}
+
+/// The fields of multi-mount protection, and its block, are those of tune2fs.
+#[test]
+fn protection_is_that_of_tune2fs() {
+    let image = Image::mke2fs(SIZE, SUMS);
+    let theirs = image.copy();
+    tune2fs(theirs.path(), &["-O", "mmp"]);
+    let bytes = |image: &Image| {
+        let bytes = image.bytes();
+        let sb = superblock(&bytes);
+        let at = sb.mmp_block().index() * 1024;
+        let geometry = extant_format::Geometry::new(&sb).expect("a geometry");
+        let mmp = Mmp::parse(&bytes[at..at + 1024], Some(geometry.csum_seed)).expect("a block");
+        (sb.mmp_update_interval(), mmp.seq, mmp.check_interval)
+    };
+    let added = tune(&image.bytes(), &features("mmp")).expect("protection");
+    assert_eq!(bytes(&added), bytes(&theirs));
+    let interval = |seconds: u16, list: Option<&str>| TuneChanges {
+        mmp_update_interval: Some(seconds),
+        features: list.map(Into::into),
+        ..TuneChanges::default()
+    };
+    for (before, changes, expected) in [
+        (&added, interval(9, None), 9),
+        (&added, interval(0, None), 5),
+        (&image, interval(7, Some("mmp")), 7),
+    ] {
+        let changed = tune(&before.bytes(), &changes).expect("an interval");
+        judge(&changed, "an interval");
+        assert_eq!(superblock(&changed.bytes()).mmp_update_interval(), expected);
+    }
+    let refusals = [
+        (&image, interval(5, None), "`--features mmp` adds it"),
+        (&added, interval(301, None), "at most 300"),
+        (&added, interval(5, Some("^mmp")), "`--features mmp` adds it"),
+    ];
+    for (before, changes, why) in refusals {
+        let error = tune(&before.bytes(), &changes).expect_err("no interval");
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    let removed = tune(&added.bytes(), &features("^mmp")).expect("no protection");
+    let (sb, old) = (superblock(&removed.bytes()), superblock(&image.bytes()));
+    assert_eq!((sb.mmp_block().0, sb.mmp_update_interval()), (0, 0));
+    assert_eq!(sb.free_blocks_count(), old.free_blocks_count());
+}
+
+/// tune2fs cannot do these in one call.
+#[test]
+fn protection_is_switched_with_other_features() {
+    for (kind, list) in [
+        (NO_SUMS, "metadata_csum,mmp"),
+        (SUMS, "^metadata_csum,mmp"),
+        (MMP, "metadata_csum,^mmp"),
+        (NO_JOURNAL, "has_journal,mmp,quota"),
+    ] {
+        let image = Image::mke2fs(SIZE, kind);
+        let changed = tune(&image.bytes(), &features(list)).expect(list);
+        judge(&changed, list);
+        let incompat = superblock(&changed.bytes()).incompat();
+        let has_mmp = incompat.contains(extant_format::Incompat::MMP);
+        assert_eq!(has_mmp, !list.contains("^mmp"), "{list}");
+    }
+}
+
+/// Programs that write the image of protected file systems wait for seconds, so that the states are
+/// judged by checks that write nothing.
+#[test]
+fn a_cut_switch_of_protection_is_whole_or_absent() {
+    for (kind, changes) in [(SUMS, features("mmp")), (MMP_SUMS, features("^mmp"))] {
+        let before = Image::mke2fs(SIZE, kind).bytes();
+        let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&before)));
+        Tune::new(recorder.clone()).apply(&changes).expect("a change");
+        let after = recorder.inner().to_vec();
+        let sides = [&before, &after].map(|bytes| superblock(bytes).features());
+        let mut seen = [0, 0];
+        chosen_cuts(&before, &recorder.log(), &|_| true, &mut |cut, state| {
+            let case = format!("{:?}, cut {cut}", changes.features);
+            assert_eq!(damages(&state, false), [""; 0], "{case}");
+            let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(&state));
+            let view = Inspector::open(device, None, InspectOptions::default()).expect("an image");
+            let recovered: Vec<u8> = (0..view.geometry().blocks_count)
+                .flat_map(|nr| view.block(nr).expect("a block"))
+                .collect();
+            let image = Image::holding(&recovered);
+            image.leave_unjudged("it is judged here");
+            assert_eq!(complaints(image.path()), [""; 0], "{case}");
+            let mut found = superblock(&recovered).features();
+            found.incompat.remove(extant_format::Incompat::RECOVER);
+            seen[sides.iter().position(|side| *side == found).expect("a side")] += 1;
+        });
+        assert!(seen[0] > 0 && seen[1] > 0, "{:?}: {seen:?}", changes.features);
+    }
 }
 
 /// Returns the distance of cuts among many of a kind: `EXTANT_EVERY`, if that is set.

@@ -3,8 +3,9 @@
 //! steps.
 
 use crate::args;
-use crate::program::{EXTANT, await_that, done, extant, refused};
+use crate::program::{EXTANT, await_that, done, extant, json, refused};
 use extant_testkit::kernel::Mount;
+use extant_testkit::tool::run;
 use extant_testkit::{Image, Scratch, dumpe2fs};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -61,6 +62,69 @@ fn a_file_system_that_is_checked_elsewhere_is_not_changed() {
         refused(&command, code, "(MMP)");
         assert!(image.bytes() == before, "{command:?} wrote");
     }
+}
+
+/// A repair that was killed leaves its claim, which the user ends. Another host that still writes
+/// the block is noticed, unless the user insists.
+#[test]
+fn the_claim_of_a_killed_repair_is_cleared() {
+    let image = image();
+    let at = sequence_at(image.path());
+    let file = File::options().write(true).open(image.path()).expect("an image");
+    file.write_all_at(&FSCK.to_le_bytes(), at).expect("a write");
+    image.leave_unjudged("a host has claimed it");
+    let theirs = image.copy();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The time of a check under way.
+            for time in 1u64.. {
+                file.write_all_at(&time.to_le_bytes(), at + 4).expect("a write");
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        let printed = extant(&args!["tune", image.path(), "--clear-mmp"]);
+        ended.store(true, Ordering::Relaxed);
+        assert!(printed.code == 1 && printed.errors().contains("in use"), "{printed}");
+    });
+    assert_eq!(sequence(image.path(), at), FSCK);
+    let document = json(&args!["tune", "-f", "-E", "clear_mmp", image.path()]);
+    assert_eq!(document["changed"], serde_json::json!(["mmp_claim"]));
+    run("tune2fs", &args!["-f", "-E", "clear_mmp", theirs.path()]).must_succeed();
+    let block = |image: &Image| {
+        let mut bytes = vec![0; 4096];
+        let file = File::open(image.path()).expect("an image");
+        file.read_exact_at(&mut bytes, at - 4).expect("a block");
+        // Without time and names.
+        bytes[0x08..0x70].fill(0);
+        bytes
+    };
+    assert_eq!(sequence(image.path(), at), CLEAN);
+    assert!(block(&image) == block(&theirs));
+    image.assert_clean();
+    let again = done(&args!["tune", "--clear-mmp", image.path()]);
+    assert!(again.errors().contains("no host has left a claim"), "{again}");
+    refused(&args!["tune", "--force", image.path()], 2, "--clear-mmp");
+    // Something else is in the place of the block.
+    image.leave_unjudged("its block is damaged");
+    file.write_all_at(b"content", at - 4).expect("a write");
+    refused(&args!["tune", "--clear-mmp", "-f", image.path()], 1, "magic");
+    let found = fs::read(image.path()).expect("an image");
+    assert!(found[at as usize - 4..].starts_with(b"content"));
+    let other = Image::mke2fs(16 << 20, &["-t", "ext4"]);
+    refused(&args!["tune", "--clear-mmp", other.path()], 1, "no multi-mount protection");
+}
+
+/// The claim ends with the feature, and nothing writes the block then.
+#[test]
+fn multi_mount_protection_is_removed_under_a_claim() {
+    let image = image();
+    done(&args!["tune", "-O", "^mmp", image.path()]);
+    assert!(!dumpe2fs::header(image.path()).features().contains("mmp"));
+    image.assert_clean();
 }
 
 /// The other host renews its claim.

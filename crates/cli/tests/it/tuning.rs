@@ -200,6 +200,29 @@ fn other_names_are_understood() {
     own.assert_clean();
 }
 
+#[test]
+fn multi_mount_protection_is_added_as_by_tune2fs() {
+    let (own, by_length) = (image(), image());
+    let theirs = own.copy();
+    let options = args!["-O", "mmp", "-E", "mmp_update_interval=9"];
+    let with = |image: &Image| [&options[..], &args![image.path()]].concat();
+    done(&[&args!["tune"][..], &with(&own)].concat());
+    run("tune2fs", &with(&theirs)).must_succeed();
+    let comparable = |image: &Image| {
+        let values = dumped(image.path()).into_iter();
+        // The block has the time and the name of the host, and tune2fs sets the interval later.
+        let is_equal = |name: &str| !name.starts_with("mmp_") || name == "mmp_sequence";
+        let is_place = |name: &str| name == "MMP block number";
+        values.filter(|(name, _)| is_equal(name) && !is_place(name)).collect::<Vec<_>>()
+    };
+    assert_eq!(comparable(&own), comparable(&theirs));
+    own.assert_clean();
+    let long = args!["tune", by_length.path(), "--features", "mmp", "--mmp-update-interval", "7"];
+    let document = json(&long);
+    assert_eq!(document["changed"], serde_json::json!(["features", "mmp_update_interval"]));
+    assert_eq!(dumpe2fs::header(by_length.path()).value("MMP update interval"), "7");
+}
+
 /// Features, journal and quota files by both names, as by tune2fs.
 #[test]
 fn features_are_switched_under_both_names() {

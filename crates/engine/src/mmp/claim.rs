@@ -21,7 +21,10 @@
 //! One lock (`HostClaim`) covers the blocks, also while they are read and written. Transfers of
 //! other blocks hold no lock.
 
-use super::{Block, LOOK, check_interval, disk, in_use, update_interval, watch};
+use super::{
+    Block, LOOK, announce, check_interval, disk, in_use, node_name, patience, pause,
+    update_interval, watch,
+};
 use crate::error::{Errno, Error, Result};
 use extant_blocks::{AlignedDevice, BlockDevice};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
@@ -108,6 +111,51 @@ impl HostClaim {
         interrupt: Option<&AtomicBool>,
     ) -> Result<HostClaim> {
         Taking { device, interrupt, checks: true }.take(superblock)
+    }
+
+    /// Ends the claim that a host has left in the block, as a killed check does. Returns false, and
+    /// writes nothing, if there is none. EBUSY if a host writes the block meanwhile: it is watched
+    /// for as long as the format asks for, unless `watches` is false. EINTR if `interrupt` is set.
+    ///
+    /// # Errors
+    /// Those above; a file system without the block; a damaged block, which is not written: a check
+    /// claims the file system with it; those of the device.
+    pub fn clear(
+        device: Arc<dyn BlockDevice>,
+        superblock: &Superblock,
+        watches: bool,
+        interrupt: Option<&AtomicBool>,
+    ) -> Result<bool> {
+        let geometry = Geometry::new(superblock)?;
+        if !superblock.incompat().contains(Incompat::MMP) {
+            let none = "the file system has no multi-mount protection (mmp)";
+            return Err(Error::Unsupported(none.into()));
+        }
+        let mut block = Block::open(AlignedDevice::over(device), superblock, &geometry)?;
+        let seen = block.read()?;
+        if seen.seq == disk::MMP_SEQ_CLEAN {
+            return Ok(false);
+        }
+        if watches {
+            block.own.clone_from(&block.bytes);
+            announce(check_interval(superblock, &seen));
+            let begin = Instant::now();
+            while begin.elapsed() < patience(check_interval(superblock, &seen)) {
+                pause(LOOK * 10, interrupt)?;
+                block.read_own()?;
+            }
+        }
+        let update = superblock.mmp_update_interval();
+        let clean = disk::Mmp {
+            seq: disk::MMP_SEQ_CLEAN,
+            node_name: node_name(),
+            bdev_name: block.dev.name(),
+            check_interval: update.max(disk::MMP_MIN_CHECK_INTERVAL),
+            ..disk::Mmp::default()
+        };
+        block.bytes.fill(0);
+        block.write(&clean)?;
+        Ok(true)
     }
 
     /// Returns the device through which the file system is read and changed. Once another host has

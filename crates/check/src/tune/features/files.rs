@@ -1,11 +1,13 @@
-//! Files of the file system itself that features add: orphan file, quota files.
+//! Files and blocks of the file system itself that features add: orphan file, quota files, the
+//! block of multi-mount protection.
 
 use super::wanted::Wanted;
 use super::wanted::changed_quotas;
 use crate::maps::Run;
 use crate::repair::{FreeSpace, RepairError, Round};
+use extant_format::mmp::{MMP_MIN_CHECK_INTERVAL, MMP_SEQ_CLEAN, MMP_UPDATE_INTERVAL, Mmp};
 use extant_format::quota::QuotaKind;
-use extant_format::{Compat, InodeFlags, InodeNr, RoCompat, Superblock, orphan};
+use extant_format::{BlockNr, Compat, Incompat, InodeFlags, InodeNr, RoCompat, Superblock, orphan};
 
 /// Adds or removes the orphan file.
 pub fn switch_orphan_file(round: &Round<'_>, wanted: &Wanted) -> Result<(), RepairError> {
@@ -68,6 +70,34 @@ pub fn switch_quotas(round: &Round<'_>, wanted: &Wanted) -> Result<(), RepairErr
         let mut features = sb.features();
         features.ro_compat.set(RoCompat::QUOTA, wanted.has != [false; 3]);
         sb.set_features(features);
+    })
+}
+
+/// Adds or removes the block of multi-mount protection. A new one is written before the superblock
+/// names it. A removed one is free once the superblock does not name it any more, and from then on
+/// no host writes it.
+pub fn switch_mmp(round: &Round<'_>, wanted: &Wanted) -> Result<(), RepairError> {
+    let Some(has) = wanted.mmp() else { return Ok(()) };
+    let block = if has { round.allocate()? } else { 0 };
+    let interval = match round.survey.volume.superblock.mmp_update_interval() {
+        _ if !has => 0,
+        0 => MMP_UPDATE_INTERVAL,
+        interval => interval,
+    };
+    if has {
+        let geometry = round.geometry();
+        let check_interval = interval.max(MMP_MIN_CHECK_INTERVAL);
+        let mmp = Mmp { seq: MMP_SEQ_CLEAN, check_interval, ..Mmp::default() };
+        let mut bytes = vec![0; round.block_size()];
+        mmp.encode(&mut bytes, geometry.metadata_csum.then_some(geometry.csum_seed));
+        round.put(block, &bytes)?;
+    }
+    round.draft.edit_super(|sb| {
+        let mut features = sb.features();
+        features.incompat.set(Incompat::MMP, has);
+        sb.set_features(features);
+        sb.set_mmp_block(BlockNr(block));
+        sb.set_mmp_update_interval(interval);
     })
 }
 

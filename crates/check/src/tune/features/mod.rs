@@ -359,13 +359,15 @@ impl Site<'_> {
             }
             draft.edit_super(|sb| *sb = marked)?;
         }
-        if wanted.had != wanted.has || wanted.switches(Compat::ORPHAN_FILE) {
+        let switches_mmp = wanted.mmp().is_some();
+        if wanted.had != wanted.has || wanted.switches(Compat::ORPHAN_FILE) || switches_mmp {
             self.surveyor().finish(&draft)?;
             let view = self.surveyor().view(&draft)?;
             let survey = self.whole(&view)?;
             let round = Round::new(&survey, &draft, RepairLevel::Safe);
             files::switch_orphan_file(&round, wanted)?;
             files::switch_quotas(&round, wanted)?;
+            files::switch_mmp(&round, wanted)?;
         }
         self.surveyor().finish(&draft)?;
         copies(self, &draft)?;
@@ -401,7 +403,8 @@ impl Site<'_> {
 }
 
 impl Wanted {
-    /// Returns the new features with the present files of the file system, and the present journal.
+    /// Returns the new features with the present files of the file system, the present journal and
+    /// the present block of multi-mount protection.
     /// A quota file that is to be added has its feature, so that a survey counts the usage.
     fn features_without_files(&self, present: &Superblock) -> Features {
         let mut features = self.new;
@@ -410,6 +413,7 @@ impl Wanted {
             features.compat.difference(kept) | present.features().compat.intersection(kept);
         let counts = self.has != [false; 3] || self.had != [false; 3];
         features.ro_compat.set(RoCompat::QUOTA, counts);
+        features.incompat.set(Incompat::MMP, self.old.incompat.contains(Incompat::MMP));
         features
     }
 }

@@ -22,7 +22,7 @@ const MARKS: Features = Features {
 /// Features that are set and cleared with their structures.
 const SWITCHED: Features = Features {
     compat: Compat::HAS_JOURNAL.union(Compat::ORPHAN_FILE),
-    incompat: Incompat::CSUM_SEED,
+    incompat: Incompat::CSUM_SEED.union(Incompat::MMP),
     ro_compat: RoCompat::METADATA_CSUM
         .union(RoCompat::GDT_CSUM)
         .union(RoCompat::QUOTA)
@@ -172,6 +172,18 @@ impl Wanted {
             || self.had != self.has
             || self.removes(Compat::DIR_INDEX)
             || self.switches(Compat::ORPHAN_FILE)
+            || self.mmp().is_some()
+    }
+
+    /// Returns whether multi-mount protection is there afterwards, if that changes.
+    pub fn mmp(&self) -> Option<bool> {
+        let had = self.old.incompat.contains(Incompat::MMP);
+        (had != self.has_mmp()).then_some(!had)
+    }
+
+    /// Returns whether multi-mount protection is there afterwards.
+    pub fn has_mmp(&self) -> bool {
+        self.new.incompat.contains(Incompat::MMP)
     }
 
     /// Returns whether the checksums of metadata or descriptors change.
@@ -364,6 +376,8 @@ mod tests {
             ("", "quota", "quota"),
             ("has_journal", "+dir_index,-has_journal", "dir_index ^has_journal"),
             ("dir_index", "dir_index", ""),
+            ("", "mmp", "mmp"),
+            ("mmp", "^mmp", "^mmp"),
         ] {
             let wanted = of(old, list).expect(list);
             assert_eq!(wanted.names().join(" "), names, "{old}: {list}");

@@ -2,6 +2,7 @@
 //!
 //! The short options are those of tune2fs(8), under whose name the program runs this command.
 
+mod extended;
 mod uuid;
 mod values;
 
@@ -17,14 +18,16 @@ use crate::json::put_bytes;
 use crate::sandbox::command::Preparation;
 use crate::text::shown;
 use extant_check::edit::EditError;
-use extant_check::repair::OfflineError;
+use extant_check::repair::{OfflineError, chosen_superblock};
 use extant_check::tune::{JournalSize, ReservedShare, Tune, TuneChanges, TuneError};
-use extant_engine::device::{identify, image_spec};
+use extant_engine::device::{BlockDevice, identify, image_spec};
 use extant_engine::format::{MAGIC_FIELD, Superblock};
-use extant_engine::{Errno, Error, OpenOptions};
+use extant_engine::{Errno, Error, HostClaim, OpenOptions};
+use extended::Extended;
 use serde_json::Map;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 /// Show or change label, UUID, features and other values of the superblock.
 ///
@@ -91,15 +94,27 @@ pub struct Args {
     /// prjquota
     #[arg(short = 'Q', long, value_name = "KINDS", allow_hyphen_values = true)]
     quota: Option<String>,
+    /// Seconds between updates of the block of multi-mount protection, at most 300; 0 for 5
+    #[arg(long, value_name = "SECONDS")]
+    #[arg(value_parser = clap::value_parser!(u16).range(..=300))]
+    mmp_update_interval: Option<u16>,
+    /// End the claim of multi-mount protection that a killed repair has left. The block is watched
+    /// before, since another host may write it
+    #[arg(long)]
+    clear_mmp: bool,
+    /// End the claim without a watch, and so that of a host that uses the file system, too
+    #[arg(short, long)]
+    force: bool,
     /// Add a journal, as tune2fs does
     #[arg(short = 'j', hide = true)]
     add_journal: bool,
     /// `size=MIB`, as tune2fs has it for --journal-size
     #[arg(short = 'J', hide = true, value_name = "OPTION", conflicts_with = "journal_size")]
     journal_option: Option<String>,
-    /// `mount_opts=TEXT`, as tune2fs has it for --mount-options
-    #[arg(short = 'E', hide = true, value_name = "OPTION", conflicts_with = "mount_options")]
-    extended: Option<OsString>,
+    /// `mmp_update_interval=N`, `clear_mmp` and `mount_opts=TEXT`, as tune2fs has them, separated
+    /// by commas
+    #[arg(short = 'E', hide = true, value_name = "OPTIONS")]
+    extended: Vec<OsString>,
     /// Print the values, as without an option
     #[arg(short = 'l', hide = true)]
     list: bool,
@@ -111,8 +126,14 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
-    let changes = args.changes()?;
-    let writes = changes != TuneChanges::default();
+    let extended = Extended::parse(&args.extended)?;
+    let changes = args.changes(&extended)?;
+    let clears = args.clear_mmp || extended.clear_mmp;
+    if args.force && !clears {
+        return Err(Failure::usage("--force: only --clear-mmp has a use for it"));
+    }
+    let has_changes = changes != TuneChanges::default();
+    let writes = has_changes || clears;
     image.contain_alone(context, Preparation::writing(writes))?;
     if !writes {
         let options = OpenOptions::new().read_only(true).skip_damaged_log(true);
@@ -121,7 +142,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
             println!("{}", shown(superblock.volume_name().as_bytes()));
             return Ok(());
         }
-        return tell(&image, context, &superblock, None);
+        return tell(&image, context, &superblock, &[]);
     }
     let device =
         open_for_writing(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
@@ -131,6 +152,19 @@ pub fn run(args: &Args, context: &Context) -> Result {
         journal = Some(opened.map_err(|failure| failure.with_exit_code(1))?);
     }
     let interrupt = Interrupt::register().at("signals")?;
+    let mut changed = values::names(&changes);
+    if clears {
+        let (superblock, is_cleared) = clear_claim(&image, &device, !args.force, &interrupt)?;
+        if is_cleared {
+            changed.push("mmp_claim");
+        } else {
+            context.note(format_args!("{}: no host has left a claim", image.name()));
+        }
+        if !has_changes {
+            let is_told = !is_cleared && !context.json;
+            return if is_told { Ok(()) } else { tell(&image, context, &superblock, &changed) };
+        }
+    }
     let superblock = while_claimed(&image, &device, &interrupt.flag(), |claim| {
         if interrupt.restore_default() {
             return Err(image.refused(&Errno::Intr.into()));
@@ -149,11 +183,26 @@ pub fn run(args: &Args, context: &Context) -> Result {
             foreign.map_or_else(|| failure(&image, error), |foreign| image.refused(&foreign))
         })
     })?;
-    tell(&image, context, &superblock, Some(&changes))
+    tell(&image, context, &superblock, &changed)
+}
+
+/// Ends the claim of a host that is gone. Returns the superblock, and whether there was a claim.
+fn clear_claim(
+    image: &ImageArgs,
+    device: &Arc<dyn BlockDevice>,
+    watches: bool,
+    interrupt: &Interrupt,
+) -> Result<(Superblock, bool)> {
+    let missing = || Failure::new(format_args!("{}: no superblock is usable", image.name()));
+    let superblock = chosen_superblock(&**device).ok_or_else(missing)?;
+    let flag = interrupt.flag();
+    let cleared = HostClaim::clear(device.clone(), &superblock, watches, Some(&flag));
+    let is_cleared = cleared.map_err(|error| image.refused(&error))?;
+    Ok((superblock, is_cleared))
 }
 
 impl Args {
-    fn changes(&self) -> Result<TuneChanges> {
+    fn changes(&self, extended: &Extended) -> Result<TuneChanges> {
         let bytes = |text: &OsString| text.as_bytes().to_vec();
         let share = self.reserved_percent.map(ReservedShare::Percent);
         let limit = |count: i32| u16::try_from(count).ok().filter(|count| *count > 0);
@@ -165,7 +214,7 @@ impl Args {
             reserved_gid: self.reserved_gid,
             errors: self.errors.as_deref().map(values::policy),
             default_mount_options: self.default_mount_options.clone(),
-            mount_options: self.mount_options()?,
+            mount_options: self.mount_options(extended)?,
             max_mount_count: self.max_mount_count.map(|count| limit(count).unwrap_or(u16::MAX)),
             mount_count: self.mount_count,
             check_interval: self.check_interval,
@@ -173,6 +222,7 @@ impl Args {
             features: self.features.clone(),
             journal_size: self.journal()?,
             quota: self.quota.clone(),
+            mmp_update_interval: self.mmp_update_interval.or(extended.mmp_update_interval),
         })
     }
 
@@ -190,24 +240,19 @@ impl Args {
         Ok(bytes.map(JournalSize::Bytes).or(default))
     }
 
-    fn mount_options(&self) -> Result<Option<Vec<u8>>> {
-        let Some(option) = &self.extended else {
-            return Ok(self.mount_options.as_ref().map(|text| text.as_bytes().to_vec()));
-        };
-        let text = option.as_bytes().strip_prefix(b"mount_opts=");
-        let unknown = || Failure::usage("-E: mount_opts=TEXT is the only extended option");
-        Ok(Some(text.ok_or_else(unknown)?.to_vec()))
+    fn mount_options(&self, extended: &Extended) -> Result<Option<Vec<u8>>> {
+        match (&self.mount_options, &extended.mount_opts) {
+            (Some(_), Some(_)) => {
+                Err(Failure::usage("--mount-options cannot be used with -E mount_opts="))
+            }
+            (Some(text), None) => Ok(Some(text.as_bytes().to_vec())),
+            (None, text) => Ok(text.clone()),
+        }
     }
 }
 
 /// Prints the values, and the names of the changed ones.
-fn tell(
-    image: &ImageArgs,
-    context: &Context,
-    superblock: &Superblock,
-    changes: Option<&TuneChanges>,
-) -> Result {
-    let changed = changes.map(values::names).unwrap_or_default();
+fn tell(image: &ImageArgs, context: &Context, superblock: &Superblock, changed: &[&str]) -> Result {
     if context.json {
         let mut document = Map::new();
         put_bytes(&mut document, "image", image.image.as_os_str().as_bytes());
@@ -215,7 +260,7 @@ fn tell(
         document.extend(values::document(superblock));
         return context.document(&document.into());
     }
-    if changes.is_none() {
+    if changed.is_empty() {
         return values::print(superblock);
     }
     context.note(format_args!("{}: changed {}", image.name(), changed.join(", ")));

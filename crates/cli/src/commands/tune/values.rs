@@ -103,6 +103,7 @@ pub fn names(changes: &TuneChanges) -> Vec<&'static str> {
         ("features", changes.features.is_some()),
         ("journal_size", changes.journal_size.is_some()),
         ("quota", changes.quota.is_some()),
+        ("mmp_update_interval", changes.mmp_update_interval.is_some()),
     ]
     .into_iter()
     .filter_map(|(name, is_changed)| is_changed.then_some(name))
