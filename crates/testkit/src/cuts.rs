@@ -74,45 +74,91 @@ fn cuts_among(
     judge: &mut dyn FnMut(usize, Vec<u8>),
 ) {
     let mut recent = RecentStates::default();
+    let mut durable = Durable { device: MemDevice::from_bytes(before), events: 0 };
     for cut in (0..=events.len()).filter(|cut| is_chosen(*cut)) {
-        let states = states_of(sector, cut, before, events);
+        durable.advance(&events[..cut]);
+        let states = states_of(sector, cut, &durable, events);
         let states = states.into_iter().filter(|state| recent.is_new(state));
         states.for_each(|state| judge(cut, state));
     }
 }
 
-/// The last few states that were judged. A flush leaves the state as it was, and a subset of one
-/// write is that write, or nothing.
+/// The last few images that were judged, so that equal ones are judged once. For example, a flush
+/// leaves the state as it was, and a subset of one write is that write, or nothing.
 #[derive(Debug, Default)]
-struct RecentStates {
-    states: VecDeque<Vec<u8>>,
+pub struct RecentStates {
+    states: VecDeque<Sparse>,
 }
 
 impl RecentStates {
     const KEPT: usize = 3;
 
-    /// Returns whether a state is none of the last ones, and notes it.
-    fn is_new(&mut self, state: &[u8]) -> bool {
-        let new = self.states.iter().all(|known| known != state);
+    /// Returns whether an image is none of the last ones, and notes it.
+    pub fn is_new(&mut self, state: &[u8]) -> bool {
+        let new = self.states.iter().all(|known| !known.is(state));
         if new {
-            self.states.push_front(state.to_vec());
+            self.states.push_front(Sparse::of(state));
             self.states.truncate(RecentStates::KEPT);
         }
         new
     }
 }
 
-fn states_of(sector: u64, cut: usize, before: &[u8], events: &[Event]) -> [Vec<u8>; 2] {
-    let done = &events[..cut];
-    let durable = done.iter().rposition(|event| *event == Event::Flush).map_or(0, |at| at + 1);
+/// The pieces of an image that are not all zeroes.
+#[derive(Debug)]
+struct Sparse {
+    len: usize,
+    pieces: Vec<Option<Box<[u8]>>>,
+}
+
+impl Sparse {
+    const PIECE: usize = 64 << 10;
+
+    fn of(bytes: &[u8]) -> Self {
+        let pieces = bytes.chunks(Sparse::PIECE);
+        let pieces = pieces.map(|piece| (!is_zero(piece)).then(|| piece.into())).collect();
+        Sparse { len: bytes.len(), pieces }
+    }
+
+    fn is(&self, bytes: &[u8]) -> bool {
+        let is_same = |(known, piece): (&Option<Box<[u8]>>, &[u8])| match known {
+            Some(known) => **known == *piece,
+            None => is_zero(piece),
+        };
+        self.len == bytes.len() && self.pieces.iter().zip(bytes.chunks(Sparse::PIECE)).all(is_same)
+    }
+}
+
+fn is_zero(piece: &[u8]) -> bool {
+    static ZEROES: [u8; Sparse::PIECE] = [0; Sparse::PIECE];
+    *piece == ZEROES[..piece.len()]
+}
+
+/// A device with the first `events` events, the last of which is a flush.
+struct Durable {
+    device: MemDevice,
+    events: usize,
+}
+
+impl Durable {
+    /// Goes on to the last flush of `done`, which begins with the events before.
+    fn advance(&mut self, done: &[Event]) {
+        let later = &done[self.events..];
+        let Some(at) = later.iter().rposition(|event| *event == Event::Flush) else { return };
+        replay(&later[..=at], &self.device).expect("a device in memory");
+        self.events += at + 1;
+    }
+}
+
+fn states_of(sector: u64, cut: usize, durable: &Durable, events: &[Event]) -> [Vec<u8>; 2] {
     let mut rng = Rng::new(cut as u64);
     let loose: Vec<Event> =
-        done[durable..].iter().flat_map(|event| pieces(event, sector)).collect();
+        events[durable.events..cut].iter().flat_map(|event| pieces(event, sector)).collect();
     let subset: Vec<&Event> = loose.iter().filter(|_| rng.one_in(2)).collect();
     let all: Vec<&Event> = loose.iter().collect();
+    let bytes = durable.device.to_vec();
     [all, subset].map(|loose| {
-        let device = MemDevice::from_bytes(before);
-        replay(&done[..durable], &device).expect("a device in memory");
+        let device = MemDevice::from_bytes(&bytes);
         // Without a growth of the file, writes behind its end are lost with it.
         for event in loose.into_iter().filter(|event| is_within(event, device.len())) {
             event.apply(&device).expect("a device in memory");

@@ -2,7 +2,10 @@
 
 use crate::scratch::Scratch;
 use crate::tool::{arg, run};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use std::ffi::OsString;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -196,9 +199,20 @@ impl Image {
         Self { scratch, path: to }
     }
 
-    /// Returns the bytes of the whole image.
+    /// Returns the bytes of the whole image. Holes are not read, so that they take no memory.
     pub fn bytes(&self) -> Vec<u8> {
-        std::fs::read(&self.path).unwrap_or_else(|e| panic!("{}: {e}", self.path.display()))
+        let read = || -> std::io::Result<Vec<u8>> {
+            let file = std::fs::File::open(&self.path)?;
+            let mut bytes = vec![0; file.metadata()?.len() as usize];
+            let mut at = 0;
+            while let Some(data) = next_data(&file, at)? {
+                at = data.end;
+                let data = data.start as usize..(data.end as usize).min(bytes.len());
+                file.read_exact_at(&mut bytes[data.clone()], data.start as u64)?;
+            }
+            Ok(bytes)
+        };
+        read().unwrap_or_else(|e| panic!("{}: {e}", self.path.display()))
     }
 
     /// Asserts that all programs find the image clean: see [`judge`](crate::judge). Later writes
@@ -235,6 +249,15 @@ impl Image {
     /// is the reason, for readers of the test.
     pub fn leave_unjudged(&self, why: &str) {
         self.scratch.leave_unjudged("image", why);
+    }
+}
+
+/// Returns the next range of a file at or after an offset that is no hole.
+fn next_data(file: &std::fs::File, at: u64) -> std::io::Result<Option<Range<u64>>> {
+    match seek(file, SeekFrom::Data(at)) {
+        Ok(start) => Ok(Some(start..seek(file, SeekFrom::Hole(start))?)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

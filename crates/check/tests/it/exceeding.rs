@@ -200,10 +200,14 @@ fn by_e2fsck(state: &[u8]) -> Vec<u8> {
     image.bytes()
 }
 
-/// Returns a state after all of e2fsck, which must leave a clean one.
-fn by_all_of_e2fsck(state: &[u8]) -> Vec<u8> {
+/// Returns a state after all of e2fsck, which must leave a clean one. All programs judge the first
+/// of each side.
+fn by_all_of_e2fsck(state: &[u8], is_first: bool) -> Vec<u8> {
     let image = Image::holding(state);
     recover_by_e2fsck(&image);
+    if !is_first {
+        image.leave_unjudged("e2fsck has judged it");
+    }
     image.bytes()
 }
 
@@ -235,7 +239,7 @@ impl Sweep<'_> {
     /// Judges the states after cuts: all decisive ones, and each `EXTANT_EVERY`th of the others.
     fn run(&self, every: usize) {
         let every = every_or(every);
-        let (mut seen, mut judged) = ([0, 0], 0);
+        let (mut seen, mut by_all, mut judged) = ([0, 0], [false, false], 0);
         let is_chosen = |cut: usize| self.is_decisive(cut) || cut.is_multiple_of(every);
         chosen_cuts(&self.before, &self.events, &is_chosen, &mut |cut, state| {
             let decisive = self.is_decisive(cut);
@@ -245,7 +249,8 @@ impl Sweep<'_> {
             seen[usize::from(is_new)] += 1;
             let mut recovered = vec![("e2fsck -E journal_only", by_e2fsck(&state))];
             if decisive && (is_new || !self.is_damaged) {
-                recovered.push(("e2fsck", by_all_of_e2fsck(&state)));
+                let is_first = !std::mem::replace(&mut by_all[usize::from(is_new)], true);
+                recovered.push(("e2fsck", by_all_of_e2fsck(&state, is_first)));
             }
             if decisive {
                 recovered.push(("the kernel", by_the_kernel(&state)));

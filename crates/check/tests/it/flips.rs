@@ -8,6 +8,7 @@ use extant_engine::{Follow, Fs};
 use extant_format::{GroupDesc, Incompat, InodeFlags, InodeNr, Superblock};
 use extant_hostile::atlas::Kind;
 use extant_hostile::seeds::{Seed, options};
+use extant_testkit::cuts::RecentStates;
 use extant_testkit::{FeatureSet, Image};
 use std::ops::Range;
 use std::sync::Arc;
@@ -99,11 +100,16 @@ fn a_flipped_bit_of_the_uuid_costs_no_attribute() {
 }
 
 /// Flips one bit in each of `len` bytes, the next one `turn` further, and repairs each image.
+/// An image that several repairs give is judged once.
 fn flip_each(seed: &Seed, start: usize, (len, turn): (usize, usize)) {
     let expected = contents(&seed.bytes);
+    let mut recent = RecentStates::default();
     for at in 0..len {
         let flips = [(at, 1 << (at * turn % 8))];
         let repaired = repair_flipped(seed, start, &flips);
+        if !recent.is_new(&repaired) {
+            continue;
+        }
         let name = &seed.name;
         assert!(contents(&repaired) == expected, "{name}, {flips:?}: content changed");
         assert_eq!(objection(&repaired), None, "{name}, {flips:?}");

@@ -298,7 +298,12 @@ fn cut_growth_is_whole_or_absent() {
             let side = counts.iter().position(|known| *known == count);
             seen[side.unwrap_or_else(|| panic!("{name}, cut {cut}: {count} blocks"))] += 1;
             let by_extant = recovered_by_extant(&state);
-            by_extant.assert_clean();
+            if cut % (4 * every) == 0 || cut + 8 >= last {
+                by_extant.assert_clean();
+            } else {
+                judge(&by_extant, name);
+                by_extant.leave_unjudged("it was judged");
+            }
             assert!(
                 counts.contains(&superblock(&by_extant.bytes()).blocks_count()),
                 "{name} {cut}"

@@ -1,7 +1,7 @@
 //! Reading a tree into a manifest as Extant sees it.
 
 use super::manifest::{ContentHasher, Kind, Manifest, Node};
-use super::walk::{SEALED, WIDE};
+use super::walk::{PIECE, SEALED, WIDE};
 use extant_engine::{File, FileType, Fs, Node as FsNode, OpenFlags};
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ pub fn kind_of(ftype: FileType) -> Kind {
 fn hash(file: &File) -> extant_engine::Result<u64> {
     let (mut at, size) = (0, file.len());
     let mut hasher = ContentHasher::default();
-    let mut buffer = vec![0; 256 << 10];
+    let mut buffer = vec![0; size.min(PIECE) as usize];
     while at < size {
         let next = next_data(file, at, size)?;
         if next - at >= WIDE {

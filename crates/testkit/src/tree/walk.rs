@@ -94,11 +94,15 @@ fn node_of(stat: &Stat) -> Node {
 /// Length from which on a hole is not read: a sparse file may be too large to read.
 pub(super) const WIDE: u64 = 1 << 20;
 
+/// Bytes of content that are read at once.
+pub(super) const PIECE: u64 = 256 << 10;
+
 fn hash_file(path: &Path) -> std::io::Result<u64> {
     let mut file = std::fs::File::open(path)?;
     let mut hasher = ContentHasher::default();
-    let mut buffer = vec![0; 256 << 10];
     let (mut at, mut size) = (0, file.metadata()?.len());
+    // Not larger than necessary: most files are small, and to clear the buffer takes time.
+    let mut buffer = vec![0; (size + 1).clamp(4096, PIECE) as usize];
     loop {
         let next = next_data(&file, at, size)?;
         if next - at >= WIDE {
