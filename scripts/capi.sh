@@ -28,7 +28,7 @@ install_all() {
 header() {
     local tools=$PWD/target/tools
     [ "$("$tools/bin/cbindgen" --version 2>/dev/null)" = "cbindgen $CBINDGEN_VERSION" ] ||
-        cargo install --quiet --locked --root "$tools" --target-dir "$tools/build" "cbindgen@$CBINDGEN_VERSION"
+        cargo install --quiet --debug --locked --root "$tools" --target-dir "$tools/build" "cbindgen@$CBINDGEN_VERSION"
     "$tools/bin/cbindgen" --quiet --config crates/capi/cbindgen.toml --output "$1" crates/capi
 }
 

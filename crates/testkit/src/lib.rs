@@ -22,6 +22,7 @@ pub mod cuts;
 pub mod debugfs;
 pub mod dumpe2fs;
 pub mod e2fsck;
+mod ending;
 pub mod figures;
 mod fsck;
 pub mod host;
@@ -35,6 +36,7 @@ pub mod tool;
 pub mod tree;
 pub mod verity;
 
+pub use ending::Ending;
 pub use image::{FEATURE_SETS, FeatureSet, Image};
 pub use memory::Memory;
 pub use scratch::Scratch;

@@ -130,8 +130,10 @@ static void threads(struct extant_file *file)
 static void files(struct extant_fs *fs)
 {
 	struct extant_file *file = NULL;
-	struct extant_extent extents[8];
+	struct extant_extent extents[64];
 	struct extant_stat stat;
+	uint64_t mapped = 0;
+	ptrdiff_t found;
 	char text[16];
 
 	FAILS(ENOENT, extant_file_open(fs, "/none", 0, &file));
@@ -159,9 +161,15 @@ static void files(struct extant_fs *fs)
 	MUST(!extant_file_allocate(file, EXTANT_PUNCH, 8192, 8192));
 	FAILS(EINVAL, extant_file_allocate(file, 99, 0, 4096));
 	MUST(!extant_file_sync(file));
-	MUST(extant_file_extents(file, 0, extents, 8) == 2);
-	MUST(extents[0].offset == 0 && extents[0].len == 8192 && extents[0].place != UINT64_MAX);
-	MUST(extents[1].offset == 16384 && !extents[1].unwritten && !extents[1].is_inline);
+	/* Blocks may be anywhere on the disk if some were written back between the threads' writes. */
+	found = extant_file_extents(file, 0, extents, 64);
+	MUST(found >= 2 && extents[0].offset == 0 && extents[0].place != UINT64_MAX);
+	for (int at = 0; at < found; at++) {
+		MUST(!extents[at].unwritten && !extents[at].is_inline);
+		MUST(extents[at].offset + extents[at].len <= 8192 || extents[at].offset >= 16384);
+		mapped += extents[at].len;
+	}
+	MUST(mapped == 62 * 4096);
 	MUST(extant_file_extents(file, 8192, extents, 1) == 1 && extents[0].offset == 16384);
 	FAILS(EINVAL, extant_file_extents(file, 0, NULL, 1));
 	MUST(!extant_file_truncate(file, 10) && !extant_unlink(fs, "/data"));

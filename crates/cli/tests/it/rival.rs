@@ -1,15 +1,7 @@
 //! Another program that changes a tree during a copy.
 
+use extant_testkit::Ending;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Sets its flag when dropped, by a panic too: the rival must end then.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// Runs `round` again and again beside `rival`, until `rival` has counted enough hits.
 pub fn beside_a_rival(rival: impl Fn(&AtomicU64) + Sync, mut round: impl FnMut()) {
@@ -20,7 +12,7 @@ pub fn beside_a_rival(rival: impl Fn(&AtomicU64) + Sync, mut round: impl FnMut()
                 rival(&hits);
             }
         });
-        let _stop = Stop(&stop);
+        let _ending = Ending(&stop);
         let mut rounds = 0;
         while hits.load(Ordering::Relaxed) < 20 || rounds < 5 {
             round();

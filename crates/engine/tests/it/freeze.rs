@@ -7,7 +7,7 @@ use extant_engine::{
     XattrMode,
 };
 use extant_testkit::image::{FeatureSet, Image};
-use extant_testkit::{Memory, debugfs, dumpe2fs};
+use extant_testkit::{Ending, Memory, debugfs, dumpe2fs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -229,10 +229,7 @@ fn readers_go_on_whenever_the_freeze_comes() {
         for thread in 0..3 {
             s.spawn(move || {
                 let root = fs.root().expect("root");
-                for nr in 0.. {
-                    if ends.load(Ordering::Acquire) {
-                        break;
-                    }
+                for nr in (0..).take_while(|_| !ends.load(Ordering::Acquire)) {
                     let name = format!("{thread}.{}", nr % 20);
                     fs.create(&root, name.as_bytes(), 0o644, NodeKind::File).expect("create");
                     fs.rename((&root, name.as_bytes()), (&root, b"stays2"), RenameFlags::empty())
@@ -240,6 +237,7 @@ fn readers_go_on_whenever_the_freeze_comes() {
                 }
             });
         }
+        let _ending = Ending(ends);
         for _ in 0..100 {
             let frozen = fs.freeze().expect("freeze");
             let (tell, read) = mpsc::channel();
@@ -248,7 +246,6 @@ fn readers_go_on_whenever_the_freeze_comes() {
             frozen.thaw().expect("thaw");
             assert_eq!(read, Ok(true), "readers wait for the thaw");
         }
-        ends.store(true, Ordering::Release);
     });
     fs.sync().expect("sync");
 }

@@ -4,7 +4,7 @@ use extant_engine::{
     Errno, Follow, Fs, Node, NodeKind, OpenFlags, OpenOptions, RenameFlags, SetAttr,
 };
 use extant_testkit::kernel::Mount;
-use extant_testkit::{FeatureSet, Image, debugfs};
+use extant_testkit::{Ending, FeatureSet, Image, debugfs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -74,6 +74,7 @@ fn eviction_races_with_lookups() {
                 }
             }
         });
+        let ending = Ending(&stop);
         for round in 1..=ROUNDS {
             for path in &paths {
                 set_size(&fs, &fs.resolve(path, Follow::Yes).unwrap(), round);
@@ -82,7 +83,7 @@ fn eviction_races_with_lookups() {
         while fs.stats().inodes_evicted == 0 || fs.stats().names_evicted == 0 {
             thread::yield_now();
         }
-        stop.store(true, Ordering::Release);
+        drop(ending);
         evictor.join().unwrap();
     });
     paths.iter().for_each(|path| assert_eq!(fs.stat(path, Follow::Yes).unwrap().size, ROUNDS));
@@ -155,13 +156,13 @@ fn exchanged_directories_hide_nothing() {
                 }
             });
         }
+        let _ending = Ending(&stop);
         for _ in 0..ROUNDS {
             fs.rename((&root, b"p"), (&root, b"q"), RenameFlags::EXCHANGE).unwrap();
             let spare = fs.resolve("/q", Follow::Yes).unwrap();
             fs.unlink(&spare, b"leaf").unwrap();
             drop(file(&fs, &spare, "leaf"));
         }
-        stop.store(true, Ordering::Release);
     });
     drop(root);
     close(fs, &image);
@@ -202,6 +203,7 @@ fn renames_race_with_deep_walks() {
                 }
             });
         }
+        let _ending = Ending(&stop);
         let mut rounds = 0;
         while rounds < ROUNDS || walks.iter().any(|(_, found)| found.load(Ordering::Acquire) < 20) {
             let (from, to) = if rounds % 2 == 0 { (&left, &right) } else { (&right, &left) };
@@ -212,7 +214,6 @@ fn renames_race_with_deep_walks() {
             rounds += 1;
             thread::yield_now();
         }
-        stop.store(true, Ordering::Release);
     });
     drop((root, left, right, at, leaf));
     close(fs, &image);
@@ -254,6 +255,7 @@ fn absent_names_race_with_creation() {
             changes.fetch_add(1, Ordering::SeqCst);
             thread::yield_now();
         };
+        let _ending = Ending(&done);
         for n in 0..ROUNDS {
             change(&|| drop(file(&fs, &top, "name")));
             change(&|| match n % 3 {
@@ -263,7 +265,6 @@ fn absent_names_race_with_creation() {
                 _ => fs.unlink(&top, b"name").unwrap(),
             });
         }
-        done.store(true, Ordering::Release);
     });
     drop((root, top));
     close(fs, &image);

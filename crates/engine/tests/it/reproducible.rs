@@ -5,7 +5,7 @@ use extant_engine::{
 };
 use extant_testkit::image::FeatureSet;
 use extant_testkit::rng::Rng;
-use extant_testkit::{Image, Memory};
+use extant_testkit::{Ending, Image, Memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -88,15 +88,6 @@ fn step(fs: &Fs, n: u64, held: &mut Vec<extant_engine::File>) {
     }
 }
 
-/// Ends the thieves when a run ends, also by a panic.
-struct EndThieves<'a>(&'a AtomicBool);
-
-impl Drop for EndThieves<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// The bytes of the image after all steps.
 fn run(image: &Image, circumstances: Circumstances) -> Vec<u8> {
     let device = Arc::new(Memory::from_bytes(&image.bytes()));
@@ -109,7 +100,7 @@ fn run(image: &Image, circumstances: Circumstances) -> Vec<u8> {
         .look_ahead(true);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _end = EndThieves(&over);
+        let _ending = Ending(&over);
         for _ in 0..circumstances.thieves {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {

@@ -3,7 +3,7 @@
 use extant_engine::{
     Caller, Follow, Fs, Node, NodeKind, OpenOptions, RenameFlags, SetAttr, XattrMode,
 };
-use extant_testkit::{FeatureSet, Memory};
+use extant_testkit::{Ending, FeatureSet, Memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -116,20 +116,10 @@ fn toggle(fs: &Fs, dir: &Toggled, (rounds, stop): (u64, &AtomicBool)) {
     }
 }
 
-/// Ends the other threads with a thread that panics.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
 /// Walks until told to stop.
 fn walk(fs: &Fs, dirs: &[Toggled], stop: &AtomicBool) {
-    let (mut n, _ends) = (0, Ends(stop));
+    // A walk that panics ends the others.
+    let (mut n, _ending) = (0, Ending(stop));
     while !stop.load(Ordering::Relaxed) {
         n += 1;
         let dir = &dirs[n % dirs.len()];

@@ -4,9 +4,8 @@
 use crate::crash::{EXT4, INLINE, Stage, record, sweep};
 use extant_blocks::{Event, Fault, FaultDevice, Op, RecordingDevice};
 use extant_engine::{Fs, Node, NodeKind, OpenFlags, OpenOptions, Operations};
-use extant_testkit::FeatureSet;
-use extant_testkit::Memory;
 use extant_testkit::rng::Rng;
+use extant_testkit::{Ending, FeatureSet, Memory};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -364,8 +363,8 @@ fn race(stage: &mut Stage) {
                 }
             });
         }
+        let _ending = Ending(&done);
         changers.into_iter().for_each(|thread| thread.join().unwrap());
-        done.store(true, Ordering::Release);
     });
 }
 

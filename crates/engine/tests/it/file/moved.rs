@@ -6,7 +6,7 @@ use extant_blocks::{Event, RecordingDevice};
 use extant_engine::{Falloc, File, Follow, Fs, NodeKind, OpenFlags, OpenOptions};
 use extant_testkit::Memory;
 use extant_testkit::rng::Rng;
-use extant_testkit::{FeatureSet, Image, e2fsck};
+use extant_testkit::{Ending, FeatureSet, Image, e2fsck};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,15 +17,6 @@ struct Scene {
     base: Vec<u8>,
     events: Vec<Event>,
     versions: Vec<Vec<u8>>,
-}
-
-/// Ends the other thread, whatever becomes of this one.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Writes every second block with its number; the others are holes.
@@ -62,7 +53,7 @@ fn record(set: &str, blocks: usize, steps: &[(Falloc, usize, usize)]) -> Scene {
                 fs.sync().unwrap();
             }
         });
-        let _ends = Ends(&done);
+        let _ending = Ending(&done);
         for (how, at, len) in steps {
             file.allocate(*how, (at * BLOCK) as u64, (len * BLOCK) as u64).unwrap();
             let mut bytes = versions.last().unwrap().clone();
