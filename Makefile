@@ -10,13 +10,13 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
+.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices kills stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
 
 # All programs. `make python` builds the Python package, whose link takes minutes.
 all:
 	$(CARGO) build --release --workspace --exclude extant-python
 
-# The program, its manual pages, completions, helpers of mount(8) and unit of systemd, below PREFIX.
+# The program, its manual pages, completions, helpers of mount(8) and units of systemd, below PREFIX.
 # The program that `make` has built is installed as it is, so that root needs no cargo.
 PREFIX ?= /usr/local
 PROGRAM ?= $(TARGET)/release/extant
@@ -225,6 +225,12 @@ FAULT_SECONDS ?= 3600
 devices: setup
 	EXTANT_FIGURES=$(abspath $(FIGURES)) EXTANT_FAULT_SECONDS=$(FAULT_SECONDS) \
 		$(CARGO) test --release -p extant-engine --test it -- --ignored all_devices_die --nocapture
+
+# Servers of a mount that are killed KILLS times under a writer, and started again: nothing that was
+# synced is lost. Some 20 minutes.
+KILLS ?= 1000
+kills: setup
+	EXTANT_KILLS=$(KILLS) $(CARGO) test --release -p extant-cli --test it -- nothing_durable_is_lost_by_kills --nocapture
 
 # 33 threads whose answers have to be right in some order; then all operations by STRESS_THREADS at
 # random, STRESS_ROUNDS times on each of nine kinds.

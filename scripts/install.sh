@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs PROGRAM with its helpers, manual pages, completions and unit of systemd, or removes them:
+# Installs PROGRAM with its helpers, manual pages, completions and units of systemd, or removes them:
 #
 #     scripts/install.sh install PROGRAM
 #     scripts/install.sh uninstall
@@ -25,6 +25,8 @@ top=$(cd "$(dirname "$0")/.." && pwd)
 # block devices (`fuseblk.extant`). umount(8) of a directory runs `umount.fuse` for any FUSE mount:
 # mounts of other servers are unmounted as without it.
 helpers="mount.extant mount.fuse.extant mount.fuseblk.extant umount.fuse.extant umount.fuse mkfs.extant"
+
+units="extant@.service extant-serve.socket extant-serve@.service"
 
 # A link within one top-level directory is relative, others are absolute: /sbin may be a link.
 link_target() {
@@ -61,8 +63,10 @@ install_all() { # program
         install -D -m 644 "$pages/share/$page" "$destdir$prefix/share/$page"
     done
     install -D -m 644 "$pages/share/zsh/site-functions/_extant" "$destdir$zshdir/_extant"
-    sed "s|@BINDIR@|$bindir|g" "$top/dist/extant@.service" >"$pages/extant@.service"
-    install -m 644 "$pages/extant@.service" "$destdir$unitdir/extant@.service"
+    for unit in $units; do
+        sed "s|@BINDIR@|$bindir|g" "$top/dist/$unit" >"$pages/$unit"
+        install -m 644 "$pages/$unit" "$destdir$unitdir/$unit"
+    done
 }
 
 uninstall_all() {
@@ -73,7 +77,10 @@ uninstall_all() {
     done
     rm -f "$destdir$mandir/man1/extant.1" "$destdir$mandir"/man1/extant-*.1
     rm -f "$destdir$prefix/share/bash-completion/completions/extant" "$destdir$zshdir/_extant" \
-        "$destdir$prefix/share/fish/vendor_completions.d/extant.fish" "$destdir$unitdir/extant@.service"
+        "$destdir$prefix/share/fish/vendor_completions.d/extant.fish"
+    for unit in $units; do
+        rm -f "$destdir$unitdir/$unit"
+    done
 }
 
 case ${1:-} in

@@ -68,6 +68,7 @@ python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
 need xz xz-utils
 need bzip2 bzip2
 need systemd-analyze systemd
+need systemd-socket-activate systemd
 need systemd-repart systemd-repart
 need genimage genimage
 need fakeroot fakeroot

@@ -92,6 +92,7 @@ static COMMANDS: &[Command] = &commands![
     clone,
     overlay,
     serve_nbd = "serve-nbd",
+    serve,
     tune,
     verity,
     stats,
@@ -156,7 +157,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         error.exit()
     });
     let context = Context::new(&global);
-    if name != "mount" {
+    if !["mount", "serve"].contains(&name) {
         context.log_to_stderr();
     }
     match command(&context) {

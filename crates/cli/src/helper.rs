@@ -23,7 +23,7 @@ use crate::arguments::{Argument, arguments};
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::mounting::options::Options;
-use crate::mounting::{Patience, Plan, Remounted, anew, directory, remount, served_options, spawn};
+use crate::mounting::{Patience, Plan, Remounted, anew, place, remount, served_options, spawn};
 use crate::remote;
 use crate::table::{self, HeldMount};
 use extant_engine::device::{image_spec, is_write_protected};
@@ -261,10 +261,12 @@ fn mount(call: &Call, subtype: String) -> Result {
     };
     let options = Options::parse(call.options.iter().map(String::as_str)).map_err(Failure::new)?;
     let options = options.for_image(image).with_absolute_paths()?;
+    let image = remote::absolute(image)?;
+    let (dir, replaces) = place(dir, &image, &options, &subtype)?;
     let mut plan = Plan {
         lacks_files: false,
-        image: remote::absolute(image)?,
-        dir: directory(dir)?,
+        image,
+        dir,
         options,
         lists: call.options.clone(),
         subtype,
@@ -272,7 +274,13 @@ fn mount(call: &Call, subtype: String) -> Result {
         traces: Vec::new(),
         syslog: crate::log::SYSLOG.into(),
         patience: Patience::Helper,
+        verbose: 0,
+        replaces,
+        kept: false,
+        image_file: None,
+        owner: None,
     };
+    plan.check()?;
     if call.fake {
         return Ok(());
     }

@@ -86,7 +86,8 @@ pub fn parse_memory(text: &str) -> Option<u64> {
     (MIN_MEMORY..=MAX_MEMORY).contains(&bytes).then_some(bytes)
 }
 
-fn memory_size(text: &str) -> Result<u64, String> {
+/// Parses such a bound, for an argument.
+pub fn memory_size(text: &str) -> Result<u64, String> {
     parse_memory(text).ok_or_else(|| format!("it must be {MEMORY}"))
 }
 

@@ -1,7 +1,7 @@
 //! Descriptors that the caller of the program left open.
 
 use extant_fuse::InheritedDescriptors;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 static FOUND: Mutex<Option<InheritedDescriptors>> = Mutex::new(None);
@@ -10,6 +10,17 @@ static FOUND: Mutex<Option<InheritedDescriptors>> = Mutex::new(None);
 pub fn find() {
     // Without /proc there is no way to name one either.
     *FOUND.lock().unwrap_or_else(PoisonError::into_inner) = InheritedDescriptors::find().ok();
+}
+
+/// Takes the socket that systemd(1) hands to a service that it starts for a client, if there is one
+/// (sd_listen_fds(3)).
+pub fn take_socket() -> Option<OwnedFd> {
+    /// The number of the first one.
+    const FIRST: RawFd = 3;
+    let is_for_this =
+        std::env::var("LISTEN_PID").is_ok_and(|id| id == std::process::id().to_string());
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    found.as_mut().filter(|_| is_for_this)?.take(FIRST)
 }
 
 /// Closes those that no argument names, as `/dev/fd/9` or `/proc/self/fd/9`.

@@ -10,7 +10,8 @@
 //! of another user namespace do not propagate to this mount namespace.
 
 use crate::text::shown;
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use rustix::process::geteuid;
 use std::ffi::OsString;
@@ -147,9 +148,33 @@ impl HeldMount {
         self.root.try_clone()
     }
 
+    /// Returns whether its server is gone. The kernel asks it, also with the
+    /// answer in its cache.
+    pub fn is_dead(&self) -> bool {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        statx(&self.root, c"", flags, StatxFlags::MODE).is_err_and(|error| error == Errno::NOTCONN)
+    }
+
     /// Returns whether its server still answers.
     pub fn answers(&self) -> bool {
         self.root.metadata().is_ok()
+    }
+}
+
+/// Returns the absolute path of a mount point without a question to the server of the mount there.
+///
+/// # Errors
+/// The directory above it is not there.
+pub fn mount_point(place: &Path) -> io::Result<PathBuf> {
+    let place = std::path::absolute(place)?;
+    match (place.parent(), place.file_name()) {
+        (Some(parent), Some(name)) => {
+            let below = parent.canonicalize()?.join(name);
+            let is_symlink = mounts().iter().all(|mount| mount.dir != below);
+            // A symlink may lead to a mount point.
+            if is_symlink { Ok(below.canonicalize().unwrap_or(below)) } else { Ok(below) }
+        }
+        _ => Ok(place),
     }
 }
 

@@ -37,6 +37,16 @@ impl InheritedDescriptors {
         Ok(InheritedDescriptors(numbers.collect()))
     }
 
+    /// Takes one of them.
+    #[expect(unsafe_code, reason = "descriptors that came from outside have no owner")]
+    pub fn take(&mut self, number: RawFd) -> Option<OwnedFd> {
+        let place = self.0.iter().position(|found| *found == number)?;
+        self.0.swap_remove(place);
+        // SAFETY: the program had opened nothing when the descriptor was found, so no code of it
+        // owns the descriptor, and its number is not in the list any more.
+        Some(unsafe { OwnedFd::from_raw_fd(number) })
+    }
+
     /// Closes them, unless `keeps` returns true for the number. A process that is taken over would
     /// have the open files of its caller.
     #[expect(unsafe_code, reason = "descriptors that came from outside have no owner")]

@@ -27,8 +27,8 @@ mod types;
 
 pub use inherited::{InheritedDescriptors, keep_descriptors_from_children};
 pub use mount::{
-    Claim, Keep, Keeper, MountIdentity, Mounted, PreparedRings, Unmounter, mount, mount_by,
-    mount_claimed,
+    Claim, Keep, Keeper, MountIdentity, Mounted, PreparedRings, ServerEnd, Unmounter, mount,
+    mount_by, mount_claimed,
 };
 pub use opens::missing as missing_for_fast_opens;
 pub use options::{MountOptions, Transport, View};

@@ -96,6 +96,9 @@ pub struct MountOptions {
     pub transport: Transport,
     /// Owners and modes as users see them.
     pub view: View,
+    /// The user that made the mount, and may ask for its counters as root may; `None`: the user of
+    /// this process.
+    pub owner: Option<u32>,
     /// Options as the user gave them, for display with the counters.
     pub shown_options: String,
     /// Parts of the sandbox of the process with their states, for display with the counters.
@@ -119,6 +122,7 @@ impl Default for MountOptions {
             subtype: "extant".into(),
             transport: Transport::default(),
             view: View::default(),
+            owner: None,
             shown_options: String::new(),
             containment: Vec::new(),
         }

@@ -170,6 +170,28 @@ impl OpenOptions {
         }
     }
 
+    /// Opens the device in a file that is open already. The path then serves for messages, and for
+    /// the search for loop devices. The caller must have opened a disk that is written exclusively.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`], without a wait, and for reading only if that was asked for;
+    /// `PermissionDenied` if the file cannot be used so, and `InvalidInput` for direct I/O.
+    pub fn open_in(&self, file: File) -> io::Result<FileDevice> {
+        let access = rustix::fs::fcntl_getfl(&file)?;
+        let mode = access & OFlags::ACCMODE;
+        let suffices = mode == OFlags::RDWR || mode == OFlags::RDONLY && self.read_only;
+        if access.intersects(OFlags::PATH | OFlags::APPEND) || !suffices {
+            let text = format!("{}: it is not open for that", self.path.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        if self.direct {
+            let text = format!("{}: direct I/O needs another descriptor", self.path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let kind = kind_of(&self.path, &file.metadata()?)?;
+        self.device_in(file, kind)
+    }
+
     fn may_wait(&self, begin: Instant) -> bool {
         self.wait.is_some_and(|wait| begin.elapsed() < wait)
     }
@@ -187,13 +209,18 @@ impl OpenOptions {
 
     fn open_as_told(&self) -> io::Result<FileDevice> {
         let (file, kind, created) = self.open_file()?;
+        let device = self.device_in(file, kind)?;
+        if created {
+            sync_parent(&self.path);
+        }
+        Ok(device)
+    }
+
+    fn device_in(&self, file: File, kind: Kind) -> io::Result<FileDevice> {
         let metadata = file.metadata()?;
         let extent = self.locate(&file, &metadata)?;
         self.claim(&file, kind, &metadata, extent)?;
         let len = length(&file, &self.path, extent)?;
-        if created {
-            sync_parent(&self.path);
-        }
         Ok(FileDevice {
             name: self.name(),
             direct: if self.direct { Some(self.reopen_direct(&file)?) } else { None },

@@ -31,6 +31,7 @@ pub mod recover;
 pub mod repair;
 pub mod resize;
 pub mod rm;
+pub mod serve;
 pub mod serve_nbd;
 pub mod setfattr;
 pub mod stat;

@@ -5,9 +5,9 @@ use crate::failure::{At, Failure, Result};
 use crate::format::FormatArgs;
 use crate::log::SYSLOG;
 use crate::mounting::announce::Audience;
-use crate::mounting::directory;
 use crate::mounting::options::{Options, help};
-use crate::mounting::{Patience, Plan, Remounted, anew, keep, serve, spawn};
+use crate::mounting::same_image::ImageFile;
+use crate::mounting::{Patience, Plan, Remounted, anew, keep, place, serve, spawn};
 use crate::remote;
 use extant_engine::device::ImageFormat;
 use extant_fuse::InheritedDescriptors;
@@ -53,6 +53,12 @@ pub struct Args {
     /// The process that started this one listens on standard output
     #[arg(long, hide = true, requires = "foreground")]
     announce: bool,
+    /// The process that mounts and unmounts is at the other ends of standard input and output
+    #[arg(long, hide = true, requires = "foreground", conflicts_with_all = ["announce", "keep"])]
+    kept: bool,
+    /// The image must be this file
+    #[arg(long, hide = true, value_name = "DEVICE:INODE:DISK")]
+    image_file: Option<ImageFile>,
 }
 
 /// Runs the command.
@@ -61,6 +67,14 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let mut options = Options::parse(lists.iter().map(String::as_str)).map_err(Failure::usage)?;
     options.threads = context.threads.unwrap_or(options.threads);
     let mut plan = args.plan(options, lists, context)?;
+    plan.check()?;
+    let needs_background = plan.options.restart || plan.options.service.is_some();
+    if needs_background && args.foreground && !(args.announce || args.keep || args.kept) {
+        return Err(Failure::usage(
+            "mount options restart and service are for servers in the background: leave out \
+             --foreground",
+        ));
+    }
     if args.keep {
         return keep::run(&plan);
     }
@@ -75,6 +89,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
         spawn::start(&plan, &plan.lists, context)?;
         return plan.tell(context);
     }
+    if plan.options.service.is_some() {
+        // The keeper hands the image over again.
+        keep::start_log(&plan)?;
+        let started = leave_caller().and_then(|()| spawn::start(&plan, &plan.lists, context));
+        return started.or_else(|failure| Audience::Log.failed(failure));
+    }
     // A server that is taken over would have the open files of its caller.
     InheritedDescriptors::find().at("/proc/self/fd")?.close(|_| false);
     let level = match context.verbose {
@@ -82,20 +102,16 @@ pub fn run(args: &Args, context: &Context) -> Result {
         1 => tracing::Level::INFO,
         _ => tracing::Level::DEBUG,
     };
-    let audience = if args.announce {
-        // It was started as /proc/self/exe: its short name would be `exe`.
-        rustix::thread::set_name(c"extant").at("the name of the process")?;
-        // Signals of the terminal that it was started from are not meant for it.
-        rustix::process::setsid().at("cannot start a session")?;
-        // Until it is mounted, Ctrl-C there ends this one too: opening may wait for minutes.
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
-            .at("signals")?;
-        std::env::set_current_dir("/").at("/")?;
-        Audience::Parent
-    } else {
-        Audience::Terminal(context.clone())
-    };
-    serve::run(&plan, &audience, level)
+    serve::run(&plan, &args.audience(context)?, level)
+}
+
+/// Leaves terminal and directory of the process that started this one.
+fn leave_caller() -> Result {
+    // It was started as /proc/self/exe: its short name would be `exe`.
+    rustix::thread::set_name(c"extant").at("the name of the process")?;
+    // Signals of the terminal that it was started from are not meant for it.
+    rustix::process::setsid().at("cannot start a session")?;
+    std::env::set_current_dir("/").at("/")
 }
 
 impl Args {
@@ -109,6 +125,22 @@ impl Args {
         all.chain(format).chain(backing).collect()
     }
 
+    /// Returns to whom the server talks, after it has left its caller, if it does.
+    fn audience(&self, context: &Context) -> Result<Audience> {
+        if self.kept {
+            leave_caller()?;
+            return Ok(Audience::Log);
+        }
+        if !self.announce {
+            return Ok(Audience::Terminal(context.clone()));
+        }
+        leave_caller()?;
+        // Until it is mounted, Ctrl-C there ends this one too: opening may wait for minutes.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+            .at("signals")?;
+        Ok(Audience::Parent)
+    }
+
     fn plan(&self, options: Options, lists: Vec<String>, context: &Context) -> Result<Plan> {
         let absolute =
             |path: &PathBuf| std::path::absolute(path).at_path(path.as_os_str().as_bytes());
@@ -120,10 +152,12 @@ impl Args {
                  name a symlink to it"
             )));
         }
+        let image = remote::absolute(&self.image)?;
+        let (dir, replaces) = place(&self.dir, &image, &options, &self.subtype)?;
         Ok(Plan {
             lacks_files: false,
-            image: remote::absolute(&self.image)?,
-            dir: directory(&self.dir)?,
+            image,
+            dir,
             options: options.for_image(&self.image).with_absolute_paths()?,
             lists,
             subtype: self.subtype.clone(),
@@ -131,6 +165,11 @@ impl Args {
             traces: context.traces.clone(),
             syslog: self.syslog.clone(),
             patience: if self.wait { Patience::Long } else { self.patience },
+            verbose: context.verbose,
+            replaces,
+            kept: self.kept,
+            image_file: self.image_file,
+            owner: None,
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::mounting::found::{Found, find};
 use crate::mounting::serve::was_in_use;
 use crate::mounting::users::{self, MountUsers};
 use crate::sandbox::command::{Images, Preparation};
-use crate::table::{self, Mount};
+use crate::table::{self, HeldMount, Mount, mount_point};
 use crate::text::shown;
 use extant_engine::device::{
     BlockDevice, FileOptions, ImageFormat, ImageSpec, Place, SignatureKind, image_spec, is_remote,
@@ -39,6 +39,9 @@ pub struct Args {
     /// Detach a mount in use, without a wait: it disappears at once, and ends with its last user
     #[arg(short, long)]
     lazy: bool,
+    /// Detach the mount only if its server is gone; otherwise nothing is done
+    #[arg(long, conflicts_with = "lazy")]
+    dead: bool,
 }
 
 /// How long a mount may be in use: programs look at it in passing, `extant mounts` for example.
@@ -49,6 +52,9 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
+    if args.dead {
+        return detach_dead(&args.place, context);
+    }
     let mounts = chosen(&args.place)?;
     let Some(first) = mounts.first().cloned() else { return Err(nothing(&args.place)) };
     let server = users::server_of(first.device);
@@ -74,6 +80,20 @@ pub fn run(args: &Args, context: &Context) -> Result {
         _ => format!("{image} is unmounted, and in use by others"),
     });
     tell(&mounts, closed, context)
+}
+
+/// Detaches the mount at a directory if its server is gone. Open files do not keep it.
+fn detach_dead(place: &Path, context: &Context) -> Result {
+    let dir = mount_point(place).at_path(place.as_os_str().as_bytes())?;
+    let held = HeldMount::of(&dir).ok();
+    let is_dead = |held: &HeldMount| held.mount().is_ours("extant") && held.is_dead();
+    // The descriptor would keep the mount.
+    let dead = held.filter(is_dead).map(|held| held.mount().clone());
+    if let Some(mount) = &dead {
+        unmount(mount, true)?;
+        context.detail(format!("{} is detached", shown(dir.as_os_str().as_bytes())));
+    }
+    tell(dead.as_slice(), false, context)
 }
 
 /// Returns the mount at a directory, or all those of an image, newest first.

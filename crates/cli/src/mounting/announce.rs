@@ -17,6 +17,9 @@ const WAITS: &str = "waits";
 const FAILED: &str = "failed";
 const READY: &str = "ready";
 
+/// Longest line that is read at once. A socket that keeps the bounds of messages drops the rest.
+const LINE: usize = 64 << 10;
+
 /// To whom a server talks.
 #[derive(Clone, Debug)]
 pub enum Audience {
@@ -24,6 +27,8 @@ pub enum Audience {
     Parent,
     /// The reader of standard error.
     Terminal(Context),
+    /// The reader of the log: no process waits for the mount.
+    Log,
 }
 
 impl Audience {
@@ -32,6 +37,7 @@ impl Audience {
         match self {
             Audience::Parent => send(NOTE, text),
             Audience::Terminal(context) => context.note(text),
+            Audience::Log => tracing::info!("{text}"),
         }
     }
 
@@ -41,19 +47,23 @@ impl Audience {
         match self {
             Audience::Parent => send(WAITS, text),
             Audience::Terminal(_) => complain(text),
+            Audience::Log => tracing::warn!("{text}"),
         }
     }
 
     /// Announces the mount. Afterwards the parent no longer reads: standard input and output become
     /// /dev/null, and so does standard error unless there is a `log`.
     pub fn ready(&self, log: Option<&File>) -> std::io::Result<()> {
-        if let Audience::Terminal(_) = self {
-            return Ok(());
+        match self {
+            Audience::Terminal(_) => return Ok(()),
+            Audience::Log => {}
+            Audience::Parent => {
+                crate::log::leave_parent();
+                // The end of the process that started this one ends nothing from now on.
+                rustix::process::set_parent_process_death_signal(None)?;
+                send(READY, "");
+            }
         }
-        crate::log::leave_parent();
-        // The end of the process that started this one ends nothing from now on.
-        rustix::process::set_parent_process_death_signal(None)?;
-        send(READY, "");
         let nowhere = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(&nowhere)?;
         rustix::stdio::dup2_stdout(&nowhere)?;
@@ -67,6 +77,10 @@ impl Audience {
                 send(FAILED, failure.to_wire());
                 Err(Failure::told())
             }
+            (Audience::Log, Some(message)) => {
+                tracing::error!("{message}");
+                Err(Failure::told())
+            }
             _ => Err(failure),
         }
     }
@@ -74,7 +88,7 @@ impl Audience {
 
 /// Listens until `image` is mounted or that has failed.
 pub fn listen(from: impl Read, image: &Path, context: &Context) -> Result {
-    for line in BufReader::new(from).lines() {
+    for line in BufReader::with_capacity(LINE, from).lines() {
         let Ok(line) = line else { break };
         let (word, text) = line.split_once(' ').unwrap_or((&line, ""));
         match word {

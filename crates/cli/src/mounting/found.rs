@@ -4,7 +4,6 @@ use crate::failure::{At, Result};
 use crate::remote;
 use crate::table::{self, Mount};
 use extant_engine::device::{image_spec, is_remote};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +23,7 @@ pub enum Found {
 pub fn find(place: &Path) -> Result<Found> {
     let all = table::mounts();
     let remote = is_remote(&image_spec(place).path);
-    let dir = if remote { Ok(PathBuf::new()) } else { directory(place) };
+    let dir = if remote { Ok(PathBuf::new()) } else { table::mount_point(place) };
     let dir = dir.at_path(place.as_os_str().as_bytes())?;
     if let Some(mount) = all.iter().rev().find(|mount| mount.dir == dir) {
         return Ok(Found::At(mount.clone()));
@@ -37,18 +36,4 @@ pub fn find(place: &Path) -> Result<Found> {
                 || found.is_some() && mount.source.canonicalize().ok() == found)
     };
     Ok(Found::Of(all.into_iter().rev().filter(is_of_image).collect()))
-}
-
-/// Returns the absolute path of a mount point without a question to the server of the mount there.
-fn directory(place: &Path) -> io::Result<PathBuf> {
-    let place = std::path::absolute(place)?;
-    match (place.parent(), place.file_name()) {
-        (Some(parent), Some(name)) => {
-            let below = parent.canonicalize()?.join(name);
-            let is_symlink = table::mounts().iter().all(|mount| mount.dir != below);
-            // A symlink may lead to a mount point.
-            if is_symlink { Ok(below.canonicalize().unwrap_or(below)) } else { Ok(below) }
-        }
-        _ => Ok(place),
-    }
 }

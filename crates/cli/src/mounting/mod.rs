@@ -4,8 +4,13 @@ pub mod anew;
 pub mod announce;
 pub mod asked;
 pub mod found;
+pub mod handover;
+pub mod hosted;
 pub mod keep;
+pub mod offer;
 pub mod options;
+mod pace;
+pub mod same_image;
 pub mod serve;
 pub mod spawn;
 pub mod users;
@@ -14,12 +19,13 @@ use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use crate::format;
 use crate::json;
-use crate::table::{self, HeldMount};
+use crate::table::{self, HeldMount, Mount};
 use crate::text::shown;
-use extant_engine::device::ImageSpec;
+use extant_engine::device::{ImageSpec, image_spec, is_remote};
 use extant_fuse::control::READ_ONLY;
 use options::{Options, is_of_access_times, is_shown_by_table};
 use rustix::io::Errno;
+use same_image::ImageFile;
 use serde_json::{Map, Value};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -64,6 +70,17 @@ pub struct Plan {
     pub syslog: PathBuf,
     /// How long to wait for an image in use.
     pub patience: Patience,
+    /// How much is told beyond results: 0 to 2.
+    pub verbose: u8,
+    /// A mount of the image is in the same place whose server is gone: it is taken away just before
+    /// the new one is made.
+    pub replaces: bool,
+    /// The keeper of the mount has started this server: its sockets are standard input and output.
+    pub kept: bool,
+    /// The file of the image must be this one.
+    pub image_file: Option<ImageFile>,
+    /// The user that mounts, if that is not the one of this process.
+    pub owner: Option<u32>,
 }
 
 impl Plan {
@@ -84,12 +101,8 @@ impl Plan {
         // The kernel prefers some of these to others, however late they come.
         let names_times =
             self.lists.iter().flat_map(|list| list.split(',')).any(is_of_access_times);
-        let shown = held.mount().options();
+        let shown = shown_options(held.mount());
         let words = shown.split(',').filter(|word| !(names_times && is_of_access_times(word)));
-        // Only the lack of the others shows them. A mount anew needs them.
-        let unprotected = [("suid", "nosuid"), ("dev", "nodev")].into_iter();
-        let unprotected = unprotected.filter(|(_, set)| !shown.split(',').any(|word| word == *set));
-        let words = words.chain(unprotected.map(|(clear, _)| clear));
         let others = if held.mount().allow_other { "allow_other" } else { "no_allow_other" };
         let words = words.chain([others]);
         let there = [kept.join(","), words.collect::<Vec<_>>().join(",")];
@@ -106,6 +119,44 @@ impl Plan {
             )));
         }
         Ok(())
+    }
+
+    /// Refuses options that do not fit the image.
+    ///
+    /// # Errors
+    /// The image is a network block device, whose server cannot be started again or be a service.
+    pub fn check(&self) -> Result {
+        let name = match &self.options {
+            options if options.restart => "restart",
+            options if options.service.is_some() => "service",
+            _ => return Ok(()),
+        };
+        if is_remote(&image_spec(&self.image).path) {
+            return Err(Failure::usage(format_args!(
+                "mount option {name} is for files and disks, not for network block devices"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Takes the options that the mount may have got since it was made. The file of the image
+    /// decides about its protection, as before.
+    ///
+    /// # Errors
+    /// The mount is gone.
+    fn follow(&mut self, held: &HeldMount) -> Result {
+        self.lists.push(shown_options(held.mount()));
+        let threads = self.options.threads;
+        let options = Options::parse(self.lists.iter().map(String::as_str));
+        self.options = options.map_err(Failure::usage)?.for_image(&self.image);
+        self.options.threads = threads;
+        Ok(())
+    }
+
+    /// Returns the mounts of the image, without a dead one that is replaced.
+    pub fn served(&self) -> Vec<Mount> {
+        let all = table::served(&self.image, &self.subtype).into_iter();
+        all.filter(|mount| !(self.replaces && mount.dir == self.dir)).collect()
     }
 
     /// Returns the image with its format and its backing files.
@@ -128,6 +179,19 @@ impl Plan {
         document.insert("type".into(), mount.map(table::Mount::shown_type).into());
         context.document(&document.into())
     }
+}
+
+/// Returns the options of the mount itself, as the table of mounts shows them, with those that only
+/// the lack of others shows. A mount anew needs them.
+fn shown_options(mount: &Mount) -> String {
+    let mut shown = mount.options();
+    for (clear, set) in [("suid", "nosuid"), ("dev", "nodev")] {
+        if !shown.split(',').any(|word| word == set) {
+            shown.push(',');
+            shown.push_str(clear);
+        }
+    }
+    shown
 }
 
 /// Result of a change of a mount's options.
@@ -183,16 +247,44 @@ pub fn served_options(held: &HeldMount) -> Option<String> {
     told.get("options")?.as_str().map(String::from)
 }
 
+/// Returns the directory to mount an image on, and whether a mount of it is there whose server is
+/// gone and that the new one replaces.
+///
+/// # Errors
+/// It is no directory, or another dead mount is there.
+pub fn place(
+    dir: &Path,
+    image: &Path,
+    options: &Options,
+    subtype: &str,
+) -> Result<(PathBuf, bool)> {
+    match table::mount_point(dir).ok().filter(|_| options.restart) {
+        Some(there) if is_dead_mount_of(&there, image, subtype) => Ok((there, true)),
+        _ => Ok((directory(dir)?, false)),
+    }
+}
+
+fn is_dead_mount_of(dir: &Path, image: &Path, subtype: &str) -> bool {
+    HeldMount::of(dir).is_ok_and(|held| {
+        let mount = held.mount();
+        mount.is_ours(subtype) && mount.source == image && mount.whole && held.is_dead()
+    })
+}
+
 /// Returns the directory to mount on, without symlinks on the way.
 pub fn directory(dir: &Path) -> Result<PathBuf> {
     let name = shown(dir.as_os_str().as_bytes());
     let found = dir.canonicalize().and_then(|path| Ok((std::fs::metadata(&path)?, path)));
+    let is_dead = |dir: &Path| HeldMount::of(dir).is_ok_and(|held| held.is_dead());
     match found {
+        Ok((_, path)) if is_dead(&path) => Err(dead(&name)),
         Ok((meta, path)) if meta.is_dir() => Ok(path),
         Ok(_) => Err(Failure::new(format_args!("{name}: not a directory"))),
-        Err(e) if e.kind() == ErrorKind::NotConnected => Err(Failure::new(format_args!(
-            "{name}: a mount whose server is gone is there; umount it first"
-        ))),
+        Err(e) if e.kind() == ErrorKind::NotConnected => Err(dead(&name)),
         Err(e) => Err(Failure::new(format_args!("{name}: {e}"))),
     }
+}
+
+fn dead(name: &str) -> Failure {
+    Failure::new(format_args!("{name}: a mount whose server is gone is there; umount it first"))
 }

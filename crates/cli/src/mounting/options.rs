@@ -75,6 +75,10 @@ pub struct Options {
     pub superblock: Option<u64>,
     /// The serving process gives up the power that it does not need.
     pub sandbox: bool,
+    /// A server that is killed is started again.
+    pub restart: bool,
+    /// Socket of a service whose server serves the mount.
+    pub service: Option<PathBuf>,
     /// The image is a disk, whose programs and devices have their power.
     pub is_disk: bool,
     /// Flags that the kernel keeps for the mount.
@@ -117,6 +121,8 @@ impl Default for Options {
             view: View::default(),
             superblock: None,
             sandbox: true,
+            restart: false,
+            service: None,
             is_disk: false,
             flags: MountFlags::empty(),
             named: MountFlags::empty(),
@@ -214,6 +220,12 @@ Options of -o:
   blkdev, noblkdev              whether the kernel holds a disk for the mount; it does by default
   sandbox, no_sandbox           whether the process that serves gives up privileges, files and
                                 system calls that it does not need; it does by default
+  restart, no_restart           a server that is killed is started again: it recovers the image and
+                                mounts it in the same place, as noblkdev. Files that were open then
+                                fail with ENOTCONN. Also takes the place of such a mount that is
+                                there. It is not, by default
+  service=SOCKET                a mount service (`extant help serve`) serves the mount: it gets the
+                                image open, and needs no privileges
   journal_path=PATH             the disk or image of an external journal
   format=raw|qcow2              format of the image, which is never guessed
   backing=FILE[:FORMAT]         backing file of an overlay in the format qcow2; again for the one of
@@ -245,6 +257,15 @@ impl Options {
         if options.no_recovery && !options.remount {
             options.read_only = true;
         }
+        if options.restart {
+            options.check_restart()?;
+            // The kernel would hold the disk for the dead mount while one of its files is open.
+            options.block_device = false;
+        }
+        if options.service.is_some() {
+            options.check_service()?;
+            options.block_device = false;
+        }
         // Files of root may belong to users then.
         if options.view != View::default() {
             options.flags |= PROTECTION;
@@ -257,6 +278,33 @@ impl Options {
             );
         }
         Ok(options)
+    }
+
+    /// Refuses a restart of servers whose files may be exchanged until then: that of the image
+    /// itself is compared.
+    fn check_restart(&self) -> Result<(), String> {
+        if self.journal.is_some() || !self.backing.is_empty() {
+            return Err("mount option restart is for images without journal_path= and backing= \
+                        files"
+                .into());
+        }
+        Ok(())
+    }
+
+    /// Refuses options for which a server would open paths: a service gets the image alone, open.
+    pub fn check_service(&self) -> Result<(), String> {
+        let refused = [
+            ("journal_path", self.journal.is_some()),
+            ("backing", !self.backing.is_empty()),
+            ("format=qcow2", self.format != ImageFormat::Raw),
+            ("io=direct", self.direct_io),
+            ("sb", self.superblock.is_some()),
+            ("no_sandbox", !self.sandbox),
+        ];
+        match refused.into_iter().find(|(_, is_set)| *is_set) {
+            Some((name, _)) => Err(format!("mount option {name} is not for mounts by a service")),
+            None => Ok(()),
+        }
     }
 
     /// Protects the machine from the programs and devices of a new mount of an image file, unless
@@ -278,6 +326,9 @@ impl Options {
     pub fn with_absolute_paths(mut self) -> crate::failure::Result<Options> {
         for backing in &mut self.backing {
             backing.path = remote::absolute(&backing.path)?;
+        }
+        if let Some(service) = &mut self.service {
+            *service = remote::absolute(service)?;
         }
         Ok(self)
     }
@@ -305,6 +356,8 @@ impl Options {
             "no_allow_other" => self.allow_other = Some(false),
             "sandbox" => self.sandbox = true,
             "no_sandbox" => self.sandbox = false,
+            "restart" => self.restart = true,
+            "no_restart" => self.restart = false,
             "dirsync" => self.flags |= MountFlags::DIRSYNC,
             "prefetch_block_bitmaps" => self.prefetch = true,
             "no_prefetch_block_bitmaps" => self.prefetch = false,
@@ -388,6 +441,7 @@ impl Options {
                 // As with the kernel, 1 is the place of the primary superblock.
                 self.superblock = (place != 1).then_some(place);
             }
+            ("service", path) if !path.is_empty() => self.service = Some(path.into()),
             ("journal_path", path) if !path.is_empty() => self.journal = Some(path.into()),
             ("format", name) => {
                 self.format = ImageFormat::named(name).ok_or_else(|| wrong("raw or qcow2"))?;
@@ -400,7 +454,7 @@ impl Options {
             ("io", _) => return Err(wrong("buffered or direct")),
             ("open", _) => return Err(wrong("fast or usual")),
             ("prefetch_block_bitmaps", _) => return Err(wrong("0 or 1")),
-            ("journal_path", _) => return Err(wrong("a path")),
+            ("journal_path" | "service", _) => return Err(wrong("a path")),
             _ => return Ok(false),
         }
         Ok(true)
@@ -461,9 +515,12 @@ pub fn is_of_access_times(word: &str) -> bool {
 /// Options about files that a server opens, each with a value.
 const FILES: [&str; 3] = ["journal_path=", "format=", "backing="];
 
-/// Returns whether an option decides about the sandbox of a server, or about files that it opens.
+/// Returns whether an option decides about the sandbox of a server, its restart, its service, or
+/// files that it opens.
 pub fn gives_power(word: &str) -> bool {
-    ["sandbox", "no_sandbox"].contains(&word) || names_file(word)
+    ["sandbox", "no_sandbox", "restart", "no_restart"].contains(&word)
+        || word.starts_with("service=")
+        || names_file(word)
 }
 
 /// Returns whether an option names a file besides the image, or says how the image is read.

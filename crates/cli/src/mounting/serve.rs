@@ -13,7 +13,7 @@ use crate::recovery;
 use crate::remote;
 use crate::sandbox::{self, Containment, Sandbox};
 use crate::substitutes::{self, is_damage};
-use crate::table::{self, HeldMount};
+use crate::table::HeldMount;
 use crate::text::{count, shown};
 use extant_engine::device::{image_spec, is_remote, is_write_protected};
 use extant_engine::format::Superblock;
@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 const SMALL_BYTES: u64 = 512 << 20;
 
 /// Interval between attempts to open an image in use.
-const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// How long a mount waits before it reports that: most unmounts that it meets end sooner, and
 /// scripts take the line for an error.
@@ -46,6 +46,16 @@ const QUIET: Duration = Duration::from_secs(2);
 
 /// Opens and mounts the image and serves it until the mount's end.
 pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
+    run_by(plan, audience, level, |interrupt| open_contained(plan, audience, interrupt))
+}
+
+/// As [`run`], with a function that enters the sandbox and opens the image.
+pub(super) fn run_by(
+    plan: &Plan,
+    audience: &Audience,
+    level: tracing::Level,
+    open: impl FnOnce(&Interrupt) -> Result<(Contained, Fs)>,
+) -> Result {
     let log = plan
         .log
         .as_ref()
@@ -53,7 +63,8 @@ pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
         .transpose();
     let log_path = plan.log.as_deref().unwrap_or_else(|| Path::new("the log")).as_os_str();
     let (mounted, kept, log) = match log.at_path(log_path.as_bytes()).and_then(|log| {
-        let (mounted, kept) = mount(plan, audience, log.as_ref(), level)?;
+        start_log(plan, audience, log.as_ref(), level).at("the log file")?;
+        let (mounted, kept) = mount(plan, audience, open)?;
         Ok((mounted, kept, log))
     }) {
         Ok(done) => done,
@@ -74,16 +85,14 @@ pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
     ended
 }
 
-fn mount(
+/// Enters the sandbox and opens the image by its path.
+fn open_contained(
     plan: &Plan,
     audience: &Audience,
-    log: Option<&File>,
-    level: tracing::Level,
-) -> Result<(Mounted, Kept)> {
-    start_log(plan, audience, log, level).at("the log file")?;
-    let interrupt = Interrupt::register().at("signals")?;
-    let Contained { keeper, rings, containment } = contained(plan, audience, &interrupt)?;
-    let fs = open(plan, audience, &interrupt, &keeper)?;
+    interrupt: &Interrupt,
+) -> Result<(Contained, Fs)> {
+    let contained = contained(plan, audience, interrupt)?;
+    let fs = open(plan, audience, interrupt, &contained.keeper)?;
     if !plan.options.sandbox
         && let Err(failure) = hold(plan)
     {
@@ -91,6 +100,16 @@ fn mount(
         let _ = fs.unmount();
         return Err(failure);
     }
+    Ok((contained, fs))
+}
+
+fn mount(
+    plan: &Plan,
+    audience: &Audience,
+    open: impl FnOnce(&Interrupt) -> Result<(Contained, Fs)>,
+) -> Result<(Mounted, Kept)> {
+    let interrupt = Interrupt::register().at("signals")?;
+    let (Contained { keeper, rings, containment }, fs) = open(&interrupt)?;
     #[cfg(debug_assertions)]
     crate::planted::strike(&fs.superblock());
     tell_recovery(plan, audience, &fs);
@@ -120,7 +139,7 @@ fn mount(
     {
         audience.note(format_args!("{}: some options have no effect: {error}", plan.dir.display()));
     }
-    let detached = matches!(audience, Audience::Parent);
+    let detached = !matches!(audience, Audience::Terminal(_));
     let watched = Watched { unmounter: mounted.unmounter(), keeper: keeper.clone(), operations };
     watch_signals(signals, watched, detached).at("signals")?;
     Ok((mounted, keeper))
@@ -139,18 +158,18 @@ fn start_log(
     let (own, level) = match (log, audience) {
         (Some(log), _) => (Sink::File(log.try_clone()?), lifecycle),
         (None, Audience::Terminal(_)) => (Sink::Stderr, level),
-        (None, Audience::Parent) => (Sink::syslog(&plan.syslog), lifecycle),
+        (None, _) => (Sink::syslog(&plan.syslog), lifecycle),
     };
     let sink = match audience {
         Audience::Parent => Sink::Parent(Box::new(own)),
-        Audience::Terminal(_) => own,
+        Audience::Terminal(_) | Audience::Log => own,
     };
     // With -v every message is shown.
     Log::new(sink, level <= tracing::Level::INFO).install(level, &plan.traces);
     Ok(())
 }
 
-fn open_options(plan: &Plan) -> OpenOptions {
+pub(super) fn open_options(plan: &Plan) -> OpenOptions {
     let own = &plan.options;
     let mut options = OpenOptions::new()
         .read_only(own.read_only)
@@ -187,10 +206,10 @@ fn open_options(plan: &Plan) -> OpenOptions {
 }
 
 /// Resources of a server from before it entered the sandbox.
-struct Contained {
-    keeper: Kept,
-    rings: PreparedRings,
-    containment: Containment,
+pub(super) struct Contained {
+    pub(super) keeper: Kept,
+    pub(super) rings: PreparedRings,
+    pub(super) containment: Containment,
 }
 
 /// Starts the keeper of the mount, makes rings, and enters the sandbox, once no other program uses
@@ -198,7 +217,7 @@ struct Contained {
 fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<Contained> {
     if !plan.options.sandbox {
         return Ok(Contained {
-            keeper: Kept::own(plan),
+            keeper: if plan.options.restart { keep::start(plan)? } else { Kept::own(plan) },
             rings: PreparedRings::of(plan.options.transport),
             containment: vec![("state", "off".into())],
         });
@@ -240,12 +259,14 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
 ///
 /// # Errors
 /// It is a file instead of a disk, or the reverse, since the mount was planned: for disks it would
-/// give power to programs and devices of the image.
+/// give power to programs and devices of the image. Or it is another file than that of the server
+/// before.
 fn hold(plan: &Plan) -> Result<Option<File>> {
     let path = image_spec(&plan.image).path;
     let held = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let Ok(held) = held.map(File::from) else { return Ok(None) };
     let found = held.metadata().at_path(path.as_os_str().as_bytes())?;
+    plan.image_file.map_or(Ok(()), |file| file.check(&found, &path))?;
     if found.file_type().is_block_device() != plan.options.is_disk {
         return Err(Failure::new(format_args!(
             "{}: another file has taken the place of the image; mount it again",
@@ -437,8 +458,7 @@ fn accepted(plan: &Plan, fs: Fs) -> Result<Fs> {
 
 fn may_wait(plan: &Plan, begin: Instant) -> bool {
     let waits_for_mounts = plan.patience == Patience::Long;
-    begin.elapsed() < patience(plan)
-        && (waits_for_mounts || table::served(&plan.image, &plan.subtype).is_empty())
+    begin.elapsed() < patience(plan) && (waits_for_mounts || plan.served().is_empty())
 }
 
 fn patience(plan: &Plan) -> Duration {
@@ -450,7 +470,7 @@ fn patience(plan: &Plan) -> Duration {
 }
 
 fn refused(plan: &Plan, error: &Error) -> Failure {
-    if let (Error::Io(e), Some(there)) = (error, table::served(&plan.image, &plan.subtype).first())
+    if let (Error::Io(e), Some(there)) = (error, plan.served().first())
         && e.kind() == ErrorKind::ResourceBusy
     {
         let (image, dir) = (plan.image.display(), there.dir.display());
@@ -513,6 +533,7 @@ pub fn fuse_options(plan: &Plan) -> MountOptions {
         directory_access_times: !own.flags.contains(MountFlags::NODIRATIME),
         subtype: plan.subtype.clone(),
         shown_options: plan.lists.join(","),
+        owner: plan.owner,
         ..MountOptions::default()
     };
     options.allow_other = own.allow_other.unwrap_or(options.allow_other && !own.view.as_root);
@@ -542,7 +563,7 @@ struct Watched {
 }
 
 /// Unmounts at the first signal; commits and ends at the second; ends at the third. Tells of the
-/// end of the keeper.
+/// end of the keeper, which starts no other server after a signal.
 fn watch_signals(mut signals: Signals, watched: Watched, detached: bool) -> io::Result<()> {
     let body = move || {
         let mut asked = 0;
@@ -555,6 +576,7 @@ fn watch_signals(mut signals: Signals, watched: Watched, detached: bool) -> io::
                 continue;
             }
             asked += 1;
+            watched.keeper.dismiss();
             match asked {
                 1 => unmount_beside(watched.unmounter.clone()),
                 2 => commit_beside(watched.operations.clone()),

@@ -401,6 +401,22 @@ fn a_user_mounts_without_root() {
     mount.unmount();
 }
 
+#[test]
+fn a_mount_outlives_its_server() {
+    let recipe = Recipe::of("Keep a mount when its server is killed");
+    let printed = recipe.run_as_user(Fuse::Everybody);
+    assert!(printed.text().ends_with("text\n"), "{printed}");
+    assert_eq!(done(&args!["cat", recipe.file("disk.img"), "/file"]).text(), "text\n");
+}
+
+#[test]
+fn a_service_mounts() {
+    let recipe = Recipe::of("Mount by a service without privileges");
+    recipe.run();
+    let text = done(&args!["cat", "--wait", recipe.file("disk.img"), "/lost+found/file"]).text();
+    assert_eq!(text, "text\n");
+}
+
 /// The commands run in a namespace of mounts whose system directories take changes that end with
 /// it; the program is installed there.
 #[test]

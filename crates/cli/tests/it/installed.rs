@@ -5,6 +5,7 @@ use crate::program::{EXTANT, done, json};
 use extant_testkit::Scratch;
 use extant_testkit::tool::{Printed, run, run_with_env};
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -164,6 +165,8 @@ fn an_installation_is_complete_and_goes_without_a_trace() {
             "share/zsh/site-functions/_extant",
             "share/fish/vendor_completions.d/extant.fish",
             "lib/systemd/system/extant@.service",
+            "lib/systemd/system/extant-serve.socket",
+            "lib/systemd/system/extant-serve@.service",
         ]
         .map(String::from),
     );
@@ -198,17 +201,31 @@ fn an_installation_below_another_root_refers_to_its_own() {
 }
 
 #[test]
-fn systemd_takes_the_unit() {
+fn systemd_takes_the_units() {
     let installed = Installed::new();
-    let unit = installed.prefix.join("lib/systemd/system/extant@.service");
-    let instance = installed.scratch.join("extant@disk.service");
-    fs::copy(unit, &instance).expect("a copy");
-    let args = args!["verify", "--man=no", "--recursive-errors=no", &instance];
-    let printed = run("systemd-analyze", &args).must_succeed();
-    assert!(printed.stderr.is_empty(), "{printed}");
+    let units = installed.prefix.join("lib/systemd/system");
+    let verify = |units: &[PathBuf]| {
+        let args = args!["verify", "--man=no", "--recursive-errors=no"];
+        let units: Vec<OsString> = units.iter().map(OsString::from).collect();
+        run("systemd-analyze", &[&args[..], &units].concat())
+    };
+    let copied = |name: &str, instance: &str| {
+        let instance = installed.scratch.join(instance);
+        fs::copy(units.join(name), &instance).expect("a copy");
+        instance
+    };
+    let instance = copied("extant@.service", "extant@disk.service");
+    // The service of a socket with Accept=yes is a template beside it.
+    let socket = copied("extant-serve.socket", "extant-serve.socket");
+    copied("extant-serve@.service", "extant-serve@.service");
+    let service = copied("extant-serve@.service", "extant-serve@1.service");
+    for units in [vec![instance.clone()], vec![socket, service]] {
+        let printed = verify(&units).must_succeed();
+        assert!(printed.stderr.is_empty(), "{printed}");
+    }
     let broken = fs::read_to_string(&instance).expect("a unit").replace("Type=forking", "Type=no");
     fs::write(&instance, broken).expect("a unit");
-    let printed = run("systemd-analyze", &args);
+    let printed = verify(&[instance]);
     assert!(printed.code == 1 && printed.errors().contains("service type"), "{printed}");
 }
 

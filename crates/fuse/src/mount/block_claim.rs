@@ -16,6 +16,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create_exclusive,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
 };
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -58,33 +59,13 @@ impl Claim {
     }
 
     fn take(device: &Path, options: &MountOptions, read_only: bool) -> rustix::io::Result<Claim> {
-        let connection = File::options().read(true).write(true).open("/dev/fuse");
-        let connection = connection.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-        let file_system = fsopen("fuseblk", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        let fs = &file_system;
-        fsconfig_set_string(fs, "source", device)?;
-        fsconfig_set_string(fs, "subtype", &*options.subtype)?;
-        fsconfig_set_string(fs, "fd", connection.as_raw_fd().to_string())?;
-        for (name, value) in [("rootmode", "40000"), ("user_id", "0"), ("group_id", "0")] {
-            fsconfig_set_string(fs, name, value)?;
-        }
+        let (file_system, connection) =
+            configured("fuseblk", device.as_os_str(), options, read_only)?;
         // With blocks smaller than pages, kernels of 6.17 lose writes to parts of a page.
-        fsconfig_set_string(fs, "blksize", rustix::param::page_size().to_string())?;
-        let other = options.allow_other.then_some("allow_other");
-        let protected = read_only.then_some("ro");
-        let synchronous = options
-            .kernel
-            .iter()
-            .map(String::as_str)
-            .filter(|name| matches!(*name, "sync" | "dirsync"));
-        for flag in
-            options.permissions().into_iter().chain(other).chain(protected).chain(synchronous)
-        {
-            fsconfig_set_flag(fs, flag)?;
-        }
+        fsconfig_set_string(&file_system, "blksize", rustix::param::page_size().to_string())?;
         // Exclusively: otherwise the kernel would mount a server that serves the device already a
         // second time.
-        fsconfig_create_exclusive(fs)?;
+        fsconfig_create_exclusive(&file_system)?;
         Ok(Claim { file_system, connection })
     }
 
@@ -104,8 +85,35 @@ impl Claim {
     }
 }
 
+/// Returns a file system of a type that is yet to be created, and its connection.
+pub(super) fn configured(
+    kind: &str,
+    source: &OsStr,
+    options: &MountOptions,
+    read_only: bool,
+) -> rustix::io::Result<(OwnedFd, File)> {
+    let connection = File::options().read(true).write(true).open("/dev/fuse");
+    let connection = connection.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    let file_system = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let fs = &file_system;
+    fsconfig_set_string(fs, "source", source)?;
+    fsconfig_set_string(fs, "subtype", &*options.subtype)?;
+    fsconfig_set_string(fs, "fd", connection.as_raw_fd().to_string())?;
+    for (name, value) in [("rootmode", "40000"), ("user_id", "0"), ("group_id", "0")] {
+        fsconfig_set_string(fs, name, value)?;
+    }
+    let other = options.allow_other.then_some("allow_other");
+    let protected = read_only.then_some("ro");
+    let names = options.kernel.iter().map(String::as_str);
+    let synchronous = names.filter(|name| matches!(*name, "sync" | "dirsync"));
+    for flag in options.permissions().into_iter().chain(other).chain(protected).chain(synchronous) {
+        fsconfig_set_flag(fs, flag)?;
+    }
+    Ok((file_system, connection))
+}
+
 /// Returns the options that are attributes of the mount, not of the file system.
-fn attributes(options: &[String], read_only: bool) -> MountAttrFlags {
+pub(super) fn attributes(options: &[String], read_only: bool) -> MountAttrFlags {
     let mut flags =
         if read_only { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() };
     for option in options {

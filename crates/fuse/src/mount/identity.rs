@@ -4,6 +4,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 /// STATX_MNT_ID_UNIQUE, since Linux 6.8: a number that no other mount gets.
 const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
@@ -61,6 +62,20 @@ impl MountIdentity {
             "the mount is gone, or another one lies in its place",
         ))
     }
+}
+
+/// How a server ended, as its keeper sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerEnd {
+    /// In order, or its mount has ended.
+    InOrder,
+    /// Otherwise. Its mount, or the one that it was to replace, is still at its place.
+    Lost {
+        /// The dead mount.
+        mount: MountIdentity,
+        /// How long the server had mounted; `None` if it never had.
+        served: Option<Duration>,
+    },
 }
 
 /// Returns the number of the mount of an open file, as kernels before Linux 5.8 tell it.

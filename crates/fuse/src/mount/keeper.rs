@@ -8,89 +8,40 @@
 //! There are two sockets between server and keeper. Requests of [`Channel::Acts`] may wait for the
 //! server itself, as the write of the kernel's cache before an unmount does. Those of
 //! [`Channel::Quick`] wait for no process, so a request of the mount may wait for them.
+//!
+//! The keeper of a mount service is a client's program. It may lie about its own mount, and may not
+//! answer: each request but that of an unmount has a limit ([`PATIENCE`]), after which its socket
+//! is shut down, since a late answer would be taken for that to the next request.
+//!
+//! # The end of a server
+//! Before a server ends in order it dismisses its keeper. A keeper whose sockets are closed without
+//! that has lost its server ([`ServerEnd`]), and leaves the dead mount where it is: programs get
+//! `ENOTCONN` there, and do not write into the directory below. The keeper of the next server
+//! replaces the dead mount ([`Keep::replaces`], [`beneath`]), when that server has recovered the
+//! image.
 
+use super::acts::{
+    Act, Channel, MESSAGE, QUIETLY, decode, decode_reply, encode, receive, request, send,
+};
 use super::block_claim::Claim;
-use super::identity::MountIdentity;
-use super::{fusermount, is_root, limits, root, sync};
+use super::identity::{MountIdentity, ServerEnd};
+use super::line::{Line, is_connection};
+use super::{beneath, fusermount, is_root, limits, root, sync};
 use crate::options::MountOptions;
 use crate::server::credentials::is_in_own_user_namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
-};
+use rustix::net::SendFlags;
 use std::fmt;
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
-
-/// Longest message in bytes.
-const MESSAGE: usize = 1024;
-
-/// Bytes before the text of a reply: the number of the error, its kind, and the answer.
-const HEAD: usize = 6;
-
-/// Requests to the keeper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
-    /// Make the kernel claim the block device, for reading only if the argument is not 0.
-    Claim = 1,
-    /// Release a claim that no mount has taken.
-    Release,
-    /// Mount, for reading only if the argument is not 0.
-    Mount,
-    /// Set flags of the mount that cannot be given at mounting.
-    SetFlags,
-    /// Raise the kernel's limits for the mount.
-    RaiseLimits,
-    /// Make the kernel write its cache, and unmount.
-    Unmount,
-    /// Detach the mount.
-    Detach,
-    /// End the mount by force.
-    Abort,
-    /// Whether the thread of this number is in the keeper's user namespace.
-    Namespace,
-}
-
-impl Act {
-    const ALL: [Act; 9] = [
-        Act::Claim,
-        Act::Release,
-        Act::Mount,
-        Act::SetFlags,
-        Act::RaiseLimits,
-        Act::Unmount,
-        Act::Detach,
-        Act::Abort,
-        Act::Namespace,
-    ];
-
-    fn of(number: u8) -> Option<Act> {
-        Act::ALL.into_iter().find(|act| *act as u8 == number)
-    }
-
-    fn channel(self) -> Channel {
-        match self {
-            Act::Abort | Act::Namespace => Channel::Quick,
-            _ => Channel::Acts,
-        }
-    }
-}
-
-/// A socket between server and keeper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Channel {
-    Acts,
-    Quick,
-}
+use std::time::{Duration, Instant};
 
 /// Does the acts of one mount, in this process or in another one.
 #[derive(Clone)]
@@ -110,10 +61,12 @@ impl fmt::Debug for Keeper {
 /// A keeper in another process.
 struct Other {
     dir: PathBuf,
-    acts: Mutex<OwnedFd>,
-    quick: Mutex<OwnedFd>,
+    acts: Line,
+    quick: Line,
     /// It was asked to end.
     ended: AtomicBool,
+    /// How long an answer may take.
+    patience: Duration,
 }
 
 /// The mount as the process knows it that mounts.
@@ -128,8 +81,12 @@ struct Own {
     disk: Option<PathBuf>,
     set_flags: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
     claim: Mutex<Option<Claim>>,
-    /// The mount that was made.
-    mounted: Mutex<Option<MountIdentity>>,
+    /// A dead mount that the new one takes the place of.
+    replaces: Option<MountIdentity>,
+    /// The mount that was made, and when.
+    mounted: Mutex<Option<(MountIdentity, Instant)>>,
+    /// The server ends in order.
+    is_dismissed: AtomicBool,
     /// The flags were set. Others may have changed them since.
     has_flags: AtomicBool,
 }
@@ -146,9 +103,15 @@ pub struct Keep {
     pub disk: Option<PathBuf>,
     /// A claim that the mount takes.
     pub claim: Option<Claim>,
+    /// A mount at the same place whose server is gone. It is detached when the new one is made; its
+    /// open files get `ENOTCONN`.
+    pub replaces: Option<MountIdentity>,
     /// Sets flags of the mount that cannot be given at mounting.
     pub set_flags: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
 }
+
+/// How long the answer of another process may take. A disk may have to spin up before its claim.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -157,7 +120,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Keeper {
     /// Returns a keeper that acts in this process.
     pub fn own(keep: Keep) -> Keeper {
-        let Keep { dir, read_only, options, disk, claim, set_flags } = keep;
+        let Keep { dir, read_only, options, disk, claim, replaces, set_flags } = keep;
         let (claim, mounted) = (Mutex::new(claim), Mutex::default());
         let parent = dir.parent().and_then(|parent| directory(parent, OFlags::empty()).ok());
         Keeper(Arc::new(Kind::Own(Box::new(Own {
@@ -168,7 +131,9 @@ impl Keeper {
             disk,
             set_flags,
             claim,
+            replaces,
             mounted,
+            is_dismissed: AtomicBool::new(false),
             has_flags: AtomicBool::new(false),
         }))))
     }
@@ -176,9 +141,12 @@ impl Keeper {
     /// Returns a keeper that asks another process, which serves the other ends of both sockets by
     /// [`Keeper::serve`]. From then on it also tells user namespaces of threads.
     pub fn other(dir: &Path, acts: OwnedFd, quick: OwnedFd) -> Keeper {
-        let (dir, ended) = (dir.into(), AtomicBool::new(false));
-        let (acts, quick) = (Mutex::new(acts), Mutex::new(quick));
-        Keeper(Arc::new(Kind::Other(Other { dir, acts, quick, ended })))
+        Keeper::patient(dir, [acts, quick], PATIENCE)
+    }
+
+    fn patient(dir: &Path, sockets: [OwnedFd; 2], patience: Duration) -> Keeper {
+        let ([acts, quick], ended) = (sockets.map(Line::new), AtomicBool::new(false));
+        Keeper(Arc::new(Kind::Other(Other { dir: dir.into(), acts, quick, ended, patience })))
     }
 
     /// Returns the mount point.
@@ -206,7 +174,10 @@ impl Keeper {
     /// Mounts and returns the descriptor of the connection.
     pub(crate) fn mount(&self, read_only: bool) -> io::Result<OwnedFd> {
         let (_, connection) = self.act(Act::Mount, read_only.into())?;
-        connection.ok_or_else(|| io::Error::other("the keeper gave no connection"))
+        // The keeper may be another program, which then could act as the kernel.
+        connection
+            .filter(is_connection)
+            .ok_or_else(|| io::Error::other("the keeper gave no connection"))
     }
 
     /// Sets the flags of the mount that cannot be given at mounting.
@@ -248,21 +219,31 @@ impl Keeper {
     /// Returns whether another process did the acts and has ended before it was asked to.
     pub fn is_lost(&self) -> bool {
         let Kind::Other(other) = &*self.0 else { return false };
-        // A request of this channel waits for no process, so its lock is free soon.
-        let quick = lock(&other.quick);
-        let mut told = [PollFd::new(&*quick, PollFlags::empty())];
+        let mut told = [PollFd::new(&other.quick.socket, PollFlags::empty())];
         let polled = poll(&mut told, Some(&Timespec::default()));
         let hung_up = polled.is_ok() && told[0].revents().contains(PollFlags::HUP);
         hung_up && !other.ended.load(Ordering::Acquire)
     }
 
-    /// Ends the other process, if there is one. No act is possible from then on.
+    /// Tells the other process, if there is one, that this one ends in order.
+    pub fn dismiss(&self) {
+        if let Kind::Other(other) = &*self.0 {
+            // It is received before the end of the socket. No answer is waited for: the process may
+            // be another program's, which may also have left no space for it.
+            let flags = QUIETLY | SendFlags::DONTWAIT;
+            let _ = rustix::net::send(&other.quick.socket, &request(Act::Dismiss, 0), flags);
+        }
+    }
+
+    /// Dismisses the other process, if there is one. No act is possible from then on.
     pub fn end(&self) {
         if let Kind::Other(other) = &*self.0 {
             other.ended.store(true, Ordering::Release);
-            for socket in [&other.acts, &other.quick] {
-                // An error says that it has ended.
-                let _ = shutdown(&*lock(socket), Shutdown::Both);
+            self.dismiss();
+            for line in [&other.acts, &other.quick] {
+                // The answer to an unmount may be on its way.
+                line.await_turn();
+                line.shut();
             }
         }
     }
@@ -270,22 +251,28 @@ impl Keeper {
     fn act(&self, act: Act, argument: u32) -> io::Result<(bool, Option<OwnedFd>)> {
         match (&*self.0, act.channel()) {
             (Kind::Own(own), _) => own.act(act, argument),
-            (Kind::Other(other), Channel::Acts) => other.ask(&lock(&other.acts), act, argument),
-            (Kind::Other(other), Channel::Quick) => other.ask(&lock(&other.quick), act, argument),
+            (Kind::Other(other), Channel::Acts) => other.ask(&other.acts, act, argument),
+            (Kind::Other(other), Channel::Quick) => other.ask(&other.quick, act, argument),
         }
     }
 
-    /// Serves a server that has the other ends of the sockets, until it closes them.
+    /// Serves a server that has the other ends of the sockets, until it has closed both.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn serve(&self, acts: OwnedFd, quick: OwnedFd) -> io::Result<()> {
+    pub fn serve(&self, acts: OwnedFd, quick: OwnedFd) -> io::Result<ServerEnd> {
         let other = self.clone();
-        Builder::new()
+        let quick = Builder::new()
             .name("extant-keeper".into())
             .spawn(move || other.answer_all(&quick, Channel::Quick))?;
         self.answer_all(&acts, Channel::Acts);
-        Ok(())
+        drop(acts);
+        // A dismissal may still be on its way there.
+        quick.join().map_err(|_| io::Error::other("a thread of the keeper panicked"))?;
+        Ok(match &*self.0 {
+            Kind::Own(own) => own.server_end(),
+            Kind::Other(_) => ServerEnd::InOrder,
+        })
     }
 
     fn answer_all(&self, socket: &OwnedFd, channel: Channel) {
@@ -295,6 +282,9 @@ impl Keeper {
             let done = request
                 .ok_or_else(|| Errno::INVAL.into())
                 .and_then(|(act, argument)| self.act(act, argument));
+            if matches!(request, Some((Act::Dismiss, _))) {
+                continue;
+            }
             let (bytes, descriptor) = encode(done);
             if send(socket, &bytes, descriptor.as_ref().map(OwnedFd::as_fd)).is_err() {
                 return;
@@ -332,8 +322,20 @@ impl Own {
                 unmount(self.place(), flags)?;
             }
             Act::Namespace => return Ok((is_in_own_user_namespace(argument), None)),
+            Act::Dismiss => self.is_dismissed.store(true, Ordering::Release),
         }
         Ok((true, None))
+    }
+
+    fn server_end(&self) -> ServerEnd {
+        let made = lock(&self.mounted).map(|(mount, made)| (mount, Some(made.elapsed())));
+        let there = made.or_else(|| self.replaces.map(|mount| (mount, None)));
+        match there.filter(|(mount, _)| mount.check(&self.place()).is_ok()) {
+            Some((mount, served)) if !self.is_dismissed.load(Ordering::Acquire) => {
+                ServerEnd::Lost { mount, served }
+            }
+            _ => ServerEnd::InOrder,
+        }
     }
 
     fn claim(&self, read_only: bool) -> io::Result<bool> {
@@ -351,23 +353,54 @@ impl Own {
         if mounted.is_some() {
             return Err(Errno::BUSY.into());
         }
-        let connection = if is_root() {
-            // Not where a symlink leads that has taken its place.
-            let target = directory(&self.place(), OFlags::NOFOLLOW)?;
-            let target = by_descriptor(&target);
-            match lock(&self.claim).take() {
-                Some(claim) => claim.mount(&target, &self.options, read_only),
-                None => root::mount(&target, &self.options, read_only),
-            }
-        } else {
-            fusermount::mount(&self.dir, &self.options, read_only)
-        }?;
+        let connection = match self.replaces {
+            Some(dead) => self.replace(dead, read_only)?,
+            None => self.connect(read_only)?,
+        };
         // Without an identity it could not be ended: it must not stay.
         let place = self.place();
         let identity =
             MountIdentity::at(&place).inspect_err(|_| drop(unmount_dir(&place, true)))?;
-        *mounted = Some(identity);
+        *mounted = Some((identity, Instant::now()));
         Ok(connection)
+    }
+
+    /// Mounts in the directory and returns the descriptor of the connection.
+    fn connect(&self, read_only: bool) -> io::Result<OwnedFd> {
+        if !is_root() {
+            return fusermount::mount(&self.dir, &self.options, read_only);
+        }
+        // Not where a symlink leads that has taken its place.
+        let target = directory(&self.place(), OFlags::NOFOLLOW)?;
+        let target = by_descriptor(&target);
+        match lock(&self.claim).take() {
+            Some(claim) => claim.mount(&target, &self.options, read_only),
+            None => root::mount(&target, &self.options, read_only),
+        }
+    }
+
+    /// Mounts in place of a dead mount, which is detached.
+    ///
+    /// # Errors
+    /// It is not there any more, or another mount lies over it: others have changed the place
+    /// meanwhile. Those of mounting.
+    fn replace(&self, dead: MountIdentity, read_only: bool) -> io::Result<OwnedFd> {
+        let place = self.place();
+        dead.check(&place)?;
+        if !is_root() {
+            fusermount::unmount(&self.dir, true)?;
+            return self.connect(read_only);
+        }
+        let beneath = beneath::mount(&place, &self.options, read_only)?;
+        // Others may have unmounted it meanwhile: then the new mount is the topmost one.
+        if beneath.is_some() && dead.check(&place).is_err() {
+            return beneath.ok_or_else(|| Errno::INVAL.into());
+        }
+        // By force: a server that is dying may hold the connection for a moment, and requests that
+        // it has not answered would wait for that.
+        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        unmount(&place, flags)?;
+        beneath.map_or_else(|| self.connect(read_only), Ok)
     }
 
     /// Returns a path of the mount point. fusermount3(1) needs the plain one, and has checks of its
@@ -381,7 +414,7 @@ impl Own {
 
     /// Fails unless the mount that this keeper made is the one at its place.
     fn only_own(&self) -> io::Result<()> {
-        let own = *lock(&self.mounted);
+        let own = lock(&self.mounted).map(|(mount, _)| mount);
         let own =
             own.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it is not mounted"))?;
         own.check(&self.place())
@@ -412,27 +445,38 @@ pub(super) fn unmount_dir(dir: &Path, lazy: bool) -> io::Result<()> {
 }
 
 impl Other {
-    fn ask(
-        &self,
-        socket: &OwnedFd,
-        act: Act,
-        argument: u32,
-    ) -> io::Result<(bool, Option<OwnedFd>)> {
-        let mut request = vec![act as u8];
-        request.extend(argument.to_ne_bytes());
+    fn ask(&self, line: &Line, act: Act, argument: u32) -> io::Result<(bool, Option<OwnedFd>)> {
+        let _turn = lock(&line.turn);
         // A sandbox has no sendmsg(2), by which a datagram gets an address.
-        match rustix::net::send(socket, &request, SendFlags::NOSIGNAL) {
+        let flags = QUIETLY | SendFlags::DONTWAIT;
+        match rustix::net::send(&line.socket, &request(act, argument), flags) {
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(self.is_gone()),
+            Err(Errno::AGAIN) => return Err(self.is_silent(line)),
             sent => sent?,
         };
+        // An unmount writes the kernel's cache, which may take any time.
+        if act != Act::Unmount && !line.has_answer(self.patience)? {
+            return Err(self.is_silent(line));
+        }
         let mut buf = [0; MESSAGE];
-        match receive(socket, &mut buf) {
+        match receive(&line.socket, &mut buf) {
             Ok((len @ 1.., descriptor)) => {
                 decode_reply(&buf[..len]).map(|answer| (answer, descriptor))
             }
-            Err(error) if error.kind() != ErrorKind::ConnectionReset => Err(error),
+            Err(error) if error.kind() != ErrorKind::ConnectionReset => {
+                line.shut();
+                Err(error)
+            }
             _ => Err(self.is_gone()),
         }
+    }
+
+    fn is_silent(&self, line: &Line) -> io::Error {
+        line.shut();
+        io::Error::other(format!(
+            "the process that keeps the privileges does not answer; `umount {}` ends the mount",
+            self.dir.display()
+        ))
     }
 
     fn is_gone(&self) -> io::Error {
@@ -443,78 +487,9 @@ impl Other {
     }
 }
 
-fn decode(request: &[u8]) -> Option<(Act, u32)> {
-    let (number, argument) = request.split_first()?;
-    Some((Act::of(*number)?, u32::from_ne_bytes(argument.try_into().ok()?)))
-}
-
-/// Kinds of errors that callers tell apart, for errors without a number.
-const KINDS: [ErrorKind; 4] = [
-    ErrorKind::Other,
-    ErrorKind::ResourceBusy,
-    ErrorKind::PermissionDenied,
-    ErrorKind::InvalidInput,
-];
-
-fn encode(done: io::Result<(bool, Option<OwnedFd>)>) -> (Vec<u8>, Option<OwnedFd>) {
-    let (error, kind, answer, text, descriptor) = match done {
-        Ok((answer, descriptor)) => (0, 0, answer, String::new(), descriptor),
-        Err(e) => {
-            let kind = KINDS.iter().position(|kind| *kind == e.kind()).unwrap_or(0);
-            (e.raw_os_error().unwrap_or(-1), kind as u8, false, e.to_string(), None)
-        }
-    };
-    let mut bytes = error.to_ne_bytes().to_vec();
-    bytes.extend([kind, answer.into()]);
-    bytes.extend(text.bytes().take(MESSAGE - HEAD));
-    (bytes, descriptor)
-}
-
-fn decode_reply(reply: &[u8]) -> io::Result<bool> {
-    let (head, text) = reply.split_at_checked(HEAD).unwrap_or((&[u8::MAX; HEAD], &[]));
-    let (error, rest) = head.split_first_chunk().unwrap_or((&[u8::MAX; 4], &[]));
-    match i32::from_ne_bytes(*error) {
-        0 => Ok(rest.get(1) == Some(&1)),
-        number @ 1.. => Err(io::Error::from_raw_os_error(number)),
-        _ => {
-            let kind = rest.first().and_then(|kind| KINDS.get(usize::from(*kind)));
-            let text = String::from_utf8_lossy(text).into_owned();
-            Err(io::Error::new(kind.copied().unwrap_or(ErrorKind::Other), text))
-        }
-    }
-}
-
-fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut extra = SendAncillaryBuffer::new(&mut room);
-    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
-    if !descriptors.is_empty() && !extra.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(Errno::NOBUFS.into());
-    }
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut extra, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// Receives a message: its length, 0 after the end, and its descriptor.
-fn receive(socket: &OwnedFd, buf: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut extra = RecvAncillaryBuffer::new(&mut room);
-    let got = loop {
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        match recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut extra, flags) {
-            Err(Errno::INTR) => {}
-            done => break done?,
-        }
-    };
-    let descriptor = extra.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut all) => all.next(),
-        _ => None,
-    });
-    Ok((got.bytes, descriptor))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::acts::HEAD;
     use super::*;
     use extant_testkit::Scratch;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -531,6 +506,7 @@ mod tests {
             options: MountOptions::default(),
             disk: None,
             claim: None,
+            replaces: None,
             set_flags: Box::new(|| Ok(())),
         }
     }
@@ -567,6 +543,74 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_keeper_that_does_not_answer_holds_up_nothing() {
+        let (acts, quick) = (pair(), pair());
+        let patience = Duration::from_millis(50);
+        let keeper = Keeper::patient(Path::new("/proc"), [acts.0, quick.0], patience);
+        let begin = Instant::now();
+        assert!(!keeper.shares_user_namespace(std::process::id()));
+        let mounted = keeper.mount(false).expect_err("no answer");
+        assert!(mounted.to_string().contains("does not answer"), "{mounted}");
+        // The answer comes too late, and is none to the next request.
+        let _ = send(&acts.1, &[0; HEAD], None);
+        assert!(keeper.claim(false).is_err() && keeper.unmount().is_err());
+        let (acts, quick) = (pair(), pair());
+        let keeper = Keeper::other(Path::new("/proc"), acts.0, quick.0);
+        let unmounting = keeper.clone();
+        let unmount = std::thread::spawn(move || unmounting.unmount());
+        let mut buf = [0; MESSAGE];
+        receive(&acts.1, &mut buf).expect("a request");
+        keeper.end();
+        assert!(unmount.join().expect("a thread").is_err());
+        assert!(begin.elapsed() < PATIENCE / 4, "{:?}", begin.elapsed());
+    }
+
+    /// The other process has the same ends of the sockets, and can fill them.
+    #[test]
+    fn requests_that_find_no_space_hold_up_nothing() {
+        let (acts, quick) = (pair(), pair());
+        for socket in [&acts.0, &quick.0] {
+            let flags = QUIETLY | SendFlags::DONTWAIT;
+            while rustix::net::send(socket, &[0; MESSAGE], flags).is_ok() {}
+        }
+        let keeper = Keeper::other(Path::new("/proc"), acts.0, quick.0);
+        keeper.dismiss();
+        assert!(!keeper.shares_user_namespace(std::process::id()));
+        assert!(keeper.mount(false).is_err());
+        keeper.end();
+    }
+
+    /// Replies to a mount with their descriptors, none of which stays open.
+    #[test]
+    fn lies_of_a_keeper_are_errors() {
+        let scratch = Scratch::new();
+        let path = scratch.file("file", 1);
+        let done = || encode(Ok((true, None))).0;
+        let denied = encode(Err(Errno::PERM.into())).0;
+        for (reply, open, cause) in [
+            (done(), None, "gave no connection"),
+            (done(), Some(&*path), "gave no connection"),
+            (done(), Some(Path::new("/dev/null")), "gave no connection"),
+            (done(), Some(scratch.path()), "gave no connection"),
+            (vec![0; HEAD - 1], Some(&path), ""),
+            (vec![1], None, ""),
+            (vec![0xff; MESSAGE * 2], Some(&path), ""),
+            (denied, Some(&path), "not permitted"),
+        ] {
+            let (acts, quick) = (pair(), pair());
+            let keeper = Keeper::other(Path::new("/proc"), acts.0, quick.0);
+            let file = open.map(|path| std::fs::File::open(path).expect("a file"));
+            send(&acts.1, &reply, file.as_ref().map(AsFd::as_fd)).expect("sent");
+            drop(file);
+            let mounted = keeper.mount(false).expect_err("a lie");
+            assert!(mounted.to_string().contains(cause), "{mounted}");
+            let all = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
+            let mut all = all.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            assert!(!all.any(|open| open.starts_with(scratch.path())), "{reply:?}");
+        }
+    }
+
     /// Numbers of devices are used again, and another place of the same file system has the same.
     #[test]
     fn a_mount_of_the_same_device_is_not_its_own() {
@@ -582,6 +626,47 @@ mod tests {
         let ended = [&dir, &other].map(|dir| rustix::mount::unmount(dir, UnmountFlags::DETACH));
         assert_eq!(refused, [Err(ErrorKind::InvalidInput); 4]);
         assert_eq!(ended, [Ok(()), Ok(())]);
+    }
+
+    /// Mounts by a keeper that serves as another process would, and returns how its server ended.
+    fn end_of(
+        keep: Keep,
+        end: impl FnOnce(&Keeper),
+    ) -> (io::Result<OwnedFd>, io::Result<ServerEnd>) {
+        let (acts, quick, dir) = (pair(), pair(), keep.dir.clone());
+        let served = std::thread::spawn(move || Keeper::own(keep).serve(acts.1, quick.1));
+        let server = Keeper::other(&dir, acts.0, quick.0);
+        let connection = server.mount(false);
+        end(&server);
+        drop(server);
+        (connection, served.join().expect("the keeper"))
+    }
+
+    #[test]
+    fn a_dead_mount_stays_until_the_next_one_takes_its_place() {
+        let scratch = Scratch::new();
+        let dir = scratch.dir("mnt");
+        let keep = |replaces| Keep { dir: dir.clone(), replaces, ..keep() };
+        let (connection, end) = end_of(keep(None), |_| ());
+        drop(connection.expect("a mount"));
+        let Ok(ServerEnd::Lost { mount: dead, served: Some(_) }) = end else { panic!("{end:?}") };
+        assert_eq!(MountIdentity::at(&dir).expect("a mount"), dead);
+        // A server that ends before it mounts changes nothing.
+        let (acts, quick) = (pair(), pair());
+        drop((acts.0, quick.0));
+        let end = Keeper::own(keep(Some(dead))).serve(acts.1, quick.1).expect("its end");
+        assert_eq!(end, ServerEnd::Lost { mount: dead, served: None });
+        let (connection, end) = end_of(keep(Some(dead)), Keeper::end);
+        drop(connection.expect("a mount"));
+        assert_eq!(end.expect("its end"), ServerEnd::InOrder, "it was dismissed");
+        let there = MountIdentity::at(&dir).expect("a mount");
+        assert_ne!(there, dead);
+        // It is another mount by now, which stays.
+        let (refused, _) = end_of(keep(Some(dead)), |_| ());
+        assert_eq!(refused.expect_err("refused").kind(), ErrorKind::InvalidInput);
+        assert_eq!(MountIdentity::at(&dir).expect("a mount"), there);
+        rustix::mount::unmount(&dir, UnmountFlags::DETACH).expect("an unmount");
+        assert_ne!(MountIdentity::at(&dir).expect("a directory"), there, "no mount lies below");
     }
 
     #[test]

@@ -6,15 +6,18 @@
 //! gets its transport, INIT is answered, and threads serve until the mount ends. [`Mounted::wait`]
 //! joins them and returns the result of the last unmount.
 
+mod acts;
+mod beneath;
 mod block_claim;
 mod fusermount;
 mod identity;
 mod keeper;
 mod limits;
+mod line;
 mod root;
 
 pub use block_claim::Claim;
-pub use identity::MountIdentity;
+pub use identity::{MountIdentity, ServerEnd};
 pub use keeper::{Keep, Keeper};
 
 use crate::connection::{self, ForcedEnd, init};
@@ -68,7 +71,8 @@ pub fn mount_claimed(
 pub(crate) fn own_keeper(dir: &Path, options: &MountOptions, claim: Option<Claim>) -> Keeper {
     let set_flags = Box::new(|| Ok(()));
     let (dir, options) = (dir.to_path_buf(), options.clone());
-    Keeper::own(Keep { dir, read_only: false, options, disk: None, claim, set_flags })
+    let (read_only, disk, replaces) = (false, None, None);
+    Keeper::own(Keep { dir, read_only, options, disk, claim, replaces, set_flags })
 }
 
 /// As [`mount`], through a keeper, which may have claimed the block device, and with rings that
@@ -105,8 +109,11 @@ pub(crate) fn start(
     }
     let fuse = Arc::new(File::from(keeper.mount(read_only)?));
     let started = serve(handler, fuse, keeper, options, rings);
-    if started.is_err() {
-        keeper.detach()?;
+    if started.is_err()
+        && let Err(error) = keeper.detach()
+    {
+        // Why it cannot be served says more.
+        tracing::error!("the mount cannot be detached: {error}");
     }
     let (thread, missing) = started?;
     keeper.raise_limits();

@@ -130,7 +130,7 @@ impl Server {
                 rings: AtomicBool::new(false),
                 containment: options.containment.clone(),
             },
-            owner: rustix::process::geteuid().as_raw(),
+            owner: options.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
             read_only,
             remounted_read_only: AtomicBool::new(false),
             fast_opens,

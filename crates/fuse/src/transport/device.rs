@@ -60,7 +60,9 @@ fn read(
     let held = HeldWrites::new();
     let served = std::thread::scope(|scope| {
         let spawn = |number: usize| {
-            let fuse = if number == 0 { fuse.clone() } else { Arc::new(another(&fuse)?) };
+            // A server that may not open the device has one queue for all readers.
+            let other = (number > 0).then(|| another(&fuse).ok()).flatten();
+            let fuse = other.map_or_else(|| fuse.clone(), Arc::new);
             let (pool, held) = (pool.clone(), held.clone());
             let reader =
                 Reader { fuse, handler: handler.clone(), pool, held, buf: vec![0; BUFFER] };
