@@ -10,13 +10,14 @@ use crate::process;
 use crate::table;
 use extant_engine::Error;
 use extant_engine::device::{ImageSpec, Place, image_spec, is_remote};
+use extant_fuse::receive_message;
 use extant_nbd::{Address, Connect, Socket, WriteLock, connect_by};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, send, sendmsg, socketpair,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    send, sendmsg, socketpair,
 };
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -133,7 +134,7 @@ impl Connect for Connector {
         let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         send(&*socket, &[0], SendFlags::NOSIGNAL)?;
         let mut message = vec![0; MESSAGE];
-        let (len, descriptor) = receive(socket.as_fd(), &mut message)?;
+        let (len, descriptor) = receive_message(&*socket, &mut message)?;
         match (message[..len].split_first(), descriptor) {
             (Some((&TCP, _)), Some(descriptor)) => Ok(Socket::Tcp(descriptor.into())),
             (Some((&UNIX, _)), Some(descriptor)) => Ok(Socket::Unix(descriptor.into())),
@@ -143,24 +144,6 @@ impl Connect for Connector {
             _ => Err(io::Error::other("the process that connects has ended")),
         }
     }
-}
-
-/// Receives a message: its length, 0 after the end, and its descriptor.
-fn receive(socket: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut extra = RecvAncillaryBuffer::new(&mut space);
-    let got = loop {
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        match recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut extra, flags) {
-            Err(Errno::INTR) => {}
-            done => break done?,
-        }
-    };
-    let descriptor = extra.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut all) => all.next(),
-        _ => None,
-    });
-    Ok((got.bytes, descriptor))
 }
 
 /// Connects for another process, until that has ended.
@@ -177,9 +160,9 @@ fn serve() -> Result {
     std::env::set_current_dir("/").at("/")?;
     let socket = io::stdin();
     let mut message = vec![0; MESSAGE];
-    let (len, _) = receive(socket.as_fd(), &mut message).at("a socket")?;
+    let (len, _) = receive_message(&socket, &mut message).at("a socket")?;
     let address: Address = String::from_utf8_lossy(&message[..len]).parse().at("an address")?;
-    while receive(socket.as_fd(), &mut message).at("a socket")?.0 > 0 {
+    while receive_message(&socket, &mut message).at("a socket")?.0 > 0 {
         answer(socket.as_fd(), address.connect()).at("a socket")?;
     }
     Ok(())

@@ -16,6 +16,7 @@ mod handler;
 mod inherited;
 mod interrupts;
 mod kernel_cache;
+mod messages;
 mod mount;
 mod opens;
 mod options;
@@ -26,6 +27,7 @@ mod transport;
 mod types;
 
 pub use inherited::{InheritedDescriptors, keep_descriptors_from_children};
+pub use messages::receive_message;
 pub use mount::{
     Claim, Keep, Keeper, MountIdentity, Mounted, PreparedRings, ServerEnd, Unmounter, mount,
     mount_by, mount_claimed,

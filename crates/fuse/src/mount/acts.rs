@@ -1,11 +1,8 @@
 //! Messages between server and keeper: requests with their sockets, and replies.
 
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -138,22 +135,4 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) 
     }
     sendmsg(socket, &[IoSlice::new(bytes)], &mut extra, QUIETLY)?;
     Ok(())
-}
-
-/// Receives a message: its length, 0 after the end, and its descriptor.
-pub fn receive(socket: &OwnedFd, buf: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut extra = RecvAncillaryBuffer::new(&mut room);
-    let got = loop {
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        match recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut extra, flags) {
-            Err(Errno::INTR) => {}
-            done => break done?,
-        }
-    };
-    let descriptor = extra.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut all) => all.next(),
-        _ => None,
-    });
-    Ok((got.bytes, descriptor))
 }

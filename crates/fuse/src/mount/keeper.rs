@@ -20,13 +20,12 @@
 //! replaces the dead mount ([`Keep::replaces`], [`beneath`]), when that server has recovered the
 //! image.
 
-use super::acts::{
-    Act, Channel, MESSAGE, QUIETLY, decode, decode_reply, encode, receive, request, send,
-};
+use super::acts::{Act, Channel, MESSAGE, QUIETLY, decode, decode_reply, encode, request, send};
 use super::block_claim::Claim;
 use super::identity::{MountIdentity, ServerEnd};
 use super::line::{Line, is_connection};
 use super::{beneath, fusermount, is_root, limits, root, sync};
+use crate::messages::receive_message;
 use crate::options::MountOptions;
 use crate::server::credentials::is_in_own_user_namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -277,7 +276,7 @@ impl Keeper {
 
     fn answer_all(&self, socket: &OwnedFd, channel: Channel) {
         let mut buf = [0; MESSAGE];
-        while let Ok((len @ 1.., _)) = receive(socket, &mut buf) {
+        while let Ok((len @ 1.., _)) = receive_message(socket, &mut buf) {
             let request = decode(&buf[..len]).filter(|(act, _)| act.channel() == channel);
             let done = request
                 .ok_or_else(|| Errno::INVAL.into())
@@ -459,7 +458,7 @@ impl Other {
             return Err(self.is_silent(line));
         }
         let mut buf = [0; MESSAGE];
-        match receive(&line.socket, &mut buf) {
+        match receive_message(&line.socket, &mut buf) {
             Ok((len @ 1.., descriptor)) => {
                 decode_reply(&buf[..len]).map(|answer| (answer, descriptor))
             }
@@ -560,7 +559,7 @@ mod tests {
         let unmounting = keeper.clone();
         let unmount = std::thread::spawn(move || unmounting.unmount());
         let mut buf = [0; MESSAGE];
-        receive(&acts.1, &mut buf).expect("a request");
+        receive_message(&acts.1, &mut buf).expect("a request");
         keeper.end();
         assert!(unmount.join().expect("a thread").is_err());
         assert!(begin.elapsed() < PATIENCE / 4, "{:?}", begin.elapsed());
@@ -677,7 +676,7 @@ mod tests {
         for nonsense in [&[99, 0, 0, 0, 0][..], &[1], &[1, 0, 0, 0, 0, 0], &namespace] {
             send(&acts.0, nonsense, None).expect("sent");
             let mut buf = [0; MESSAGE];
-            let (len, _) = receive(&acts.0, &mut buf).expect("a reply");
+            let (len, _) = receive_message(&acts.0, &mut buf).expect("a reply");
             let refused = decode_reply(&buf[..len]).expect_err("refused");
             assert_eq!(refused.raw_os_error(), Some(Errno::INVAL.raw_os_error()));
         }
