@@ -13,7 +13,7 @@ use crate::failure::{At, Failure, Result};
 use crate::process;
 use crate::text::shown;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, openat, renameat, statat, unlinkat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
     socketpair,
@@ -72,8 +72,15 @@ impl OutputKeeper {
 
     fn ask(&self, request: u8) -> io::Result<()> {
         send(&self.socket, &[request], SendFlags::NOSIGNAL)?;
+        self.reply().map(drop)
+    }
+
+    /// Waits for a reply, and returns its text.
+    fn reply(&self) -> io::Result<String> {
         let mut reply = [0; REPLY];
-        let (_, len) = recv(&self.socket, reply.as_mut_slice(), RecvFlags::empty())?;
+        let len = retry_on_intr(|| {
+            recv(&self.socket, reply.as_mut_slice(), RecvFlags::empty()).map(|(_, len)| len)
+        })?;
         decode(&String::from_utf8_lossy(&reply[..len]))
     }
 }
@@ -87,17 +94,17 @@ impl Drop for OutputKeeper {
     }
 }
 
-/// A reply: the number of the error, 0 for none, -1 for one without a number, and its text.
-fn encode(done: &io::Result<()>) -> String {
+/// A reply: the number of the error, 0 for none, -1 for one without a number, and a text.
+fn encode(done: Result<&str, &io::Error>) -> String {
     match done {
-        Ok(()) => "0 ".into(),
+        Ok(text) => format!("0 {text}"),
         Err(error) => format!("{} {error}", error.raw_os_error().unwrap_or(-1)),
     }
 }
 
-fn decode(reply: &str) -> io::Result<()> {
+fn decode(reply: &str) -> io::Result<String> {
     match reply.split_once(' ').map(|(number, text)| (number.parse(), text)) {
-        Some((Ok(0), _)) => Ok(()),
+        Some((Ok(0), text)) => Ok(text.into()),
         Some((Ok(number @ 1..), _)) => Err(io::Error::from_raw_os_error(number)),
         Some((_, text)) => Err(io::Error::other(text)),
         None => Err(io::Error::other("the process that names the output has ended")),
@@ -121,15 +128,11 @@ impl Stage {
         if dest.file_name().is_none() {
             return Err(Failure::new(format_args!("{}: not a name", shown(name))));
         }
-        let make = |path: &Path| DirBuilder::new().mode(mode).create(path);
-        let made = tempfile::Builder::new().prefix(".extant.").make_in(parent(dest), make);
-        let dir = made.at_path(name)?.into_temp_path().keep().map_err(|kept| kept.error);
-        let dir = dir.at_path(name)?;
-        let words = [OsStr::new(DIRECTORY), dir.as_os_str(), dest.as_os_str()];
-        let keeper = OutputKeeper::start(&words, Stdio::null()).inspect_err(|_| {
-            // The failure to start is the one to tell.
-            let _ = std::fs::remove_dir(&dir);
-        })?;
+        // The process that removes the directory makes it, so that it never stays behind.
+        let mode = OsString::from(mode.to_string());
+        let words = [OsStr::new(DIRECTORY), dest.as_os_str(), &mode];
+        let keeper = OutputKeeper::start(&words, Stdio::null())?;
+        let dir = parent(dest).join(keeper.reply().at_path(name)?);
         Ok(Stage { dir, keeper })
     }
 
@@ -174,6 +177,17 @@ struct Moves {
 }
 
 impl Moves {
+    /// Makes the directory.
+    fn begin(dest: &Path, mode: u32) -> io::Result<Moves> {
+        let make = |path: &Path| DirBuilder::new().mode(mode).create(path);
+        let made = tempfile::Builder::new().prefix(".extant.").make_in(parent(dest), make)?;
+        let dir = made.into_temp_path().keep().map_err(|kept| kept.error)?;
+        Moves::of(&dir, dest).inspect_err(|_| {
+            // The first failure is the one to tell.
+            let _ = std::fs::remove_dir(&dir);
+        })
+    }
+
     fn of(dir: &Path, dest: &Path) -> io::Result<Moves> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let above = openat(CWD, parent(dest), flags, Mode::empty())?;
@@ -239,10 +253,11 @@ impl Drop for Moves {
 
 impl Begun {
     fn of(words: &[OsString]) -> io::Result<Begun> {
-        if let [kind, dir, dest] = words
+        if let [kind, dest, mode] = words
             && kind == DIRECTORY
         {
-            return Ok(Begun::Directory(Moves::of(Path::new(dir), Path::new(dest))?));
+            let mode = mode.to_string_lossy().parse().map_err(|_| Errno::INVAL)?;
+            return Moves::begin(Path::new(dest), mode).map(Begun::Directory);
         }
         let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         Ok(Begun::File(Some(Output::handed(words, file)?)))
@@ -271,14 +286,26 @@ pub fn run(words: &[OsString]) -> ExitCode {
 fn serve(words: &[OsString]) -> Result {
     process::leave_signals()
         .and_then(|()| rustix::thread::set_name(c"extant-output").at("a name"))?;
-    let mut begun = Begun::of(words).at("the output")?;
-    let (socket, mut request) = (io::stdin(), [0]);
-    while let Ok((_, 1)) = recv(&socket, request.as_mut_slice(), RecvFlags::empty()) {
-        let reply = encode(&begun.act(request[0]));
-        let reply = &reply.as_bytes()[..reply.len().min(REPLY)];
-        send(&socket, reply, SendFlags::NOSIGNAL).at("a socket")?;
+    let begun = Begun::of(words);
+    match &begun {
+        Ok(Begun::File(_)) => {}
+        Ok(Begun::Directory(moves)) => {
+            let name = moves.path.file_name().unwrap_or_default().to_string_lossy();
+            answer(Ok(&name))?;
+        }
+        Err(error) => answer(Err(error))?,
+    }
+    let (mut begun, mut request) = (begun.at("the output")?, [0]);
+    while let Ok((_, 1)) = recv(io::stdin(), request.as_mut_slice(), RecvFlags::empty()) {
+        answer(begun.act(request[0]).as_ref().map(|()| ""))?;
     }
     Ok(())
+}
+
+fn answer(done: Result<&str, &io::Error>) -> Result {
+    let reply = encode(done);
+    let reply = &reply.as_bytes()[..reply.len().min(REPLY)];
+    send(io::stdin(), reply, SendFlags::NOSIGNAL).at("a socket").map(drop)
 }
 
 #[cfg(test)]
@@ -305,10 +332,10 @@ mod tests {
     #[test]
     fn replies_are_understood() {
         let full = io::Error::from_raw_os_error(28);
-        let replied = |done| decode(&encode(&done));
-        assert!(replied(Ok(())).is_ok());
-        assert_eq!(replied(Err(full)).expect_err("full").raw_os_error(), Some(28));
-        let text = replied(Err(io::Error::other("a cause"))).expect_err("an error").to_string();
+        let replied = |done| decode(&encode(done));
+        assert_eq!(replied(Ok("a name")).expect("done"), "a name");
+        assert_eq!(replied(Err(&full)).expect_err("full").raw_os_error(), Some(28));
+        let text = replied(Err(&io::Error::other("a cause"))).expect_err("an error").to_string();
         assert_eq!(text, "a cause");
         assert!(decode("").is_err() && decode("0").is_err() && decode("x y").is_err());
     }

@@ -269,12 +269,16 @@ fn the_output_of_a_killed_command_is_removed() {
     let server = Server::start(image.path(), "rw");
     let scratch = Scratch::new();
     let begun = || fs::read_dir(scratch.path()).expect("a directory").count() > 0;
-    for words in [["export", "--oci"], ["get", "/"], ["export", "--dir"]] {
+    for words in [["export", "--oci"], ["get", "/"], ["export", "--dir"]].repeat(3) {
         let mut command = Command::new(EXTANT)
             .args(args![words[0], "--wait", image.path(), words[1], scratch.join("new")])
             .spawn()
             .expect("a command");
-        crate::program::await_that("an output", begun);
+        // At its first sight, when no other process may know of it.
+        let begin = std::time::Instant::now();
+        while !begun() {
+            assert!(begin.elapsed() < crate::program::PATIENCE, "waited in vain for an output");
+        }
         command.kill().and_then(|()| command.wait()).expect("its end");
         crate::program::await_that("an empty directory", || !begun());
     }
