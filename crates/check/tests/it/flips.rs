@@ -60,6 +60,7 @@ fn a_flipped_bit_of_the_superblock_costs_no_file() {
         let seed = Seed::make(FeatureSet::named(name), crashed);
         let expected = contents(&seed.bytes);
         let has_copies = seed.atlas.geo.groups_count > 1;
+        let mut recent = RecentStates::default();
         for at in (0..FIELDS).step_by(step) {
             // An unknown feature may be a real one, if no copy contradicts.
             if !has_copies && FEATURES.contains(&at) {
@@ -67,7 +68,9 @@ fn a_flipped_bit_of_the_superblock_costs_no_file() {
             }
             let flips = [(at, 1 << (at % 8))];
             let repaired = repair_flipped(&seed, START, &flips);
-            assert!(contents(&repaired) == expected, "{name}, {flips:?}: content changed");
+            if recent.is_new(&repaired) {
+                assert!(contents(&repaired) == expected, "{name}, {flips:?}: content changed");
+            }
             if at % (step * JUDGED) == 0 {
                 assert_eq!(objection(&repaired), None, "{name}, {flips:?}");
             }
