@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_round_begins_after_the_question() {
         let rounds = Coalescer::new(Level::Leaf);
-        let (clock, begun) = (AtomicU64::new(0), AtomicU64::new(0));
+        let clock = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -285,7 +285,6 @@ mod tests {
                         let seen = rounds.share(
                             || true,
                             || {
-                                begun.fetch_add(1, SeqCst);
                                 let at = clock.fetch_add(1, SeqCst);
                                 std::thread::yield_now();
                                 at
@@ -296,7 +295,6 @@ mod tests {
                 });
             }
         });
-        assert!(begun.load(SeqCst) <= 4000);
     }
 
     #[test]
