@@ -95,7 +95,7 @@ worker() {
         nr=$((nr + 1))
         # Only one worker can make the directory.
         mkdir "$work/$nr" 2>/dev/null || continue
-        run_job "$work/$nr" "$name" "$directory" "$command" || echo "$name" >>"$work/failed"
+        run_job "$work/$nr" "$name" "$directory" "$command" || echo "$nr" >>"$work/failed"
     done <"$work/jobs"
 }
 
@@ -107,5 +107,9 @@ worker &
 workers+=($!)
 wait "${workers[@]}"
 workers=()
-while read -r name; do echo "test: failed: $name" >&2; done <"$work/failed"
+# The end of a long output says why: it repeats what the tests that failed have printed.
+while read -r nr; do
+    sed -n '/^failures:$/,$p' "$work/$nr/log" | head -n 200 >&2
+    echo "test: failed: $(cat "$work/$nr/name")" >&2
+done <"$work/failed"
 [ ! -s "$work/failed" ]
