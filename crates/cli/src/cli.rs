@@ -60,6 +60,7 @@ static COMMANDS: &[Command] = &commands![
     mount,
     mounts,
     umount,
+    upgrade,
     info,
     ls,
     tree,

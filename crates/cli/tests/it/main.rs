@@ -51,5 +51,6 @@ mod trimming;
 mod tuning;
 mod unmounting;
 mod unprivileged;
+mod upgrading;
 mod usage;
 mod verity;

@@ -52,7 +52,7 @@ impl HeldInodes {
 /// Returns the fields that each opening for writing changes which is no adoption: time and number of
 /// mounts.
 fn mounts(superblock: &[u8]) -> Option<(u64, u16)> {
-    let superblock = Superblock::parse(superblock.try_into().ok()?).ok()?;
+    let superblock = Superblock::parse(superblock).ok()?;
     Some((superblock.mtime(), superblock.mnt_count()))
 }
 
