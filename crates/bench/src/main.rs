@@ -1,9 +1,12 @@
 //! The program `extant` beside other programs: time and memory of whole runs, turn about.
 //!
 //! A *row* ([`row`]) is a piece of work that several programs do. [`images`] has those that build,
-//! copy and export images. Inputs ([`inputs`]) and outputs are in memory, in /dev/shm.
+//! copy and export images, [`check`] those on existing file systems ([`disks`]). Inputs
+//! ([`inputs`]) and outputs are in memory, in /dev/shm.
 #![forbid(unsafe_code)]
 
+mod check;
+mod disks;
 mod images;
 mod inputs;
 mod overlays;
@@ -26,6 +29,8 @@ enum Command {
     /// Builds, copies and exports images beside mke2fs, genext2fs, debugfs, the kernel, and
     /// programs that move the same bytes only. Needs root.
     Images(row::Args),
+    /// Checks, repairs and resizes file systems beside e2fsck, resize2fs and cp.
+    Check(row::Args),
     /// Runs a program and prints its time and memory as JSON.
     #[command(hide = true)]
     Timed(program::Timed),
@@ -34,6 +39,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Images(args) => images::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Timed(timed) => timed.run().map(|()| true),
     };
     match outcome {

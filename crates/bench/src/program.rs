@@ -1,4 +1,4 @@
-//! Runs of programs, with their time and memory.
+//! Runs of programs, with their time, memory and transfers.
 //!
 //! A process of its own ([`Timed`]) starts the program, so that its memory is that of no other
 //! child.
@@ -20,12 +20,16 @@ pub struct Program {
     output: Option<PathBuf>,
 }
 
-/// Time and memory of a run.
+/// Time, memory and transfers of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Cost {
     pub seconds: f64,
     /// The most bytes that a process of it had at once.
     pub bytes: u64,
+    /// Bytes that its system calls read.
+    pub read: u64,
+    /// Bytes that its system calls wrote.
+    pub written: u64,
 }
 
 impl Program {
@@ -90,7 +94,14 @@ impl Timed {
             return Err(io::Error::other(format!("it ended with {status}")));
         }
         let kibibytes = getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss();
-        let cost = Cost { seconds, bytes: kibibytes.unsigned_abs() << 10 };
+        let bytes = kibibytes.unsigned_abs() << 10;
+        // The children that have ended count; this process itself has read few bytes.
+        let transfers = std::fs::read_to_string("/proc/self/io")?;
+        let [read, written] = ["rchar: ", "wchar: "].map(|name| {
+            let value = transfers.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+            value.unwrap_or(0)
+        });
+        let cost = Cost { seconds, bytes, read, written };
         Ok(serde_json::to_writer(File::create(&self.report)?, &cost)?)
     }
 }

@@ -1,7 +1,7 @@
 //! Rows: pieces of work that several programs do.
 
 use crate::program::Program;
-use extant_measure::costs::{COST_COLUMNS, CostBar, Costs};
+use extant_measure::costs::{COST_COLUMNS, CostBar, Costs, RunCost};
 use extant_measure::options::{Options, invalid};
 use extant_measure::scratch::catch_signals;
 use extant_measure::stored::Results;
@@ -52,6 +52,12 @@ pub struct Row {
     seconds: Option<f64>,
     /// Bytes that it may have at once.
     bytes: Option<u64>,
+    /// Further bars.
+    bars: Vec<CostBar>,
+    /// Whether bytes read and written are results.
+    transfers: bool,
+    /// Work before each run, outside of its time.
+    before: Option<Box<dyn Fn() -> io::Result<()>>>,
     /// Files and directories that are removed before each run.
     outputs: Vec<PathBuf>,
 }
@@ -64,6 +70,9 @@ impl Row {
             times: Vec::new(),
             seconds: None,
             bytes: None,
+            bars: Vec::new(),
+            transfers: false,
+            before: None,
             outputs: outputs.iter().map(|path| path.to_path_buf()).collect(),
         }
     }
@@ -105,6 +114,39 @@ impl Row {
         Row { bytes: Some(bytes), ..self }
     }
 
+    /// With work before each run, outside of its time.
+    pub fn after(self, work: impl Fn() -> io::Result<()> + 'static) -> Row {
+        Row { before: Some(Box::new(work)), ..self }
+    }
+
+    /// Extant has to do `count` objects, so many in a second.
+    pub fn rate(self, count: u64, rate: f64) -> Row {
+        let row = self.name.clone();
+        self.bar(CostBar::Rate { row, count, rate })
+    }
+
+    /// Extant may read so many bytes.
+    pub fn reads(self, bytes: u64) -> Row {
+        let row = self.name.clone();
+        self.transfers().bar(CostBar::Read { row, bytes })
+    }
+
+    /// Extant may write so many bytes.
+    pub fn writes(self, bytes: u64) -> Row {
+        let row = self.name.clone();
+        self.transfers().bar(CostBar::Written { row, bytes })
+    }
+
+    /// With bytes read and written among the results.
+    pub fn transfers(self) -> Row {
+        Row { transfers: true, ..self }
+    }
+
+    fn bar(mut self, bar: CostBar) -> Row {
+        self.bars.push(bar);
+        self
+    }
+
     fn bars(&self) -> Vec<CostBar> {
         let row = || self.name.clone();
         let times = self.times.iter().map(|(column, times)| CostBar::Times {
@@ -114,7 +156,27 @@ impl Row {
         });
         let seconds = self.seconds.map(|seconds| CostBar::Seconds { row: row(), seconds });
         let bytes = self.bytes.map(|bytes| CostBar::Bytes { row: row(), bytes });
-        times.chain(seconds).chain(bytes).collect()
+        times.chain(seconds).chain(bytes).chain(self.bars.iter().cloned()).collect()
+    }
+
+    /// Does the work of a side, between outputs that are removed.
+    fn run(&self, side: &Side) -> io::Result<RunCost> {
+        self.clear()?;
+        self.before.as_ref().map_or(Ok(()), |work| work())?;
+        let cost = match side {
+            Side::Program(program) => {
+                let cost = program.run()?;
+                let transfers = self.transfers.then_some((cost.read, cost.written));
+                RunCost { seconds: cost.seconds, bytes: Some(cost.bytes), transfers }
+            }
+            Side::Here(work) => {
+                let start = Instant::now();
+                work()?;
+                RunCost { seconds: start.elapsed().as_secs_f64(), ..RunCost::default() }
+            }
+        };
+        self.clear()?;
+        Ok(cost)
     }
 
     fn clear(&self) -> io::Result<()> {
@@ -151,21 +213,9 @@ pub fn measure(args: &Args, rows: Vec<Row>) -> io::Result<bool> {
                 let Some((_, side)) = row.sides.iter().find(|(side, _)| *side == name) else {
                     return Ok(());
                 };
-                row.clear()?;
-                let (seconds, bytes) = match side {
-                    Side::Program(program) => {
-                        let cost = program.run()?;
-                        (cost.seconds, Some(cost.bytes))
-                    }
-                    Side::Here(work) => {
-                        let start = Instant::now();
-                        work()?;
-                        (start.elapsed().as_secs_f64(), None)
-                    }
-                };
-                row.clear()?;
+                let cost = row.run(side)?;
                 if counted {
-                    measured.add(&row.name, column, seconds, bytes);
+                    measured.add(&row.name, column, cost);
                 }
                 Ok(())
             },

@@ -34,7 +34,10 @@ const TABLES: [(&str, &str, &str, Form); 4] = [
 
 /// Runs all of whose tables are in the page about performance.
 const WHOLE: &str = "dref prealloc preallocs inodes sync fsmark aim7 orphan space60t space-claims \
-                     age scale instructions work requests";
+                     age scale instructions work requests check";
+
+/// Takes the place of tables without a stored run.
+const NOT_STORED: &str = "No run is stored yet; [bench.md](bench.md) has the command.\n";
 
 /// Rows of the README.
 const SHORT: [&str; 4] = ["create empty files", "unlink", "stat one path of depth 6", "creat_clo"];
@@ -67,6 +70,9 @@ fn put(page: &str, name: &str, table: &str) -> Option<String> {
 
 /// All tables of a run, below its origin.
 fn whole(store: &Store, name: &str) -> io::Result<String> {
+    if !store.has(name) {
+        return Ok(NOT_STORED.into());
+    }
     let run = reproduce::tables(store, name)?;
     Ok(format!("{}\n{}", origin(&run), joined(&run.results.0)))
 }

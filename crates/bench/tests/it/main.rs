@@ -5,6 +5,29 @@ use serde_json::Value;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_extant-bench");
 
+/// Each row of checks has times, memory and transfers of both programs, and each bar a verdict.
+#[test]
+fn checks_are_compared_and_judged() {
+    need_root("e2fsck of some images wants it");
+    let args = ["check", "--quick", "--runs", "1", "--json"];
+    let printed = run(BENCH, &args).must_succeed();
+    let stored: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+    assert_eq!(stored["command"], "extant-bench check --quick --runs 1");
+    for table in ["times", "memory", "reads", "writes"] {
+        let table = &stored["results"][table];
+        let columns = table["columns"].as_array().expect("columns");
+        let rows = table["rows"].as_array().expect("rows");
+        assert_eq!(rows.len(), 8, "{table}");
+        for row in rows {
+            for name in ["extant", "e2fsprogs"] {
+                let column = columns.iter().position(|column| column == name).expect("a column");
+                assert_eq!(row[1][column].as_array().map(Vec::len), Some(1), "{row}");
+            }
+        }
+    }
+    assert_eq!(stored["results"]["bars"].as_array().map(Vec::len), Some(10), "{stored}");
+}
+
 /// Every row has a value of each run on each side that does the work, and every bar a verdict.
 #[test]
 fn images_are_compared_and_judged() {

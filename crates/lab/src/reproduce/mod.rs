@@ -12,6 +12,7 @@ use crate::published::{Found, Here, Work, works};
 use crate::scale::Simulated;
 use crate::tables::DESIGNS;
 use crate::{age, claims, instructions, prealloc, space60t};
+use extant_measure::costs::Costs;
 use extant_measure::grid::Grid;
 use extant_measure::scratch::contained;
 use extant_measure::sheet::Sheet;
@@ -129,6 +130,7 @@ pub type Tables = Run<(Vec<Sheet>, Vec<Grid>, Vec<(String, String)>)>;
 /// Reads a run of any command.
 pub fn tables(store: &Store, name: &str) -> io::Result<Tables> {
     match name {
+        "check" => tables_of::<Costs>(store, name),
         "age" => tables_of::<Vec<age::Row>>(store, name),
         "instructions" => tables_of::<Vec<instructions::Count>>(store, name),
         "prealloc" => tables_of::<prealloc::Tests>(store, name),
