@@ -108,7 +108,11 @@ impl Source<'_> {
         let sb = &primary.superblock;
         if sb.journal_inum() == InodeNr::NONE {
             let Some(journal) = self.journal else { return Ok(None) };
-            return external_log(journal, primary).map(Some);
+            let (uuid, log) = external_log(journal, &primary.geometry)?;
+            if uuid != sb.journal_uuid() {
+                return Err(Corrupt::new("external journal").field("UUID").into());
+            }
+            return Ok(Some(log));
         }
         let reader = Reader::new(&**self.device, primary.geometry);
         let extents = journal_extents(&reader, sb.journal_inum())?;
@@ -150,20 +154,23 @@ fn journal_finding(place: FindingPlace, error: &Error) -> Finding {
     }
 }
 
-/// Opens a journal on a device of its own, which must be that of the file system.
-fn external_log(journal: &Arc<dyn BlockDevice>, primary: &Primary) -> Result<Log, Error> {
+/// Opens a journal on a device of its own, for a file system of this geometry. Returns its UUID,
+/// too.
+pub fn external_log(
+    journal: &Arc<dyn BlockDevice>,
+    geometry: &Geometry,
+) -> Result<([u8; 16], Log), Error> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     journal.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)?;
     let own = Superblock::parse(&bytes)?;
-    let is_journal = own.incompat().contains(Incompat::JOURNAL_DEV);
-    if !is_journal || own.uuid() != primary.superblock.journal_uuid() {
-        return Err(Corrupt::new("external journal").field("UUID").into());
+    if !own.incompat().contains(Incompat::JOURNAL_DEV) {
+        return Err(Corrupt::new("external journal").field("features").into());
     }
-    let size = primary.geometry.block_size;
-    let blocks = own.blocks_count().min(journal.len() >> primary.geometry.block_bits);
+    let blocks = own.blocks_count().min(journal.len() >> geometry.block_bits);
     let len = u32::try_from(blocks).unwrap_or(u32::MAX);
     let extents = [LogExtent { logical: 0, physical: 0, len }];
-    Log::open(journal.clone(), &extents, size, LogPlace::External)
+    let log = Log::open(journal.clone(), &extents, geometry.block_size, LogPlace::External)?;
+    Ok((own.uuid(), log))
 }
 
 /// Returns the number of the block of multi-mount protection, if the file system has one.

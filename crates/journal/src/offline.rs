@@ -453,6 +453,23 @@ pub fn replace_user(log: &Log, old: [u8; 16], new: [u8; 16]) -> Result<()> {
     Ok(log.device().flush()?)
 }
 
+/// Makes a file system the only user in the superblock of an empty log, and flushes.
+///
+/// # Errors
+/// I/O errors; [`Error::Unsupported`] for the log of another file system.
+pub fn set_user(log: &Log, user: [u8; 16]) -> Result<()> {
+    let mut superblock = log.superblock().clone();
+    match superblock.users() {
+        [] => {}
+        [known] if *known == user => return Ok(()),
+        _ => return Err(Error::Unsupported("a journal of several file systems")),
+    }
+    superblock.raw_mut().users.iter_mut().take(1).for_each(|place| *place = user);
+    superblock.set_nr_users(1);
+    log.write_superblock(&superblock)?;
+    Ok(log.device().flush()?)
+}
+
 /// Removes a user from the superblock of an empty log, and flushes. Does nothing if it has no such
 /// user.
 ///

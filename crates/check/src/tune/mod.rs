@@ -87,6 +87,9 @@ pub struct TuneChanges {
     pub features: Option<String>,
     /// A journal of this size: a new one, or another length of that in the file system.
     pub journal_size: Option<JournalSize>,
+    /// The number of the device that the journal moves to, 0 for that of an image file;
+    /// [`Tune::new_journal`] has the device.
+    pub journal_device: Option<u32>,
     /// Kinds of quota files to add, or with `^` to remove, separated by commas: `usrquota`,
     /// `grpquota`, `prjquota`.
     pub quota: Option<String>,
@@ -99,19 +102,28 @@ pub struct TuneChanges {
 pub struct Tune {
     device: Arc<dyn BlockDevice>,
     journal: Option<Arc<dyn BlockDevice>>,
+    new_journal: Option<Arc<dyn BlockDevice>>,
     threads: usize,
 }
 
 impl Tune {
     /// Makes a change on the whole device.
     pub fn new(device: Arc<dyn BlockDevice>) -> Tune {
-        Tune { device, journal: None, threads: 1 }
+        Tune { device, journal: None, new_journal: None, threads: 1 }
     }
 
     /// Sets the device of the journal, for file systems with an external one.
     #[must_use]
     pub fn journal(mut self, device: Arc<dyn BlockDevice>) -> Self {
         self.journal = Some(device);
+        self
+    }
+
+    /// Sets the device that the journal moves to. It must have an empty journal without a file
+    /// system, as `mke2fs -O journal_dev` makes it.
+    #[must_use]
+    pub fn new_journal(mut self, device: Arc<dyn BlockDevice>) -> Self {
+        self.new_journal = Some(device);
         self
     }
 
@@ -160,7 +172,8 @@ impl Tune {
         let journal = self.journal.as_ref();
         let stop = AtomicBool::new(false);
         let (device, threads) = (&self.device, self.threads);
-        let site = Site { device, journal, threads, stop: &stop, rehearses: false };
+        let new_journal = self.new_journal.as_ref();
+        let site = Site { device, journal, new_journal, threads, stop: &stop, rehearses: false };
         site.make(changes, &wanted)
     }
 }

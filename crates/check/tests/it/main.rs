@@ -15,6 +15,7 @@ mod losses;
 mod metadata;
 mod mutants;
 mod oracle;
+mod outside;
 mod repairs;
 mod shrinking;
 mod stepwise;

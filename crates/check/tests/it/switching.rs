@@ -283,7 +283,7 @@ fn read(bytes: &[u8]) -> Manifest {
 }
 
 /// Returns an image with files.
-fn filled(kind: Kind) -> Image {
+pub fn filled(kind: Kind) -> Image {
     let image = Image::mke2fs(SIZE, kind);
     let mount = Mount::new(image.path(), "");
     fill(mount.path());
@@ -551,7 +551,7 @@ fn every_or(every: usize) -> usize {
 }
 
 /// Returns whether an event writes the superblock or that of a log.
-fn decides(event: &Event) -> bool {
+pub fn decides(event: &Event) -> bool {
     match event {
         Event::Write { offset, data } => {
             *offset <= 1024 && offset + data.len() as u64 > 1024

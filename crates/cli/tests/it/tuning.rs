@@ -3,11 +3,11 @@
 use crate::args;
 use crate::program::{EXTANT, done, extant, json, refused};
 use crate::recovery::crashed;
-use extant_testkit::kernel::Mount;
+use extant_testkit::kernel::{Loop, Mount};
 use extant_testkit::tool::{Printed, run, run_with_env};
 use extant_testkit::{FeatureSet, Image, Scratch, debugfs, dumpe2fs};
 use std::ffi::OsString;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 /// Four groups, with copies of the superblock in two of them.
@@ -223,6 +223,23 @@ fn multi_mount_protection_is_added_as_by_tune2fs() {
     assert_eq!(dumpe2fs::header(by_length.path()).value("MMP update interval"), "7");
 }
 
+#[test]
+fn a_journal_moves_to_a_device_and_back() {
+    let (image, journal) = (image(), Image::mke2fs(8 << 20, &["-b", "1024", "-O", "journal_dev"]));
+    journal.leave_unjudged("it is no file system");
+    let on = Loop::attach(journal.path(), false);
+    let named = format!("device={}", on.device().display());
+    done(&args!["tune", image.path(), "-J", named]);
+    let number = std::fs::metadata(on.device()).expect("a device").rdev();
+    let header = dumpe2fs::header(image.path());
+    assert_eq!(header.value("Journal device"), format!("0x{number:04x}"));
+    let back = args!["tune", image.path(), "--journal-size", "4M"];
+    refused(&back, 1, "--journal");
+    done(&[&back[..], &args!["--journal", on.device()]].concat());
+    assert!(!dumpe2fs::header(image.path()).values.contains_key("Journal device"));
+    image.assert_clean();
+}
+
 /// Features, journal and quota files by both names, as by tune2fs.
 #[test]
 fn features_are_switched_under_both_names() {
@@ -275,7 +292,7 @@ fn features_are_switched_under_both_names() {
         (["--features", "bigalloc"], 1, "copy its files"),
         (["--quota", "all"], 2, "usrquota"),
         (["--journal-size", "100M"], 2, "half of the file system"),
-        (["-J", "device=/dev/x"], 2, "size=MIB"),
+        (["-J", "location=9"], 2, "size=MIB and device=PATH"),
     ] {
         let before = own.bytes();
         let args: Vec<OsString> = args!["tune", own.path()]

@@ -80,8 +80,8 @@ pub struct NewLog {
 }
 
 impl NewLog {
-    /// Plans a log, whose place the draft then has. A file system without a journal gets one, for
-    /// which a superblock must be given.
+    /// Plans a log, whose place the draft then has. A file system without a journal inside gets
+    /// one, for which a superblock must be given.
     pub fn plan(
         surveyor: Surveyor<'_>,
         draft: &Draft,
@@ -95,7 +95,8 @@ impl NewLog {
         let geometry = survey.volume.reader.geometry;
         (wanted.claim)(&survey.claims);
         let round = Round::new(&survey, draft, RepairLevel::Safe);
-        let is_added = !view.primary.superblock.compat().contains(Compat::HAS_JOURNAL);
+        // One on another device leaves the inode unused.
+        let is_added = view.primary.superblock.journal_inum() == InodeNr::NONE;
         if is_added {
             round.create_file(InodeNr::JOURNAL, InodeFlags::empty())?;
         }
@@ -131,6 +132,10 @@ impl NewLog {
             features.compat.insert(Compat::HAS_JOURNAL);
             sb.set_features(features);
             sb.set_journal_inum(ino);
+            if is_added {
+                sb.set_journal_uuid([0; 16]);
+                sb.set_journal_dev(0);
+            }
         })?;
         let nodes = Runs::of(&survey.volume.reader, ino, &inode).nodes().collect();
         surveyor.finish(draft)?;

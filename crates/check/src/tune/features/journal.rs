@@ -7,6 +7,8 @@
 //! ([`OfflineChanges::commit_by_superblock`]), and a recovery makes the rest. A power cut before it
 //! leaves a file system without a journal, whose inode 8 e2fsck clears.
 //!
+//! *Moved from another device*: as added. *Moved to another device*: module `outside`.
+//!
 //! *Another length*: a new log in free blocks, as if it moved
 //! ([`OfflineChanges::commit_by_switch`]).
 //!
@@ -15,7 +17,7 @@
 //! counts; then the mark. A power cut between leaves all files, in a file system without a journal
 //! whose blocks of the old one a repair frees.
 
-use super::{Parts, Site, copies};
+use super::{Parts, Site, copies, outside};
 use crate::claims::ClaimMap;
 use crate::maps::Runs;
 use crate::repair::{
@@ -28,14 +30,13 @@ use extant_format::jbd2::{
 };
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use extant_format::{Compat, Geometry, InodeNr, Superblock};
-use extant_journal::LogPlace;
-use extant_journal::offline::{OfflineError, remove_user};
+use extant_journal::offline::OfflineError;
 use std::io;
 
 /// Blocks of the log for one of its fast-commit area.
 const PER_FAST_COMMIT: u32 = 64;
 
-fn unchanged(error: impl Into<extant_journal::Error>) -> TuneError {
+pub fn unchanged(error: impl Into<extant_journal::Error>) -> TuneError {
     TuneError::Apply(OfflineError::Unchanged(error.into()))
 }
 
@@ -76,9 +77,10 @@ fn plan(
     Ok((new, parts))
 }
 
-/// Adds a journal.
+/// Adds a journal, or moves that of another device into the file system.
 pub fn add(site: &Site<'_>, size: JournalSize) -> Result<(), TuneError> {
-    let tunable = Tunable::open(site.device, None)?;
+    let tunable = Tunable::open(site.device, site.journal)?;
+    outside::check_at_hand(&tunable)?;
     let (sb, geometry) = (&tunable.primary.superblock, tunable.primary.geometry);
     if sb.rev_level() == 0 {
         return Err(TuneError::Unsupported("a file system of revision 0 has no features".into()));
@@ -99,7 +101,8 @@ pub fn add(site: &Site<'_>, size: JournalSize) -> Result<(), TuneError> {
     let (nr, block) = inode_block(site, &new, &geometry, &parts)?;
     site.device.write_all_at(&block, nr.saturating_mul(geometry.block_size.into()))?;
     site.device.flush()?;
-    Ok(changes.commit_by_superblock(&log)?)
+    changes.commit_by_superblock(&log)?;
+    outside::forget(&tunable)
 }
 
 /// Returns the block of the device with the slot of the new journal's inode.
@@ -119,11 +122,6 @@ fn inode_block(
     parts.overlay.read_exact_at(&mut slot, place)?;
     block.iter_mut().skip(at).zip(slot).for_each(|(to, from)| *to = from);
     Ok((new.switch, block))
-}
-
-/// Returns whether there is no journal in the file system.
-pub fn is_outside(tunable: &Tunable<'_>) -> bool {
-    tunable.log.as_ref().is_none_or(|log| log.place() == LogPlace::External)
 }
 
 /// Gives the journal another length, in bytes.
@@ -163,6 +161,15 @@ fn without_journal(sb: &mut Superblock) {
     sb.set_journal_backup(None);
 }
 
+/// Frees the blocks and the inode of the journal.
+pub fn free(round: &Round<'_>, ino: InodeNr) -> Result<(), TuneError> {
+    let runs = Runs::of(&round.survey.volume.reader, ino, &round.inode(ino)?);
+    let blocks = runs.runs.last().map_or(0, |run| run.end());
+    round.clear_inode(ino)?;
+    let clusters = blocks.div_ceil(round.geometry().cluster_ratio().into());
+    Ok(round.draft.edit_super(|sb| count_overhead(sb, clusters, 0))?)
+}
+
 /// Removes the journal.
 pub fn remove(site: &Site<'_>) -> Result<(), TuneError> {
     let tunable = Tunable::open(site.device, site.journal)?;
@@ -175,15 +182,8 @@ pub fn remove(site: &Site<'_>) -> Result<(), TuneError> {
     {
         let view = site.surveyor().view(&draft)?;
         let survey = site.whole(&view)?;
-        let round = Round::new(&survey, &draft, RepairLevel::Safe);
-        let runs = Runs::of(&survey.volume.reader, ino, &round.inode(ino)?);
-        let blocks = runs.runs.last().map_or(0, |run| run.end());
-        round.clear_inode(ino)?;
-        let clusters = blocks.div_ceil(geometry.cluster_ratio().into());
-        draft.edit_super(|sb| {
-            without_journal(sb);
-            count_overhead(sb, clusters, 0);
-        })?;
+        free(&Round::new(&survey, &draft, RepairLevel::Safe), ino)?;
+        draft.edit_super(without_journal)?;
     }
     site.surveyor().finish(&draft)?;
     copies(site, &draft)?;
@@ -235,9 +235,5 @@ fn remove_external(tunable: &Tunable<'_>) -> Result<(), TuneError> {
     without_journal(&mut superblock);
     superblock.seal();
     tunable.write_in_place(&superblock)?;
-    match &tunable.log {
-        Some(log) => remove_user(log, superblock.uuid())
-            .map_err(|error| TuneError::Partly("the external journal", error)),
-        None => Ok(()),
-    }
+    outside::forget(tunable)
 }

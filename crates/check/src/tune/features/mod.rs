@@ -29,6 +29,7 @@ mod files;
 mod forms;
 mod groups;
 mod journal;
+mod outside;
 mod wanted;
 
 pub use wanted::{JournalStep, Wanted};
@@ -76,6 +77,8 @@ const MAX_REHEARSED: usize = 4 << 30;
 pub struct Site<'s> {
     pub device: &'s Arc<dyn BlockDevice>,
     pub journal: Option<&'s Arc<dyn BlockDevice>>,
+    /// The device that the journal moves to.
+    pub new_journal: Option<&'s Arc<dyn BlockDevice>>,
     pub threads: usize,
     pub stop: &'s AtomicBool,
     /// The devices are in memory.
@@ -109,6 +112,8 @@ impl Step {
         match self {
             Step::Journal(JournalStep::Add(_)) => "the new journal",
             Step::Journal(JournalStep::Resize(_)) => "another length of the journal",
+            Step::Journal(JournalStep::Inside(_)) => "the journal in the file system",
+            Step::Journal(JournalStep::Outside) => "the journal on another device",
             Step::Journal(JournalStep::Remove) => "the removal of the journal",
             Step::Structures => "features and values",
             Step::Marks => "values of the superblock",
@@ -221,7 +226,14 @@ impl Site<'_> {
         };
         let device = over(self.device, size);
         let journal = self.journal.map(|journal| over(journal, size));
-        let site = Site { device: &device, journal: journal.as_ref(), rehearses: true, ..*self };
+        let new_journal = self.new_journal.map(|journal| over(journal, size));
+        let site = Site {
+            device: &device,
+            journal: journal.as_ref(),
+            new_journal: new_journal.as_ref(),
+            rehearses: true,
+            ..*self
+        };
         // Nothing of it is made.
         work(&site).map_err(|error| match error {
             TuneError::Stopped { error, .. } | TuneError::JournalStays(error) => *error,
@@ -235,16 +247,25 @@ impl Site<'_> {
         wanted: &Wanted,
         steps: &[Step],
     ) -> Result<(), TuneError> {
+        let mut site = *self;
         for (n, step) in steps.iter().enumerate() {
             let made = match step {
-                Step::Journal(JournalStep::Add(size)) => journal::add(self, *size),
-                Step::Journal(JournalStep::Resize(bytes)) => journal::resize(self, *bytes),
-                Step::Journal(JournalStep::Remove) => journal::remove(self),
-                Step::Structures => self.change_structures(changes, wanted),
-                Step::Marks => self.change_marks(changes, wanted),
+                Step::Journal(JournalStep::Add(size) | JournalStep::Inside(size)) => {
+                    journal::add(&site, *size)
+                }
+                Step::Journal(JournalStep::Resize(bytes)) => journal::resize(&site, *bytes),
+                Step::Journal(JournalStep::Remove) => journal::remove(&site),
+                Step::Journal(JournalStep::Outside) => {
+                    outside::move_to(&site, changes.journal_device.unwrap_or(0))
+                }
+                Step::Structures => site.change_structures(changes, wanted),
+                Step::Marks => site.change_marks(changes, wanted),
             };
             let (done, left) = steps.split_at(n);
             made.map_err(|error| stopped(done, left, error))?;
+            if matches!(step, Step::Journal(JournalStep::Outside)) {
+                site.journal = site.new_journal;
+            }
         }
         Ok(())
     }
@@ -258,13 +279,7 @@ impl Site<'_> {
                  `^metadata_csum` and then `metadata_csum` change",
             );
         }
-        let tunable = Tunable::open(self.device, self.journal)?;
-        match wanted.journal {
-            Some(JournalStep::Resize(_)) if journal::is_outside(&tunable) => {
-                refuse("a journal on another device has the length of that")
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Changes only the superblock, if anything of it is left to change.

@@ -39,6 +39,10 @@ pub enum JournalStep {
     Remove,
     /// Another length, in bytes.
     Resize(u64),
+    /// From another device into the file system.
+    Inside(JournalSize),
+    /// Onto another device, also where there is none so far.
+    Outside,
 }
 
 /// The features and quota files before and after.
@@ -144,7 +148,11 @@ impl Wanted {
         let files = [sb.usr_quota_inum(), sb.grp_quota_inum(), sb.prj_quota_inum()];
         let had = files.map(|ino| ino != InodeNr::NONE && old.ro_compat.contains(RoCompat::QUOTA));
         checksums(old, &mut new, &named)?;
-        let journal = journal(old, &mut new, &named, changes.journal_size)?;
+        let present = Present {
+            has: old.compat.contains(Compat::HAS_JOURNAL),
+            is_outside: sb.journal_inum() == InodeNr::NONE,
+        };
+        let journal = journal(present, &mut new, &named, changes)?;
         let has = quotas(had, &mut new, &named, changes.quota.as_ref())?;
         let fields = RoCompat::PROJECT | RoCompat::EXTRA_ISIZE;
         let added = new.ro_compat.difference(old.ro_compat);
@@ -237,17 +245,27 @@ fn checksums(old: Features, new: &mut Features, named: &Named) -> Result<(), Tun
     Ok(())
 }
 
+/// The journal before a change.
+#[derive(Clone, Copy)]
+struct Present {
+    has: bool,
+    is_outside: bool,
+}
+
 fn journal(
-    old: Features,
+    present: Present,
     new: &mut Features,
     named: &Named,
-    size: Option<JournalSize>,
+    changes: &TuneChanges,
 ) -> Result<Option<JournalStep>, TuneError> {
-    let had = old.compat.contains(Compat::HAS_JOURNAL);
-    if size.is_some() && named.off.compat.contains(Compat::HAS_JOURNAL) {
-        return Err(invalid("a size of the journal that is removed"));
+    let (size, goes_outside) = (changes.journal_size, changes.journal_device.is_some());
+    if (size.is_some() || goes_outside) && named.off.compat.contains(Compat::HAS_JOURNAL) {
+        return Err(invalid("size or device of the journal that is removed"));
     }
-    let has = new.compat.contains(Compat::HAS_JOURNAL) || size.is_some();
+    if size.is_some() && goes_outside {
+        return Err(invalid("a journal on another device has the length of that"));
+    }
+    let has = new.compat.contains(Compat::HAS_JOURNAL) || size.is_some() || goes_outside;
     new.compat.set(Compat::HAS_JOURNAL, has);
     let dependent = Compat::ORPHAN_FILE | Compat::FAST_COMMIT;
     if !has {
@@ -257,9 +275,11 @@ fn journal(
         }
         new.compat.remove(dependent);
     }
-    Ok(match (had, has, size) {
+    Ok(match (present.has, has, size) {
+        _ if goes_outside => Some(JournalStep::Outside),
         (false, true, size) => Some(JournalStep::Add(size.unwrap_or(JournalSize::Default))),
         (true, false, _) => Some(JournalStep::Remove),
+        (true, true, Some(size)) if present.is_outside => Some(JournalStep::Inside(size)),
         (true, true, Some(JournalSize::Bytes(bytes))) => Some(JournalStep::Resize(bytes)),
         (true, true, Some(JournalSize::Default)) => {
             return Err(invalid("the file system has a journal already; a size changes it"));

@@ -20,13 +20,15 @@ use crate::text::shown;
 use extant_check::edit::EditError;
 use extant_check::repair::{OfflineError, chosen_superblock};
 use extant_check::tune::{JournalSize, ReservedShare, Tune, TuneChanges, TuneError};
-use extant_engine::device::{BlockDevice, identify, image_spec};
+use extant_engine::device::{BlockDevice, ImageSpec, identify, image_spec};
 use extant_engine::format::{MAGIC_FIELD, Superblock};
 use extant_engine::{Errno, Error, HostClaim, OpenOptions};
 use extended::Extended;
 use serde_json::Map;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Show or change label, UUID, features and other values of the superblock.
@@ -90,6 +92,10 @@ pub struct Args {
     /// Bytes of the journal: of a new one, or another length of that in the file system
     #[arg(long, value_name = "SIZE", value_parser = values::parse_bytes)]
     journal_size: Option<u64>,
+    /// Move the journal to this device or image file, whose journal no file system uses: `mke2fs -O
+    /// journal_dev` makes one. With --journal and a size it moves back
+    #[arg(long, value_name = "PATH", conflicts_with = "journal_size")]
+    journal_device: Option<PathBuf>,
     /// Kinds of quota files to add, or with ^ to remove, separated by commas: usrquota, grpquota,
     /// prjquota
     #[arg(short = 'Q', long, value_name = "KINDS", allow_hyphen_values = true)]
@@ -108,9 +114,10 @@ pub struct Args {
     /// Add a journal, as tune2fs does
     #[arg(short = 'j', hide = true)]
     add_journal: bool,
-    /// `size=MIB`, as tune2fs has it for --journal-size
-    #[arg(short = 'J', hide = true, value_name = "OPTION", conflicts_with = "journal_size")]
-    journal_option: Option<String>,
+    /// `size=MIB` or `device=PATH`, as tune2fs has them for --journal-size and --journal-device
+    #[arg(short = 'J', hide = true, value_name = "OPTION")]
+    #[arg(conflicts_with_all = ["journal_size", "journal_device"])]
+    journal_option: Option<OsString>,
     /// `mmp_update_interval=N`, `clear_mmp` and `mount_opts=TEXT`, as tune2fs has them, separated
     /// by commas
     #[arg(short = 'E', hide = true, value_name = "OPTIONS")]
@@ -134,7 +141,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
     let has_changes = changes != TuneChanges::default();
     let writes = has_changes || clears;
-    image.contain_alone(context, Preparation::writing(writes))?;
+    let destination = args.destination();
+    let mut sandbox = Preparation::writing(writes);
+    if let Some(path) = &destination {
+        sandbox = sandbox.writing_to(path);
+    }
+    image.contain_alone(context, sandbox)?;
     if !writes {
         let options = OpenOptions::new().read_only(true).skip_damaged_log(true);
         let superblock = image.open(&options)?.superblock();
@@ -144,13 +156,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
         }
         return tell(&image, context, &superblock, &[]);
     }
-    let device =
-        open_for_writing(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
-    let mut journal = None;
-    if let Some(path) = &args.on.journal {
-        let opened = open_for_writing(&image, &image_spec(path));
-        journal = Some(opened.map_err(|failure| failure.with_exit_code(1))?);
-    }
+    let open = |spec: &ImageSpec| {
+        open_for_writing(&image, spec).map_err(|failure| failure.with_exit_code(1))
+    };
+    let device = open(&image.spec())?;
+    let journal = args.on.journal.as_ref().map(|path| open(&image_spec(path))).transpose()?;
+    let new_journal = destination.map(|path| open(&image_spec(&path))).transpose()?;
     let interrupt = Interrupt::register().at("signals")?;
     let mut changed = values::names(&changes);
     if clears {
@@ -172,6 +183,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
         let mut tune = Tune::new(claim.device()).threads(context.thread_count());
         if let Some(journal) = journal {
             tune = tune.journal(journal);
+        }
+        if let Some(journal) = new_journal {
+            tune = tune.new_journal(journal);
         }
         tune.apply(&changes).map_err(|error| {
             let foreign = match &error {
@@ -221,6 +235,7 @@ impl Args {
             last_check: self.last_checked,
             features: self.features.clone(),
             journal_size: self.journal()?,
+            journal_device: self.destination().map(|path| device_number(&path)),
             quota: self.quota.clone(),
             mmp_update_interval: self.mmp_update_interval.or(extended.mmp_update_interval),
         })
@@ -228,16 +243,26 @@ impl Args {
 
     fn journal(&self) -> Result<Option<JournalSize>> {
         let bytes = match &self.journal_option {
-            Some(option) => {
-                let mib = option.strip_prefix("size=").and_then(|text| text.parse::<u64>().ok());
+            Some(option) if self.destination().is_none() => {
+                let mib = option.to_str().and_then(|text| text.strip_prefix("size="));
+                let mib = mib.and_then(|text| text.parse::<u64>().ok());
                 let bytes = mib.and_then(|mib| mib.checked_mul(1 << 20));
-                let unknown = || Failure::usage("-J: size=MIB is the only option of a journal");
+                let unknown =
+                    || Failure::usage("-J: the options of a journal are size=MIB and device=PATH");
                 Some(bytes.ok_or_else(unknown)?)
             }
-            None => self.journal_size,
+            _ => self.journal_size,
         };
         let default = self.add_journal.then_some(JournalSize::Default);
         Ok(bytes.map(JournalSize::Bytes).or(default))
+    }
+
+    /// Returns the path of the device that the journal moves to.
+    fn destination(&self) -> Option<PathBuf> {
+        let option = self.journal_option.as_ref().map(|option| option.as_bytes());
+        let path = option.and_then(|option| option.strip_prefix(b"device="));
+        let path = path.map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        path.or_else(|| self.journal_device.clone())
     }
 
     fn mount_options(&self, extended: &Extended) -> Result<Option<Vec<u8>>> {
@@ -249,6 +274,14 @@ impl Args {
             (None, text) => Ok(text.clone()),
         }
     }
+}
+
+/// Returns the number of a device as a superblock has it; 0 for a file, and for one that cannot be
+/// looked at.
+fn device_number(path: &Path) -> u32 {
+    let number = std::fs::metadata(path).map_or(0, |found| found.rdev());
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    minor & 0xFF | major << 8 | (minor & !0xFF) << 12
 }
 
 /// Prints the values, and the names of the changed ones.

@@ -102,6 +102,7 @@ pub fn names(changes: &TuneChanges) -> Vec<&'static str> {
         ("last_check", changes.last_check.is_some()),
         ("features", changes.features.is_some()),
         ("journal_size", changes.journal_size.is_some()),
+        ("journal_device", changes.journal_device.is_some()),
         ("quota", changes.quota.is_some()),
         ("mmp_update_interval", changes.mmp_update_interval.is_some()),
     ]
