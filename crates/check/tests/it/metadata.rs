@@ -1,9 +1,9 @@
 //! Images of metadata: with the verdict of the file system, and without content of files.
 
-use crate::oracle::damages;
+use crate::oracle::{complaints, damages};
 use extant_blocks::{BlockDevice, MemDevice};
 use extant_check::debug::{InodeSlot, InspectOptions, Inspector, SavedMetadata};
-use extant_engine::{Follow, Fs, OpenOptions};
+use extant_engine::{Follow, Fs, Node, NodeKind, OpenOptions};
 use extant_format::{InodeFlags, InodeNr};
 use extant_hostile::bombs::share;
 use extant_hostile::mutate::{mutate, mutate_once};
@@ -250,6 +250,62 @@ fn assert_scrambled(kind: &[&str]) {
     assert!(paths.len() > 600 && paths.contains(&b"/lost+found"[..]), "{kind:?}");
     for path in paths.iter().filter(|path| path.len() > 1) {
         fs.resolve(path, Follow::No).unwrap_or_else(|error| panic!("{kind:?}, {path:?}: {error}"));
+    }
+}
+
+/// The flag of directories that ignore case.
+const CASEFOLD: u32 = 0x4000_0000;
+
+/// Names that only folded case makes equal, and names beyond ASCII, in directories that refuse all
+/// but UTF-8: e2fsck finds nothing, and each new name is found in any case.
+#[test]
+fn names_of_casefolded_directories_are_scrambled() {
+    for (flags, features) in [("strict", "casefold"), ("", "casefold,^dir_index")] {
+        let encoding = format!("encoding=utf8,encoding_flags={flags}");
+        let encoding = if flags.is_empty() { "encoding=utf8" } else { encoding.as_str() };
+        let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", features, "-E", encoding];
+        let image = Image::mke2fs(5 << 20, &args);
+        let kinds = ["Größe", "secret-name", "ÄRGER", "файл", "ФАЙЛ-й", "文件", "한국어", "🙂🙂"];
+        let written = Fs::open(image.path(), &OpenOptions::new()).expect("an image");
+        let root = written.root().expect("a root");
+        for (dir, count) in [("few", 3), ("many", 20)] {
+            let dir = written.create(&root, dir.as_bytes(), 0o755, NodeKind::Dir).expect("space");
+            written.set_flags(&dir, dir.attr().flags | CASEFOLD).expect("an empty directory");
+            for (kind, n) in kinds.iter().flat_map(|kind| (0..count).map(move |n| (kind, n))) {
+                let name = format!("{kind} {n}");
+                written.create(&dir, name.as_bytes(), 0o644, NodeKind::File).expect("space");
+            }
+        }
+        written.unmount().expect("an unmount");
+        index_directories(&image);
+        let bytes = image.bytes();
+        let (saved, told) = save(&bytes, KEY).expect("an image");
+        assert_eq!((told.problems, told.notes), (vec![], vec![]), "{features}");
+        assert!(kinds.iter().all(|kind| has(&bytes, kind) && !has(&saved, kind)), "{features}");
+        assert_same_verdicts(&bytes, &saved, features);
+        let saved = Image::holding(&saved);
+        assert_eq!(complaints(saved.path()), [""; 0], "{features}");
+        let options = OpenOptions::new().read_only(true);
+        let read = Fs::open(saved.path(), &options).expect("an image");
+        let root = read.root().expect("a root");
+        let names = |dir: &Node| -> Vec<Vec<u8>> {
+            let entries = read.read_dir(dir).expect("a directory").into_iter();
+            entries.map(|entry| entry.name).filter(|name| !name.starts_with(b".")).collect()
+        };
+        let mut count = 0;
+        for dir in names(&root).iter().filter(|name| *name != b"lost+found") {
+            let dir = read.lookup(&root, dir).expect("a directory");
+            for name in names(&dir) {
+                let text = String::from_utf8(name).expect("UTF-8");
+                for spelled in [text.clone(), text.to_uppercase()] {
+                    let found = read.lookup(&dir, spelled.as_bytes());
+                    found.unwrap_or_else(|error| panic!("{features}, {text}: {error}"));
+                }
+                count += 1;
+            }
+        }
+        assert_eq!(count, kinds.len() * 23, "{features}");
+        read.unmount().expect("an unmount");
     }
 }
 

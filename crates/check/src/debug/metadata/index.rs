@@ -5,6 +5,7 @@
 //! leaf gets one that is, on the same side.
 
 use super::scramble::NameSpace;
+use super::wide::is_stable;
 use crate::debug::{InodeSlot, Inspector};
 use crate::maps::Run;
 use extant_format::dir::DirFormat;
@@ -128,7 +129,7 @@ impl HashRanges {
             return Some(hash(name));
         }
         match std::str::from_utf8(name) {
-            Ok(text) if text.is_ascii() => Some(hash(&name.to_ascii_lowercase())),
+            Ok(text) if is_stable(text) => Some(hash(&name.to_ascii_lowercase())),
             Ok(_) => None,
             // Names that are not UTF-8 are taken as they are.
             Err(_) => Some(hash(name)),

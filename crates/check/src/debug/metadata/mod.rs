@@ -31,6 +31,7 @@ mod records;
 mod scramble;
 mod slots;
 mod walk;
+mod wide;
 
 use super::{InspectOptions, Inspector};
 use crate::claims::ClaimMap;

@@ -176,6 +176,7 @@ struct LeafNames<'l> {
     leaf: Option<(&'l HashRanges, HashRange)>,
     /// New names by old ones: equal names stay equal.
     known: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// New names, in one case where that does not matter.
     used: BTreeSet<Vec<u8>>,
     mismatches: u64,
 }
@@ -190,9 +191,34 @@ impl<'l> LeafNames<'l> {
         LeafNames { scrambler, space, leaf, known, used, mismatches: 0 }
     }
 
+    fn folded(&self, name: &[u8]) -> Vec<u8> {
+        if self.space.folds { name.to_ascii_lowercase() } else { name.to_vec() }
+    }
+
+    /// Replaces a name in a block to which no index leads. Where case does not matter, a name
+    /// beyond ASCII may become equal to another one.
+    fn replace_anywhere(&mut self, name: &mut [u8]) {
+        if !self.space.folds || Scrambler::keeps(name) {
+            return self.scrambler.scramble(self.space, name);
+        }
+        if let Some(known) = self.known.get(&*name) {
+            return put(name, known);
+        }
+        let old = name.to_vec();
+        self.scrambler.scramble(self.space, name);
+        for _ in 0..MIN_TRIES {
+            if !self.used.contains(&self.folded(name)) && !Scrambler::keeps(name) {
+                break;
+            }
+            self.scrambler.advance(self.space, name);
+        }
+        self.used.insert(self.folded(name));
+        self.known.insert(old, name.to_vec());
+    }
+
     fn replace(&mut self, name: &mut [u8]) {
         let Some((index, range)) = self.leaf.filter(|_| !Scrambler::keeps(name)) else {
-            return self.scrambler.scramble(self.space, name);
+            return self.replace_anywhere(name);
         };
         if let Some(known) = self.known.get(&*name) {
             return put(name, known);
@@ -205,7 +231,7 @@ impl<'l> LeafNames<'l> {
         let tries = range.odds(side).saturating_mul(MATCH_FACTOR).clamp(MIN_TRIES, MAX_TRIES);
         let mut is_found = false;
         for _ in 0..tries {
-            let is_free = !self.used.contains(&*name) && !Scrambler::keeps(name);
+            let is_free = !self.used.contains(&self.folded(name)) && !Scrambler::keeps(name);
             let hash = index.hash(self.space, name).filter(|_| is_free);
             if hash.is_some_and(|hash| range.accepts(side, hash)) {
                 is_found = true;
@@ -220,7 +246,7 @@ impl<'l> LeafNames<'l> {
             put(name, &first);
             self.mismatches = self.mismatches.saturating_add(1);
         }
-        self.used.insert(name.to_vec());
+        self.used.insert(self.folded(name));
         self.known.insert(old, name.to_vec());
     }
 }

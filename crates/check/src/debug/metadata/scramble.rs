@@ -6,14 +6,19 @@
 //! directory stay different, and equal ones equal, without a list of them. For example, `notes.txt`
 //! may become `=c}Vk0u2[`.
 //!
+//! Names beyond ASCII in directories that ignore case consist of characters instead ([`wide`]).
+//!
+//! [`wide`]: super::wide
+//!
 //! # Invariants
 //! - A zero and `/` stay where they are: a name that has one is damage, and stays the same damage.
 //! - `.`, `..` and `lost+found` stay, and no other name becomes one of them.
 
+use super::wide::WideName;
 use sha2::{Digest, Sha256};
 
 /// Rounds of the network: two for each half make all symbols depend on all others.
-const ROUNDS: u8 = 6;
+pub const ROUNDS: u8 = 6;
 
 /// Names with a meaning of their own.
 const KEPT: [&[u8]; 3] = [b".", b"..", b"lost+found"];
@@ -156,6 +161,11 @@ impl Scrambler {
     /// Replaces a name by the next one of the same length. Returns false at the last one, which is
     /// followed by the first.
     pub fn advance(&self, space: NameSpace, name: &mut [u8]) -> bool {
+        if let Some(mut wide) = self.wide(space, name) {
+            let is_next = wide.advance();
+            wide.put(name);
+            return is_next;
+        }
         for byte in name.iter_mut().rev() {
             let Some(symbol) = self.tables.symbol(*byte, space.folds) else { continue };
             let list = self.tables.list(symbol.alphabet);
@@ -170,7 +180,16 @@ impl Scrambler {
         false
     }
 
+    /// Returns a name beyond ASCII in a directory that ignores case.
+    fn wide(&self, space: NameSpace, name: &[u8]) -> Option<WideName> {
+        if space.folds { WideName::of(name, &self.key, space) } else { None }
+    }
+
     fn permute(&self, space: NameSpace, name: &mut [u8]) {
+        if let Some(mut wide) = self.wide(space, name) {
+            wide.permute(&self.key, space);
+            return wide.put(name);
+        }
         let middle = name.len() / 2;
         for round in 0..ROUNDS {
             let (left, right) = name.split_at_mut(middle);
