@@ -1,5 +1,6 @@
 //! Images made of other sources.
 
+pub mod attributes;
 pub mod ext4;
 pub mod mode;
 pub mod progress;

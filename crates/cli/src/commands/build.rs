@@ -1,5 +1,6 @@
 //! `extant build`: an image of directories, archives and images of containers.
 
+use crate::build::attributes::XattrNames;
 use crate::build::mode::ModeChanges;
 use crate::build::progress::{Arriving, Shown};
 use crate::build::size::SizeArgs;
@@ -79,6 +80,10 @@ pub struct Args {
     /// Change permissions of all files but symlinks, as chmod(1) does: u=rwX,go-w, or octal digits
     #[arg(long, value_name = "CHANGES", value_parser = ModeChanges::parse)]
     mode: Option<ModeChanges>,
+    /// Keep the extended attributes, ACLs among them, whose names match a pattern with * and ?,
+    /// and leave out those of a pattern with ^ before it [default: *]
+    #[arg(long, value_name = "PATTERN,...")]
+    xattrs: Vec<OsString>,
     /// Leave out entries by a pattern with * and ?: of a name, or of a whole path if it has a /
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<OsString>,
@@ -249,9 +254,7 @@ impl Args {
             source.add(&mut loader, (&scan, &select), context)?;
         }
         exclude(&mut loader, &scan.exclude)?;
-        if self.layout.leaves_xattrs_out() {
-            tree.remove_xattrs();
-        }
+        self.retain_xattrs(&mut tree)?;
         if let Some(Owner { uid, gid }) = self.owner {
             tree.set_owners(uid, gid);
         }
@@ -273,6 +276,17 @@ impl Args {
             tree.limit_times(epoch);
         }
         Ok(tree)
+    }
+
+    /// Removes the extended attributes that the image does not get.
+    fn retain_xattrs(&self, tree: &mut Tree) -> Result {
+        let names = XattrNames::of(self.xattrs.iter().map(OsString::as_os_str));
+        let leaves_all_out = self.layout.leaves_xattrs_out();
+        if names.keeps_all() && !leaves_all_out {
+            return Ok(());
+        }
+        let retained = tree.retain_xattrs(|name| !leaves_all_out && names.keeps(name));
+        retained.map_err(Failure::new)
     }
 
     /// Writes the image. Returns the root hash of its hash tree.

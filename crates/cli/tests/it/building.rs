@@ -371,6 +371,53 @@ fn permissions_are_changed_in_inodes_and_lists() {
     refused(&args!["build", &image, &top, "--mode", "u=z"], 2, "u=rwX");
 }
 
+/// Attributes of directories and of archives are kept by the patterns of their names.
+#[test]
+fn extended_attributes_are_kept_by_patterns_of_their_names() {
+    let scratch = Scratch::new();
+    let (top, image) = (scratch.dir("top"), scratch.join("image"));
+    let script = "echo x >f; setfattr -n user.a -v 1 f; setfattr -n user.b -v 2 f
+        setfattr -n trusted.c -v 3 f; setfacl -m u:54321:r f; setcap cap_net_raw=ep f
+        mkdir d; setfattr -n user.b -v 4 d";
+    run("sh", &["-euc", &format!("cd {}; {script}", top.display())]).must_succeed();
+    let archive = scratch.join("top.tar");
+    let kinds = args!["--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner"];
+    let call = [&kinds[..], &args!["-cf", &archive, "-C", &top, "."]].concat();
+    run("tar", &call).must_succeed();
+    let names = |options: &[&str], source: &Path| {
+        let options: Vec<OsString> = options.iter().map(OsString::from).collect();
+        done(&[&args!["build", &image, source][..], &options].concat());
+        e2fsck::check(&image).assert_clean();
+        let mount = Mount::new(&image, "ro");
+        let call = format!("cd {}; getfattr -hm- f d", mount.path().display());
+        let found = run("sh", &["-euc", &call]).must_succeed().text();
+        mount.unmount();
+        found.lines().filter(|line| line.contains('.')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let acl = "system.posix_acl_access";
+    let all = ["security.capability", acl, "trusted.c", "user.a", "user.b", "user.b"];
+    for source in [&top, &archive] {
+        assert_eq!(names(&[], source), all);
+        assert_eq!(names(&["--xattrs", "*"], source), all);
+        assert_eq!(names(&["--xattrs", "user.*,^user.b"], source), ["user.a"]);
+        let by_two = ["--xattrs", "^trusted.*", "--xattrs", "^user.?"];
+        assert_eq!(names(&by_two, source), ["security.capability", acl]);
+        assert_eq!(names(&["--xattrs", "^*"], source), [""; 0]);
+        let none = ["-E", "no_copy_xattrs", "--xattrs", "user.*"];
+        assert_eq!(names(&none, source), [""; 0]);
+    }
+    // As if the sources had no others.
+    let made = |options: &[&str]| {
+        names(options, &top);
+        fs::read(&image).unwrap()
+    };
+    let kept = made(&["--xattrs", "user.*"]);
+    let script =
+        "setcap -r f; setfattr -x trusted.c f; m=$(stat -c %a f); setfacl -b f; chmod $m f";
+    run("sh", &["-euc", &format!("cd {}; {script}", top.display())]).must_succeed();
+    assert!(made(&[]) == kept, "other bytes than without the attributes");
+}
+
 /// An image made of another one has its tree, also with other blocks, and in its own place.
 #[test]
 fn an_image_is_a_source() {

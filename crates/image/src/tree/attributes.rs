@@ -2,7 +2,7 @@
 
 use super::NodeId;
 use extant_format::acl::{Acl, AclEntry, Tag};
-use extant_format::xattr::{NameIndex, XATTR_NAME_MAX, XATTR_VALUE_MAX, split_name};
+use extant_format::xattr::{NameIndex, XATTR_NAME_MAX, XATTR_VALUE_MAX, full_name, split_name};
 use extant_format::{Printable, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -135,6 +135,23 @@ impl XattrSets {
         let numbers = self.sets.iter().zip(1..);
         self.numbers = numbers.map(|(set, number)| (set.clone(), XattrSetId(number))).collect();
         Ok(())
+    }
+
+    /// Removes the attributes whose full names `keeps` rejects. Returns the new number of each set
+    /// but the empty one; `Err` has the cause.
+    pub(super) fn retain(
+        &mut self,
+        keeps: impl Fn(&[u8]) -> bool,
+    ) -> Result<Vec<XattrSetId>, String> {
+        let before = std::mem::take(self);
+        let keeps = |xattr: &&Xattr| full_name(xattr.index, &xattr.name).is_some_and(|n| keeps(&n));
+        let sets = before.sets.iter().map(|set| set.iter().filter(keeps).cloned().collect());
+        sets.map(
+            |set: Vec<Xattr>| {
+                if set.is_empty() { Ok(XattrSetId::default()) } else { self.number(set) }
+            },
+        )
+        .collect()
     }
 
     /// Returns the number of sets, the empty one included.

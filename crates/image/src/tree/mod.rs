@@ -320,11 +320,20 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes all extended attributes, access control lists among them.
-    pub fn remove_xattrs(&mut self) {
+    /// Removes the extended attributes whose full names `keeps` rejects. Modes stay: the group's
+    /// bits of a file without its access control list are those of the list's mask.
+    ///
+    /// # Errors
+    /// [`Error::Entry`](crate::Error::Entry) for more than 2^32 different sets of attributes.
+    pub fn retain_xattrs(&mut self, keeps: impl Fn(&[u8]) -> bool) -> Result<()> {
+        let retained = self.xattrs.retain(keeps);
+        let numbers = retained.map_err(|cause| Error::entry(b"", cause))?;
         for node in &mut self.nodes {
-            node.xattrs = XattrSetId::default();
+            // The empty set has no number among them.
+            let number = (node.xattrs.0 as usize).checked_sub(1).and_then(|at| numbers.get(at));
+            node.xattrs = number.copied().unwrap_or_default();
         }
+        Ok(())
     }
 
     /// Replaces later times by `latest`.
