@@ -42,6 +42,8 @@ pub(super) struct Files {
     pub root: Vec<Range<u64>>,
     /// Reserved descriptor blocks of the first group, and the places of the first one's copies.
     reserved: (Range<u64>, Vec<u64>),
+    /// Pieces of the orphan file, and the seed of the checksums of its blocks, if they have some.
+    orphans: (Vec<Range<u64>>, Option<u32>),
     /// Quota files, whose content follows from the usage of all files.
     quotas: Vec<(QuotaKind, Vec<Range<u64>>)>,
 }
@@ -66,6 +68,21 @@ impl Files {
         for place in reserved.clone() {
             for (slot, copy) in copies.iter().enumerate() {
                 put_pointer(&mut block, slot, (copy + (place - reserved.start)) as u32);
+            }
+            out.blocks(place, &block)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the blocks of the orphan file, which hold no orphans, but a magic number and a
+    /// checksum each: up to a thousand blocks, so they are made one after the other.
+    pub(super) fn write_orphans(&self, block_size: u32, out: &mut Output<'_>) -> Result<()> {
+        let (pieces, seed) = &self.orphans;
+        let mut block = vec![0; block_size as usize];
+        orphan::init(&mut block);
+        for place in pieces.iter().cloned().flatten() {
+            if let Some(seed) = seed {
+                orphan::seal_orphan_block(&mut block, place, *seed);
             }
             out.blocks(place, &block)?;
         }
@@ -216,19 +233,12 @@ impl<'a> Builder<'a> {
         self.mapped(ino, inode, &pieces)
     }
 
-    /// Makes the orphan file: its blocks hold no orphans, but a magic number and a checksum each.
+    /// Makes the orphan file.
     fn orphan_file(&mut self, ino: InodeNr, sb: &mut Superblock) -> Result<()> {
         let inode = self.inode(FileType::Regular, 0o600);
         let seed = inode.seed(self.geo, ino);
         let pieces = self.allocate(self.sizes.orphan_blocks.into(), self.start())?;
-        for place in pieces.iter().cloned().flatten() {
-            let mut block = vec![0; self.geo.block_size as usize];
-            orphan::init(&mut block);
-            if self.geo.metadata_csum {
-                orphan::seal_orphan_block(&mut block, place, seed);
-            }
-            self.files.blocks.push((place, block));
-        }
+        self.files.orphans = (pieces.clone(), self.geo.metadata_csum.then_some(seed));
         sb.set_orphan_file_inum(ino);
         self.mapped(ino, inode, &pieces)
     }

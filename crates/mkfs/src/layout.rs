@@ -156,6 +156,7 @@ impl FsLayout {
         groups.zero_tables(options, &mut out)?;
         self.files.zeroes.iter().try_for_each(|range| out.zero(range.clone()))?;
         self.files.write_reserved(geo.block_size, &mut out)?;
+        self.files.write_orphans(geo.block_size, &mut out)?;
         let blocks = self.files.blocks.iter().chain(&quotas);
         blocks.into_iter().try_for_each(|(place, block)| out.blocks(*place, block))?;
         out.elsewhere(population.write(device)?);
