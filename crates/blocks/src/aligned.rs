@@ -109,7 +109,7 @@ impl<D: BlockDevice> AlignedDevice<D> {
 
 impl<D: BlockDevice> BlockDevice for AlignedDevice<D> {
     forward_device!(self => self.inner;
-        len, name, read_only, flush, set_len, refresh_len, next_data, claim);
+        len, name, read_only, flush, set_len, refresh_len, next_data, origin, claim);
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.check(Op::Read, offset, buf.len() as u64)?;

@@ -1,6 +1,6 @@
 //! The interface of all block devices.
 
-use crate::Claim;
+use crate::{Claim, OriginRun};
 use extant_sync::Arc;
 use std::fmt::Debug;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -138,6 +138,19 @@ pub trait BlockDevice: Send + Sync + Debug {
         Ok((offset < len).then_some(offset..len))
     }
 
+    /// Returns the storage behind the beginning of a range of `len` bytes, which must be within the
+    /// device and not empty. Two ranges with the same origin, other than [`Origin::Own`], have the
+    /// same content as long as no one writes. The default knows nothing.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    ///
+    /// [`Origin::Own`]: crate::Origin::Own
+    fn origin(&self, offset: u64, len: u64) -> io::Result<OriginRun> {
+        let _ = offset;
+        Ok(OriginRun::own(len))
+    }
+
     /// Claims the device for a file system: exclusively for writing, shared with other readers for
     /// reading. Devices are distinguished by their addresses. A device over another one must
     /// forward the call if two devices of its kind over the same device would disturb each other.
@@ -265,6 +278,11 @@ macro_rules! forward_device {
             $inner.next_data(offset)
         }
     };
+    (@origin $this:ident $inner:expr) => {
+        fn origin(&$this, offset: u64, len: u64) -> std::io::Result<$crate::OriginRun> {
+            $inner.origin(offset, len)
+        }
+    };
     (@claim $this:ident $inner:expr) => {
         fn claim(&$this, exclusive: bool) -> std::io::Result<$crate::Claim> {
             $inner.claim(exclusive)
@@ -278,7 +296,7 @@ macro_rules! forward_pointers {
             forward_device!(self => (**self);
                 len, name, read_only, alignment, read_exact_at, write_all_at, read_vectored_at,
                 write_vectored_at, flush, discard, write_zeroes, set_len, refresh_len, next_data,
-                claim);
+                origin, claim);
         }
     )+};
 }

@@ -1,6 +1,7 @@
 //! A device that turns panics into errors, so that no thread waits for a request that ended in a
 //! panic.
 
+use crate::OriginRun;
 use crate::device::BlockDevice;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -64,5 +65,9 @@ impl<D: BlockDevice> BlockDevice for GuardedDevice<D> {
 
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         self.request(|inner| inner.next_data(offset))
+    }
+
+    fn origin(&self, offset: u64, len: u64) -> io::Result<OriginRun> {
+        self.request(|inner| inner.origin(offset, len))
     }
 }

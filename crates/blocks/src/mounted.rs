@@ -15,7 +15,7 @@
 
 use crate::device::total_len;
 use crate::error::Revoked;
-use crate::{AlignedDevice, BlockDevice, Claim};
+use crate::{AlignedDevice, BlockDevice, Claim, OriginRun};
 use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_sync::{Condvar, Level, Mutex, Revocable, Sharded};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -223,6 +223,10 @@ impl BlockDevice for MountedDevice {
 
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         self.with(|device| device.next_data(offset))
+    }
+
+    fn origin(&self, offset: u64, len: u64) -> io::Result<OriginRun> {
+        self.with(|device| device.origin(offset, len))
     }
 
     fn claim(&self, exclusive: bool) -> io::Result<Claim> {

@@ -14,7 +14,7 @@
 //! again.
 
 use crate::error::check_range;
-use crate::{BlockDevice, DeviceError, Op};
+use crate::{BlockDevice, DeviceError, Op, OriginRun};
 use extant_sync::{Arc, Level, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Debug;
@@ -166,6 +166,12 @@ impl OverlayDevice {
         }
     }
 
+    /// Returns whether a block is read from the base.
+    fn is_of_base(&self, nr: u64) -> bool {
+        let is_covered = || self.source.as_ref().is_some_and(|source| source.covers(nr));
+        !self.written.read().contains(nr) && !is_covered()
+    }
+
     fn read_base(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         if buf.is_empty() { Ok(()) } else { self.base.read_exact_at(buf, offset) }
     }
@@ -275,6 +281,19 @@ impl BlockDevice for OverlayDevice {
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check(Op::Discard, offset, len)
+    }
+
+    fn origin(&self, offset: u64, len: u64) -> io::Result<OriginRun> {
+        self.check(Op::Read, offset, len)?;
+        let size = self.block_size as u64;
+        let (first, end) = (offset / size, offset + len);
+        let is_of_base = self.is_of_base(first);
+        let mut next = first + 1;
+        while is_of_base && next.saturating_mul(size) < end && self.is_of_base(next) {
+            next += 1;
+        }
+        let len = next.saturating_mul(size).min(end) - offset;
+        if is_of_base { self.base.origin(offset, len) } else { Ok(OriginRun::own(len)) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A part of another device, such as a partition of the disk in an image.
 
 use crate::error::check_range;
-use crate::{BlockDevice, Op, Place, partition};
+use crate::{BlockDevice, Op, OriginRun, Place, partition};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
@@ -99,6 +99,10 @@ impl BlockDevice for PartDevice {
         let Range { start, end } = self.range;
         let found = self.inner.next_data(start + offset)?.filter(|data| data.start < end);
         Ok(found.map(|data| data.start - start..data.end.min(end) - start))
+    }
+
+    fn origin(&self, offset: u64, len: u64) -> io::Result<OriginRun> {
+        self.inner.origin(self.inside(Op::Read, offset, len)?, len)
     }
 }
 

@@ -63,7 +63,7 @@ mod types;
 pub mod device {
     pub use extant_blocks::{
         BackingSpec, BlockDevice, Claim, DeviceError, ImageFormat, ImageSpec, MemDevice, Op,
-        OverlayDevice, Place, ReplaySource,
+        Origin, OriginRun, OverlayDevice, Place, ReplaySource,
     };
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     pub use extant_blocks::{FileDevice, OpenOptions as FileDeviceOptions};

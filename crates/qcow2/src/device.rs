@@ -12,7 +12,7 @@ use crate::header::{BackingName, Header};
 use crate::tables::{Mapping, Run, Tables};
 use crate::writer::Writer;
 use crate::{bytes, scan};
-use extant_blocks::{AlignedDevice, BlockDevice, DeviceError, Op};
+use extant_blocks::{AlignedDevice, BlockDevice, DeviceError, Op, Origin, OriginRun};
 use extant_sync::{Level, RwLock};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -220,6 +220,14 @@ impl Qcow2Device {
     }
 }
 
+/// Returns the origin of the beginning of a range of a file, behind whose end are zeroes.
+fn origin_within(file: &dyn BlockDevice, at: u64, len: u64) -> io::Result<OriginRun> {
+    match file.len().saturating_sub(at) {
+        0 => Ok(OriginRun::new(Origin::Zeroes, len)),
+        rest => file.origin(at, len.min(rest)),
+    }
+}
+
 /// Splits buffers into groups of [`MAX_GATHERED`] bytes at most, or of one buffer.
 fn groups_mut<'b, 'd>(
     mut bufs: &'b mut [IoSliceMut<'d>],
@@ -353,6 +361,25 @@ impl BlockDevice for Qcow2Device {
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check(Op::Zero, offset, len)?;
         self.zero(offset..offset + len)
+    }
+
+    fn origin(&self, offset: u64, len: u64) -> io::Result<OriginRun> {
+        self.check(Op::Read, offset, len)?;
+        let state = self.state.read();
+        let run = self.run(&state, offset, len)?;
+        let zeroes = OriginRun::new(Origin::Zeroes, run.len);
+        Ok(match run.mapping {
+            Mapping::Data(host) => origin_within(&*self.file, host, run.len)?,
+            Mapping::Zero => zeroes,
+            Mapping::Compressed(_) => OriginRun::own(run.len),
+            Mapping::Absent => {
+                drop(state);
+                match &self.backing {
+                    Some(backing) => origin_within(&**backing, offset, run.len)?,
+                    None => zeroes,
+                }
+            }
+        })
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {

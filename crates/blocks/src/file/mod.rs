@@ -19,7 +19,7 @@ pub use options::{OpenOptions, is_write_protected};
 
 use crate::device::{total_len, write_zeroes_plainly};
 use crate::error::{check_range, read_only};
-use crate::{BlockDevice, DeviceError, Op};
+use crate::{BlockDevice, DeviceError, Op, Origin, OriginRun};
 use extant_sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FileType, SeekFrom, seek};
 use rustix::io::Errno;
@@ -281,6 +281,20 @@ impl BlockDevice for FileDevice {
             at = part.end;
         }
         Ok(())
+    }
+
+    fn origin(&self, offset: u64, len: u64) -> io::Result<OriginRun> {
+        self.check_read(offset, len)?;
+        let found = rustix::fs::fstat(&self.file)?;
+        let offset = self.start + offset;
+        let origin = match FileType::from_raw_mode(found.st_mode) {
+            FileType::RegularFile => {
+                Origin::Host { device: found.st_dev, ino: Some(found.st_ino), offset }
+            }
+            FileType::BlockDevice => Origin::Host { device: found.st_rdev, ino: None, offset },
+            _ => Origin::Own,
+        };
+        Ok(OriginRun { origin, len })
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use super::dest::next_data;
 use crate::ordered;
-use extant_engine::{File as ImageFile, Fs, Node, OpenFlags, Result};
+use extant_engine::{Extent, File as ImageFile, Fs, Node, OpenFlags, Result};
 use std::io;
 
 /// Bytes read at a time.
@@ -36,6 +36,22 @@ impl Content {
             at = stop;
         }
         Ok(Content { file, parts, len })
+    }
+
+    /// Returns the extents that have bytes on the device, in order.
+    ///
+    /// # Errors
+    /// A corrupt map.
+    pub fn extents(&self) -> Result<Vec<Extent>> {
+        let mut found = Vec::new();
+        self.file.extents(0, self.len, |extent| {
+            let flags = extent.flags;
+            if !(flags.unwritten || flags.inline || flags.delayed) {
+                found.push(*extent);
+            }
+            true
+        })?;
+        Ok(found)
     }
 
     /// Returns the bytes of all data.

@@ -6,7 +6,7 @@ use crate::copy::digest::Ignore;
 use crate::json;
 use crate::ordered;
 use crate::text::{self, shown};
-use extant_engine::{FileType, Fs};
+use extant_engine::{Extent, FileType, Fs};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -155,12 +155,18 @@ fn xattrs(fs: [&Fs; 2], found: [&Found; 2]) -> Result<Option<Difference>, Fault>
 }
 
 /// Returns whether two files of one length have the same bytes, read by so many threads, or by this
-/// one. Only ranges that have data in one of them are read; reading ends at the first difference.
+/// one. Only ranges that have data in one of them are read, but for those that both have in the
+/// same storage of the host. Reading ends at the first difference.
 ///
 /// # Errors
 /// A range that cannot be read.
-pub fn have_same_content(files: &[Content; 2], threads: Option<usize>) -> Result<bool, Fault> {
+pub fn have_same_content(
+    fs: [&Fs; 2],
+    files: &[Content; 2],
+    threads: Option<usize>,
+) -> Result<bool, Fault> {
     let ranges = union(&files[0].parts, &files[1].parts);
+    let ranges = unshared(fs, files, &ranges)?;
     let mut ranges = pieces(&ranges);
     let work = |range| has_same_bytes(files, range);
     // An error ends the reading, also at a difference.
@@ -187,6 +193,45 @@ fn has_same_bytes(files: &[Content; 2], range: Range) -> Result<bool, Fault> {
     Ok(read(0)? == read(1)?)
 }
 
+/// Returns the parts of sorted ranges that are not in the same storage in both files. Overlays of
+/// one backing file share the ranges that neither has changed.
+fn unshared(fs: [&Fs; 2], files: &[Content; 2], ranges: &[Range]) -> Result<Vec<Range>, Fault> {
+    let extents = |side: usize| files[side].extents().map_err(Fault::of(side));
+    let extents = [extents(0)?, extents(1)?];
+    let mut left: Vec<Range> = Vec::new();
+    for &(start, stop) in ranges {
+        let mut at = start;
+        while at < stop {
+            let [a, b] = extents.each_ref().map(|extents| stored_at(extents, at));
+            let len = a.1.min(b.1).min(stop - at);
+            let storage = a.0.zip(b.0).map(|(a, b)| fs[0].compare_storage(a, (fs[1], b), len));
+            // A failure to tell is told by the read.
+            let (len, is_shared) = storage.and_then(Result::ok).unwrap_or((len, false));
+            match left.last_mut() {
+                _ if is_shared => {}
+                Some(last) if last.1 == at => last.1 = at + len,
+                _ => left.push((at, at + len)),
+            }
+            at += len;
+        }
+    }
+    Ok(left)
+}
+
+/// Returns the place on the device of a byte of a file, if it has one, and the number of bytes from
+/// there on for which that holds.
+fn stored_at(extents: &[Extent], at: u64) -> (Option<u64>, u64) {
+    let next = extents.partition_point(|extent| extent.logical.saturating_add(extent.len) <= at);
+    match extents.get(next) {
+        Some(extent) if extent.logical <= at => {
+            let within = at - extent.logical;
+            (Some(extent.physical.saturating_add(within)), extent.len - within)
+        }
+        Some(extent) => (None, extent.logical - at),
+        None => (None, u64::MAX),
+    }
+}
+
 /// Merges two sorted lists of ranges.
 fn union(a: &[Range], b: &[Range]) -> Vec<Range> {
     let mut all = [a, b].concat();
@@ -204,6 +249,25 @@ fn union(a: &[Range], b: &[Range]) -> Vec<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use extant_engine::ExtentFlags;
+
+    #[test]
+    fn bytes_have_places_in_extents() {
+        let extent = |logical, physical, len| {
+            let flags = ExtentFlags::default();
+            Extent { logical, physical, len, flags }
+        };
+        let extents = [extent(0, 80, 8), extent(16, 160, 4)];
+        for (at, expected) in [
+            (0, (Some(80), 8)),
+            (7, (Some(87), 1)),
+            (8, (None, 8)),
+            (17, (Some(161), 3)),
+            (20, (None, u64::MAX)),
+        ] {
+            assert_eq!(stored_at(&extents, at), expected, "{at}");
+        }
+    }
 
     #[test]
     fn ranges_of_both_files_are_merged() {

@@ -233,7 +233,8 @@ impl Task {
             stored <= SMALL && budgets[side].admits(stored)
         };
         let is_small = may_read(0) && may_read(1);
-        let same = is_small.then(|| compare::have_same_content(&files, None)).transpose()?;
+        let same =
+            is_small.then(|| compare::have_same_content(trees.fs, &files, None)).transpose()?;
         Ok(Begun { differences, left: Left::Content(files, same) })
     }
 }
@@ -327,7 +328,10 @@ impl<'a> Comparison<'a> {
         }
         match same {
             Some(same) => Ok(same),
-            None => compare::have_same_content(files, Some(self.trees.job.threads())),
+            None => {
+                let threads = Some(self.trees.job.threads());
+                compare::have_same_content(self.trees.fs, files, threads)
+            }
         }
     }
 

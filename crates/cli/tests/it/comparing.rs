@@ -2,19 +2,23 @@
 //! is no difference.
 
 use crate::args;
-use crate::program::{EXTANT, done, extant, refused};
+use crate::program::{EXTANT, done, extant, json, refused};
 use crate::recovery::crashed;
 use extant_testkit::kernel::Mount;
 use extant_testkit::rng::Rng;
 use extant_testkit::tool::{Printed, run};
 use extant_testkit::tree::{Kind, Manifest, Node, Plan, Shape};
 use extant_testkit::{FeatureSet, Image, Scratch, debugfs};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// An image of a tree.
 pub fn image_of(top: &Path, set: &str) -> Image {
@@ -287,6 +291,67 @@ fn partitions_and_dirty_images_are_compared() {
     scratch.leave_unjudged("disk", "the file system begins later");
     let part = [disk.as_os_str(), OsStr::new("@1M")].join(OsStr::new(""));
     assert_eq!(diff(&args![part, recovered.path()]).code, 0);
+}
+
+/// Compares, and returns exit code, text, and the bytes that the process has read.
+fn diff_with_reads(more: &[OsString]) -> (i32, String, u64) {
+    let mut command = Command::new(EXTANT);
+    let mut child = command.arg("diff").args(more).stdout(Stdio::piped()).spawn().unwrap();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(Pid::from_child(&child)), ended).unwrap();
+    let io = fs::read_to_string(format!("/proc/{}/io", child.id())).unwrap();
+    let read = io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap();
+    (child.wait().unwrap().code().unwrap(), text, read)
+}
+
+/// Forks of one base are compared without their common content.
+#[test]
+fn content_in_common_storage_is_not_read() {
+    const BIG: usize = 48 << 20;
+    let scratch = Scratch::new();
+    let (top, base) = (scratch.dir("top"), scratch.join("base.img"));
+    let bytes: Vec<u8> = (0..BIG as u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
+    fs::write(top.join("big"), bytes).unwrap();
+    done(&args!["build", &base, &top, "--free", "32M", "-N", "256"]);
+    let fork = |name: &str| {
+        let fork = scratch.join(name);
+        done(&args!["overlay", "create", &fork, "--backing", &base]);
+        fork
+    };
+    let (a, b) = (fork("a.qcow2"), fork("b.qcow2"));
+    let of_b = args!["--format-b", "qcow2", "--backing-b", &base];
+    let both = [&args!["--format-a", "qcow2", "--backing-a", &base][..], &of_b].concat();
+    let compare = |options: &[OsString], a: &Path, b: &Path, expected: (i32, &str)| {
+        let words = [options, &args!["--ignore", "times", a, b]].concat();
+        let (code, text, read) = diff_with_reads(&words);
+        assert_eq!((code, &text[..]), expected);
+        assert!(read < BIG as u64 / 4, "{read} bytes were read");
+    };
+    compare(&both, &a, &b, (0, ""));
+    // Other blocks of metadata, and one cluster of the content, first with the same bytes.
+    fs::write(scratch.join("new"), "x").unwrap();
+    let change =
+        args!["put", "--format", "qcow2", "--backing", &base, &b, scratch.join("new"), "/"];
+    done(&change);
+    let extents = json(&args!["stat", "--extents", &base, "/big"]).to_string();
+    let place = extents.split("\"physical\":").nth(1).unwrap();
+    let place: u64 = place.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    let cluster = place + (BIG as u64 / 2);
+    let io = |command: String| {
+        run("qemu-io", &args!["-f", "qcow2", "-c", command, &b]).must_succeed();
+    };
+    let mut old = vec![0; 65536];
+    File::open(&base).unwrap().read_exact_at(&mut old, cluster).unwrap();
+    let same = scratch.join("same");
+    fs::write(&same, &old).unwrap();
+    io(format!("write -s {} {cluster} 65536", same.display()));
+    compare(&both, &a, &b, (1, "added /new\n"));
+    compare(&of_b, &base, &b, (1, "added /new\n"));
+    io(format!("write -P {} {} 1", old[4711] ^ 1, cluster + 4711));
+    compare(&both, &a, &b, (1, "changed /big: content\nadded /new\n"));
+    compare(&of_b, &base, &b, (1, "changed /big: content\nadded /new\n"));
 }
 
 #[test]

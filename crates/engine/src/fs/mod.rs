@@ -109,6 +109,16 @@ impl Fs {
         self.ops.st().groups.superblock()
     }
 
+    /// Compares the storage behind bytes of this file system and of another one, at offsets of
+    /// their devices as [`File::extents`](crate::File::extents) gives them. Returns how many bytes
+    /// from there on are alike in this, at most `len`, and whether they are the same storage, such
+    /// as that of a common backing file: if both are open for reading only, these bytes are equal.
+    pub fn compare_storage(&self, offset: u64, other: (&Fs, u64), len: u64) -> Result<(u64, bool)> {
+        self.ops.alive()?;
+        let devices = [self, other.0].map(|fs| &*fs.ops.st().dev);
+        Ok(extant_blocks::compare_origins(devices, [offset, other.1], len)?)
+    }
+
     /// The superblock of the journal as it is on the device; None if there is no journal, or it has
     /// a device that was not named.
     pub fn journal_superblock(&self) -> Result<Option<JournalSuperblock>> {

@@ -2,7 +2,7 @@
 //! block that has a copy reads the log.
 
 use super::Replay;
-use extant_blocks::{BlockDevice, ReplaySource};
+use extant_blocks::{BlockDevice, OriginRun, ReplaySource};
 use extant_sync::Arc;
 use std::io;
 
@@ -94,6 +94,21 @@ impl BlockDevice for Overlay {
 
     fn flush(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn origin(&self, offset: u64, len: u64) -> io::Result<OriginRun> {
+        let size = self.replay.block_size() as u64;
+        let nr = offset / size;
+        match self.replay.copy_from(nr) {
+            Some(copy) if copy.block == nr => {
+                Ok(OriginRun::own(len.min(size.saturating_sub(offset % size))))
+            }
+            Some(copy) => {
+                let run = copy.block.saturating_mul(size).saturating_sub(offset);
+                self.base.origin(offset, len.min(run))
+            }
+            None => self.base.origin(offset, len),
+        }
     }
 
     fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
