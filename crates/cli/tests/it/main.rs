@@ -47,6 +47,7 @@ mod rival;
 mod services;
 mod streams;
 mod substitutes;
+mod terminals;
 mod trimming;
 mod tuning;
 mod unmounting;
