@@ -5,6 +5,7 @@
 //! Blocks 3 and 40 go through one transaction of the log. A power cut before its commit record
 //! leaves the old file system, to which block 900 does not belong.
 
+use crate::redo::RedoRecord;
 use extant_blocks::{BlockDevice, OverlayDevice, Plug};
 use extant_format::group_desc::{GroupFlags, init_block_bitmap};
 use extant_format::types::Timestamp;
@@ -17,6 +18,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes of new blocks that are collected for one set of requests.
 const PIECE: usize = 8 << 20;
+
+/// Makes a redo file durable.
+pub type SaveRedo<'s> = dyn FnMut(&RedoRecord) -> io::Result<()> + 's;
 
 /// The failure of the writes, with the state in which they left the file system.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +136,27 @@ impl Difference {
             Some(log) => Ok(changes.commit(log)?),
             None => changes.write_in_place(self.block_size as u32).map_err(WriteError::Partly),
         }
+    }
+}
+
+impl Difference {
+    /// Writes the blocks in place. `save` must make the record of those in use durable, by which a
+    /// power cut from then on is made good; its failure leaves the old state.
+    pub fn write_with_redo(
+        &self,
+        device: &dyn BlockDevice,
+        overlay: &dyn BlockDevice,
+        save: &mut SaveRedo<'_>,
+    ) -> Result<(), WriteError> {
+        let used = self.used_contents(overlay)?;
+        // The blocks in use refer to them, and a redo file does not have them.
+        self.write_new(device, overlay)?;
+        device.flush()?;
+        let block_size = self.block_size as u32;
+        let redo = RedoRecord::of(device, block_size, used)?;
+        save(&redo)?;
+        let changes = OfflineChanges { device, blocks: redo.blocks(), time: now() };
+        changes.write_in_place(block_size).map_err(WriteError::Partly)
     }
 }
 

@@ -21,6 +21,7 @@
 
 use crate::difference::{Difference, FreeBlocks, WriteError};
 use crate::passes::superblocks::Primary;
+use crate::redo::RedoRecord;
 use crate::repair::{Exceeding, LargerLog, NoLargerLog, Surveyor};
 use crate::view::Source;
 use extant_blocks::{BlockDevice, OverlayDevice};
@@ -256,5 +257,23 @@ impl Edit {
             return larger.put_back(&self.device, log).map_err(EditError::JournalStays);
         }
         Ok(self.difference.write(&*self.device, &*self.overlay, self.log.as_ref())?)
+    }
+
+    /// Writes the changes of a file system without a journal as [`Edit::apply`] does in place.
+    /// `save` must make the record durable, by which [`finish_redo`](crate::finish_redo) completes
+    /// the changes after a power cut; without that nothing is changed. With a journal it is not
+    /// called.
+    ///
+    /// # Errors
+    /// As [`Edit::apply`]; those of `save`.
+    pub fn apply_with_redo(
+        &self,
+        save: &mut dyn FnMut(&RedoRecord) -> io::Result<()>,
+    ) -> Result<(), EditError> {
+        if self.has_journal() {
+            return self.apply(false);
+        }
+        self.check(true)?;
+        Ok(self.difference.write_with_redo(&*self.device, &*self.overlay, save)?)
     }
 }

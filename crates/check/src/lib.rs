@@ -35,6 +35,7 @@ mod passes;
 mod planned;
 mod progress;
 mod reader;
+mod redo;
 pub mod repair;
 pub mod resize;
 mod substitute;
@@ -47,6 +48,7 @@ mod volume;
 pub use finding::{CheckSummary, Finding, FindingCode, FindingPlace, PlannedRepair, Severity};
 pub use identity::{UuidError, set_uuid};
 pub use progress::{CheckProgress, CheckStage};
+pub use redo::{RedoError, RedoRecord, finish_redo};
 pub use substitute::Substitutes;
 pub use trim::{Trim, TrimError, TrimPlan};
 

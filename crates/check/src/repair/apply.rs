@@ -3,16 +3,17 @@
 use super::open::Opened;
 use super::{Exceeding, LargerLog, MAX_BYTES, NoLargerLog, RepairError, Surveyor, undo};
 use crate::claims::ClaimMap;
-use crate::difference::{Difference, FreeBlocks};
+use crate::difference::{Difference, FreeBlocks, SaveRedo};
 use crate::parallel::Workers;
 use crate::passes::superblocks::Primary;
+use crate::redo::RedoRecord;
 use crate::view::{Source, mmp_block};
 use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use extant_format::{Compat, Geometry, Incompat, Superblock};
 use extant_journal::offline::check_fit;
 use extant_journal::{Log, recovery};
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 /// A repair whose result was surveyed without a finding. Dropping it changes nothing.
@@ -176,6 +177,24 @@ impl RepairPlan {
     /// Those of the device and of the log. [`RepairError::Apply`] and
     /// [`RepairError::JournalStays`] say in which state the file system is.
     pub fn apply(&self) -> Result<(), RepairError> {
+        self.write(None)
+    }
+
+    /// Makes the repair as [`RepairPlan::apply`] does. Without a usable journal, `save` must make
+    /// the record durable, by which [`finish_redo`](crate::finish_redo) completes the repair after
+    /// a power cut. Copies of superblock and descriptors are written before, as the record needs
+    /// them.
+    ///
+    /// # Errors
+    /// As [`RepairPlan::apply`]; those of `save`.
+    pub fn apply_with_redo(
+        &self,
+        save: &mut dyn FnMut(&RedoRecord) -> io::Result<()>,
+    ) -> Result<(), RepairError> {
+        self.write(Some(save))
+    }
+
+    fn write(&self, save: Option<&mut SaveRedo<'_>>) -> Result<(), RepairError> {
         let (_, geometry) = self.superblock()?;
         let device = &self.opened.device;
         self.prepare(device, &geometry)?;
@@ -185,7 +204,12 @@ impl RepairPlan {
             return larger.put_back(device, log).map_err(RepairError::JournalStays);
         }
         let overlay = &*self.opened.draft.device;
-        Ok(self.changes(&geometry)?.write(&**device, overlay, log.as_ref())?)
+        let changes = self.changes(&geometry)?;
+        match (save, &log) {
+            (Some(save), None) => changes.write_with_redo(&**device, overlay, save)?,
+            _ => changes.write(&**device, overlay, log.as_ref())?,
+        }
+        Ok(())
     }
 
     /// Makes the first writes: copies of superblock and descriptors, the replay of the log, and

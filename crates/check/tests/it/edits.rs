@@ -5,6 +5,7 @@ use crate::oracle::complaints;
 use extant_blocks::{Event, Fault, FaultDevice, MemDevice, Op, OverlayDevice, RecordingDevice};
 use extant_check::edit::{Edit, EditBase, EditError};
 use extant_check::repair::{NoLargerLog, OfflineError};
+use extant_check::{RedoError, RedoRecord, finish_redo};
 use extant_engine::device::BlockDevice;
 use extant_engine::{
     Follow, Fs, NodeKind, OpenFlags, OpenOptions, RenameFlags, SetAttr, XattrMode,
@@ -274,6 +275,87 @@ fn without_a_journal_edits_are_in_place_or_refused() {
         assert_eq!(complaints(image.path()), [""; 0], "{set}");
         assert!(tree(device) != tree_of(&before), "{set}");
     }
+}
+
+/// After a cut at any write, a change in place is not begun, or its redo file makes it whole.
+#[test]
+fn a_cut_edit_without_a_journal_is_whole_by_its_redo_file() {
+    for (set, every) in [("ext2_1k", 24), ("no_journal", 8)] {
+        let before = prepared(set);
+        let recorder = Arc::new(RecordingDevice::new(MemDevice::from_bytes(&before)));
+        let device: Device = recorder.clone();
+        let edit = plan(&device, 64 << 20, change).expect("a plan");
+        let (mut file, mut begin) = (Vec::new(), 0);
+        let mut save = |redo: &RedoRecord| {
+            begin = recorder.log().len();
+            redo.write_to(&mut file)
+        };
+        edit.apply_with_redo(&mut save).expect("a device in memory");
+        let trees = [tree_of(&before), tree_of(&recorder.inner().to_vec())];
+        let last = recorder.log().len();
+        assert!(begin > 0 && last > begin + 3, "{set}: {begin} of {last}");
+        let is_chosen = |cut: usize| cut.is_multiple_of(every) || cut + 12 >= last || cut == begin;
+        let (mut finished, mut parts) = (0, 0);
+        chosen_cuts(&before, &recorder.log(), &is_chosen, &mut |cut, state| {
+            let case = format!("{set}, cut {cut} of {last}");
+            if cut <= begin {
+                assert!(tree_of(&state) == trees[0], "{case}");
+                assert_eq!(complaints(Image::holding(&state).path()), [""; 0], "{case}");
+            }
+            if cut >= begin {
+                let memory = MemDevice::from_bytes(&state);
+                let done = finish_redo(&memory, &mut &file[..]).expect("a change under way");
+                let whole = memory.to_vec();
+                assert_eq!(complaints(Image::holding(&whole).path()), [""; 0], "{case}");
+                assert!(tree_of(&whole) == trees[1], "{case}");
+                assert_eq!(finish_redo(&memory, &mut &file[..]).expect("no change"), 0, "{case}");
+                finished += 1;
+                parts += u64::from(done > 0);
+            }
+        });
+        assert!(finished > 6 && parts > 3, "{set}: {finished}, {parts}");
+    }
+}
+
+#[test]
+fn a_redo_file_changes_no_image_but_its_own() {
+    let before = prepared("ext2_1k");
+    let memory = Arc::new(MemDevice::from_bytes(&before));
+    let device: Device = memory.clone();
+    let mut file = Vec::new();
+    let refused = plan(&device, 64 << 20, change)
+        .expect("a plan")
+        .apply_with_redo(&mut |_| Err(std::io::ErrorKind::StorageFull.into()));
+    assert!(matches!(refused, Err(EditError::Io(_))), "{refused:?}");
+    assert!(tree_of(&memory.to_vec()) == tree_of(&before), "a change without a redo file");
+    let edit = plan(&device, 64 << 20, change).expect("a plan");
+    edit.apply_with_redo(&mut |redo| redo.write_to(&mut file)).expect("a device in memory");
+    let finish = |bytes: &[u8], file: &[u8]| {
+        let memory = MemDevice::from_bytes(bytes);
+        let done = finish_redo(&memory, &mut &file[..]);
+        assert!(done.is_ok() || memory.to_vec() == bytes, "a refusal wrote");
+        done
+    };
+    assert!(finish(&before, &file).expect("not begun") > 0);
+    // A write of another program: to the superblock, and to the first changed block.
+    let nr = u64::from_le_bytes(file[28..36].try_into().expect("a number")) as usize;
+    for at in [1024 + 0x30, nr * 1024 + 600] {
+        let mut changed = before.clone();
+        changed[at] ^= 1;
+        let error = finish(&changed, &file).expect_err("a refusal");
+        assert!(matches!(error, RedoError::Changed(_)), "{error}");
+    }
+    for len in [0, 7, 27, 40, file.len() - 1] {
+        let error = finish(&before, &file[..len]).expect_err("a refusal");
+        assert!(matches!(error, RedoError::Corrupt(_)), "{len}: {error}");
+    }
+    for at in [0, 9, 17, 21, 36, file.len() - 2] {
+        let mut flipped = file.clone();
+        flipped[at] ^= 1;
+        assert!(matches!(finish(&before, &flipped), Err(RedoError::Corrupt(_))), "{at}");
+    }
+    let longer = [&before[..], &[0; 1024]].concat();
+    assert!(matches!(finish(&longer, &file), Err(RedoError::Corrupt(_))));
 }
 
 /// A log that is not empty is replayed first; its changes would be lost.

@@ -4,6 +4,7 @@ use super::check::open_for_reading;
 use super::repair::open_for_writing;
 use super::{chmod, chown, ln, mkdir, mknod, mv, put, rm, setfattr, truncate, utimes};
 use crate::context::Context;
+use crate::copy::redo::RedoFile;
 use crate::failure::{At, Failure, Result};
 use crate::host_claim::while_claimed;
 use crate::image::{Changes, ImageArgs};
@@ -20,6 +21,7 @@ use extant_engine::device::{BlockDevice, OverlayDevice, identify, image_spec};
 use extant_engine::format::MAGIC_FIELD;
 use extant_engine::{Errno, Error, Fs, HostClaim, OpenOptions};
 use serde_json::{Map, Value, json};
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -48,6 +50,10 @@ pub struct Args {
     /// Allow a file system without a journal, where a power cut leaves a part of the changes
     #[arg(long)]
     in_place: bool,
+    /// Of a file system without a journal, keep the changes in a new file until they are made, by
+    /// which `recover --redo` completes them after a power cut
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["in_place", "dry_run"])]
+    redo: Option<PathBuf>,
 }
 
 /// Most bytes of a script.
@@ -114,13 +120,16 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let script = Script::read(args)?;
     let image = &args.image;
     spill::prepare(SPILLS);
+    let redo =
+        args.redo.as_deref().map(|path| RedoFile::begin(path, image, context)).transpose()?;
     let sandbox = script.sandbox(Preparation::writing(!args.dry_run));
     image.contain(context, sandbox)?;
     let open = if args.dry_run { open_for_reading } else { open_for_writing };
     let open = |place| open(image, &place).map_err(|failure| failure.with_exit_code(1));
     let device = open(image.spec())?;
     let journal = image.journal.as_deref().map(image_spec).map(open).transpose()?;
-    let work = Work { args, device, journal, claim: None, threads: context.thread_count() };
+    let (redo, threads) = (redo.map(RefCell::new), context.thread_count());
+    let work = Work { args, device, journal, claim: None, redo, threads };
     if args.dry_run {
         return work.carry_out(context, &script);
     }
@@ -229,6 +238,7 @@ struct Work<'a> {
     journal: Option<Device>,
     /// The claim against other hosts, from the recovery until everything is written.
     claim: Option<&'a HostClaim>,
+    redo: Option<RefCell<RedoFile>>,
     /// Threads for a survey.
     threads: usize,
 }
@@ -314,7 +324,8 @@ impl<'a> Work<'a> {
         let closed = image.close(fs).map_err(|failure| self.unchanged(failure, ""));
         let done = done.and_then(|done| closed.map(|()| done))?;
         let edit = Edit::plan(self.base(), overlay).map_err(|error| self.refused(error))?;
-        edit.check(self.args.in_place || self.args.dry_run).map_err(|error| self.refused(error))?;
+        let in_place = self.args.in_place || self.args.dry_run || self.redo.is_some();
+        edit.check(in_place).map_err(|error| self.refused(error))?;
         if let Some(blocks) = edit.larger_log() {
             context.detail(format_args!(
                 "{}: the changes exceed the journal, and go through one of {} in free space",
@@ -325,9 +336,25 @@ impl<'a> Work<'a> {
         if !self.args.dry_run {
             let owned = self.claim.map_or(Ok(()), HostClaim::check);
             owned.map_err(|error| image.refused(&error))?;
-            edit.apply(self.args.in_place).map_err(|error| self.refused(error))?;
+            self.write(&edit, context)?;
         }
         Ok((done, Some(edit)))
+    }
+
+    /// Writes the changes, with a redo file if one is asked for and there is no journal.
+    fn write(&self, edit: &Edit, context: &Context) -> Result {
+        let Some(redo) = &self.redo else {
+            return edit.apply(self.args.in_place).map_err(|error| self.refused(error));
+        };
+        let mut file = redo.borrow_mut();
+        let image = &self.args.image;
+        let done = edit.apply_with_redo(&mut |record| file.save(record, (image, context)));
+        if let Some(failure) = file.failure() {
+            return Err(self.unchanged(failure, ""));
+        }
+        drop(file);
+        done.map_err(|error| self.refused(error))?;
+        redo.borrow_mut().end()
     }
 
     fn make(&self, context: &Context, fs: &Fs, script: &Script) -> Result<Done> {
@@ -371,8 +398,8 @@ impl<'a> Work<'a> {
             EditError::JournalMissing => "; --journal names it".into(),
             EditError::Journal(_) => format!("; run `extant repair {name}` first"),
             EditError::NoJournal => {
-                "; nothing was changed; --in-place allows that, and `extant tune --features \
-                 has_journal` makes a journal"
+                "; nothing was changed; --redo FILE makes them whole, --in-place allows that, and \
+                 `extant tune --features has_journal` makes a journal"
                     .into()
             }
             EditError::TooLarge { why: Some(NoLargerLog::Damage(_)), .. } => {
@@ -387,7 +414,10 @@ impl<'a> Work<'a> {
             EditError::Apply(OfflineError::InLog(_)) => {
                 format!("; `extant recover {name}` completes them")
             }
-            EditError::Partly(_) => format!("; run `extant repair {name}`"),
+            EditError::Partly(_) => match &self.redo {
+                Some(redo) => format!("; {}", redo.borrow().remedy(image)),
+                None => format!("; run `extant repair {name}`"),
+            },
             _ => String::new(),
         };
         Failure::new(format_args!("{name}: {error}{advice}"))
@@ -424,8 +454,9 @@ impl<'a> Work<'a> {
             count(new, "free block"),
         ));
         if edit.is_some_and(|edit| dry_run && !self.args.in_place && !edit.has_journal()) {
+            let name = image.name();
             context
-                .note(format_args!("{}: has no journal, so this needs --in-place", image.name()));
+                .note(format_args!("{name}: has no journal, so this needs --redo or --in-place"));
         }
         Ok(())
     }

@@ -1,13 +1,22 @@
 //! `extant recover`: an image made whole after a crash.
 
+use super::repair::open_for_writing;
 use crate::context::Context;
-use crate::failure::{Failure, Result};
+use crate::failure::{At, Failure, Result};
+use crate::host_claim::while_checked;
 use crate::image::ImageArgs;
+use crate::interrupt::Interrupt;
 use crate::recovery;
 use crate::sandbox::command::Preparation;
+use crate::text::{count, shown};
+use extant_check::{RedoError, finish_redo};
 use extant_engine::device::{BlockDevice, OverlayDevice, image_spec};
 use extant_engine::{Fs, OpenOptions, Recovery};
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Replay the journal and complete interrupted operations.
@@ -21,6 +30,10 @@ pub struct Args {
     /// Recover in memory only, and print the result
     #[arg(long, short = 'n')]
     dry_run: bool,
+    /// Complete an interrupted change of a file system without a journal, from the file that `apply
+    /// --redo` or `repair --redo` named
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    redo: Option<PathBuf>,
 }
 
 /// Memory for the writes of a trial recovery, in bytes.
@@ -31,6 +44,9 @@ const TRIAL_BLOCK: usize = 4096;
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
+    if let Some(file) = &args.redo {
+        return complete(&args.image, file, context);
+    }
     args.image.contain_alone(context, Preparation::writing(!args.dry_run))?;
     let fs = if args.dry_run {
         on_trial(args)?
@@ -48,6 +64,34 @@ pub fn run(args: &Args, context: &Context) -> Result {
         tell(args, context, &recovered);
         Ok(())
     }
+}
+
+/// Completes the change of a redo file.
+fn complete(image: &ImageArgs, path: &Path, context: &Context) -> Result {
+    image.contain(context, Preparation::writing(true).reading(path))?;
+    let device = open_for_writing(image, &image.spec())?;
+    let (name, shown) = (image.name(), shown(path.as_os_str().as_bytes()));
+    let mut file = BufReader::new(File::open(path).at_path(path.as_os_str().as_bytes())?);
+    let stop = Interrupt::register().at("signals")?.flag();
+    let blocks = while_checked(image, &device, &stop, |claim| {
+        finish_redo(&*claim.device(), &mut file).map_err(|error| {
+            let advice = match error {
+                RedoError::Changed(_) => format!("; `extant repair {name}` makes it consistent"),
+                RedoError::Partly(_) => "; run it again".into(),
+                _ => String::new(),
+            };
+            Failure::new(format_args!("{name}: {shown}: {error}{advice}"))
+        })
+    })?;
+    if context.json {
+        return context.document(&json!({ "redo": shown, "blocks": blocks }));
+    }
+    let done = match blocks {
+        0 => "the change was made already".into(),
+        _ => format!("completed a change of {}", count(blocks, "block")),
+    };
+    context.note(format_args!("{name}: {done}; {shown} can be removed"));
+    Ok(())
 }
 
 /// Opens an image for writing whose writes stay in memory.

@@ -3,6 +3,7 @@
 use super::check::{object, open_for_reading};
 use crate::context::Context;
 use crate::copy::output::Output;
+use crate::copy::redo::RedoFile;
 use crate::failure::{At, Failure, Result};
 use crate::host_claim::while_checked;
 use crate::image::{ImageArgs, OfflineArgs};
@@ -26,7 +27,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The repair is planned in memory. It is written only if a check of its result finds nothing, in
 /// one transaction of the journal, or of a larger one in free blocks if it exceeds that: a failure
 /// or a power cut leaves the old state or the new one.
-/// Without a journal a power cut may leave a part of it, which another run completes. Prints a line
+/// Without a journal a power cut may leave a part of it, which another run completes, or `recover`
+/// with the file of --redo. Prints a line
 /// for each finding that is repaired. Exit codes are those of fsck(8): 0 nothing to repair, 1
 /// repaired, 4 damage is left and nothing was changed, 8 the image cannot be opened or written, 32
 /// interrupted.
@@ -44,8 +46,12 @@ pub struct Args {
     /// Save the old content of all changed blocks in a new file first
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     undo: Option<PathBuf>,
+    /// Of a file system without a journal, keep the changes in a new file until they are made, by
+    /// which `recover --redo` completes them after a power cut
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    redo: Option<PathBuf>,
     /// Take a repair back: write the blocks of its undo file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "undo", "level"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "undo", "redo", "level"])]
     restore: Option<PathBuf>,
 }
 
@@ -82,6 +88,8 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     };
     let begun =
         args.undo.as_deref().map(|path| take_begun().unwrap_or_else(|| begin(path, context)));
+    let redo =
+        args.redo.as_deref().map(|path| RedoFile::begin(path, &image, context)).transpose()?;
     let sandbox = Preparation::writing(!args.dry_run);
     let sandbox = args.restore.iter().fold(sandbox, |all, file| all.reading(file));
     image.contain(context, sandbox)?;
@@ -103,7 +111,7 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
         }
         let mut found = Vec::new();
         match repair.plan(&mut |finding| found.push(finding)) {
-            Ok(plan) => carry_out(args, (&image, begun), context, (&plan, &found)),
+            Ok(plan) => carry_out(args, (&image, begun, redo), context, (&plan, &found)),
             Err(error) => Err(refuse(&image, context, &error)),
         }
     };
@@ -136,7 +144,7 @@ pub(super) fn open_for_writing(
 /// Prints the plan, and makes the repair unless it is a dry run.
 fn carry_out(
     args: &Args,
-    (image, undo): (&ImageArgs, Option<Result<Output>>),
+    (image, undo, redo): (&ImageArgs, Option<Result<Output>>, Option<RedoFile>),
     context: &Context,
     (plan, found): (&RepairPlan, &[Finding]),
 ) -> Result<Option<u8>> {
@@ -146,7 +154,7 @@ fn carry_out(
         if let (Some(path), Some(undo)) = (&args.undo, undo) {
             save_undo(plan, path, undo?)?;
         }
-        plan.apply().map_err(|error| failure(image, &error))?;
+        write(plan, redo, image, context)?;
     }
     print(
         context,
@@ -166,6 +174,30 @@ fn carry_out(
     let (findings, changed) = (count(found.len() as u64, "finding"), count(blocks, "block"));
     context.note(format_args!("{name}: {would} {findings}, {changed} changed"));
     Ok(Some(if args.dry_run { DAMAGED } else { REPAIRED }))
+}
+
+/// Writes the repair, with a redo file if one is asked for and there is no journal of use.
+fn write(
+    plan: &RepairPlan,
+    redo: Option<RedoFile>,
+    image: &ImageArgs,
+    context: &Context,
+) -> Result {
+    let Some(mut redo) = redo else {
+        return plan.apply().map_err(|error| failure(image, &error));
+    };
+    let done = plan.apply_with_redo(&mut |record| redo.save(record, (image, context)));
+    if let Some(failure) = redo.failure() {
+        return Err(failure);
+    }
+    done.map_err(|error| match error {
+        RepairError::Partly(_) => {
+            Failure::new(format_args!("{}: {error}; {}", image.name(), redo.remedy(image)))
+                .with_exit_code(OPERATIONAL)
+        }
+        error => failure(image, &error),
+    })?;
+    redo.end()
 }
 
 /// Prints findings as lines or as a JSON document, which ends with a summary.

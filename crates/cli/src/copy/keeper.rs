@@ -8,7 +8,7 @@
 //! its name early, and for nothing else. An output that is not complete at the command's end is
 //! removed.
 
-use super::output::{Output, parent};
+use super::output::{Output, parent, remove_own};
 use crate::failure::{At, Failure, Result};
 use crate::process;
 use crate::text::shown;
@@ -37,6 +37,9 @@ const DIRECTORY: &str = "directory";
 /// Requests: a name for the output, or for the one file in a directory.
 const PLACE: u8 = 1;
 const PLACE_FILE: u8 = 2;
+
+/// Request: the file that has got its name is removed.
+const REMOVE: u8 = 3;
 
 /// Longest reply in bytes.
 const REPLY: usize = 1024;
@@ -68,6 +71,14 @@ impl OutputKeeper {
     /// Those of the system calls.
     pub fn place(&self) -> io::Result<()> {
         self.ask(PLACE)
+    }
+
+    /// Removes the output, which has its name.
+    ///
+    /// # Errors
+    /// Those of the system calls.
+    pub fn remove(&self) -> io::Result<()> {
+        self.ask(REMOVE)
     }
 
     fn ask(&self, request: u8) -> io::Result<()> {
@@ -162,8 +173,14 @@ impl Stage {
 
 /// An output in the hands of the process.
 enum Begun {
-    File(Option<Output>),
+    File(Option<Output>, Named),
     Directory(Moves),
+}
+
+/// A file, and the name that it gets.
+struct Named {
+    file: File,
+    dest: PathBuf,
 }
 
 /// A [`Stage`] and its destination.
@@ -260,15 +277,18 @@ impl Begun {
             return Moves::begin(Path::new(dest), mode).map(Begun::Directory);
         }
         let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        Ok(Begun::File(Some(Output::handed(words, file)?)))
+        let dest = words.get(1).map(PathBuf::from).unwrap_or_default();
+        let named = Named { file: file.try_clone()?, dest };
+        Ok(Begun::File(Some(Output::handed(words, file)?), named))
     }
 
     fn act(&mut self, request: u8) -> io::Result<()> {
         match self {
             Begun::Directory(moves) => moves.act(request),
-            Begun::File(output) => match output.take().filter(|_| request == PLACE) {
-                Some(output) => output.settle(),
-                None => Err(Errno::INVAL.into()),
+            Begun::File(output, named) => match (request, output.take()) {
+                (PLACE, Some(output)) => output.settle(),
+                (REMOVE, None) => remove_own(&named.file, &named.dest),
+                _ => Err(Errno::INVAL.into()),
             },
         }
     }
@@ -288,7 +308,7 @@ fn serve(words: &[OsString]) -> Result {
         .and_then(|()| rustix::thread::set_name(c"extant-output").at("a name"))?;
     let begun = Begun::of(words);
     match &begun {
-        Ok(Begun::File(_)) => {}
+        Ok(Begun::File(..)) => {}
         Ok(Begun::Directory(moves)) => {
             let name = moves.path.file_name().unwrap_or_default().to_string_lossy();
             answer(Ok(&name))?;

@@ -15,6 +15,7 @@ pub mod oci;
 pub mod output;
 pub mod owner;
 pub mod place;
+pub mod redo;
 pub mod replace;
 pub mod source;
 pub mod tree;

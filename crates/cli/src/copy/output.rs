@@ -181,13 +181,24 @@ impl Output {
     ///
     /// # Errors
     /// Those of renaming, with the path. The file is then removed.
-    pub fn finish(mut self) -> Result {
-        let dest = self.dest.clone();
-        let done = match self.keeper.take() {
+    pub fn finish(self) -> Result {
+        self.place().map(drop)
+    }
+
+    /// Gives the file its name as [`Output::finish`] does. It can be removed later.
+    ///
+    /// # Errors
+    /// As [`Output::finish`].
+    pub fn place(mut self) -> Result<PlacedOutput> {
+        let (dest, keeper) = (self.dest.clone(), self.keeper.take());
+        let name = dest.as_os_str().as_bytes();
+        let own = self.file().try_clone().at_path(name)?;
+        let done = match &keeper {
             Some(keeper) => keeper.place(),
             None => self.settle(),
         };
-        done.at_path(dest.as_os_str().as_bytes())
+        done.at_path(name)?;
+        Ok(PlacedOutput { file: own, dest, keeper })
     }
 
     /// Gives the file its name, in this process.
@@ -213,6 +224,37 @@ impl Output {
         }
         .and_then(|()| sync_directory(parent(&dest)))
     }
+}
+
+/// A file that has its name.
+#[derive(Debug)]
+pub struct PlacedOutput {
+    file: File,
+    dest: PathBuf,
+    keeper: Option<OutputKeeper>,
+}
+
+impl PlacedOutput {
+    /// Removes the file, unless another one has its name by now.
+    ///
+    /// # Errors
+    /// Those of unlink(2), with the path.
+    pub fn remove(self) -> Result {
+        let done = match &self.keeper {
+            Some(keeper) => keeper.remove(),
+            None => remove_own(&self.file, &self.dest),
+        };
+        done.at_path(self.dest.as_os_str().as_bytes())
+    }
+}
+
+/// Removes the name of a file, unless another one has it.
+pub(super) fn remove_own(file: &File, name: &Path) -> io::Result<()> {
+    let (own, named) = (file.metadata()?, std::fs::symlink_metadata(name)?);
+    if (own.dev(), own.ino()) == (named.dev(), named.ino()) {
+        std::fs::remove_file(name)?;
+    }
+    Ok(())
 }
 
 /// Gives a file that no other program knows a length, and returns it as a device.

@@ -3,7 +3,12 @@
 use crate::args;
 use crate::program::{EXTANT, done, extant, json, refused};
 use crate::recovery::crashed;
+use extant_check::RedoRecord;
+use extant_check::edit::{Edit, EditBase};
+use extant_engine::device::BlockDevice;
+use extant_engine::{Fs, NodeKind, OpenOptions};
 use extant_testkit::kernel::Mount;
+use extant_testkit::memory::Memory;
 use extant_testkit::tool::run;
 use extant_testkit::{FeatureSet, Image, Scratch, debugfs};
 use std::ffi::{OsStr, OsString};
@@ -12,6 +17,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 /// Edits of all kinds: the command, and its arguments behind the image.
 const EDITS: &[(&str, &[&str])] = &[
@@ -324,6 +330,61 @@ fn a_file_system_without_a_journal_needs_consent() {
     within(stage.path(), &arguments, b"mkdir /a\nput tree /a").must_succeed();
     assert_eq!(done(&args!["cat", image.path(), "/a/file"]).text(), "text");
     image.assert_clean();
+}
+
+/// Interrupts a change of the image when its redo file is complete. Returns that.
+fn interrupted(image: &Path) -> Vec<u8> {
+    let memory = Arc::new(Memory::from_bytes(&fs::read(image).unwrap()));
+    memory.leave_unjudged("the image is judged");
+    let device: Arc<dyn BlockDevice> = memory.clone();
+    let base = EditBase { device: &device, journal: None, threads: 1 };
+    let overlay = Arc::new(base.overlay(64 << 20).unwrap());
+    let made = Fs::open_device(overlay.clone(), &OpenOptions::new()).unwrap();
+    made.create(&made.root().unwrap(), b"made", 0o755, NodeKind::Dir).unwrap();
+    made.unmount().unwrap();
+    let (edit, mut file) = (Edit::plan(base, overlay).unwrap(), Vec::new());
+    let mut save = |redo: &RedoRecord| {
+        fs::write(image, memory.to_vec())?;
+        redo.write_to(&mut file)
+    };
+    edit.apply_with_redo(&mut save).unwrap();
+    file
+}
+
+#[test]
+fn a_redo_file_holds_a_change_without_a_journal_until_it_is_made() {
+    let stage = stage();
+    let image = FeatureSet::named("ext2").make();
+    let redo = stage.join("redo");
+    let arguments = args!["apply", "--redo", &redo, image.path()];
+    let printed = within(stage.path(), &arguments, b"mkdir /a\nput tree /a").must_succeed();
+    let command = format!("`extant recover --redo {} ", redo.display());
+    assert!(printed.errors().contains(&command), "{printed}");
+    assert!(!redo.exists(), "the file of a change that is made stays");
+    assert_eq!(done(&args!["cat", image.path(), "/a/file"]).text(), "text");
+    image.assert_clean();
+    fs::write(&redo, interrupted(image.path())).unwrap();
+    let before = image.bytes();
+    let printed = within(stage.path(), &arguments, b"mkdir /b");
+    assert!(printed.code == 1 && printed.errors().contains(&command), "{printed}");
+    assert!(image.bytes() == before, "a refused edit wrote");
+    let recover = args!["recover", "--redo", &redo, image.path()];
+    assert!(done(&recover).errors().contains("completed a change of "));
+    assert!(json(&args!["stat", image.path(), "/made"]).to_string().contains("directory"));
+    image.assert_clean();
+    assert!(done(&recover).errors().contains("made already"));
+    done(&args!["rm", "-r", image.path(), "/made"]);
+    let before = image.bytes();
+    refused(&recover, 1, "the image was changed since");
+    assert!(image.bytes() == before, "a refused recovery wrote");
+    fs::write(&redo, "x").unwrap();
+    refused(&recover, 1, "redo file");
+    // A journal needs none.
+    let image = FeatureSet::named("default").make();
+    let unused = stage.join("unused");
+    let arguments = args!["apply", "--redo", &unused, image.path()];
+    let printed = within(stage.path(), &arguments, b"mkdir /a").must_succeed();
+    assert!(!printed.errors().contains("--redo") && !unused.exists(), "{printed}");
 }
 
 /// Old content that new content takes the place of goes through the journal, which is too small.

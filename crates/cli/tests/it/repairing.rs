@@ -72,6 +72,18 @@ fn loss_needs_the_level_lossy() {
 }
 
 #[test]
+fn a_repair_without_a_journal_goes_through_a_redo_file() {
+    let image = FeatureSet::named("ext2").make_sized(12 << 20);
+    debugfs::write(image.path(), "set_inode_field <2> links_count 9");
+    let redo = image.scratch().join("redo");
+    let printed = extant(&args!["repair", "--redo", &redo, image.path()]);
+    let told = format!("`extant recover --redo {} ", redo.display());
+    assert!(printed.code == 1 && printed.errors().contains(&told), "{printed}");
+    assert!(!redo.exists(), "the file of a repair that is made stays");
+    e2fsck::check(image.path()).assert_clean();
+}
+
+#[test]
 fn an_undo_file_takes_the_repair_back() {
     let image = heavy();
     image.leave_unjudged("it is damaged again");

@@ -1,0 +1,95 @@
+//! Redo files of changes in place, which a power cut leaves to be completed.
+
+use super::output::{Output, PlacedOutput};
+use crate::context::Context;
+use crate::failure::{At, Failure, Result};
+use crate::image::ImageArgs;
+use crate::text::shown;
+use extant_check::RedoRecord;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A redo file that appears when the change begins, and is removed when it is made.
+#[derive(Debug)]
+pub struct RedoFile {
+    path: PathBuf,
+    /// Until it has its name.
+    begun: Option<Output>,
+    placed: Option<PlacedOutput>,
+    /// The reason why it has none.
+    failure: Option<Failure>,
+}
+
+impl RedoFile {
+    /// Begins the file, which must be missing, before this process enters a sandbox.
+    ///
+    /// # Errors
+    /// Those of creation. A file that exists may be that of a change under way.
+    pub fn begin(path: &Path, image: &ImageArgs, context: &Context) -> Result<RedoFile> {
+        if std::fs::symlink_metadata(path).is_ok() {
+            let (file, name) = (shown(path.as_os_str().as_bytes()), image.name());
+            return Err(Failure::new(format_args!(
+                "{file} exists: if a change was interrupted, `extant recover --redo {file} {name}` \
+                 completes it; then remove the file, or name another one"
+            )));
+        }
+        let begun = Some(Output::begin_new(path)?.before_sandbox(context)?);
+        Ok(RedoFile { path: path.into(), begun, placed: None, failure: None })
+    }
+
+    /// Writes the record, and gives the file its name, durably. Says how a change is completed that
+    /// is interrupted from now on.
+    ///
+    /// # Errors
+    /// Those of the file, which [`RedoFile::failure`] has with its name.
+    pub fn save(
+        &mut self,
+        record: &RedoRecord,
+        (image, context): (&ImageArgs, &Context),
+    ) -> io::Result<()> {
+        let saved = self.write(record);
+        saved.map_err(|failure| {
+            let error = io::Error::other(failure.message().unwrap_or_default());
+            self.failure = Some(failure);
+            error
+        })?;
+        context.note(format_args!(
+            "{}: the change is in {} until it is made; after a power cut, {}",
+            image.name(),
+            shown(self.path.as_os_str().as_bytes()),
+            self.remedy(image)
+        ));
+        Ok(())
+    }
+
+    fn write(&mut self, record: &RedoRecord) -> Result {
+        let Some(mut file) = self.begun.take() else { return Ok(()) };
+        let mut out = BufWriter::new(file.file());
+        let saved = record.write_to(&mut out).and_then(|()| out.flush());
+        drop(out);
+        let saved = saved.and_then(|()| file.file().sync_all());
+        saved.at_path(self.path.as_os_str().as_bytes())?;
+        self.placed = Some(file.place()?);
+        Ok(())
+    }
+
+    /// Returns the failure of [`RedoFile::save`].
+    pub fn failure(&mut self) -> Option<Failure> {
+        self.failure.take()
+    }
+
+    /// Names the command that completes the change.
+    pub fn remedy(&self, image: &ImageArgs) -> String {
+        let file = shown(self.path.as_os_str().as_bytes());
+        format!("`extant recover --redo {file} {}` completes it", image.name())
+    }
+
+    /// Removes the file of a change that is made.
+    ///
+    /// # Errors
+    /// Those of its removal.
+    pub fn end(&mut self) -> Result {
+        self.placed.take().map_or(Ok(()), PlacedOutput::remove)
+    }
+}
