@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 /// Let this version of the program go on with a mount, without unmounting
 ///
-/// Programs that use the mount notice nothing but a short pause: files stay open, also those without
-/// a name, with their locks. If the new server fails, the old one goes on. Its options are taken
-/// over, but for those that give power or name files: name these again.
+/// Programs that use the mount notice nothing but a short pause: files stay open, also those
+/// without a name, with their locks. If the new server fails, the old one goes on. Its options are
+/// taken over, but for those that give power or name files: name these again.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Where the image is mounted

@@ -1,9 +1,10 @@
-//! The upgrade of a server: a process of the program as it is on the disk now goes on with the mount.
+//! The upgrade of a server: a process of the program as it is on the disk now goes on with the
+//! mount.
 //!
 //! `extant upgrade` starts a server that is told to *succeed* ([`super::succeed`]). It asks the one
-//! that serves by an ioctl of the mount, and meets its keeper ([`extant_fuse::MeetingPoint`]), which
-//! brings the connection and a socket. By the socket the two servers go on, with messages that begin
-//! with a byte:
+//! that serves by an ioctl of the mount, and meets its keeper ([`extant_fuse::MeetingPoint`]),
+//! which brings the connection and a socket. By the socket the two servers go on, with messages
+//! that begin with a byte:
 //!
 //! | message | from | meaning |
 //! | --- | --- | --- |

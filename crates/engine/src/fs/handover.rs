@@ -11,8 +11,8 @@
 //!
 //! # Invariants
 //! - No other program changes the file system in between. The image is not locked for a moment, so
-//!   the table has the superblock as it was left: each writer changes its times. An adopting process
-//!   that fails has changed it, too, but neither the time nor the number of mounts.
+//!   the table has the superblock as it was left: each writer changes its times. An adopting
+//!   process that fails has changed it, too, but neither the time nor the number of mounts.
 
 use super::Fs;
 use crate::error::{Errno, Error, Result};
@@ -49,8 +49,8 @@ impl HeldInodes {
     }
 }
 
-/// Returns the fields that each opening for writing changes which is no adoption: time and number of
-/// mounts.
+/// Returns the fields that each opening for writing changes which is no adoption: time and number
+/// of mounts.
 fn mounts(superblock: &[u8]) -> Option<(u64, u16)> {
     let superblock = Superblock::parse(superblock).ok()?;
     Some((superblock.mtime(), superblock.mnt_count()))

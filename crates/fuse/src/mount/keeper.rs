@@ -239,8 +239,8 @@ impl Keeper {
         socket.ok_or_else(|| io::Error::other("the keeper gave no socket"))
     }
 
-    /// Gives the other process, if there is one, the connection of a mount that another keeper made.
-    /// In a sandbox it cannot be done.
+    /// Gives the other process, if there is one, the connection of a mount that another keeper
+    /// made. In a sandbox it cannot be done.
     ///
     /// # Errors
     /// Those of the socket.

@@ -1,6 +1,6 @@
-//! The place where the keeper of a server meets the process that goes on with the mount: a socket in
-//! the abstract namespace, whose name has the user and a number. A server in a sandbox can connect
-//! to nothing, and send no descriptors.
+//! The place where the keeper of a server meets the process that goes on with the mount: a socket
+//! in the abstract namespace, whose name has the user and a number. A server in a sandbox can
+//! connect to nothing, and send no descriptors.
 
 use super::acts::send;
 use crate::messages::receive_message;

@@ -90,7 +90,8 @@ impl Descriptors {
         self.check((ino, thread << 32), check)
     }
 
-    /// Returns the number of opens, and the errors that descriptors were told of, for [`Descriptors::adopt`].
+    /// Returns the number of opens, and the errors that descriptors were told of, for
+    /// [`Descriptors::adopt`].
     pub fn table(&self) -> (u64, Vec<[u64; 3]>) {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let told = told.iter().map(|((ino, number), count)| [ino.0, *number, u64::from(*count)]);

@@ -1,9 +1,9 @@
 //! Halting the threads that receive requests, between two requests of each.
 //!
 //! A thread that waits for a request cannot be interrupted. So a halt needs as many requests as
-//! there are threads, which the keeper of the mount sends (`Keeper::wake`): each waiting thread gets
-//! one of them, or another request, serves it, and parks. Requests that come later wait in the kernel. They are served when
-//! the threads go on, or by another process that gets the connection.
+//! there are threads, which the keeper of the mount sends (`Keeper::wake`): each waiting thread
+//! gets one of them, or another request, serves it, and parks. Requests that come later wait in the
+//! kernel. They are served when the threads go on, or by another process that gets the connection.
 //!
 //! # Invariants
 //! - A parked thread has answered its request, or a job of the pool will.
