@@ -60,7 +60,6 @@ static COMMANDS: &[Command] = &commands![
     mount,
     mounts,
     umount,
-    upgrade,
     info,
     ls,
     tree,

@@ -276,7 +276,6 @@ fn mount(call: &Call, subtype: String) -> Result {
         patience: Patience::Helper,
         verbose: 0,
         replaces,
-        succeeds: false,
         kept: false,
         image_file: None,
         owner: None,

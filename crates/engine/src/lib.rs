@@ -108,8 +108,7 @@ pub use extant_mkfs as mkfs;
 pub use extent::{ExtentState, Run};
 pub use file::{Extent, ExtentFlags, Falloc};
 pub use fs::{
-    Frozen, Fs, FsStats, Health, HeldInodes, OpenOptions, Recovery, Runtime, RuntimeBuilder,
-    RuntimeStats,
+    Frozen, Fs, FsStats, Health, OpenOptions, Recovery, Runtime, RuntimeBuilder, RuntimeStats,
 };
 pub use mmp::HostClaim;
 pub use ops::{

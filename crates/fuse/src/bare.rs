@@ -26,9 +26,10 @@ pub fn mount(
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let keeper = crate::mount::own_keeper(dir, options, None);
     let rings = crate::mount::PreparedRings::of(options.transport);
-    let started = crate::mount::start(&Arc::new(handler), &keeper, options, (rings, read_only))?;
-    match started.instead {
-        None => Ok(started.thread),
+    let (thread, instead) =
+        crate::mount::start(&Arc::new(handler), &keeper, options, (rings, read_only))?;
+    match instead {
+        None => Ok(thread),
         Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
     }
 }

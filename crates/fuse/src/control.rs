@@ -47,10 +47,6 @@ pub(crate) const GROW: Opcode = opcode::read_write::<[u8; growth::BYTES]>(GROUP,
 /// writable (0). Everything is durable when 1 is set.
 pub const READ_ONLY: &str = "read_only";
 
-/// Name of the tunable that makes the server hand its mount over to the process that waits at the
-/// [meeting point](crate::MeetingPoint) of a number.
-pub const UPGRADE: &str = "upgrade";
-
 /// Bytes of a setting, and of the value before its name.
 const SETTING: usize = 64;
 const VALUE: usize = 8;

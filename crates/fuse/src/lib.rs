@@ -29,8 +29,8 @@ mod types;
 pub use inherited::{InheritedDescriptors, keep_descriptors_from_children};
 pub use messages::receive_message;
 pub use mount::{
-    Adopted, Claim, HandedOver, Handover, Keep, Keeper, MeetingPoint, MountIdentity, Mounted,
-    PreparedRings, ServerEnd, Unmounter, adopt, mount, mount_by, mount_claimed,
+    Claim, Keep, Keeper, MountIdentity, Mounted, PreparedRings, ServerEnd, Unmounter, mount,
+    mount_by, mount_claimed,
 };
 pub use opens::missing as missing_for_fast_opens;
 pub use options::{MountOptions, Transport, View};

@@ -41,6 +41,5 @@ pub mod trim;
 pub mod truncate;
 pub mod tune;
 pub mod umount;
-pub mod upgrade;
 pub mod utimes;
 pub mod verity;

@@ -56,9 +56,6 @@ pub struct Args {
     /// The process that mounts and unmounts is at the other ends of standard input and output
     #[arg(long, hide = true, requires = "foreground", conflicts_with_all = ["announce", "keep"])]
     kept: bool,
-    /// Go on with the mount that is there, whose server hands it over
-    #[arg(long, hide = true, requires = "foreground", conflicts_with = "kept")]
-    succeed: bool,
     /// The image must be this file
     #[arg(long, hide = true, value_name = "DEVICE:INODE:DISK")]
     image_file: Option<ImageFile>,
@@ -170,7 +167,6 @@ impl Args {
             patience: if self.wait { Patience::Long } else { self.patience },
             verbose: context.verbose,
             replaces,
-            succeeds: self.succeed,
             kept: self.kept,
             image_file: self.image_file,
             owner: None,

@@ -56,10 +56,8 @@ pub struct Kept {
 
 impl Kept {
     /// Returns a keeper in this process.
-    pub fn own(plan: &Plan) -> Result<Kept> {
-        // This one replaces no dead mount.
-        let there = There { dead: None, ..There::of(plan)? };
-        Ok(Kept { keeper: own(plan, there), process: None })
+    pub fn own(plan: &Plan) -> Kept {
+        Kept { keeper: own(plan, None), process: None }
     }
 
     /// Returns the keeper at the other ends of two sockets.
@@ -124,24 +122,7 @@ impl Sockets {
     }
 }
 
-/// The mount at the place of a plan.
-#[derive(Clone, Copy, Debug, Default)]
-struct There {
-    /// Its server is gone.
-    dead: Option<MountIdentity>,
-    /// Its server hands it over.
-    served: Option<MountIdentity>,
-}
-
-impl There {
-    fn of(plan: &Plan) -> Result<There> {
-        let there = || MountIdentity::at(&plan.dir).at_path(plan.dir.as_os_str().as_bytes());
-        let dead = plan.replaces.then(there).transpose()?;
-        Ok(There { dead, served: plan.succeeds.then(there).transpose()? })
-    }
-}
-
-fn own(plan: &Plan, there: There) -> Keeper {
+fn own(plan: &Plan, replaces: Option<MountIdentity>) -> Keeper {
     let spec = image_spec(&plan.image);
     let is_whole = plan.options.block_device && spec.path == plan.image;
     let for_flags = plan.clone();
@@ -151,8 +132,7 @@ fn own(plan: &Plan, there: There) -> Keeper {
         options: fuse_options(plan),
         disk: is_whole.then_some(spec.path),
         claim: None,
-        replaces: there.dead,
-        adopts: there.served,
+        replaces,
         set_flags: Box::new(move || change_flags(&for_flags)),
     })
 }
@@ -204,12 +184,13 @@ pub fn run(plan: &Plan) -> Result {
     process::leave_signals()?;
     std::env::set_current_dir("/").at("/")?;
     let sockets = Sockets::take()?;
-    let there = There::of(plan)?;
+    let dead = plan.replaces.then(|| MountIdentity::at(&plan.dir));
+    let dead = dead.transpose().at_path(plan.dir.as_os_str().as_bytes())?;
     if !plan.options.restart {
-        return serve(&own(plan, there), sockets).map(drop);
+        return serve(&own(plan, dead), sockets).map(drop);
     }
     start_log(plan)?;
-    supervise(Plan { succeeds: false, ..plan.clone() }, there, sockets)
+    supervise(plan.clone(), dead, sockets)
 }
 
 fn serve(keeper: &Keeper, sockets: Sockets) -> Result<ServerEnd> {
@@ -226,12 +207,12 @@ pub fn start_log(plan: &Plan) -> Result {
 }
 
 /// Serves a server, and those that follow it when it is lost.
-fn supervise(mut plan: Plan, mut there: There, sockets: Sockets) -> Result {
+fn supervise(mut plan: Plan, mut dead: Option<MountIdentity>, sockets: Sockets) -> Result {
     let dir = plan.dir.display().to_string();
     let (mut pace, mut sockets, own_lists) = (Pace::default(), sockets, plan.lists.len());
     let mut child: Option<Waiter> = None;
     loop {
-        let end = serve(&own(&plan, there), sockets)?;
+        let end = serve(&own(&plan, dead), sockets)?;
         // It has closed its sockets. When it has ended, the image is free.
         child.take().map_or(Ok(()), Waiter::join)?;
         let ServerEnd::Lost { mount, served } = end else { return Ok(()) };
@@ -248,7 +229,7 @@ fn supervise(mut plan: Plan, mut there: There, sockets: Sockets) -> Result {
         // Those of the mount before come first, without those of the mounts before that.
         plan.lists.truncate(own_lists);
         plan.follow(&held)?;
-        there = There { dead: Some(mount), served: None };
+        dead = Some(mount);
         (sockets, child) = start_server(&plan).map(|(ours, child)| (ours, Some(child)))?;
     }
 }

@@ -13,8 +13,6 @@ mod pace;
 pub mod same_image;
 pub mod serve;
 pub mod spawn;
-mod succeed;
-pub mod upgrade;
 pub mod users;
 
 use crate::context::Context;
@@ -77,8 +75,6 @@ pub struct Plan {
     /// A mount of the image is in the same place whose server is gone: it is taken away just before
     /// the new one is made.
     pub replaces: bool,
-    /// A mount of the image is in the same place whose server hands it over.
-    pub succeeds: bool,
     /// The keeper of the mount has started this server: its sockets are standard input and output.
     pub kept: bool,
     /// The file of the image must be this one.

@@ -2,7 +2,7 @@
 
 use super::announce::Audience;
 use super::keep::{self, Kept};
-use super::{Patience, Plan, succeed, upgrade};
+use super::{Patience, Plan};
 use crate::failure::{At, Failure, Result};
 use crate::format::{FormatArgs, backing_files, files};
 use crate::holders;
@@ -46,20 +46,15 @@ const QUIET: Duration = Duration::from_secs(2);
 
 /// Opens and mounts the image and serves it until the mount's end.
 pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
-    if plan.succeeds {
-        return run_by(plan, audience, level, || succeed::mount(plan, audience));
-    }
-    run_by(plan, audience, level, || {
-        mount(plan, audience, |interrupt| open_contained(plan, audience, interrupt))
-    })
+    run_by(plan, audience, level, |interrupt| open_contained(plan, audience, interrupt))
 }
 
-/// As [`run`], with a function that enters the sandbox, opens the image, and mounts it.
+/// As [`run`], with a function that enters the sandbox and opens the image.
 pub(super) fn run_by(
     plan: &Plan,
     audience: &Audience,
     level: tracing::Level,
-    mount: impl FnOnce() -> Result<(Mounted, Kept)>,
+    open: impl FnOnce(&Interrupt) -> Result<(Contained, Fs)>,
 ) -> Result {
     let log = plan
         .log
@@ -69,7 +64,7 @@ pub(super) fn run_by(
     let log_path = plan.log.as_deref().unwrap_or_else(|| Path::new("the log")).as_os_str();
     let (mounted, kept, log) = match log.at_path(log_path.as_bytes()).and_then(|log| {
         start_log(plan, audience, log.as_ref(), level).at("the log file")?;
-        let (mounted, kept) = mount()?;
+        let (mounted, kept) = mount(plan, audience, open)?;
         Ok((mounted, kept, log))
     }) {
         Ok(done) => done,
@@ -80,14 +75,10 @@ pub(super) fn run_by(
     }
     // From here on messages go to the log only.
     audience.ready(log.as_ref()).at("standard output and error")?;
-    let handover = mounted.handover();
     let ended =
         mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()));
     drop(kept);
     match &ended {
-        Ok(()) if handover.is_done() => {
-            tracing::info!("{} is served by another process now", plan.dir.display());
-        }
         Ok(()) => tracing::info!("{} is unmounted", plan.image.display()),
         Err(failure) => tracing::error!("{}", failure.message().unwrap_or_default()),
     }
@@ -112,7 +103,7 @@ fn open_contained(
     Ok((contained, fs))
 }
 
-pub(super) fn mount(
+fn mount(
     plan: &Plan,
     audience: &Audience,
     open: impl FnOnce(&Interrupt) -> Result<(Contained, Fs)>,
@@ -124,7 +115,10 @@ pub(super) fn mount(
     tell_recovery(plan, audience, &fs);
     let operations = fs.operations().clone();
     // Before there is a mount: a signal that came between would leave it without a server.
-    let signals = signals(plan, &interrupt)?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD]).at("signals")?;
+    if interrupt.hand_over() {
+        return Err(refused(plan, &Errno::Intr.into()));
+    }
     tracing::info!("{} is mounted at {}", plan.image.display(), plan.dir.display());
     let collects = plan.options.writeback_cache.unwrap_or_else(|| !is_small(&fs));
     let options = MountOptions { writeback_cache: collects, containment, ..fuse_options(plan) };
@@ -145,29 +139,10 @@ pub(super) fn mount(
     {
         audience.note(format_args!("{}: some options have no effect: {error}", plan.dir.display()));
     }
-    upgrade::offer(plan, &mounted);
-    watch(signals, (&mounted, &keeper, operations), audience)?;
-    Ok((mounted, keeper))
-}
-
-/// Takes signals over from the flag that notes them while the image is opened.
-pub(super) fn signals(plan: &Plan, interrupt: &Interrupt) -> Result<Signals> {
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD]).at("signals")?;
-    if interrupt.hand_over() {
-        return Err(refused(plan, &Errno::Intr.into()));
-    }
-    Ok(signals)
-}
-
-/// Acts on signals from now on.
-pub(super) fn watch(
-    signals: Signals,
-    (mounted, keeper, operations): (&Mounted, &Keeper, Arc<Operations>),
-    audience: &Audience,
-) -> Result {
     let detached = !matches!(audience, Audience::Terminal(_));
     let watched = Watched { unmounter: mounted.unmounter(), keeper: keeper.clone(), operations };
-    watch_signals(signals, watched, detached).at("signals")
+    watch_signals(signals, watched, detached).at("signals")?;
+    Ok((mounted, keeper))
 }
 
 /// Starts the log of the engine's messages: to the file of `--log`; otherwise, for a server in the
@@ -242,7 +217,7 @@ pub(super) struct Contained {
 fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<Contained> {
     if !plan.options.sandbox {
         return Ok(Contained {
-            keeper: if plan.options.restart { keep::start(plan)? } else { Kept::own(plan)? },
+            keeper: if plan.options.restart { keep::start(plan)? } else { Kept::own(plan) },
             rings: PreparedRings::of(plan.options.transport),
             containment: vec![("state", "off".into())],
         });
@@ -262,13 +237,6 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
     };
     // Other errors come again when the image is opened.
     drop(await_free(plan, audience, interrupt, free)?);
-    let rings = PreparedRings::of(plan.options.transport);
-    enter(plan, keeper, rings)
-}
-
-/// Enters the sandbox, from which the files of the image are reached and nothing else.
-pub(super) fn enter(plan: &Plan, keeper: Kept, rings: PreparedRings) -> Result<Contained> {
-    let journal = plan.options.journal.as_deref().map(image_spec);
     // Another file that takes its place from now on cannot be opened.
     let held = hold(plan)?;
     let by_number = |held: &File| PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
@@ -281,6 +249,7 @@ pub(super) fn enter(plan: &Plan, keeper: Kept, rings: PreparedRings) -> Result<C
     let writes = !plan.options.read_only || plan.patience == Patience::Helper;
     let (mut read, write) = if writes { (Vec::new(), files) } else { (files, Vec::new()) };
     read.extend(backing_files(&plan.spec()));
+    let rings = PreparedRings::of(plan.options.transport);
     let sandbox =
         Sandbox { read, write, rings: rings.exist(), processes: true, ..Sandbox::default() };
     Ok(Contained { keeper, rings, containment: sandbox.enter() })
@@ -292,7 +261,7 @@ pub(super) fn enter(plan: &Plan, keeper: Kept, rings: PreparedRings) -> Result<C
 /// It is a file instead of a disk, or the reverse, since the mount was planned: for disks it would
 /// give power to programs and devices of the image. Or it is another file than that of the server
 /// before.
-pub(super) fn hold(plan: &Plan) -> Result<Option<File>> {
+fn hold(plan: &Plan) -> Result<Option<File>> {
     let path = image_spec(&plan.image).path;
     let held = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let Ok(held) = held.map(File::from) else { return Ok(None) };
@@ -500,7 +469,7 @@ fn patience(plan: &Plan) -> Duration {
     })
 }
 
-pub(super) fn refused(plan: &Plan, error: &Error) -> Failure {
+fn refused(plan: &Plan, error: &Error) -> Failure {
     if let (Error::Io(e), Some(there)) = (error, plan.served().first())
         && e.kind() == ErrorKind::ResourceBusy
     {

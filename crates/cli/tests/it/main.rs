@@ -52,6 +52,5 @@ mod trimming;
 mod tuning;
 mod unmounting;
 mod unprivileged;
-mod upgrading;
 mod usage;
 mod verity;

@@ -6,7 +6,6 @@ mod designs;
 mod fast_commit;
 mod features;
 mod freeze;
-mod handover;
 mod jobs;
 mod journal_client;
 mod marks;
@@ -22,7 +21,6 @@ mod superblocks;
 mod sync;
 
 pub use freeze::Frozen;
-pub use handover::HeldInodes;
 pub use options::{OpenOptions, image_spec};
 pub use report::{FsStats, Health, Recovery};
 pub use runtime::{Runtime, RuntimeBuilder, RuntimeStats};
@@ -205,34 +203,20 @@ impl Fs {
             return Ok(());
         }
         self.ops.wait_for_writers();
-        let has_jobs = self.stop_jobs();
-        let closed = self.finish_after(has_jobs, Operations::drain);
-        self.let_go();
-        closed
-    }
-
-    /// Ends an opening whose jobs are stopped. One for reading has none.
-    fn finish_after(
-        &mut self,
-        has_jobs: bool,
-        drain: impl Fn(&Operations) -> Result<()>,
-    ) -> Result<()> {
-        if has_jobs {
-            return self.finish(drain);
-        }
-        self.ops.st().journal.crash();
-        Ok(())
-    }
-
-    /// Releases the devices.
-    fn let_go(&mut self) {
+        let closed = if self.stop_jobs() {
+            self.finish()
+        } else {
+            self.ops.st().journal.crash();
+            Ok(())
+        };
         self.mmp = None;
         self.revoke();
         self.ops.st().remarks.sum_up();
+        closed
     }
 
     /// Brings the device into the state that it is left in. Only the caller uses the file system.
-    fn finish(&mut self, drain: impl Fn(&Operations) -> Result<()>) -> Result<()> {
+    fn finish(&mut self) -> Result<()> {
         let st = self.ops.st();
         match self.mmp.as_ref().map_or(Ok(()), Mmp::check) {
             Err(e) if e.is(Errno::Busy) => {
@@ -244,7 +228,7 @@ impl Fs {
             _ => {}
         }
         let closed = match self.is_read_only() {
-            false => self.close_clean(drain),
+            false => self.close_clean(),
             // The next recovery finds the changes until then; there is no error.
             true if st.is_shut_down() => Ok(()),
             true => {
@@ -261,9 +245,9 @@ impl Fs {
 
     /// Writes everything and marks the file system clean. Unreported losses of data are errors of
     /// the close.
-    fn close_clean(&self, drain: impl Fn(&Operations) -> Result<()>) -> Result<()> {
+    fn close_clean(&self) -> Result<()> {
         let st = self.ops.st();
-        let synced = drain(&self.ops);
+        let synced = self.ops.drain();
         let closed = st.journal.shutdown();
         if let Err(error @ extant_journal::Error::NoSpace(_)) = closed {
             // As after a power cut: the log has the durable changes, and nothing is damaged.

@@ -41,7 +41,6 @@ fn superblock(dev: &dyn BlockDevice, options: &OpenOptions) -> Result<(Superbloc
 }
 
 fn open_mounted(mounted: &Arc<MountedDevice>, options: &OpenOptions) -> Result<Fs> {
-    options.adopts.as_ref().map_or(Ok(()), |held| held.check(&**mounted))?;
     let (sb, geo) = superblock(&**mounted, options)?;
     let mut recovery = Recovery::default();
     let write = may_write(&**mounted, &sb, options, &mut recovery)?;
@@ -102,7 +101,6 @@ impl Opening<'_> {
         if !self.write {
             let mut fs = self.assemble(dev, &sb, sb.clone(), None)?;
             fs.external_log = external_log;
-            options.adopts.iter().for_each(|held| fs.ops.adopt_errors(held));
             return Ok(fs);
         }
         let mut marked = sb.clone();
@@ -112,7 +110,6 @@ impl Opening<'_> {
         let mut fs = assembled.inspect_err(|_| unmark(&*dev, sb))?;
         fs.external_log = external_log;
         start(&mut fs, options).inspect_err(|_| abandon(&fs))?;
-        options.adopts.iter().for_each(|held| fs.ops.adopt_errors(held));
         Ok(fs)
     }
 
@@ -145,7 +142,6 @@ impl Opening<'_> {
             options.names,
             looks_ahead,
         )));
-        options.adopts.iter().for_each(|held| ops.adopt_holds(held));
         let anchors = ops.moor();
         if looks_ahead {
             jobs::look_ahead(&ops, &options.tasks())?;

@@ -1,7 +1,6 @@
 //! How a file system is opened.
 
 use super::Runtime;
-use super::handover::HeldInodes;
 use super::memory::{MIN_MEMORY, default_memory};
 use super::runtime::task_owner;
 use super::shares::MemoryPool;
@@ -67,7 +66,6 @@ pub struct OpenOptions {
     pub(super) tasks: Option<TaskOwner>,
     journal: Option<Journal>,
     pub(super) under_claim: bool,
-    pub(super) adopts: Option<Arc<HeldInodes>>,
 }
 
 /// Where an external journal is.
@@ -107,7 +105,6 @@ impl Default for OpenOptions {
             tasks: None,
             journal: None,
             under_claim: false,
-            adopts: None,
         }
     }
 }
@@ -152,15 +149,6 @@ impl OpenOptions {
     /// does by default. A recovery does not.
     pub fn count_mount(mut self, yes: bool) -> Self {
         self.count_mount = yes;
-        self
-    }
-
-    /// Goes on with a file system that [`Fs::hand_over`](crate::Fs::hand_over) has closed: inodes
-    /// of the table are held, and those of them that have no name are not freed. The opening counts
-    /// as no mount. It fails if another program has changed the file system since.
-    pub fn adopt(mut self, held: Arc<HeldInodes>) -> Self {
-        self.adopts = Some(held);
-        self.count_mount = false;
         self
     }
 

@@ -20,7 +20,6 @@ mod freeze;
 mod fuzz;
 mod growing;
 mod halfway;
-mod handover;
 mod held;
 mod hostile;
 mod life;

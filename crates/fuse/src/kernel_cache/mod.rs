@@ -3,4 +3,3 @@
 pub mod notices;
 mod unseen;
 pub mod writers;
-mod writers_table;

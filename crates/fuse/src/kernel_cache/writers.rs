@@ -34,7 +34,7 @@ use std::time::{Duration, Instant, SystemTime};
 pub(super) const SHARDS: usize = 16;
 
 /// Largest number of known gaps of a file. The kernel has fewer requests under way.
-pub(super) const GAPS: usize = 128;
+const GAPS: usize = 128;
 
 /// Longest delay of the kernel's time of a write behind the clock.
 const CLOCKS: Duration = Duration::from_secs(2);
@@ -42,15 +42,15 @@ const CLOCKS: Duration = Duration::from_secs(2);
 /// An inode with descriptors that are open for writing.
 #[derive(Debug)]
 pub(super) struct Written {
-    pub(super) opens: u64,
+    opens: u64,
     /// The part of `opens` without O_APPEND.
-    pub(super) plain: u64,
+    plain: u64,
     /// The size when the file became append-only.
-    pub(super) floor: Option<u64>,
+    floor: Option<u64>,
     /// Ranges that early appends left free.
-    pub(super) gaps: Vec<Range<u64>>,
+    gaps: Vec<Range<u64>>,
     /// Time of the first open.
-    pub(super) since: SystemTime,
+    since: SystemTime,
     /// Number of 512-byte blocks in the kernel's copy of the attributes, if known.
     told: Option<u64>,
     refused: Option<Refused>,
@@ -74,9 +74,9 @@ pub struct Writers {
     /// Number of files of which the kernel has no pages.
     without_pages: AtomicUsize,
     /// Inodes with wrong times in the kernel's cache.
-    pub(super) wrong: Mutex<HashSet<u64>>,
+    wrong: Mutex<HashSet<u64>>,
     any_wrong: AtomicBool,
-    pub(super) shards: [Mutex<HashMap<u64, Written>>; SHARDS],
+    shards: [Mutex<HashMap<u64, Written>>; SHARDS],
     /// Held from the check of a write to an append-only file until its end.
     judging: [Mutex<()>; SHARDS],
     /// Files that are written to, where opens are not seen.

@@ -38,19 +38,10 @@ pub enum Act {
     Namespace,
     /// The server ends in order: its end is no loss. There is no reply.
     Dismiss,
-    /// Hand the connection to the process that waits at the meeting point of this number, and the
-    /// server a socket to it.
-    HandOver,
-    /// The server serves the mount that another keeper made.
-    Adopt,
-    /// Send so many requests to the server, and wait for none.
-    Wake,
-    /// Keep the connection that comes with the request, as that of a mount that the keeper made.
-    Keep,
 }
 
 impl Act {
-    const ALL: [Act; 14] = [
+    const ALL: [Act; 10] = [
         Act::Claim,
         Act::Release,
         Act::Mount,
@@ -61,10 +52,6 @@ impl Act {
         Act::Abort,
         Act::Namespace,
         Act::Dismiss,
-        Act::HandOver,
-        Act::Adopt,
-        Act::Wake,
-        Act::Keep,
     ];
 
     fn of(number: u8) -> Option<Act> {
@@ -74,7 +61,7 @@ impl Act {
     /// Returns the socket of the request.
     pub fn channel(self) -> Channel {
         match self {
-            Act::Abort | Act::Namespace | Act::Dismiss | Act::Wake => Channel::Quick,
+            Act::Abort | Act::Namespace | Act::Dismiss => Channel::Quick,
             _ => Channel::Acts,
         }
     }

@@ -129,7 +129,6 @@ impl Server {
                 }
                 value
             }
-            control::UPGRADE => self.begin_upgrade(value).map(|()| value)?,
             _ => self.ops.set_tunable(name, value)?,
         };
         Ok(control::encode_setting(name, holds).ok_or(Errno::Inval)?.to_vec())

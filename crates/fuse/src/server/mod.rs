@@ -11,7 +11,6 @@ mod create;
 pub mod credentials;
 mod descriptors;
 mod grow;
-pub mod handover;
 mod io;
 mod ioctl;
 mod list;
@@ -43,7 +42,7 @@ use extant_engine::{
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Largest copy of one request, in bytes.
@@ -87,17 +86,6 @@ pub struct Server {
     remounted_read_only: AtomicBool,
     /// The kernel opens files without a request.
     fast_opens: bool,
-    /// Begins a handover to the process at the meeting point of a number.
-    upgrade: Arc<OnceLock<UpgradeHook>>,
-}
-
-/// Begins a handover, and does not wait for its end.
-pub struct UpgradeHook(pub Box<dyn Fn(u32) -> std::io::Result<()> + Send + Sync>);
-
-impl std::fmt::Debug for UpgradeHook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("UpgradeHook").finish()
-    }
 }
 
 impl Server {
@@ -146,7 +134,6 @@ impl Server {
             read_only,
             remounted_read_only: AtomicBool::new(false),
             fast_opens,
-            upgrade: Arc::default(),
         };
         Ok((server, outcome))
     }

@@ -5,7 +5,6 @@ mod directories;
 mod disks;
 mod fast;
 mod handles;
-mod handover;
 mod idmaps;
 mod interrupts;
 mod mix;

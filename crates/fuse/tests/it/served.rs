@@ -1,16 +1,12 @@
 //! An image that is mounted through FUSE in this process.
 
 use crate::watchdog::{Watchdog, unmount_unused};
-use extant_engine::{Error, Fs, HeldInodes, OpenOptions};
-use extant_fuse::{
-    HandedOver, Keep, Keeper, MountIdentity, MountOptions, Mounted, Transport, adopt, mount,
-};
+use extant_engine::{Fs, OpenOptions};
+use extant_fuse::{MountOptions, Mounted, Transport, mount};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::enable_rings;
 use std::cell::Cell;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Size of the images that [`make`] makes.
 pub const BYTES: u64 = 512 << 20;
@@ -94,72 +90,20 @@ impl Served {
         Served { image, dir, mounted: None, options: MountOptions::default() }
     }
 
-    fn options(&self) -> MountOptions {
-        MountOptions {
-            transport: TRANSPORT.get(),
-            id_maps: self.options.id_maps || ID_MAPS.get(),
-            fast_opens: self.options.fast_opens.or(FAST_OPENS.get()),
-            ..self.options.clone()
-        }
-    }
-
     pub fn mount(&mut self) {
         let fs =
             Fs::open(self.image.path(), &OpenOptions::new().remember_names(false).look_ahead(true))
                 .expect("the image opens");
-        let mounted = mount(fs, &self.dir, &self.options()).expect("mount");
+        let id_maps = self.options.id_maps || ID_MAPS.get();
+        let options = MountOptions {
+            transport: TRANSPORT.get(),
+            id_maps,
+            fast_opens: self.options.fast_opens.or(FAST_OPENS.get()),
+            ..self.options.clone()
+        };
+        let mounted = mount(fs, &self.dir, &options).expect("mount");
         assert_eq!(mounted.instead(), None, "the transport that is tested can be had");
         self.mounted = Some((mounted, Watchdog::over(&self.dir)));
-    }
-
-    /// Hands the mount over to a server that opens the image anew.
-    pub fn hand_over(&mut self) {
-        self.try_hand_over(|| Ok(())).expect("a handover");
-    }
-
-    /// As [`Served::hand_over`]; the other server fails with the error of `end` when it is ready.
-    pub fn try_hand_over(&mut self, end: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        let (mounted, watchdog) = self.mounted.take().expect("mounted");
-        let handover = mounted.handover();
-        let mut next = None;
-        let handed = handover.connection().and_then(|connection| {
-            let give = |bytes: &[u8]| {
-                let state = HandedOver::from_bytes(bytes)?;
-                let fs = self.reopen(state.held()).map_err(io::Error::other)?;
-                let ready =
-                    adopt(fs, &state, connection, &self.adopting_keeper(), &self.options())?;
-                end().map(|()| next = Some(ready))
-            };
-            handover.run(give, |held| self.reopen(held))
-        });
-        let mounted = match next {
-            Some(next) => {
-                let next = next.start().expect("threads");
-                mounted.wait().expect("the end of the first server");
-                next
-            }
-            None => mounted,
-        };
-        self.mounted = Some((mounted, watchdog));
-        handed
-    }
-
-    fn reopen(&self, held: Arc<HeldInodes>) -> Result<Fs, Error> {
-        let options = OpenOptions::new().remember_names(false).look_ahead(true).adopt(held);
-        Fs::open(self.image.path(), &options)
-    }
-
-    fn adopting_keeper(&self) -> Keeper {
-        Keeper::own(Keep {
-            dir: self.dir.clone(),
-            read_only: false,
-            options: self.options(),
-            disk: None,
-            claim: None,
-            replaces: None,
-            adopts: Some(MountIdentity::at(&self.dir).expect("a mount")),
-            set_flags: Box::new(|| Ok(())),
-        })
     }
 
     /// Unmounts; e2fsck must find no problem.

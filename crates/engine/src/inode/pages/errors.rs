@@ -32,16 +32,6 @@ impl ErrorSeq {
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
 
-    /// The errors as a word, for another process that goes on with the inode.
-    pub fn word(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// Takes the errors over from another process.
-    pub fn set_word(&self, word: u64) {
-        self.0.store(word, Ordering::Release);
-    }
-
     /// The cursor of a file opened now.
     pub fn sample(&self) -> ErrorCursor {
         let word = self.0.load(Ordering::Acquire);
