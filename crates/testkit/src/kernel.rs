@@ -1,6 +1,7 @@
 //! The kernel's own ext4 over a loop device: the strongest oracle.
 
 use crate::tool::{PATIENCE, arg, need_root, run};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::{CString, OsString};
@@ -154,6 +155,7 @@ impl Mount {
             let lazily = unmount(&self.point, UnmountFlags::DETACH);
             return Err(format!("umount {}: {e}, lazily: {lazily:?}", self.point.display()));
         }
+        await_unused(self.device());
         self.device.detach();
         Ok(())
     }
@@ -169,6 +171,16 @@ pub(crate) fn unmount_patiently(point: &Path) -> rustix::io::Result<()> {
             }
             ended => return ended,
         }
+    }
+}
+
+/// Waits until the kernel's file system has left a device, within [`PATIENCE`]: a process that has
+/// begun in a mount namespace of its own has the mount until it ends.
+fn await_unused(device: &Path) {
+    let until = Instant::now() + PATIENCE;
+    let claim = || open(device, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty());
+    while claim().err() == Some(Errno::BUSY) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
