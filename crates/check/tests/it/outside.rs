@@ -15,6 +15,9 @@ use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
+/// Offset of the log's superblock on its device, in blocks of 1 KiB.
+const JOURNAL: usize = 2048;
+
 /// Arguments to mke2fs.
 type Kind = &'static [&'static str];
 
@@ -139,7 +142,14 @@ fn unsuitable_devices_are_refused() {
     let renamed = TuneChanges { uuid: Some([7; 16]), ..TuneChanges::default() };
     used.tune().apply(&renamed).expect("a UUID");
     used.tune().new_journal(used.journal.clone()).apply(&outside()).expect("a change");
+    // Changes of a copy of this file system.
+    let own = Pair::of(&bytes, &journal_of(1024).bytes());
+    own.tune().new_journal(own.journal.clone()).apply(&outside()).expect("a change");
+    let mut dirty = own.journal.to_vec();
+    let (first, start) = (JOURNAL + 20, JOURNAL + 28);
+    dirty.copy_within(first..first + 4, start);
     let cases = [
+        (dirty, "with changes of a file system"),
         (vec![0; MIB as usize], "mke2fs -O journal_dev -b 1024"),
         (other.bytes(), "external journal"),
         (journal_of(4096).bytes(), "4096"),

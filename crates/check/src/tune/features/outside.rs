@@ -70,9 +70,17 @@ fn open(
     }
     let (uuid, log) = external_log(device, geometry).map_err(TuneError::Journal)?;
     match log.superblock().users() {
-        [] if log.needs_recovery() => return refuse("a journal with changes of a file system"),
+        // They may be those of a copy of this file system, with the same UUID, or the rest of a
+        // move that a power cut has ended.
+        _ if log.needs_recovery() => {
+            let size = geometry.block_size;
+            return refuse(&format!(
+                "a journal with changes of a file system: mount that with it, or drop them by \
+                 `mke2fs -O journal_dev -b {size}`"
+            ));
+        }
         [] => {}
-        // The rest of a change that a power cut has ended, or of an earlier use.
+        // Of an earlier use.
         [known] if *known == user => {}
         _ => return refuse("a journal that another file system uses"),
     }
@@ -120,7 +128,6 @@ pub fn move_to(site: &Site<'_>, number: u32) -> Result<(), TuneError> {
     let changes = parts.changes(site, &used);
     check_fit(&log, used.len()).map_err(journal::unchanged)?;
     let again = || external_log(device, &geometry).map(|(_, log)| log);
-    // Transactions that a power cut has left in it are of no use any more.
     let reset = reset_log(&log).and_then(|()| set_user(&again()?, superblock.uuid()));
     reset.map_err(journal::unchanged)?;
     let log = again().map_err(TuneError::Journal)?;
