@@ -286,14 +286,16 @@ impl BlockDevice for OverlayDevice {
     fn origin(&self, offset: u64, len: u64) -> io::Result<OriginRun> {
         self.check(Op::Read, offset, len)?;
         let size = self.block_size as u64;
-        let (first, end) = (offset / size, offset + len);
-        let is_of_base = self.is_of_base(first);
-        let mut next = first + 1;
-        while is_of_base && next.saturating_mul(size) < end && self.is_of_base(next) {
+        let mut next = offset / size + 1;
+        if !self.is_of_base(next - 1) {
+            return Ok(OriginRun::own(len.min(next.saturating_mul(size) - offset)));
+        }
+        let run = self.base.origin(offset, len)?;
+        let end = offset + run.len;
+        while next.saturating_mul(size) < end && self.is_of_base(next) {
             next += 1;
         }
-        let len = next.saturating_mul(size).min(end) - offset;
-        if is_of_base { self.base.origin(offset, len) } else { Ok(OriginRun::own(len)) }
+        Ok(OriginRun::new(run.origin, next.saturating_mul(size).min(end) - offset))
     }
 }
 
