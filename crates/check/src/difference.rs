@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const PIECE: usize = 8 << 20;
 
 /// Makes a redo file durable.
-pub type SaveRedo<'s> = dyn FnMut(&RedoRecord) -> io::Result<()> + 's;
+pub type SaveRedo<'s> = dyn FnMut(&RedoRecord<'_>) -> io::Result<()> + 's;
 
 /// The failure of the writes, with the state in which they left the file system.
 #[derive(Debug, thiserror::Error)]
@@ -149,13 +149,13 @@ impl Difference {
         save: &mut SaveRedo<'_>,
     ) -> Result<(), WriteError> {
         let used = self.used_contents(overlay)?;
-        // The blocks in use refer to them, and a redo file does not have them.
+        // The blocks in use refer to them, and a redo file has their checksums only.
         self.write_new(device, overlay)?;
         device.flush()?;
         let block_size = self.block_size as u32;
-        let redo = RedoRecord::of(device, block_size, used)?;
+        let redo = RedoRecord::of(device, overlay, (&self.new, used), block_size)?;
         save(&redo)?;
-        let changes = OfflineChanges { device, blocks: redo.blocks(), time: now() };
+        let changes = OfflineChanges { device, blocks: redo.used(), time: now() };
         changes.write_in_place(block_size).map_err(WriteError::Partly)
     }
 }

@@ -268,7 +268,7 @@ impl Edit {
     /// As [`Edit::apply`]; those of `save`.
     pub fn apply_with_redo(
         &self,
-        save: &mut dyn FnMut(&RedoRecord) -> io::Result<()>,
+        save: &mut dyn FnMut(&RedoRecord<'_>) -> io::Result<()>,
     ) -> Result<(), EditError> {
         if self.has_journal() {
             return self.apply(false);

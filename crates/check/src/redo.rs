@@ -6,30 +6,37 @@
 //! both has its old or its new content, so both blocks are written. Had e2fsck changed block 3
 //! meanwhile, one of its sectors would have neither, and the image is left as it is.
 //!
+//! New blocks, to which these refer, are written before. The file has their checksums only: without
+//! them the image is another one, or an older state of it, such as a restored copy.
+//!
 //! # Form
-//! Magic, length of the device, bytes of a block, number of blocks; of each block its number, old
-//! content and new content; the CRC32c of all this.
+//! Magic, length of the device, bytes of a block, number of new blocks, number of blocks in use; of
+//! each new block its number and the CRC32c of its content; of each block in use its number, old
+//! content and new content; the CRC32c of all this. Numbers ascend.
 
-use extant_blocks::BlockDevice;
+use extant_blocks::{BlockDevice, Plug};
+use extant_format::Corrupt;
 use extant_format::checksum::crc32c_raw;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
-use extant_format::{Corrupt, Timestamp};
-use extant_journal::offline::{ChangedBlock, OfflineChanges};
-use std::io::{self, Read, Write};
+use extant_journal::offline::ChangedBlock;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 /// The first bytes of a redo file, with the version of its form.
 const MAGIC: &[u8; 8] = b"EXTREDO1";
 
-/// Bytes of the header: magic, length of the device, bytes of a block, number of blocks.
-const HEADER: usize = 28;
+/// Bytes of the header.
+const HEADER: usize = 36;
+
+/// Bytes of a number and a checksum, of which a new block has both.
+const NUMBER: usize = 8;
+const SUM: usize = 4;
 
 /// Maximum size of a block in bytes.
 const MAX_BLOCK: u32 = 65536;
 
-/// Maximum length of a redo file in bytes. The contents of a change in place have 256 MiB at most,
-/// those of a repair 1 GiB.
-const MAX_LEN: u64 = 3 << 30;
+/// Bytes that are read or written at once.
+const PIECE: usize = 1 << 20;
 
 /// Bytes that a device writes wholly or not at all.
 const SECTOR: usize = 512;
@@ -41,6 +48,10 @@ pub enum RedoError {
     /// The file is no redo file, or damaged. Nothing was written.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
+    /// A new block does not have its content: this is another image, or an older state of it.
+    /// Nothing was written.
+    #[error("block {0} lacks new content: this is another image, or an older copy")]
+    Missing(u64),
     /// A block has neither its old nor its new content: another program wrote to the file system
     /// since. Nothing was written.
     #[error("block {0} has neither its old nor its new content: the image was changed since")]
@@ -50,50 +61,46 @@ pub enum RedoError {
     Io(#[from] io::Error),
     /// A write failed. Another call makes the change whole.
     #[error("some changes may be missing: {0}")]
-    Partly(extant_journal::Error),
+    Partly(io::Error),
 }
 
-/// The content of a redo file: a change that is not begun.
+/// The content of a redo file: a change whose blocks in use are not written yet.
 #[derive(Debug)]
-pub struct RedoRecord {
-    device_len: u64,
+pub struct RedoRecord<'d> {
+    device: &'d dyn BlockDevice,
     block_size: u32,
-    old: Vec<Arc<[u8]>>,
-    new: Vec<ChangedBlock>,
+    /// New blocks and their checksums.
+    sums: Vec<(u64, u32)>,
+    /// The block of the superblock is always among them, since the change marks it.
+    used: Vec<ChangedBlock>,
 }
 
-impl RedoRecord {
-    /// Reads the old contents. The block of the superblock is always among them, since the change
-    /// marks it.
+impl<'d> RedoRecord<'d> {
     pub(crate) fn of(
-        device: &dyn BlockDevice,
+        device: &'d dyn BlockDevice,
+        overlay: &dyn BlockDevice,
+        (new, mut used): (&[u64], Vec<ChangedBlock>),
         block_size: u32,
-        mut new: Vec<ChangedBlock>,
-    ) -> io::Result<RedoRecord> {
-        let size = u64::from(block_size.max(1));
-        let read = |nr: u64| -> io::Result<Arc<[u8]>> {
-            let mut bytes = vec![0; block_size as usize];
-            device.read_exact_at(&mut bytes, nr.saturating_mul(size))?;
-            Ok(bytes.into())
-        };
-        let holder = SUPERBLOCK_OFFSET.checked_div(size).unwrap_or(0);
-        if new.iter().all(|(nr, _)| *nr != holder) {
-            new.push((holder, read(holder)?));
-            new.sort_unstable_by_key(|(nr, _)| *nr);
+    ) -> io::Result<RedoRecord<'d>> {
+        let holder = holder(block_size);
+        if used.iter().all(|(nr, _)| *nr != holder) {
+            used.push((holder, read_block(overlay, holder, block_size)?.into()));
+            used.sort_unstable_by_key(|(nr, _)| *nr);
         }
-        let old = new.iter().map(|(nr, _)| read(*nr)).collect::<io::Result<_>>()?;
-        Ok(RedoRecord { device_len: device.len(), block_size, old, new })
+        let sum = |nr: &u64| Ok((*nr, checksum(&read_block(overlay, *nr, block_size)?)));
+        let sums = new.iter().map(sum).collect::<io::Result<_>>()?;
+        Ok(RedoRecord { device, block_size, sums, used })
     }
 
-    /// Returns the new contents.
-    pub(crate) fn blocks(&self) -> &[ChangedBlock] {
-        &self.new
+    /// Returns the new contents of the blocks in use.
+    pub(crate) fn used(&self) -> &[ChangedBlock] {
+        &self.used
     }
 
     /// Writes the content of the file.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Those of `out`, and of the device, whose old contents are read.
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut sum = u32::MAX;
         let mut put = |bytes: &[u8]| {
@@ -101,70 +108,202 @@ impl RedoRecord {
             out.write_all(bytes)
         };
         put(MAGIC)?;
-        put(&self.device_len.to_le_bytes())?;
+        put(&self.device.len().to_le_bytes())?;
         put(&self.block_size.to_le_bytes())?;
-        put(&(self.new.len() as u64).to_le_bytes())?;
-        for (old, (nr, new)) in self.old.iter().zip(&self.new) {
+        put(&(self.sums.len() as u64).to_le_bytes())?;
+        put(&(self.used.len() as u64).to_le_bytes())?;
+        for (nr, sum) in &self.sums {
             put(&nr.to_le_bytes())?;
-            put(old)?;
+            put(&sum.to_le_bytes())?;
+        }
+        for (nr, new) in &self.used {
+            put(&nr.to_le_bytes())?;
+            put(&read_block(self.device, *nr, self.block_size)?)?;
             put(new)?;
         }
         out.write_all(&sum.to_le_bytes())
     }
+}
 
-    /// Parses a file.
-    fn parse(bytes: &[u8]) -> Result<RedoRecord, Corrupt> {
-        let header = bytes.get(..HEADER).ok_or_else(|| corrupt("length"))?;
-        let block_size = u32::from_le_bytes(number(header, 16)?);
+fn read_block(device: &dyn BlockDevice, nr: u64, block_size: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; block_size as usize];
+    device.read_exact_at(&mut bytes, nr.saturating_mul(block_size.into()))?;
+    Ok(bytes)
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32c_raw(u32::MAX, bytes)
+}
+
+/// A file whose length and checksum are right.
+struct RedoReader<'f, F> {
+    file: &'f mut F,
+    block_size: u32,
+    sums: u64,
+    used: u64,
+    /// Number of blocks of the device.
+    blocks: u64,
+}
+
+impl<'f, F: Read + Seek> RedoReader<'f, F> {
+    fn open(file: &'f mut F, device_len: u64) -> Result<Self, RedoError> {
+        let len = file.seek(SeekFrom::End(0))?;
+        file.rewind()?;
+        let mut header = [0; HEADER];
+        if len < HEADER as u64 {
+            return Err(corrupt("length").into());
+        }
+        file.read_exact(&mut header)?;
+        let block_size = u32::from_le_bytes(number(&header, 16)?);
         let is_size = block_size.is_power_of_two() && (1024..=MAX_BLOCK).contains(&block_size);
-        if header.get(..8) != Some(MAGIC) || !is_size {
-            return Err(corrupt("magic"));
+        if !header.starts_with(MAGIC) || !is_size {
+            return Err(corrupt("magic").into());
         }
-        let end = bytes.len().checked_sub(4).ok_or_else(|| corrupt("length"))?;
-        let sum = u32::from_le_bytes(number(bytes, end)?);
-        if bytes.get(..end).map(|bytes| crc32c_raw(u32::MAX, bytes)) != Some(sum) {
-            return Err(corrupt("checksum"));
+        if u64::from_le_bytes(number(&header, 8)?) != device_len {
+            return Err(corrupt("length of the device").into());
         }
-        let body = bytes.get(HEADER..end).unwrap_or(&[]);
-        let size = block_size as usize;
-        let record = size.saturating_mul(2).saturating_add(8);
-        let count = u64::from_le_bytes(number(header, 20)?);
-        if body.len() as u64 != count.saturating_mul(record as u64) {
-            return Err(corrupt("number of blocks"));
+        let sums = u64::from_le_bytes(number(&header, 20)?);
+        let used = u64::from_le_bytes(number(&header, 28)?);
+        let record = (NUMBER as u64).saturating_add(u64::from(block_size).saturating_mul(2));
+        let body = sums.saturating_mul((NUMBER + SUM) as u64);
+        let body = body.saturating_add(used.saturating_mul(record));
+        if body.saturating_add((HEADER + SUM) as u64) != len {
+            return Err(corrupt("number of blocks").into());
         }
-        let device_len = u64::from_le_bytes(number(header, 8)?);
-        let mut parsed = RedoRecord { device_len, block_size, old: vec![], new: vec![] };
-        for block in body.chunks_exact(record) {
-            let nr = u64::from_le_bytes(number(block, 0)?);
-            let (old, new) = block
-                .get(8..)
-                .unwrap_or(&[])
-                .split_at_checked(size)
-                .ok_or_else(|| corrupt("block"))?;
-            parsed.old.push(old.into());
-            parsed.new.push((nr, new.into()));
-        }
-        Ok(parsed)
+        let blocks = device_len.checked_div(block_size.into()).unwrap_or(0);
+        let mut reader = RedoReader { file, block_size, sums, used, blocks };
+        reader.check_sum(len)?;
+        Ok(reader)
     }
 
-    /// Compares the device with both contents. Returns whether the change is to be finished; false
-    /// if it is made.
-    fn is_unfinished(&self, device: &dyn BlockDevice) -> Result<bool, RedoError> {
-        let size = u64::from(self.block_size);
-        let (mut bytes, mut is_made) = (vec![0; self.block_size as usize], true);
-        for (old, (nr, new)) in self.old.iter().zip(&self.new) {
-            let offset = nr.saturating_mul(size);
-            device.read_exact_at(&mut bytes, offset)?;
-            is_made &= bytes[..] == new[..];
-            let marked = marked(old, offset);
-            let sectors = bytes.chunks(SECTOR).zip(old.chunks(SECTOR)).zip(new.chunks(SECTOR));
-            let mut known = sectors.zip(marked.chunks(SECTOR));
-            if !known.all(|(((found, old), new), marked)| [old, new, marked].contains(&found)) {
-                return Err(RedoError::Changed(*nr));
+    fn check_sum(&mut self, len: u64) -> Result<(), RedoError> {
+        self.file.rewind()?;
+        let (mut left, mut sum) = (len.saturating_sub(SUM as u64), u32::MAX);
+        let mut piece = vec![0; PIECE];
+        while left > 0 {
+            let here = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let (bytes, _) = piece.split_at_mut(here);
+            self.file.read_exact(bytes)?;
+            sum = crc32c_raw(sum, bytes);
+            left = left.saturating_sub(here as u64);
+        }
+        let mut stored = [0; SUM];
+        self.file.read_exact(&mut stored)?;
+        if u32::from_le_bytes(stored) != sum {
+            return Err(corrupt("checksum").into());
+        }
+        Ok(())
+    }
+
+    /// Refuses a device without the new blocks.
+    fn check_new(&mut self, device: &dyn BlockDevice) -> Result<(), RedoError> {
+        self.file.seek(SeekFrom::Start(HEADER as u64))?;
+        let mut from = BufReader::with_capacity(PIECE, &mut *self.file);
+        let (mut record, mut least) = ([0; NUMBER + SUM], 0);
+        for _ in 0..self.sums {
+            from.read_exact(&mut record)?;
+            let nr = next_number(&record, &mut least, self.blocks)?;
+            let found = checksum(&read_block(device, nr, self.block_size)?);
+            if found != u32::from_le_bytes(number(&record, NUMBER)?) {
+                return Err(RedoError::Missing(nr));
             }
         }
-        Ok(!is_made)
+        Ok(())
     }
+
+    /// Calls `act` for each block in use with its number, old and new content.
+    fn each_used<E: From<io::Error>>(
+        &mut self,
+        mut act: impl FnMut(&[u8], &[u8], &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let sums = self.sums.saturating_mul((NUMBER + SUM) as u64);
+        self.file.seek(SeekFrom::Start(sums.saturating_add(HEADER as u64)))?;
+        let mut from = BufReader::with_capacity(PIECE, &mut *self.file);
+        let size = self.block_size as usize;
+        let (mut nr, mut old, mut new) = ([0; NUMBER], vec![0; size], vec![0; size]);
+        for _ in 0..self.used {
+            from.read_exact(&mut nr)?;
+            from.read_exact(&mut old)?;
+            from.read_exact(&mut new)?;
+            act(&nr, &old, &new)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a device of which a block in use has another content than the old or the new one.
+    /// Returns the number of blocks without the new one.
+    fn check_used(&mut self, device: &dyn BlockDevice) -> Result<u64, RedoError> {
+        let (size, blocks) = (self.block_size, self.blocks);
+        let (mut missing, mut least, mut has_superblock) = (0, 0, false);
+        self.each_used(|nr, old, new| {
+            let nr = next_number(nr, &mut least, blocks)?;
+            let found = read_block(device, nr, size)?;
+            let offset = nr.saturating_mul(size.into());
+            has_superblock |= offset == holder(size).saturating_mul(size.into());
+            let marked = marked(old, offset);
+            let sectors = found.chunks(SECTOR).zip(old.chunks(SECTOR)).zip(new.chunks(SECTOR));
+            let mut known = sectors.zip(marked.chunks(SECTOR));
+            if !known.all(|(((found, old), new), marked)| [old, new, marked].contains(&found)) {
+                return Err(RedoError::Changed(nr));
+            }
+            missing += u64::from(found != new);
+            Ok(())
+        })?;
+        if !has_superblock {
+            return Err(corrupt("superblock").into());
+        }
+        Ok(missing)
+    }
+
+    /// Writes all blocks: the mark first, that of the superblock last. The mark is the one of the
+    /// change, whatever a cut has left of the superblock, so that each sector stays known.
+    fn write(&mut self, device: &dyn BlockDevice) -> io::Result<()> {
+        let (size, mut last) = (u64::from(self.block_size), None);
+        let holder = holder(self.block_size);
+        self.each_used(|nr, old, new| {
+            let nr = number(nr, 0).map(u64::from_le_bytes).map_err(io::Error::other)?;
+            if nr == holder {
+                last = Some((marked(old, nr.saturating_mul(size)), Arc::<[u8]>::from(new)));
+            }
+            io::Result::Ok(())
+        })?;
+        let Some((marked, superblock)) = last else { return Ok(()) };
+        let start = holder.saturating_mul(size);
+        device.write_all_at(&marked, start)?;
+        device.flush()?;
+        let (mut plug, mut waiting) = (Plug::new(device), 0);
+        self.each_used(|nr, _, new| {
+            let nr = number(nr, 0).map(u64::from_le_bytes).map_err(io::Error::other)?;
+            if nr != holder {
+                plug.add(nr.saturating_mul(size), Arc::<[u8]>::from(new));
+                waiting += new.len();
+            }
+            if waiting >= PIECE {
+                std::mem::replace(&mut plug, Plug::new(device)).finish()?;
+                waiting = 0;
+            }
+            io::Result::Ok(())
+        })?;
+        plug.finish()?;
+        device.flush()?;
+        device.write_all_at(&superblock, start)?;
+        device.flush()
+    }
+}
+
+/// Returns the number of the block that has the superblock.
+fn holder(block_size: u32) -> u64 {
+    SUPERBLOCK_OFFSET.checked_div(block_size.into()).unwrap_or(0)
+}
+
+/// Parses the number of a block that is on the device, and not below `least`.
+fn next_number(record: &[u8], least: &mut u64, blocks: u64) -> Result<u64, Corrupt> {
+    let nr = u64::from_le_bytes(number(record, 0)?);
+    if !(*least..blocks).contains(&nr) {
+        return Err(corrupt("number of a block"));
+    }
+    *least = nr.saturating_add(1);
+    Ok(nr)
 }
 
 /// Returns an old block in which the superblock, if that is there, is marked as not cleanly
@@ -192,22 +331,18 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Corrupt> {
 }
 
 /// Makes a change whole that a power cut or a failure ended. The call may be repeated. Returns the
-/// number of blocks that it wrote: 0 if the change was made already.
+/// number of blocks without their new content: 0 if the change was made already. All are written
+/// again in any case, since a block that is read need not be durable.
 ///
 /// # Errors
 /// [`RedoError`], of which only [`RedoError::Partly`] has written.
-pub fn finish_redo(device: &dyn BlockDevice, file: &mut dyn Read) -> Result<u64, RedoError> {
-    let mut bytes = Vec::new();
-    file.take(MAX_LEN).read_to_end(&mut bytes)?;
-    let record = RedoRecord::parse(&bytes)?;
-    drop(bytes);
-    if record.device_len != device.len() {
-        return Err(corrupt("length of the device").into());
-    }
-    if !record.is_unfinished(device)? {
-        return Ok(0);
-    }
-    let changes = OfflineChanges { device, blocks: &record.new, time: Timestamp::default() };
-    changes.write_in_place(record.block_size).map_err(RedoError::Partly)?;
-    Ok(record.new.len() as u64)
+pub fn finish_redo<F: Read + Seek>(
+    device: &dyn BlockDevice,
+    file: &mut F,
+) -> Result<u64, RedoError> {
+    let mut reader = RedoReader::open(file, device.len())?;
+    reader.check_new(device)?;
+    let missing = reader.check_used(device)?;
+    reader.write(device).map_err(RedoError::Partly)?;
+    Ok(missing)
 }

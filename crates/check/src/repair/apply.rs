@@ -189,7 +189,7 @@ impl RepairPlan {
     /// As [`RepairPlan::apply`]; those of `save`.
     pub fn apply_with_redo(
         &self,
-        save: &mut dyn FnMut(&RedoRecord) -> io::Result<()>,
+        save: &mut dyn FnMut(&RedoRecord<'_>) -> io::Result<()>,
     ) -> Result<(), RepairError> {
         self.write(Some(save))
     }

@@ -18,6 +18,7 @@ use extant_testkit::rng::Rng;
 use extant_testkit::tool::run;
 use extant_testkit::tree::Manifest;
 use extant_testkit::{FeatureSet, Image, e2fsck};
+use std::io::Cursor;
 use std::sync::Arc;
 
 type Device = Arc<dyn BlockDevice>;
@@ -286,7 +287,7 @@ fn a_cut_edit_without_a_journal_is_whole_by_its_redo_file() {
         let device: Device = recorder.clone();
         let edit = plan(&device, 64 << 20, change).expect("a plan");
         let (mut file, mut begin) = (Vec::new(), 0);
-        let mut save = |redo: &RedoRecord| {
+        let mut save = |redo: &RedoRecord<'_>| {
             begin = recorder.log().len();
             redo.write_to(&mut file)
         };
@@ -304,11 +305,13 @@ fn a_cut_edit_without_a_journal_is_whole_by_its_redo_file() {
             }
             if cut >= begin {
                 let memory = MemDevice::from_bytes(&state);
-                let done = finish_redo(&memory, &mut &file[..]).expect("a change under way");
+                let done = finish_redo(&memory, &mut Cursor::new(&file));
+                let done = done.expect("a change under way");
                 let whole = memory.to_vec();
                 assert_eq!(complaints(Image::holding(&whole).path()), [""; 0], "{case}");
                 assert!(tree_of(&whole) == trees[1], "{case}");
-                assert_eq!(finish_redo(&memory, &mut &file[..]).expect("no change"), 0, "{case}");
+                let again = finish_redo(&memory, &mut Cursor::new(&file));
+                assert_eq!(again.expect("no change"), 0, "{case}");
                 finished += 1;
                 parts += u64::from(done > 0);
             }
@@ -328,34 +331,72 @@ fn a_redo_file_changes_no_image_but_its_own() {
         .apply_with_redo(&mut |_| Err(std::io::ErrorKind::StorageFull.into()));
     assert!(matches!(refused, Err(EditError::Io(_))), "{refused:?}");
     assert!(tree_of(&memory.to_vec()) == tree_of(&before), "a change without a redo file");
+    let memory = Arc::new(MemDevice::from_bytes(&before));
+    let device: Device = memory.clone();
     let edit = plan(&device, 64 << 20, change).expect("a plan");
-    edit.apply_with_redo(&mut |redo| redo.write_to(&mut file)).expect("a device in memory");
+    let mut begun = Vec::new();
+    let mut save = |redo: &RedoRecord<'_>| {
+        begun = memory.to_vec();
+        redo.write_to(&mut file)
+    };
+    edit.apply_with_redo(&mut save).expect("a device in memory");
     let finish = |bytes: &[u8], file: &[u8]| {
         let memory = MemDevice::from_bytes(bytes);
-        let done = finish_redo(&memory, &mut &file[..]);
+        let done = finish_redo(&memory, &mut Cursor::new(file));
         assert!(done.is_ok() || memory.to_vec() == bytes, "a refusal wrote");
         done
     };
-    assert!(finish(&before, &file).expect("not begun") > 0);
+    assert!(finish(&begun, &file).expect("not begun") > 0);
+    // A copy from before the change has no content of its new files.
+    let error = finish(&before, &file).expect_err("a refusal");
+    assert!(matches!(error, RedoError::Missing(_)), "{error}");
     // A write of another program: to the superblock, and to the first changed block.
-    let nr = u64::from_le_bytes(file[28..36].try_into().expect("a number")) as usize;
+    let number = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("a number"));
+    let nr = number(36 + number(20) as usize * 12) as usize;
     for at in [1024 + 0x30, nr * 1024 + 600] {
-        let mut changed = before.clone();
+        let mut changed = begun.clone();
         changed[at] ^= 1;
         let error = finish(&changed, &file).expect_err("a refusal");
         assert!(matches!(error, RedoError::Changed(_)), "{error}");
     }
-    for len in [0, 7, 27, 40, file.len() - 1] {
-        let error = finish(&before, &file[..len]).expect_err("a refusal");
+    for len in [0, 7, 35, 40, file.len() - 1] {
+        let error = finish(&begun, &file[..len]).expect_err("a refusal");
         assert!(matches!(error, RedoError::Corrupt(_)), "{len}: {error}");
     }
-    for at in [0, 9, 17, 21, 36, file.len() - 2] {
+    for at in [0, 9, 17, 21, 29, 40, file.len() - 2] {
         let mut flipped = file.clone();
         flipped[at] ^= 1;
-        assert!(matches!(finish(&before, &flipped), Err(RedoError::Corrupt(_))), "{at}");
+        assert!(matches!(finish(&begun, &flipped), Err(RedoError::Corrupt(_))), "{at}");
     }
-    let longer = [&before[..], &[0; 1024]].concat();
+    let longer = [&begun[..], &[0; 1024]].concat();
     assert!(matches!(finish(&longer, &file), Err(RedoError::Corrupt(_))));
+}
+
+/// A cut within the superblock's block, then others while the redo file is used.
+#[test]
+fn a_redo_file_is_used_again_after_cuts() {
+    let before = prepared("ext2_1k");
+    let memory = Arc::new(MemDevice::from_bytes(&before));
+    let device: Device = memory.clone();
+    let mut file = Vec::new();
+    let edit = plan(&device, 64 << 20, change).expect("a plan");
+    let mut save = |redo: &RedoRecord<'_>| redo.write_to(&mut file);
+    edit.apply_with_redo(&mut save).expect("a device in memory");
+    let after = memory.to_vec();
+    let mut torn = after.clone();
+    let second = 1024 + 512..2048;
+    torn[second.clone()].copy_from_slice(&before[second]);
+    let recorder = RecordingDevice::new(MemDevice::from_bytes(&torn));
+    finish_redo(&recorder, &mut Cursor::new(&file)).expect("a change under way");
+    let events: Vec<Event> = recorder.log().iter().flat_map(|event| event.split(512)).collect();
+    let mut count = 0;
+    chosen_cuts(&torn, &events, &|_| true, &mut |cut, state| {
+        let memory = MemDevice::from_bytes(&state);
+        finish_redo(&memory, &mut Cursor::new(&file)).unwrap_or_else(|e| panic!("{cut}: {e}"));
+        assert!(memory.to_vec() == after, "{cut}");
+        count += 1;
+    });
+    assert!(count > 1, "{count}");
 }
 
 /// A log that is not empty is replayed first; its changes would be lost.

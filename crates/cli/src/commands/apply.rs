@@ -354,7 +354,8 @@ impl<'a> Work<'a> {
         }
         drop(file);
         done.map_err(|error| self.refused(error))?;
-        redo.borrow_mut().end()
+        redo.borrow_mut().end(context);
+        Ok(())
     }
 
     fn make(&self, context: &Context, fs: &Fs, script: &Script) -> Result<Done> {

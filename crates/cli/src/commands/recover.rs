@@ -14,7 +14,6 @@ use extant_engine::device::{BlockDevice, OverlayDevice, image_spec};
 use extant_engine::{Fs, OpenOptions, Recovery};
 use serde_json::{Value, json};
 use std::fs::File;
-use std::io::BufReader;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,7 +70,7 @@ fn complete(image: &ImageArgs, path: &Path, context: &Context) -> Result {
     image.contain(context, Preparation::writing(true).reading(path))?;
     let device = open_for_writing(image, &image.spec())?;
     let (name, shown) = (image.name(), shown(path.as_os_str().as_bytes()));
-    let mut file = BufReader::new(File::open(path).at_path(path.as_os_str().as_bytes())?);
+    let mut file = File::open(path).at_path(path.as_os_str().as_bytes())?;
     let stop = Interrupt::register().at("signals")?.flag();
     let blocks = while_checked(image, &device, &stop, |claim| {
         finish_redo(&*claim.device(), &mut file).map_err(|error| {

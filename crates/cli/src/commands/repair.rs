@@ -197,7 +197,8 @@ fn write(
         }
         error => failure(image, &error),
     })?;
-    redo.end()
+    redo.end(context);
+    Ok(())
 }
 
 /// Prints findings as lines or as a JSON document, which ends with a summary.

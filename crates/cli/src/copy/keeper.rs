@@ -5,8 +5,8 @@
 //! to have it. A second process of the program waits until it is complete and gives it the name
 //! from its own command line: `export --tar backups/a.tar` can fill one file in `backups`, and
 //! reach no other one there, even to give it another name. A command that is taken over can ask for
-//! its name early, and for nothing else. An output that is not complete at the command's end is
-//! removed.
+//! its name early, for the end of a name that it got, and for nothing else. An output that is not
+//! complete at the command's end is removed.
 
 use super::output::{Output, parent, remove_own};
 use crate::failure::{At, Failure, Result};

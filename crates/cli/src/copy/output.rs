@@ -213,6 +213,7 @@ impl Output {
             let mode = Permissions::from_mode(replaced.mode() & 0o777);
             self.file().set_permissions(mode)?;
         }
+        let own = self.file().try_clone()?;
         let Output { file, dest, replaces, .. } = self;
         match file {
             Unfinished::Named(file) if replaces => {
@@ -223,6 +224,12 @@ impl Output {
             Unfinished::Special(_) => return Ok(()),
         }
         .and_then(|()| sync_directory(parent(&dest)))
+        .inspect_err(|_| {
+            if !replaces {
+                // The first failure is the one to tell.
+                let _ = remove_own(&own, &dest);
+            }
+        })
     }
 }
 

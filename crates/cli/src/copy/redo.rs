@@ -1,13 +1,15 @@
 //! Redo files of changes in place, which a power cut leaves to be completed.
 
-use super::output::{Output, PlacedOutput};
+use super::output::{Output, PlacedOutput, parent};
 use crate::context::Context;
 use crate::failure::{At, Failure, Result};
 use crate::image::ImageArgs;
 use crate::text::shown;
 use extant_check::RedoRecord;
+use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// A redo file that appears when the change begins, and is removed when it is made.
@@ -34,7 +36,14 @@ impl RedoFile {
                  completes it; then remove the file, or name another one"
             )));
         }
-        let begun = Some(Output::begin_new(path)?.before_sandbox(context)?);
+        let name = path.as_os_str().as_bytes();
+        // Its name must be durable before the first write; a directory that cannot be read or
+        // synced shows that here, before any change.
+        File::open(parent(path)).and_then(|dir| dir.sync_all()).at_path(name)?;
+        let mut begun = Output::begin_new(path)?;
+        // It has content of the image, which other users may not read.
+        begun.file().set_permissions(Permissions::from_mode(0o600)).at_path(name)?;
+        let begun = Some(begun.before_sandbox(context)?);
         Ok(RedoFile { path: path.into(), begun, placed: None, failure: None })
     }
 
@@ -45,7 +54,7 @@ impl RedoFile {
     /// Those of the file, which [`RedoFile::failure`] has with its name.
     pub fn save(
         &mut self,
-        record: &RedoRecord,
+        record: &RedoRecord<'_>,
         (image, context): (&ImageArgs, &Context),
     ) -> io::Result<()> {
         let saved = self.write(record);
@@ -63,8 +72,9 @@ impl RedoFile {
         Ok(())
     }
 
-    fn write(&mut self, record: &RedoRecord) -> Result {
-        let Some(mut file) = self.begun.take() else { return Ok(()) };
+    fn write(&mut self, record: &RedoRecord<'_>) -> Result {
+        let begun = self.begun.take();
+        let mut file = begun.ok_or_else(|| Failure::new("a change has one record"))?;
         let mut out = BufWriter::new(file.file());
         let saved = record.write_to(&mut out).and_then(|()| out.flush());
         drop(out);
@@ -85,11 +95,11 @@ impl RedoFile {
         format!("`extant recover --redo {file} {}` completes it", image.name())
     }
 
-    /// Removes the file of a change that is made.
-    ///
-    /// # Errors
-    /// Those of its removal.
-    pub fn end(&mut self) -> Result {
-        self.placed.take().map_or(Ok(()), PlacedOutput::remove)
+    /// Removes the file of a change that is made. A failure is told: the change is whole.
+    pub fn end(&mut self, context: &Context) {
+        if let Some(Err(failure)) = self.placed.take().map(PlacedOutput::remove) {
+            let cause = failure.message().unwrap_or_default();
+            context.note(format_args!("{cause}; the change is made, and the file of no more use"));
+        }
     }
 }

@@ -325,7 +325,7 @@ fn a_file_system_without_a_journal_needs_consent() {
     let image = FeatureSet::named("ext2").make();
     fails(stage.path(), &image, b"mkdir /a", &["no journal", "--in-place"]);
     let trial = within(stage.path(), &args!["apply", "-n", image.path()], b"mkdir /a");
-    assert!(trial.must_succeed().errors().contains("needs --in-place"));
+    assert!(trial.must_succeed().errors().contains("needs --redo or --in-place"));
     let arguments = args!["apply", "--in-place", image.path()];
     within(stage.path(), &arguments, b"mkdir /a\nput tree /a").must_succeed();
     assert_eq!(done(&args!["cat", image.path(), "/a/file"]).text(), "text");
@@ -343,7 +343,7 @@ fn interrupted(image: &Path) -> Vec<u8> {
     made.create(&made.root().unwrap(), b"made", 0o755, NodeKind::Dir).unwrap();
     made.unmount().unwrap();
     let (edit, mut file) = (Edit::plan(base, overlay).unwrap(), Vec::new());
-    let mut save = |redo: &RedoRecord| {
+    let mut save = |redo: &RedoRecord<'_>| {
         fs::write(image, memory.to_vec())?;
         redo.write_to(&mut file)
     };
