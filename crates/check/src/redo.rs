@@ -246,7 +246,7 @@ impl<'f, F: Read + Seek> RedoReader<'f, F> {
             if !known.all(|(((found, old), new), marked)| [old, new, marked].contains(&found)) {
                 return Err(RedoError::Changed(nr));
             }
-            missing += u64::from(found != new);
+            missing = u64::from(found != new).saturating_add(missing);
             Ok(())
         })?;
         if !has_superblock {
@@ -276,7 +276,7 @@ impl<'f, F: Read + Seek> RedoReader<'f, F> {
             let nr = number(nr, 0).map(u64::from_le_bytes).map_err(io::Error::other)?;
             if nr != holder {
                 plug.add(nr.saturating_mul(size), Arc::<[u8]>::from(new));
-                waiting += new.len();
+                waiting = new.len().saturating_add(waiting);
             }
             if waiting >= PIECE {
                 std::mem::replace(&mut plug, Plug::new(device)).finish()?;
