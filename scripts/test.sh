@@ -99,12 +99,13 @@ worker() {
     done <"$work/jobs"
 }
 
-# Two side by side, since all tests wait at times.
+# Three side by side, since all tests wait at times: for mounts, and for the intervals of multiple
+# mount protection.
 touch "$work/failed"
-worker &
-workers+=($!)
-worker &
-workers+=($!)
+for _ in 1 2 3; do
+    worker &
+    workers+=($!)
+done
 wait "${workers[@]}"
 workers=()
 # The end of a long output says why: it repeats what the tests that failed have printed.

@@ -215,7 +215,8 @@ fn each_fails(set: &str, op: Op) {
     let journal = FeatureSet::named(set).journal;
     let total = count(&bytes, op);
     assert!(total > 3, "{op} happens {total} times");
-    let step = (total / 15).max(1);
+    // `make devices` has each.
+    let step = (total / 8).max(1);
     for nth in (0..total).step_by(step as usize) {
         failing(
             &bytes,

@@ -354,7 +354,7 @@ fn logged_data_survives_power_cuts() {
 fn mixes_survive_power_cuts() {
     for (i, (setup, threads)) in KINDS.into_iter().enumerate() {
         let name = format!("mix of {threads} on {}", setup.name);
-        sweep(&name, &mix::scene(setup, threads, i as u64 + 1), STATES, i as u64);
+        sweep(&name, &mix::scene(setup, threads, i as u64 + 1), STATES / 2, i as u64);
     }
 }
 
