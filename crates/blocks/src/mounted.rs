@@ -10,14 +10,14 @@
 //!   write to the device nor keep it open.
 //!
 //! # Locking
-//! A change that waits for the thaw holds no lock of this type, but may hold any lock of its
-//! caller. [`MountedDevice::thaw`] takes none of these.
+//! That of [`Pausable`]: a change that waits for the thaw may hold any lock of its caller, none of
+//! which the thaw takes.
 
 use crate::device::total_len;
 use crate::error::Revoked;
 use crate::{AlignedDevice, BlockDevice, Claim, OriginRun};
-use extant_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use extant_sync::{Condvar, Level, Mutex, Revocable, Sharded};
+use extant_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use extant_sync::{Level, Mutex, Pausable, Sharded};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,17 +30,13 @@ pub struct MountedDevice {
     id: u32,
     /// Declared before `device`, so that it is dropped first: see [`MountedDevice::revoke`].
     claim: Mutex<Option<Claim>>,
-    device: Revocable<Arc<dyn BlockDevice>>,
+    device: Pausable<Arc<dyn BlockDevice>>,
     name: String,
     /// The last known length, for use after the device is gone.
     len: AtomicU64,
     read_only: bool,
     /// Bytes written by the threads of each shard. Relaxed: counters that guard nothing.
     written: Sharded<AtomicU64>,
-    frozen: AtomicBool,
-    /// Held by threads that begin to wait for the thaw, and by the thawing thread.
-    waiters: Mutex<()>,
-    thawed: Condvar,
 }
 
 impl std::fmt::Debug for MountedDevice {
@@ -79,12 +75,9 @@ impl MountedDevice {
             name: device.name(),
             len: AtomicU64::new(device.len()),
             read_only: device.read_only(),
-            device: Revocable::new(device),
+            device: Pausable::new(device),
             claim: Mutex::new(Level::Leaf, claim),
             written: Sharded::default(),
-            frozen: AtomicBool::new(false),
-            waiters: Mutex::new(Level::Leaf, ()),
-            thawed: Condvar::new(),
         })
     }
 
@@ -101,29 +94,23 @@ impl MountedDevice {
     /// Freezes the device: waits for the changes in progress, and lets later ones wait. No byte of
     /// the device changes after the return.
     pub fn freeze(&self) {
-        self.frozen.store(true, Ordering::Release);
-        self.device.settle();
+        self.device.pause();
     }
 
     /// Lets changes continue.
     pub fn thaw(&self) {
-        let _waiters = self.waiters.lock();
-        self.frozen.store(false, Ordering::Release);
-        self.thawed.notify_all();
+        self.device.resume();
     }
 
     /// Returns whether the device is frozen.
     pub fn is_frozen(&self) -> bool {
-        self.frozen.load(Ordering::Acquire)
+        self.device.is_paused()
     }
 
     /// Waits while the device is frozen. Must be called before taking locks that other threads need
     /// for reading.
     pub fn wait_for_thaw(&self) {
-        if self.is_frozen() {
-            let mut waiters = self.waiters.lock();
-            self.thawed.wait_while(&mut waiters, |()| self.is_frozen());
-        }
+        self.device.wait();
     }
 
     /// Waits for the transfers in progress, refuses all later ones, and releases the device and the
@@ -140,7 +127,7 @@ impl MountedDevice {
     }
 
     fn with<R>(&self, transfer: impl FnOnce(&dyn BlockDevice) -> io::Result<R>) -> io::Result<R> {
-        self.device.with(|device| transfer(&**device)).unwrap_or_else(|| Err(self.revoked()))
+        self.device.read(|device| transfer(&**device)).unwrap_or_else(|| Err(self.revoked()))
     }
 
     /// Runs a change that writes `bytes` bytes, once the device is not frozen.
@@ -149,18 +136,9 @@ impl MountedDevice {
         bytes: u64,
         change: impl Fn(&dyn BlockDevice) -> io::Result<()>,
     ) -> io::Result<()> {
-        loop {
-            // Checked within the use: a freeze waits for the changes that found the device not
-            // frozen.
-            if self.with(|device| {
-                if self.is_frozen() { Ok(false) } else { change(device).map(|()| true) }
-            })? {
-                self.written.local().fetch_add(bytes, Ordering::Relaxed);
-                return Ok(());
-            } else {
-                self.wait_for_thaw()
-            }
-        }
+        self.device.change(|device| change(&**device)).unwrap_or_else(|| Err(self.revoked()))?;
+        self.written.local().fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     fn revoked(&self) -> io::Error {
@@ -170,7 +148,7 @@ impl MountedDevice {
 
 impl BlockDevice for MountedDevice {
     fn len(&self) -> u64 {
-        self.device.with(|device| device.len()).unwrap_or_else(|| self.len.load(Ordering::Acquire))
+        self.device.read(|device| device.len()).unwrap_or_else(|| self.len.load(Ordering::Acquire))
     }
 
     fn name(&self) -> String {

@@ -25,6 +25,7 @@ pub mod designs;
 pub mod epoch;
 #[cfg(not(loom))]
 mod frames;
+mod freeze;
 mod gate;
 #[cfg(not(loom))]
 mod growing;
@@ -50,10 +51,10 @@ mod own_lockref;
 mod padded;
 pub mod parents;
 mod parking;
+mod pausable;
 #[cfg(not(loom))]
 mod pressure;
 mod random;
-#[cfg(not(loom))]
 mod revocable;
 mod rounds;
 #[cfg(not(loom))]
@@ -81,6 +82,7 @@ pub use condvar::{Condvar, WaitTimeoutResult};
 pub use counter::ShardedCounter;
 #[cfg(not(loom))]
 pub use frames::{Frame, SlabPages};
+pub use freeze::{FreezeLock, HaltedChanges};
 pub use gate::{Gate, Refused};
 #[cfg(not(loom))]
 pub use growing::GrowingTable;
@@ -93,11 +95,10 @@ pub use modelled::{
 #[cfg(not(loom))]
 pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use padded::CachePadded;
+pub use pausable::Pausable;
 #[cfg(not(loom))]
 pub use pressure::MemoryPressure;
 pub use random::{SharedRng, SplitMix64};
-#[cfg(not(loom))]
-pub use revocable::Revocable;
 pub use rounds::Coalescer;
 #[cfg(not(loom))]
 pub use rwlock::{

@@ -12,6 +12,7 @@ mod arcs;
 mod cache;
 mod chains;
 mod counter;
+mod freeze;
 mod gate;
 mod keeping;
 mod life;

@@ -11,6 +11,9 @@
 //! shard's lock at a time and take no lock inside it. A use must not call them.
 
 use crate::Sharded;
+#[cfg(loom)]
+use crate::{Level, RwLock};
+#[cfg(not(loom))]
 use parking_lot::RwLock;
 
 /// A value that can be revoked.
@@ -21,7 +24,11 @@ pub struct Revocable<T> {
 impl<T: Clone> Revocable<T> {
     /// Makes `value` available to all threads.
     pub fn new(value: T) -> Self {
-        Revocable { shards: Sharded::new(|_| RwLock::new(Some(value.clone()))) }
+        #[cfg(not(loom))]
+        let lock = RwLock::new;
+        #[cfg(loom)]
+        let lock = |copy| RwLock::new(Level::Leaf, copy);
+        Revocable { shards: Sharded::new(|_| lock(Some(value.clone()))) }
     }
 
     /// Runs `use_it` on the value. Returns `None` if the value was revoked.
@@ -47,7 +54,7 @@ impl<T: Clone> Revocable<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};

@@ -3,10 +3,10 @@
 
 use super::{Fs, marks, superblocks};
 use crate::error::{Errno, Result};
-use crate::ops::{HaltedChanges, Operations};
+use crate::ops::Operations;
 use extant_blocks::{BlockDevice, MountedDevice};
 use extant_journal::UpdatesLock;
-use extant_sync::MutexGuard;
+use extant_sync::HaltedChanges;
 
 /// A frozen file system; operations that change it wait, and no byte of its devices changes. It
 /// thaws when this is dropped, or by [`Frozen::thaw`], which tells errors.
@@ -14,9 +14,7 @@ use extant_sync::MutexGuard;
 pub struct Frozen<'a> {
     fs: &'a Fs,
     updates: Option<UpdatesLock<'a>>,
-    /// Declared before the lock that changes wait for, and so dropped before.
     _halted: HaltedChanges<'a>,
-    _one: MutexGuard<'a, ()>,
 }
 
 impl Fs {
@@ -27,7 +25,6 @@ impl Fs {
         let ops: &Operations = self.operations();
         let st = ops.st();
         st.writable()?;
-        let one = ops.freezing.lock();
         // Before handles are stopped: a change must not wait for one with the lock of an inode.
         let halted = ops.halt_changes();
         ops.write_back_all()?;
@@ -40,7 +37,7 @@ impl Fs {
         }
         st.journal.checkpoint_all()?;
         marks::mark_clean(st, self.clean_state)?;
-        let frozen = Frozen { fs: self, updates: Some(updates), _halted: halted, _one: one };
+        let frozen = Frozen { fs: self, updates: Some(updates), _halted: halted };
         // Data that are written in place need no handle: these writes, and all others, wait from
         // here on.
         self.devices().for_each(MountedDevice::freeze);

@@ -39,7 +39,6 @@ pub use orphan_recovery::OrphanReport;
 pub use readdir::DirEntry;
 pub(crate) use reaper::ToReap;
 pub use rename::RenameFlags;
-pub(crate) use thawed::HaltedChanges;
 
 use crate::alloc::{Fragmentation, Usage};
 use crate::bounds::Remark;
@@ -52,10 +51,9 @@ use anchor::Anchors;
 use extant_format::features::Incompat;
 use extant_format::types::InodeNr;
 use extant_journal::Tid;
-use extant_sync::atomic::AtomicBool;
 use extant_sync::epoch::pin;
 use extant_sync::scheduler::Bell;
-use extant_sync::{ArcWriteGuard, Level, Mutex, RwLockWriteGuard, write_all_arc};
+use extant_sync::{ArcWriteGuard, FreezeLock, RwLockWriteGuard, write_all_arc};
 use reaper::Reaper;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -94,10 +92,8 @@ pub struct Operations {
     pub(crate) vfs: Vfs,
     reaper: Reaper,
     anchors: Anchors,
-    /// One freezes at a time.
-    pub(crate) freezing: Mutex<()>,
-    /// Set while changes wait with no lock held ([`thawed`]).
-    changes_wait: AtomicBool,
+    /// One freezes at a time, while changes wait with no lock held ([`thawed`]).
+    freezing: FreezeLock,
     /// Syncs, shared by concurrent callers.
     pub(crate) syncs: Syncs,
     /// Wakes the task that scans bitmaps, which sleeps while that is switched off.
@@ -110,8 +106,7 @@ impl Operations {
             vfs,
             reaper: Reaper::default(),
             anchors: Anchors::default(),
-            freezing: Mutex::new(Level::FsState, ()),
-            changes_wait: AtomicBool::new(false),
+            freezing: FreezeLock::default(),
             syncs: Syncs::default(),
             scan_bell: Bell::default(),
         }

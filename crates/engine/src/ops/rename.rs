@@ -137,9 +137,9 @@ impl Operations {
             let others = || std::iter::once(&moved).chain(target.as_ref());
             let _dirs = lock_dirs([from.dir, to.dir].into_iter().chain(others()));
             let _files = lock_inodes(others());
-            if self.changes_wait() {
+            if self.freezing.is_halted() {
                 drop((_dirs, _files, _rename));
-                self.wait_for_thaw();
+                self.freezing.wait();
                 continue;
             }
             // With all locks held, the names must lead to the same inodes.

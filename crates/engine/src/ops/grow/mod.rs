@@ -112,7 +112,7 @@ impl Operations {
     pub fn grow_to(&self, to: GrowTo) -> Result<u64> {
         self.alive()?;
         self.st().writable()?;
-        let _one = self.freezing.lock();
+        let _one = self.freezing.exclude();
         // A freeze, or an unmount, may have come before.
         self.alive()?;
         self.st().writable()?;
