@@ -94,6 +94,21 @@ pub fn mark_clean(st: &Store, state: State) -> Result<()> {
     superblocks::write_superblock(&*st.dev, &mut sb)
 }
 
+/// After a freeze: says on the device again that recovery may be needed. Handles must be stopped.
+/// If it cannot be said, all changes end. Does nothing after a shutdown, which ends all writes.
+pub fn mark_in_use(st: &Store) -> Result<()> {
+    if st.is_shut_down() {
+        return Ok(());
+    }
+    superblocks::write_superblock(&*st.dev, &mut st.groups.superblock()).inspect_err(|error| {
+        tracing::error!(
+            "the superblock could not be marked as in use, so nothing is changed any more: check \
+             the device, then mount it anew: {error}"
+        );
+        st.journal.abort(error.errno());
+    })
+}
+
 /// After an error that stopped all changes: the next one to look is told.
 pub fn mark_error(st: &Store) -> Result<()> {
     let (mut sb, _) = superblocks::superblock(&*st.dev)?;

@@ -1,6 +1,7 @@
 //! A frozen file system is clean on its device, and continues after the thaw. One that is shut down
 //! does not continue. Also: the state that readers beside the mount see.
 
+use extant_blocks::BlockDevice;
 use extant_engine::format::{ErrorPolicy, State};
 use extant_engine::{
     AccessTimes, Errno, Falloc, Follow, Fs, NodeKind, OpenFlags, OpenOptions, RenameFlags, SetAttr,
@@ -8,6 +9,7 @@ use extant_engine::{
 };
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::{Ending, Memory, debugfs, dumpe2fs};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -53,6 +55,36 @@ fn a_copy_of_a_frozen_file_system_is_clean() {
     torn.assert_clean();
 }
 
+/// The space of a file that was removed while it was open is free in a copy, once it is closed.
+#[test]
+fn a_copy_has_no_orphans_but_files_in_use() {
+    let image = FeatureSet::named("default").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let root = fs.root().expect("root");
+    let files = [0, 1].map(|nr| {
+        let name = [b'f', b'0' + nr];
+        let node = fs.create(&root, &name, 0o644, NodeKind::File).expect("create");
+        let flags = OpenFlags { write: true, ..Default::default() };
+        let file = fs.open_file(&node, flags).expect("open");
+        file.write_at(0, &[7; 1 << 20]).expect("write");
+        file.sync().expect("fsync");
+        fs.unlink(&root, &name).expect("unlink");
+        file
+    });
+    drop(root);
+    let [used, closed] = files;
+    drop(closed);
+    let frozen = fs.freeze().expect("freeze");
+    let copy = image.copy();
+    frozen.thaw().expect("thaw");
+    let other = Fs::open(copy.path(), &OpenOptions::new()).expect("the copy opens");
+    assert_eq!(other.recovery().orphans.freed, 1, "{:?}", other.recovery());
+    other.unmount().expect("unmount");
+    copy.assert_clean();
+    drop(used);
+    fs.unmount().expect("unmount");
+}
+
 #[test]
 fn no_byte_changes_while_frozen() {
     let image = FeatureSet::named("default").make();
@@ -95,6 +127,103 @@ fn no_byte_changes_while_frozen() {
     });
     drop((files, root));
     fs.unmount().expect("unmount");
+}
+
+/// A device on which the mark of a superblock fails as long as that is asked for.
+#[derive(Debug)]
+struct Unmarkable {
+    inner: Memory,
+    /// Writes of the superblock fail.
+    refuses: AtomicBool,
+    /// One flush after a write of the superblock fails.
+    forgets: AtomicBool,
+    written: AtomicBool,
+}
+
+impl Unmarkable {
+    fn new(image: &Image) -> Arc<Unmarkable> {
+        let inner = Memory::from_bytes(&image.bytes());
+        let no = AtomicBool::default;
+        Arc::new(Unmarkable { inner, refuses: no(), forgets: no(), written: no() })
+    }
+}
+
+impl BlockDevice for Unmarkable {
+    extant_blocks::forward_device!(self => self.inner;
+        len, name, read_exact_at, read_vectored_at, write_vectored_at, discard, write_zeroes,
+        next_data, claim);
+
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        if offset == 1024 {
+            if self.refuses.load(Ordering::Acquire) {
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            self.written.store(true, Ordering::Release);
+        }
+        self.inner.write_all_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let marked = self.written.swap(false, Ordering::AcqRel);
+        if marked && self.forgets.swap(false, Ordering::AcqRel) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.inner.flush()
+    }
+}
+
+/// Creates a file and makes it durable, if that is possible. Returns whether it was, after a crash
+/// and a new opening that must find the file then.
+fn survives(fs: Fs, device: &Arc<Unmarkable>) -> bool {
+    let root = fs.root().expect("root");
+    let made = fs.create(&root, b"after", 0o644, NodeKind::File).and_then(|_| fs.sync());
+    drop(root);
+    fs.crash();
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("recovery");
+    if made.is_ok() {
+        fs.resolve("/after", Follow::No).expect("what was synced");
+    }
+    fs.unmount().expect("unmount");
+    made.is_ok()
+}
+
+/// The superblock says that nothing is to be recovered, so nothing may need it.
+#[test]
+fn nothing_changes_after_a_thaw_that_failed() {
+    let device = Unmarkable::new(&FeatureSet::named("default").make());
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+    let frozen = fs.freeze().expect("freeze");
+    device.refuses.store(true, Ordering::Release);
+    frozen.thaw().expect_err("the superblock cannot be marked");
+    device.refuses.store(false, Ordering::Release);
+    assert!(fs.is_read_only());
+    assert!(!survives(fs, &device));
+}
+
+/// The mark of a clean file system has reached the device, or not.
+#[test]
+fn changes_after_a_freeze_that_failed_are_recovered() {
+    let device = Unmarkable::new(&FeatureSet::named("default").make());
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+    device.forgets.store(true, Ordering::Release);
+    device.written.store(false, Ordering::Release);
+    fs.freeze().expect_err("the mark may not be durable");
+    assert!(!device.forgets.load(Ordering::Acquire), "a flush failed");
+    assert!(!fs.is_read_only());
+    assert!(survives(fs, &device));
+}
+
+#[test]
+fn nothing_is_written_after_a_shutdown_while_frozen() {
+    let image = FeatureSet::named("default").make();
+    let device = Arc::new(Memory::from_bytes(&image.bytes()));
+    let fs = Fs::open_device(device.clone(), &OpenOptions::new()).expect("open");
+    let frozen = fs.freeze().expect("freeze");
+    fs.shut_down().expect("shutdown");
+    let before = device.to_vec();
+    frozen.thaw().expect("thaw");
+    assert!(before == device.to_vec());
+    fs.crash();
 }
 
 /// A time limit above that of any reader on a busy host: a reader that waits for the thaw would

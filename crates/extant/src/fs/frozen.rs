@@ -45,7 +45,8 @@ impl Frozen {
     /// Thaws the file system: changes go on. See [`Fs::freeze`](crate::Fs::freeze) for an example.
     ///
     /// # Errors
-    /// `Device` if the superblock could not be marked as in use.
+    /// `Device` if the superblock could not be marked as in use. Nothing can be changed any more
+    /// then.
     pub fn thaw(mut self) -> Result<()> {
         self.end()
     }

@@ -126,7 +126,8 @@ impl Fs {
     }
 
     /// Makes all changes durable, marks the file system clean on the device, and lets no byte of it
-    /// change until the guard is dropped: the time to copy the device.
+    /// change until the guard is dropped: the time to copy the device. Files that were removed
+    /// while they are open are orphans of a copy, which its first opening for writing frees.
     ///
     /// ```
     /// # use extant::*;
