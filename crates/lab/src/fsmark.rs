@@ -9,7 +9,7 @@ use crate::jobs::SYNCERS;
 use crate::side::{Running, Setup, Side};
 use crate::tables::Grid;
 use crate::target::{Put, Target};
-use extant_measure::options::{Options, invalid};
+use extant_measure::options::{Options, at_least_one, invalid};
 use extant_measure::scratch::Server;
 use extant_measure::stored::Results;
 use extant_measure::timing::joined;
@@ -25,10 +25,10 @@ pub struct Args {
     #[command(flatten)]
     options: Options,
     /// Files of 4 KiB: a million, or 4,000 with `--quick`.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     files: Option<usize>,
     /// Empty files: 10 million, or 40,000 with `--quick`.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     empty: Option<usize>,
 }
 

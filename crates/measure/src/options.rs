@@ -13,7 +13,7 @@ pub type Rows<W> = Vec<(String, (usize, W))>;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Options {
     /// Measurements of each value; sides and designs take turns.
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one)]
     pub runs: Option<usize>,
     /// Less work of each kind and fewer measurements, for a look.
     #[arg(long)]
@@ -22,7 +22,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// Numbers of threads, divided by commas, in place of the usual ones.
-    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = at_least_one)]
     pub threads: Vec<usize>,
     /// One JSON document with every measured value, in place of tables.
     #[arg(long)]
@@ -35,7 +35,7 @@ pub struct Options {
 impl Options {
     /// Returns the number of measurements, unless one is asked for.
     pub fn runs(&self, usual: usize, quick: usize) -> usize {
-        self.runs.unwrap_or(if self.quick { quick } else { usual }).max(1)
+        self.runs.unwrap_or(if self.quick { quick } else { usual })
     }
 
     /// Refuses those options among `names` that are given: for commands without a use for them.
@@ -124,6 +124,18 @@ impl Options {
     }
 }
 
+/// Parses a number of things of which there must be one.
+///
+/// # Errors
+/// The reason of a refusal, for `clap`.
+pub fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("the least is 1".into()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Returns the name of a value on command lines.
 pub fn word(value: impl clap::ValueEnum) -> Name {
     value.to_possible_value().map_or("".into(), |value| value.get_name().to_owned().into())
@@ -137,6 +149,14 @@ pub fn invalid(why: impl Into<String>) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_done_zero_times() {
+        assert_eq!(at_least_one("3"), Ok(3));
+        for text in ["0", "-1", "x", ""] {
+            at_least_one(text).unwrap_err();
+        }
+    }
 
     #[test]
     fn options_without_effect_are_refused_by_name() {

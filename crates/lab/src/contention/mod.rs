@@ -11,6 +11,7 @@ mod count;
 pub use count::Counter;
 
 use crate::jobs::KINDS;
+use extant_measure::options::at_least_one;
 use extant_measure::sheet::say;
 use std::io;
 
@@ -20,7 +21,7 @@ pub struct Args {
     /// Workloads; `all` for all. Without any, their names are printed.
     pub workloads: Vec<String>,
     /// Threads.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     pub threads: usize,
     /// The most operations of each thread.
     #[arg(long, default_value_t = 2000)]

@@ -62,6 +62,10 @@ pub fn run(args: &Args) -> io::Result<bool> {
     let mut works = works()?;
     works.retain(|work| args.works.iter().any(|name| name == "all" || *name == work.name));
     let (kept, quick) = (Store::of(&args.root), Store(args.runs.clone()));
+    if (args.stored || args.page.is_some()) && !kept.0.is_dir() {
+        let why = format!("{} is missing: name the repository by `--root`", kept.0.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, why));
+    }
     if !args.stored {
         measure(&works, &quick, &args.designs)?;
     }

@@ -64,6 +64,21 @@ fn pairs_have_every_row_on_both_sides_and_are_judged() {
     assert!(text.lines().any(|line| line.ends_with(" of 6 bars reached")), "{text}");
 }
 
+#[test]
+fn arguments_that_leave_nothing_to_measure_are_refused() {
+    for args in [
+        &["pairs", "--runs", "0"][..],
+        &["pairs", "--threads", "2,0"],
+        &["fsmark", "--files", "0"],
+        &["fsmark", "--empty", "0"],
+    ] {
+        let refused = lab(args);
+        assert!(refused.code == 2 && refused.errors().contains("the least is 1"), "{refused}");
+    }
+    let refused = lab(&["reproduce", "frsp", "--stored", "--root", "/nonexistent"]);
+    assert!(refused.code == 1 && refused.errors().contains("`--root`"), "{refused}");
+}
+
 /// The engine's design of each table is compared with all the others.
 #[test]
 fn tables_compare_the_design_of_the_engine() {
