@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::members::{Adder, Markers, Place, Rules};
 use crate::patterns::Patterns;
 use crate::spool::Spool;
-use crate::stream::{Section, Stream};
+use crate::stream::{Headers, Section, Stream};
 use crate::tar::{EndMark, TarReader};
 use extant_image::{ContentSink, SourceId, Tree};
 use std::fs::File;
@@ -156,7 +156,7 @@ impl<'t> Loader<'t> {
     ) -> Result<Markers> {
         let base = blob.section.position();
         let source = self.tree.add_source(Arc::new(blob.content()?));
-        let mut reader = TarReader::new(blob.section, end_mark);
+        let mut reader = TarReader::new(Headers::new(blob.section), end_mark);
         let place = Place::Archive { source, base };
         Adder::new(self.tree, rules, place).add_all(&mut reader)
     }

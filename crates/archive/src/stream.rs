@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -90,6 +91,52 @@ impl Stream for Section {
     }
 }
 
+/// Bytes that [`Headers`] reads at once: a header with its extensions, as a rule.
+const WINDOW: usize = 4096;
+
+/// A part of a file that is read for the headers in it, and passed over in between.
+#[derive(Debug)]
+pub(crate) struct Headers {
+    section: Section,
+    window: Box<[u8; WINDOW]>,
+    /// The bytes of the window that come next.
+    ready: Range<usize>,
+}
+
+impl Headers {
+    pub(crate) fn new(section: Section) -> Headers {
+        Headers { section, window: Box::new([0; WINDOW]), ready: 0..0 }
+    }
+}
+
+impl Read for Headers {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.ready.is_empty() {
+            if buf.len() >= WINDOW {
+                return self.section.read(buf);
+            }
+            self.ready = 0..self.section.read(&mut self.window[..])?;
+        }
+        let ready = self.window.get(self.ready.clone()).unwrap_or_default();
+        let len = ready.len().min(buf.len());
+        buf[..len].copy_from_slice(&ready[..len]);
+        self.ready.start += len;
+        Ok(len)
+    }
+}
+
+impl Stream for Headers {
+    fn skip(&mut self, count: u64) -> io::Result<u64> {
+        let ready = self.ready.len() as u64;
+        if count <= ready {
+            self.ready.start += count as usize;
+            return Ok(count);
+        }
+        self.ready = 0..0;
+        Ok(ready + self.section.skip(count - ready)?)
+    }
+}
+
 /// A reader whose bytes are read to pass over them.
 #[derive(Debug)]
 pub(crate) struct Sequential<R>(pub R);
@@ -118,4 +165,33 @@ pub(crate) fn fill(reader: &mut impl Read, buf: &mut [u8]) -> io::Result<usize> 
         }
     }
     Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spool::Spool;
+    use std::io::Write;
+
+    /// Reads and skips of any length see the bytes of the section, and no others.
+    #[test]
+    fn headers_are_read_between_skips() {
+        let bytes: Vec<u8> = (0..40_000_u32).map(|n| (n / 3) as u8).collect();
+        let mut spool = Spool::new(&std::env::temp_dir()).unwrap();
+        spool.write_all(&bytes).unwrap();
+        let file = spool.file().unwrap().clone();
+        let mut headers = Headers::new(Section::new(file, 100, 30_000));
+        let bytes = &bytes[100..30_100];
+        let mut at = 0;
+        for (read, skip) in [(512, 0), (512, 3000), (100, 4096), (5000, 1), (10, 9000), (4096, 7)] {
+            let mut found = vec![0; read];
+            assert_eq!(fill(&mut headers, &mut found).unwrap(), read);
+            assert!(found == bytes[at..at + read], "{at}");
+            assert_eq!(headers.skip(skip).unwrap(), skip);
+            at += read + skip as usize;
+        }
+        let left = bytes.len() - at;
+        assert_eq!(headers.skip(u64::MAX).unwrap(), left as u64);
+        assert_eq!(headers.read(&mut [0; 10]).unwrap(), 0);
+    }
 }
