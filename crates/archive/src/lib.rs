@@ -21,6 +21,7 @@ mod patterns;
 mod spool;
 mod stream;
 mod tar;
+mod verification;
 
 pub use directory::{ScanOptions, root_is_feigned, shown_ids};
 pub use error::{Error, Result};

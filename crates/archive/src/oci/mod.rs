@@ -1,8 +1,10 @@
 //! Images of containers: OCI layouts, and archives of `docker save`.
 //!
 //! An image is a list of layers, each an archive with changes to the layers before. Sizes and
-//! digests of all blobs are verified before their content is interpreted, and the digest of each
-//! uncompressed layer while it is read.
+//! digests of documents are verified before they are interpreted. Layers are verified by other
+//! threads while they are read, and so is the digest of each uncompressed layer: nothing else is
+//! told of an image with a wrong digest. A layer that is not compressed has one digest under both
+//! names, and is verified once.
 
 mod model;
 mod select;
@@ -19,6 +21,7 @@ use crate::loader::{Input, Loader};
 use crate::members::Rules;
 use crate::stream::{Section, Stream};
 use crate::tar::{EndMark, MemberKind, TarReader};
+use crate::verification::{Check, Verification};
 use model::{Config, Descriptor, Layout, parse};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -30,6 +33,9 @@ const MAX_LAYERS: usize = 1000;
 /// Maximum number of files in an archive with an image.
 const MAX_MEMBERS: usize = 100_000;
 
+/// Layers that are open and verified at a time.
+const GROUP: usize = 64;
+
 /// Place of an image of containers.
 pub enum Container {
     /// Directory.
@@ -38,11 +44,32 @@ pub enum Container {
     Archive(Input),
 }
 
-/// A layer and the digest of its uncompressed bytes.
+/// A layer.
 struct Layer {
     name: String,
     blob: Blob,
+    compression: Compression,
+    /// Digest of the stored bytes, where the image has one.
+    stored: Option<Digest>,
+    /// Digest of the uncompressed bytes.
     diff_id: Digest,
+}
+
+impl Layer {
+    fn new(name: String, blob: Blob, stored: Option<Digest>, diff_id: Digest) -> Result<Layer> {
+        let compression = blob.compression()?;
+        Ok(Layer { name, blob, compression, stored, diff_id })
+    }
+
+    /// Returns the digests that its stored bytes must have.
+    fn checks(&self) -> impl Iterator<Item = Check> {
+        let is_plain = self.compression == Compression::None;
+        let plain = Some(self.diff_id).filter(|digest| is_plain && Some(*digest) != self.stored);
+        self.stored.into_iter().chain(plain).map(|digest| {
+            let (name, content) = (self.name.clone(), self.blob.section.clone());
+            Check { name, content, digest }
+        })
+    }
 }
 
 /// Returns the name of a configuration without folders and extension.
@@ -82,8 +109,9 @@ impl Loader<'_> {
         let diff_ids = diff_ids(&chosen.config, layers.len())?;
         let opened = layers.iter().zip(diff_ids).map(|(descriptor, diff_id)| {
             check_layer_type(descriptor)?;
-            let blob = select::open_verified(&blobs, descriptor)?;
-            Ok(Layer { name: descriptor.digest.clone(), blob, diff_id })
+            let blob = select::open_sized(&blobs, descriptor)?;
+            let (name, stored) = (descriptor.digest.clone(), descriptor.digest()?);
+            Layer::new(name, blob, Some(stored), diff_id)
         });
         self.add_layers(opened)
     }
@@ -104,24 +132,32 @@ impl Loader<'_> {
         }
         let diff_ids = diff_ids(&config, image.layers.len())?;
         let opened = image.layers.iter().zip(diff_ids).map(|(path, diff_id)| {
-            Ok(Layer { name: path.escape_debug().to_string(), blob: blobs.open(path)?, diff_id })
+            Layer::new(path.escape_debug().to_string(), blobs.open(path)?, None, diff_id)
         });
         self.add_layers(opened)
     }
 
-    fn add_layers(&mut self, layers: impl Iterator<Item = Result<Layer>>) -> Result<()> {
-        for layer in layers {
-            let Layer { name, blob, diff_id } = layer?;
-            self.tree.begin_layer();
-            let added = match blob.compression()? {
-                Compression::None => diff_id
-                    .verify(blob.section.clone())
-                    .and_then(|()| self.add_in_place(blob, Rules::Layer, EndMark::Optional)),
-                _ => self.unpack(decode(blob.section)?, Rules::Layer, Some(&diff_id)),
-            };
-            added.map_err(|error| error.in_source(name))?;
+    fn add_layers(&mut self, mut layers: impl Iterator<Item = Result<Layer>>) -> Result<()> {
+        loop {
+            let group = layers.by_ref().take(GROUP).collect::<Result<Vec<_>>>()?;
+            if group.is_empty() {
+                return Ok(());
+            }
+            let verification = Verification::begin(group.iter().flat_map(Layer::checks).collect())?;
+            let added = group.into_iter().try_for_each(|layer| self.add_layer_of_image(layer));
+            // Errors of the content of a changed blob follow from that change.
+            verification.end().and(added)?;
         }
-        Ok(())
+    }
+
+    fn add_layer_of_image(&mut self, layer: Layer) -> Result<()> {
+        let Layer { name, blob, compression, diff_id, .. } = layer;
+        self.tree.begin_layer();
+        let added = match compression {
+            Compression::None => self.add_in_place(blob, Rules::Layer, EndMark::Optional),
+            _ => self.unpack(decode(blob.section)?, Rules::Layer, Some(&diff_id)),
+        };
+        added.map(drop).map_err(|error| error.in_source(name))
     }
 
     fn blobs(&mut self, from: Container) -> Result<Blobs> {

@@ -91,6 +91,34 @@ fn changed_blobs_are_refused() {
     assert!(error.contains("the content has the digest"), "{error}");
 }
 
+/// Layers are verified by other threads while they are read, some of them at a time.
+#[test]
+fn the_first_changed_layer_is_named_whatever_its_content_seems_to_be() {
+    let names: Vec<String> = (100..170).map(|number| format!("file{number}")).collect();
+    let packed = |layer: &[u8]| {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(layer).unwrap();
+        gzip.finish().unwrap()
+    };
+    let plain: Vec<_> = names.iter().map(|name| one_file(name)).collect();
+    let layers: Vec<_> = plain.iter().map(|layer| (packed(layer), layer.clone())).collect();
+    let image = Image::new(&layers, "amd64");
+    let top = image.manifest.clone();
+    let mut files = layout(vec![image], vec![top]);
+    let found: Vec<_> = names.iter().map(|name| format!("{name}={name}")).collect();
+    assert_eq!(paths(&load(&files, &Selection::default()).unwrap()), found);
+    let blob = |number: usize| digest(&layers[number].0);
+    for number in [68, 66, 3] {
+        let path = format!("blobs/{}", blob(number).replace(':', "/"));
+        let (_, bytes) = files.iter_mut().find(|(name, _)| *name == path).unwrap();
+        // The type of the first block of compressed data.
+        bytes[10] ^= 6;
+        let error = load(&files, &Selection::default()).unwrap_err();
+        let start = format!("layout: {}: the content has the digest", blob(number));
+        assert!(error.starts_with(&start), "{error}");
+    }
+}
+
 /// Layers as `umoci insert` writes them: padding and end mark are missing. Content is not.
 #[test]
 fn layers_may_lack_padding_and_end_mark_but_no_content() {
