@@ -245,10 +245,6 @@ impl<'a> Copier<'a> {
             self.job.left(Left::Special);
             return Ok(None);
         }
-        match rustix::fs::unlinkat(target.dir, target.os_name(), AtFlags::empty()) {
-            Ok(()) | Err(No::NOENT) => {}
-            Err(e) => return Err(e.into()),
-        }
         let kind = match attr.ftype {
             FileType::Regular => return self.regular(target, node, &attr).map(Some),
             FileType::Symlink => Kind::Symlink,
@@ -274,12 +270,14 @@ impl<'a> Copier<'a> {
         let (dir, name) = (target.dir, target.os_name());
         let is_device = matches!(attr.ftype, FileType::BlockDevice | FileType::CharDevice);
         let device = if is_device { rustix::fs::makedev(attr.rdev.0, attr.rdev.1) } else { 0 };
-        let made = match attr.ftype {
-            FileType::Symlink => {
-                rustix::fs::symlinkat(OsStr::from_bytes(&self.fs.read_link(node)?), dir, name)
-            }
-            _ => rustix::fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, device),
+        let link = match attr.ftype {
+            FileType::Symlink => Some(self.fs.read_link(node)?),
+            _ => None,
         };
+        let made = in_place_of_old(target, || match &link {
+            Some(link) => rustix::fs::symlinkat(OsStr::from_bytes(link), dir, name),
+            None => rustix::fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, device),
+        });
         match made {
             Err(No::PERM) if is_device => {
                 self.job.left(Left::Device);
@@ -291,8 +289,7 @@ impl<'a> Copier<'a> {
         // checked through the descriptor that also sets the attributes.
         let made = Held::known(dir, target.name)?;
         check_made(&made, dir, kind, device)?;
-        self.attributes(&made, node, attr)?;
-        Ok(Some(Identity::of(&made)?))
+        self.attributes(&made, node, attr).map(Some)
     }
 
     fn regular(&self, target: Target<'_>, node: &Node, attr: &Attr) -> Result<Identity> {
@@ -300,7 +297,8 @@ impl<'a> Copier<'a> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let to = File::from(rustix::fs::openat(target.dir, target.os_name(), flags, mode)?);
+        let open = || rustix::fs::openat(target.dir, target.os_name(), flags, mode);
+        let to = File::from(in_place_of_old(target, open)?);
         let copied = copy_content(&from, &to, self.job);
         let to = Held::Open(to);
         let copied = copied.and_then(|()| self.attributes(&to, node, attr));
@@ -308,15 +306,16 @@ impl<'a> Copier<'a> {
             // Half a file is worse than none. That it could not be copied is the error to tell.
             let _ = rustix::fs::unlinkat(target.dir, target.os_name(), AtFlags::empty());
         }
-        copied?;
-        Ok(Identity::of(&to)?)
+        copied
     }
 
     /// Gives a copy the attributes of its source. Those that the destination or this user cannot
     /// set are counted. One that fails keeps none of the others from being set: a directory was
-    /// made for its owner only.
-    fn attributes(&self, to: &Held, node: &Node, attr: &Attr) -> Result {
-        let owned = self.owner(to, attr);
+    /// made for its owner only. Returns the identity of the copy.
+    fn attributes(&self, to: &Held, node: &Node, attr: &Attr) -> Result<Identity> {
+        let made = to.stat()?;
+        let has_owner = (made.st_uid, made.st_gid) == (attr.uid, attr.gid);
+        let owned = if has_owner { Ok(true) } else { self.owner(to, attr) };
         let mut mode = u32::from(attr.mode);
         let xattrs = self.xattrs(to, node, attr.ftype, &mut mode);
         let mode = match attr.ftype {
@@ -324,7 +323,8 @@ impl<'a> Copier<'a> {
             _ => self.mode(to, mode, matches!(owned, Ok(true))),
         };
         let times = to.set_times(&times(attr)).map_err(|e| format!("times: {e}").into());
-        owned.and(mode).and(xattrs).and(times)
+        owned.and(mode).and(xattrs).and(times)?;
+        Ok(Identity::of_stat(&made))
     }
 
     /// Sets the owner; returns false if it is left out.
@@ -435,7 +435,7 @@ impl<'a> Copier<'a> {
     fn finish_directory(&self, place: &Place, ino: u64) -> Result {
         let node = self.fs.node(ino)?;
         let dir = Held::Open(File::from(place.open(self.base.as_fd())?));
-        self.attributes(&dir, &node, &node.attr())
+        self.attributes(&dir, &node, &node.attr()).map(drop)
     }
 }
 
@@ -470,6 +470,20 @@ fn times(attr: &Attr) -> Timestamps {
     Timestamps { last_access: time(attr.atime), last_modification: time(attr.mtime) }
 }
 
+/// Makes an entry, in the place of another one of the name that is no directory.
+fn in_place_of_old<T>(
+    target: Target<'_>,
+    make: impl Fn() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    match make() {
+        Err(No::EXIST) => {
+            rustix::fs::unlinkat(target.dir, target.os_name(), AtFlags::empty())?;
+            make()
+        }
+        made => made,
+    }
+}
+
 /// Copies content, holes left out; `to` is empty.
 pub fn copy_content(from: &ImageFile, to: &File, job: &Job<'_>) -> Result {
     let end = from.len();
@@ -489,7 +503,8 @@ pub fn copy_content(from: &ImageFile, to: &File, job: &Job<'_>) -> Result {
             at += len as u64;
         }
     }
-    Ok(to.set_len(end)?)
+    // Data up to the end has given it this length.
+    if at < end { Ok(to.set_len(end)?) } else { Ok(()) }
 }
 
 /// Returns the next range of data of a file in an image, from `at` on.

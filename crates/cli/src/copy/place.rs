@@ -9,7 +9,7 @@
 //! inode number are compared with those of the first time: another user with permission to rename
 //! entries of the tree can make a copy fail, but cannot lead it to a different directory.
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno as No;
 use std::ffi::OsStr;
 use std::io;
@@ -33,8 +33,12 @@ pub struct Identity {
 impl Identity {
     /// Returns the identity of an open file.
     pub fn of(fd: impl AsFd) -> io::Result<Identity> {
-        let stat = rustix::fs::fstat(fd)?;
-        Ok(Identity { dev: stat.st_dev, ino: stat.st_ino })
+        Ok(Identity::of_stat(&rustix::fs::fstat(fd)?))
+    }
+
+    /// Returns the identity of the file that fstat(2) described.
+    pub fn of_stat(stat: &Stat) -> Identity {
+        Identity { dev: stat.st_dev, ino: stat.st_ino }
     }
 }
 
