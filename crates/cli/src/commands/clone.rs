@@ -13,7 +13,7 @@ use crate::text::{shown, size};
 use extant_check::{Trim, TrimError, TrimPlan, UuidError, set_uuid};
 use extant_engine::device::{BlockDevice, FileOptions, ImageFormat, Place};
 use extant_engine::mkfs::parse_uuid;
-use extant_engine::{Errno, Error};
+use extant_engine::{Errno, Error, OpenOptions};
 use serde_json::Map;
 use std::fs::File;
 use std::io;
@@ -74,17 +74,24 @@ pub fn run(args: &Args, context: &Context) -> Result {
     args.check()?;
     let _replaced = hold_replaced(&args.dest)?;
     let uuid = args.new_uuid.then(random_uuid).transpose()?;
-    let mut output = Output::begin(&args.dest)?.before_sandbox(context)?;
-    image.contain(context, Preparation::default().writing_to(&output.path()))?;
-    let interrupt = Interrupt::register().at("signals")?;
-    let device = open_for_reading(&image, &image.spec()).map_err(|e| e.with_exit_code(1))?;
-    let source = Source { device, image };
-    let file = output.file();
-    let copied = if args.share(file)? {
-        None
-    } else {
-        Some(source.copy(file, context, &interrupt.flag())?)
+    let mut output = Output::begin(&args.dest)?;
+    let held = args.share(&image, output.file())?;
+    let is_shared = held.is_some();
+    let source = match held {
+        // Outside of a sandbox: nothing of the image was read, and nothing will be.
+        Some(device) if uuid.is_none() => Source { device, image },
+        _ => {
+            output = output.before_sandbox(context)?;
+            image.contain(context, Preparation::default().writing_to(&output.path()))?;
+            let device =
+                open_for_reading(&image, &image.spec()).map_err(|e| e.with_exit_code(1))?;
+            Source { device, image }
+        }
     };
+    let interrupt = Interrupt::register().at("signals")?;
+    let file = output.file();
+    let copied =
+        if is_shared { None } else { Some(source.copy(file, context, &interrupt.flag())?) };
     if let Some(uuid) = uuid {
         source.rename(file, uuid)?;
     }
@@ -119,15 +126,18 @@ impl Args {
         Ok(())
     }
 
-    /// Shares all blocks of the source with the new file. False if the host cannot.
-    fn share(&self, file: &File) -> Result<bool> {
-        let spec = self.stored.spec(&self.source);
+    /// Shares all blocks of the source with the new file. Returns the source, locked against
+    /// writers; `None` if the host cannot share them.
+    fn share(&self, image: &ImageArgs, file: &File) -> Result<Option<Arc<dyn BlockDevice>>> {
+        let spec = image.spec();
         let is_whole = spec.place == Place::Whole && spec.format == ImageFormat::Raw;
         if self.no_reflink || !is_whole || !spec.path.is_file() {
-            return Ok(false);
+            return Ok(None);
         }
+        let options = OpenOptions::new().read_only(true).wait(image.wait);
+        let device = options.device_of(&spec).map_err(|error| image.refused(&error))?;
         let source = File::open(&spec.path).at_path(spec.path.as_os_str().as_bytes())?;
-        Ok(rustix::fs::ioctl_ficlone(file, &source).is_ok())
+        Ok(rustix::fs::ioctl_ficlone(file, &source).is_ok().then_some(device))
     }
 
     fn report(&self, context: &Context, len: u64, copied: Option<u64>) -> Result {

@@ -79,7 +79,18 @@ fn blocks_are_shared_where_the_host_can() {
     let other = extant(&args!["--json", "clone", "--no-reflink", &source, &plain]);
     let same = fs::read(&copy).ok() == Some(image.bytes());
     let verdict = e2fsck::check(&copy);
+    let renamed = host.join("renamed");
+    let named = extant(&args!["--json", "clone", "--new-uuid", &source, &renamed]);
+    e2fsck::check(&renamed).assert_clean();
+    let is_renamed = fs::read(&renamed).ok() != Some(image.bytes());
+    let server = Server::start(&source, "rw");
+    let used = extant(&args!["clone", &source, host.join("late")]);
+    server.unmount();
+    let names = fs::read_dir(&host).expect("a directory").count();
     run("umount", &[host.as_os_str()]).must_succeed();
+    assert!(used.code == 1 && used.errors().contains("in use"), "{used}");
+    assert_eq!(names, 4, "no other file is left");
+    assert!(is_renamed && named.text().contains("\"shared\": true"), "{named}");
     assert!(shared.text().contains("\"shared\": true"), "{shared}");
     assert!(other.text().contains("\"shared\": false"), "{other}");
     assert!(same, "the copy differs");
