@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-check bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices kills stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
+.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-check bench-codecs bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices kills stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
 
 # All programs. `make python` builds the Python package, whose link takes minutes.
 all:
@@ -108,6 +108,12 @@ bench-images:
 bench-check: setup
 	$(CARGO) build --release -p extant-cli -p extant-bench
 	$(TARGET)/release/extant-bench check --runs $(BENCH_RUNS)
+
+# The crates that decompress and compress archives beside gzip, zstd, xz and bzip2. To store a run:
+# `extant-bench codecs --json > docs/runs/codecs.json`, then `make pages`.
+bench-codecs:
+	$(CARGO) build --release -p extant-bench
+	$(TARGET)/release/extant-bench codecs --runs $(BENCH_RUNS)
 
 # Work on a network block device with NBD_DELAY milliseconds for each request, beside the same work
 # on a file and the transfer alone: 1 GB in /dev/shm.

@@ -25,10 +25,11 @@ pub struct Args {
 type Form = fn(&Store, &str) -> io::Result<String>;
 
 /// Pages, marks of tables with `#` for the name, the names, and the form.
-const TABLES: [(&str, &str, &str, Form); 4] = [
+const TABLES: [(&str, &str, &str, Form); 5] = [
     ("README.md", "# in short", "pairs", short),
     ("docs/performance.md", "#", "pairs", pairs),
     ("docs/performance.md", "#", WHOLE, whole),
+    ("docs/dependencies.md", "#", "codecs", whole),
     ("docs/reproduce.md", "reproduce #", "orphan dcount sync prealloc frsp", work),
 ];
 

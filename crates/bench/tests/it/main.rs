@@ -52,3 +52,17 @@ fn images_are_compared_and_judged() {
     }
     assert_eq!(stored["results"]["bars"].as_array().map(Vec::len), Some(20), "{stored}");
 }
+
+/// Every codec has a rate on both sides, and those that Extant writes a size.
+#[test]
+fn codecs_are_compared() {
+    let printed = run(BENCH, &["codecs", "--quick", "--runs", "2", "--json"]).must_succeed();
+    let stored: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+    let grids = stored["results"].as_array().expect("tables");
+    let rows = grids.iter().map(|grid| grid["rows"].as_array().expect("rows"));
+    assert_eq!(rows.clone().map(Vec::len).collect::<Vec<_>>(), [4, 2, 2], "{stored}");
+    for row in rows.flatten() {
+        let runs = row[1].as_array().expect("columns").iter().map(|cell| cell.as_array());
+        assert_eq!(runs.map(|cell| cell.map(Vec::len)).collect::<Vec<_>>(), [Some(2); 2], "{row}");
+    }
+}
