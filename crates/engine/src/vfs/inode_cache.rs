@@ -32,8 +32,13 @@
 //! inode nor an inode without a name. A slot without links is believed without the lock: at the
 //! moment of the first look, no named inode of this number was in memory, so the slot was up to
 //! date, and no caller could know the number of a new one.
+//!
+//! # The slot of an inode that was freed by the transaction that made it
+//! It is never written, and the inode leaves memory at once. A walk that knew the number before may
+//! still look it up, and then meets a slot that fails its check. The number is free by then, or the
+//! next inode with it is about to enter the cache.
 
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::store::Store;
 #[cfg(feature = "designs")]
@@ -54,6 +59,9 @@ use extant_sync::{Level, ShardedCounter};
 use std::sync::Arc;
 
 const SHARDS: usize = 64;
+
+/// Looks at a slot that fails its check, while its number may be that of an inode in the making.
+const MAX_LOOKS: u32 = 8;
 
 /// Inodes examined for each inode above the limit.
 const SHRINK_BATCH: usize = 16;
@@ -139,6 +147,7 @@ impl InodeCache {
     /// Returns the inode, loaded if it is not in memory. Returns ESTALE if it is being freed or was
     /// freed, and for a slot without links, unless `unlinked` is set for orphan processing.
     pub fn get(&self, st: &Store, ino: InodeNr, unlinked: bool) -> Result<InodeRef> {
+        let mut looks = 0;
         loop {
             if let Some(inode) = self.peek(ino) {
                 return alive(inode);
@@ -157,9 +166,17 @@ impl InodeCache {
                     return Err(corrupt.found(ino.0).into());
                 }
             }
-            if let Some(inode) = self.settle(ino, loaded, before)? {
-                self.bound();
-                return Ok(inode);
+            match self.settle(ino, loaded, before) {
+                Ok(Some(inode)) => {
+                    self.bound();
+                    return Ok(inode);
+                }
+                Ok(None) => {}
+                Err(error @ Error::Corrupt(_)) => {
+                    looks += 1;
+                    check_written(st, ino, (error, looks))?;
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -400,6 +417,21 @@ impl InodeCache {
 fn verdict(inode: &Arc<Inode>) -> Verdict {
     let may_leave = || !inode.held() || inode.links() > 0 && !inode.pages.has_writers();
     if Arc::strong_count(inode) == 1 && may_leave() { Verdict::Evict } else { Verdict::Keep }
+}
+
+/// Judges a slot that failed its check: ESTALE if its number is free. Returns if it may be that of
+/// an inode in the making, so that another look is worth it.
+#[cold]
+fn check_written(st: &Store, ino: InodeNr, (error, looks): (Error, u32)) -> Result<()> {
+    match st.alloc.inode_in_use(ino) {
+        // A number that the file system does not have is damage of a name.
+        Ok(false) if st.geo.inode_location(ino).is_ok() => Err(Errno::Stale.into()),
+        Ok(true) if looks < MAX_LOOKS => {
+            std::thread::yield_now();
+            Ok(())
+        }
+        _ => Err(error),
+    }
 }
 
 /// Returns whether names may lead to an inode: it has links, and does not hold an attribute's value

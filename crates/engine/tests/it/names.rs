@@ -347,3 +347,18 @@ fn an_exchange_gives_no_directory_more_subdirectories_than_it_may_have() {
     swap(&full, "file", &full, "sub").unwrap();
     fs.unmount().unwrap();
 }
+
+/// A directory comes and goes in one transaction, which never writes its slot. A walk that read its
+/// number before looks it up afterwards.
+#[test]
+fn a_number_whose_slot_was_never_written_is_stale() {
+    let image = FeatureSet::named("default").make();
+    let fs = Fs::open(image.path(), &OpenOptions::new()).expect("open");
+    let root = fs.root().expect("root");
+    let number = fs.create(&root, b"gone", 0o755, NodeKind::Dir).expect("mkdir").ino();
+    fs.rmdir(&root, b"gone").expect("rmdir");
+    let error = fs.node(number).expect_err("it is gone");
+    assert!(error.is(Errno::Stale), "{error}");
+    drop(root);
+    fs.unmount().expect("unmount");
+}
