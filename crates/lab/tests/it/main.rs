@@ -176,7 +176,7 @@ fn published_tables_stand_beside_stored_runs() {
     let tables = array(&works).iter().flat_map(|work| array(&work["tables"]));
     let experiments: Vec<_> = tables.flat_map(|table| array(&table["here"])).collect();
     // Counts of instructions and requests, and programs at work, repeat no published experiment.
-    let others = ["instructions.json", "requests.json", "work.json"];
+    let others = ["codecs.json", "instructions.json", "requests.json", "work.json"];
     let mut runs = BTreeSet::from(others.map(str::to_owned));
     runs.extend(experiments.iter().map(|here| format!("{}.json", here["run"].as_str().unwrap())));
     let stored = std::fs::read_dir(format!("{root}/docs/runs")).expect("stored runs");
