@@ -220,7 +220,8 @@ fn read_texts(base: &Path, folder: &Path, files: &mut Files) {
         let path = entry.expect("an entry").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let hidden = name.starts_with('.') && name != ".ci";
-        let is_built = path.join("CACHEDIR.TAG").exists();
+        // Cargo marks a folder only if it makes that itself.
+        let is_built = path == base.join("target") || path.join("CACHEDIR.TAG").exists();
         if path.is_dir() && !hidden && !is_built {
             read_texts(base, &path, files);
         } else if path.is_file() {
