@@ -25,17 +25,16 @@ pub struct Args {
 type Form = fn(&Store, &str) -> io::Result<String>;
 
 /// Pages, marks of tables with `#` for the name, the names, and the form.
-const TABLES: [(&str, &str, &str, Form); 5] = [
+const TABLES: [(&str, &str, &str, Form); 4] = [
     ("README.md", "# in short", "pairs", short),
     ("docs/performance.md", "#", "pairs", pairs),
     ("docs/performance.md", "#", WHOLE, whole),
-    ("docs/dependencies.md", "#", "codecs", whole),
     ("docs/reproduce.md", "reproduce #", "orphan dcount sync prealloc frsp", work),
 ];
 
 /// Runs all of whose tables are in the page about performance.
 const WHOLE: &str = "dref prealloc preallocs inodes sync fsmark aim7 orphan space60t space-claims \
-                     age scale instructions work requests check";
+                     age scale instructions work requests check codecs";
 
 /// Takes the place of tables without a stored run.
 const NOT_STORED: &str = "No run is stored yet; [bench.md](bench.md) has the command.\n";
