@@ -11,7 +11,7 @@
 
 use crate::device::{BlockDevice, write_zeroes_plainly};
 use crate::error::{Op, check_range};
-use crate::forward_device;
+use crate::{HostBytes, forward_device};
 use extant_sync::{Level, Mutex};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -109,7 +109,7 @@ impl<D: BlockDevice> AlignedDevice<D> {
 
 impl<D: BlockDevice> BlockDevice for AlignedDevice<D> {
     forward_device!(self => self.inner;
-        len, name, read_only, flush, set_len, refresh_len, next_data, origin, claim);
+        len, name, read_only, flush, set_len, refresh_len, next_data, origin, host_bytes, claim);
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.check(Op::Read, offset, buf.len() as u64)?;
@@ -157,6 +157,12 @@ impl<D: BlockDevice> BlockDevice for AlignedDevice<D> {
             at = at.saturating_add(buf.len() as u64);
         }
         Ok(())
+    }
+
+    fn copy_from_host(&self, source: HostBytes<'_>, offset: u64, len: u64) -> io::Result<u64> {
+        let is_aligned =
+            offset.is_multiple_of(self.alignment) && len.is_multiple_of(self.alignment);
+        if is_aligned { self.inner.copy_from_host(source, offset, len) } else { Ok(0) }
     }
 
     /// Discards the whole blocks of the range.

@@ -1,6 +1,6 @@
 //! The interface of all block devices.
 
-use crate::{Claim, OriginRun};
+use crate::{Claim, HostBytes, OriginRun};
 use extant_sync::Arc;
 use std::fmt::Debug;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -151,6 +151,24 @@ pub trait BlockDevice: Send + Sync + Debug {
         Ok(OriginRun::own(len))
     }
 
+    /// Returns the bytes of the file that the device is in, from the device's first byte on, if the
+    /// host may copy them without the device.
+    fn host_bytes(&self) -> Option<HostBytes<'_>> {
+        None
+    }
+
+    /// Copies `len` bytes of a file of the host to `offset`, in bytes, as far as the host does so
+    /// by itself. Returns how many bytes were copied; the caller reads and writes the others.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the range is not within the device, `ReadOnlyFilesystem` from a device
+    /// that refuses writes. An error of the medium ends the copy without a message: the caller's
+    /// own write of the rest meets it again.
+    fn copy_from_host(&self, source: HostBytes<'_>, offset: u64, len: u64) -> io::Result<u64> {
+        let _ = (source, offset, len);
+        Ok(0)
+    }
+
     /// Claims the device for a file system: exclusively for writing, shared with other readers for
     /// reading. Devices are distinguished by their addresses. A device over another one must
     /// forward the call if two devices of its kind over the same device would disturb each other.
@@ -160,6 +178,17 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// `ResourceBusy` if this process has a conflicting claim on the device.
     fn claim(&self, exclusive: bool) -> io::Result<Claim> {
         Claim::new(self, exclusive)
+    }
+
+    /// Returns another descriptor of the file that the device is in, with which another process
+    /// can open the same device. The file stays locked from then on until the last descriptor is
+    /// closed, in any process.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device is not the content of one open file; those of fcntl(2).
+    fn share_file(&self) -> io::Result<std::fs::File> {
+        let text = format!("{}: another process cannot go on with this device", self.name());
+        Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
 }
 
@@ -288,6 +317,26 @@ macro_rules! forward_device {
             $inner.claim(exclusive)
         }
     };
+    (@host_bytes $this:ident $inner:expr) => {
+        fn host_bytes(&$this) -> Option<$crate::HostBytes<'_>> {
+            $inner.host_bytes()
+        }
+    };
+    (@copy_from_host $this:ident $inner:expr) => {
+        fn copy_from_host(
+            &$this,
+            source: $crate::HostBytes<'_>,
+            offset: u64,
+            len: u64,
+        ) -> std::io::Result<u64> {
+            $inner.copy_from_host(source, offset, len)
+        }
+    };
+    (@share_file $this:ident $inner:expr) => {
+        fn share_file(&$this) -> std::io::Result<std::fs::File> {
+            $inner.share_file()
+        }
+    };
 }
 
 macro_rules! forward_pointers {
@@ -296,7 +345,7 @@ macro_rules! forward_pointers {
             forward_device!(self => (**self);
                 len, name, read_only, alignment, read_exact_at, write_all_at, read_vectored_at,
                 write_vectored_at, flush, discard, write_zeroes, set_len, refresh_len, next_data,
-                origin, claim);
+                origin, host_bytes, copy_from_host, claim, share_file);
         }
     )+};
 }

@@ -25,7 +25,7 @@ impl<D: BlockDevice> GuardedDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for GuardedDevice<D> {
-    crate::forward_device!(self => self.0; len, name, alignment, read_only, claim);
+    crate::forward_device!(self => self.0; len, name, alignment, read_only, claim, share_file);
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.request(|inner| inner.read_exact_at(buf, offset))

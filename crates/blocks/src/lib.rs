@@ -2,7 +2,7 @@
 //!
 //! A [`BlockDevice`] is a flat range of bytes with positional reads and writes, in a file, a disk,
 //! memory, or wrapped around another device. The [`Cache`] keeps metadata blocks of one device.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod aligned;
 mod cache;
@@ -13,6 +13,7 @@ mod fault;
 #[cfg(all(feature = "file-device", target_os = "linux"))]
 mod file;
 mod guard;
+mod host;
 mod latency;
 mod mem;
 mod mounted;
@@ -37,6 +38,7 @@ pub use fault::{Failure, Fault, FaultDevice};
 #[cfg(all(feature = "file-device", target_os = "linux"))]
 pub use file::{FileDevice, OpenOptions, is_write_protected};
 pub use guard::GuardedDevice;
+pub use host::HostBytes;
 pub use latency::{Latency, LatencyDevice};
 pub use mem::MemDevice;
 pub use mounted::MountedDevice;
@@ -48,7 +50,9 @@ pub use recording::{Event, RecordingDevice, replay};
 pub use sharing::compare_origins;
 pub use signature::{Signature, SignatureKind, identify};
 pub use sparse::{MAX_SPARSE_LEN, SparseDevice};
-pub use spec::{BackingSpec, ImageFormat, ImageSpec, Place, is_remote, parse_image_spec};
+pub use spec::{
+    BackingSpec, ImageFormat, ImageSpec, Place, is_in_store, is_remote, parse_image_spec,
+};
 pub use strict::StrictDevice;
 
 /// Runs the examples of the README as tests.

@@ -113,6 +113,14 @@ impl MountedDevice {
         self.device.wait();
     }
 
+    /// Returns the device beneath, which outlives a revocation then.
+    ///
+    /// # Errors
+    /// `StaleNetworkFileHandle` after a revocation.
+    pub fn beneath(&self) -> io::Result<Arc<dyn BlockDevice>> {
+        self.device.read(Arc::clone).ok_or_else(|| self.revoked())
+    }
+
     /// Waits for the transfers in progress, refuses all later ones, and releases the device and the
     /// claim.
     pub fn revoke(&self) {
@@ -209,6 +217,10 @@ impl BlockDevice for MountedDevice {
 
     fn claim(&self, exclusive: bool) -> io::Result<Claim> {
         self.with(|device| device.claim(exclusive))
+    }
+
+    fn share_file(&self) -> io::Result<std::fs::File> {
+        self.with(|device| device.share_file())
     }
 }
 

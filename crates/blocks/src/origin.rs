@@ -1,7 +1,8 @@
 //! The storage behind ranges of devices, by which equal content is known without reading it.
 //!
 //! For example, two overlays lie over one backing file. Where neither has a cluster of its own,
-//! both answer with the same range of that file, and the content is the same.
+//! both answer with the same range of that file, and the content is the same. Two copies by reflink
+//! answer with the same blocks of the host's file system where neither was written to.
 
 /// The storage behind a range of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,13 @@ pub enum Origin {
         /// The number of the file's inode; `None` for a disk.
         ino: Option<u64>,
         /// Offset of the first byte.
+        offset: u64,
+    },
+    /// Blocks of a file system of the host that several of its files share.
+    Shared {
+        /// The number of the file system's device.
+        device: u64,
+        /// Offset of the first byte in the file system's numbering of its bytes.
         offset: u64,
     },
 }

@@ -75,11 +75,25 @@ impl fmt::Display for BackingSpec {
 /// Schemes of addresses of network block devices.
 const SCHEMES: [&str; 4] = ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"];
 
-/// Returns whether a path is the address of a network block device, such as `nbd://HOST/EXPORT`,
-/// and no path of a file. A file of such a name is named by another path, such as `./nbd://x`.
+/// Schemes of addresses of images in object stores.
+const STORE_SCHEMES: [&str; 6] = ["s3://", "gs://", "az://", "http://", "https://", "file:///"];
+
+/// Returns whether a path is the address of a network block device, such as `nbd://HOST/EXPORT`, or
+/// of an image in an object store, and no path of a file. A file of such a name is named by another
+/// path, such as `./nbd://x`.
 pub fn is_remote(path: &Path) -> bool {
+    begins_with(path, &SCHEMES) || is_in_store(path)
+}
+
+/// Returns whether a path is the address of an image in an object store, such as
+/// `s3://BUCKET/DIR/NAME`, which is for reading only.
+pub fn is_in_store(path: &Path) -> bool {
+    begins_with(path, &STORE_SCHEMES)
+}
+
+fn begins_with(path: &Path, schemes: &[&str]) -> bool {
     let text = path.to_str().unwrap_or_default();
-    SCHEMES.iter().any(|scheme| text.starts_with(scheme))
+    schemes.iter().any(|scheme| text.starts_with(scheme))
 }
 
 /// A file or disk and a position in it, as `PATH`, `PATH@OFFSET` or `PATH@pN`, with the format of

@@ -224,6 +224,11 @@ impl GroupDesc {
         }
     }
 
+    /// Returns the checksum that a descriptor has, whether it is right or not.
+    pub fn stored_checksum(bytes: &[u8]) -> u16 {
+        crate::bytes::le16(bytes, CHECKSUM_OFFSET)
+    }
+
     /// Clears the block of a snapshot's bitmap, which no file system has.
     pub fn clear_exclusion(bytes: &mut [u8]) {
         crate::bytes::put_le32(bytes, EXCLUSION_OFFSET, 0);

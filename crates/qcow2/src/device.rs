@@ -182,6 +182,11 @@ impl Qcow2Device {
         }
     }
 
+    /// Returns the content of a compressed cluster.
+    pub(crate) fn expand(&self, entry: u64) -> io::Result<Arc<[u8]>> {
+        self.expanded.cluster(&self.header, &*self.file, entry)
+    }
+
     /// Reads the beginning of a range. Returns the number of bytes.
     fn read_run(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
         let state = self.state.read();
@@ -195,7 +200,7 @@ impl Qcow2Device {
                 self.read_backing(buf, at)?;
             }
             Mapping::Compressed(entry) => {
-                let cluster = self.expanded.cluster(&self.header, &*self.file, entry)?;
+                let cluster = self.expand(entry)?;
                 buf.copy_from_slice(&cluster[(at % self.header.cluster()) as usize..][..buf.len()]);
             }
         }

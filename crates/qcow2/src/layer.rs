@@ -39,12 +39,13 @@ impl Qcow2Device {
     }
 
     /// Writes the content that the image has itself to `base`, the device that it lies over, and
-    /// makes it durable. `progress` gets the bytes of each written piece. A failure or a power cut
-    /// leaves a part of the content in `base`: through the overlay the disk is the same, and
-    /// another call completes it.
+    /// makes it durable. `progress` gets the bytes of each written piece. A damaged overlay leaves
+    /// `base` unchanged. A failure of a device or a power cut leaves a part of the content in
+    /// `base`: through the overlay the disk is the same, and another call completes it.
     ///
     /// # Errors
-    /// `InvalidInput` if `base` is shorter than the disk; those of the devices.
+    /// `InvalidInput` if `base` is shorter than the disk; `InvalidData` if the image is damaged;
+    /// those of the devices.
     pub fn commit_to(
         &self,
         base: &dyn BlockDevice,
@@ -62,6 +63,7 @@ impl Qcow2Device {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
+        self.verify_layer()?;
         let mut piece = vec![0; PIECE];
         let mut at = 0;
         while let Some(LayerRange { range, is_zero }) = self.next_in_layer(at)? {
@@ -81,5 +83,20 @@ impl Qcow2Device {
             }
         }
         base.flush()
+    }
+
+    /// Verifies that all content that the image has itself can be read: its tables, and each
+    /// compressed cluster. Other clusters hold any bytes.
+    fn verify_layer(&self) -> io::Result<()> {
+        let size = self.len();
+        let mut at = 0;
+        while at < size {
+            let run = self.run(&self.state.read(), at, size - at)?;
+            if let Mapping::Compressed(entry) = run.mapping {
+                self.expand(entry)?;
+            }
+            at += run.len;
+        }
+        Ok(())
     }
 }

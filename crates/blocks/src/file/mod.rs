@@ -10,6 +10,7 @@
 //! transfers use the page cache. The operating system keeps both coherent.
 
 mod claim;
+mod extents;
 mod kernel_use;
 mod options;
 mod transfer;
@@ -19,15 +20,16 @@ pub use options::{OpenOptions, is_write_protected};
 
 use crate::device::{total_len, write_zeroes_plainly};
 use crate::error::{check_range, read_only};
-use crate::{BlockDevice, DeviceError, Op, Origin, OriginRun};
-use extant_sync::atomic::{AtomicU64, Ordering};
-use rustix::fs::{FileType, SeekFrom, seek};
+use crate::{BlockDevice, DeviceError, HostBytes, Op, Origin, OriginRun};
+use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use rustix::fs::{FileType, SeekFrom, Stat, seek};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use transfer::{AlignedBuf, is_aligned};
 use zero::Deallocator;
 
@@ -50,7 +52,11 @@ pub struct FileDevice {
     /// The length can be set.
     resizable: bool,
     read_only: bool,
+    /// Other descriptors share the lock, so that it must last until all are closed.
+    is_shared: AtomicBool,
     deallocator: Deallocator,
+    /// Whether the file system tells blocks that are shared, when it was asked.
+    tells_shared: OnceLock<bool>,
 }
 
 impl FileDevice {
@@ -72,7 +78,9 @@ impl FileDevice {
             open_ended: true,
             resizable: true,
             read_only: false,
+            is_shared: AtomicBool::new(false),
             deallocator: Deallocator::default(),
+            tells_shared: OnceLock::new(),
         })
     }
 
@@ -134,6 +142,16 @@ impl FileDevice {
             }
             Some(direct) => write_bounced(direct, bufs, at),
         }
+    }
+
+    /// Returns the origin of a range of a regular file: blocks that others share, or the file.
+    fn file_origin(&self, found: &Stat, offset: u64, len: u64) -> OriginRun {
+        let tells = *self.tells_shared.get_or_init(|| extents::tells_shared_blocks(&self.file));
+        // Without an answer the file itself is known.
+        let shared = tells.then(|| extents::shared_origin(&self.file, found.st_dev, offset, len));
+        let run = shared.and_then(Result::ok).unwrap_or(OriginRun::own(len));
+        let own = Origin::Host { device: found.st_dev, ino: Some(found.st_ino), offset };
+        OriginRun { origin: if run.origin == Origin::Own { own } else { run.origin }, ..run }
     }
 
     fn seek(&self, to: SeekFrom) -> rustix::io::Result<Option<u64>> {
@@ -199,11 +217,18 @@ fn write_bounced(direct: &File, bufs: &[IoSlice<'_>], at: u64) -> io::Result<()>
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        claim::unlock(&self.file);
+        if !self.is_shared.load(Ordering::Acquire) {
+            claim::unlock(&self.file);
+        }
     }
 }
 
 impl BlockDevice for FileDevice {
+    fn share_file(&self) -> io::Result<File> {
+        self.is_shared.store(true, Ordering::Release);
+        self.file.try_clone()
+    }
+
     fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
@@ -288,13 +313,22 @@ impl BlockDevice for FileDevice {
         let found = rustix::fs::fstat(&self.file)?;
         let offset = self.start + offset;
         let origin = match FileType::from_raw_mode(found.st_mode) {
-            FileType::RegularFile => {
-                Origin::Host { device: found.st_dev, ino: Some(found.st_ino), offset }
-            }
+            FileType::RegularFile => return Ok(self.file_origin(&found, offset, len)),
             FileType::BlockDevice => Origin::Host { device: found.st_rdev, ino: None, offset },
             _ => Origin::Own,
         };
         Ok(OriginRun { origin, len })
+    }
+
+    fn host_bytes(&self) -> Option<HostBytes<'_>> {
+        // The copy would go through the page cache.
+        self.direct.is_none().then(|| HostBytes::new(&self.file, self.start))
+    }
+
+    fn copy_from_host(&self, source: HostBytes<'_>, offset: u64, len: u64) -> io::Result<u64> {
+        self.check_change(Op::Write, offset, len)?;
+        let plain = self.direct.is_none();
+        Ok(if plain { source.copy_to(&self.file, self.start + offset, len) } else { 0 })
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -4,7 +4,7 @@ use super::claim::{self, Extent, busy};
 use super::zero::Deallocator;
 use super::{FileDevice, kernel_use};
 use crate::{BlockDevice, ImageSpec, Place, partition};
-use extant_sync::atomic::AtomicU64;
+use extant_sync::atomic::{self as shared, AtomicU64};
 use rustix::fs::{Access, OFlags, access, major, minor};
 use rustix::io::Errno;
 use std::fs::{self, File, Metadata};
@@ -12,8 +12,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -192,6 +192,24 @@ impl OpenOptions {
         self.device_in(file, kind)
     }
 
+    /// As [`OpenOptions::open_in`], for a file that the device of another process shares
+    /// ([`BlockDevice::share_file`]), with its lock. Direct I/O opens the file once more by its
+    /// descriptor.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open_in`].
+    pub fn open_shared(&self, file: File) -> io::Result<FileDevice> {
+        // The lock is there, and must neither be lost nor become another one.
+        let options = OpenOptions { direct: false, lock: false, ..self.clone() };
+        let mut device = options.open_in(file)?;
+        // Also if this fails: the other process relies on the lock.
+        *device.is_shared.get_mut() = true;
+        if self.direct {
+            device.direct = Some(self.reopen_direct(&device.file)?);
+        }
+        Ok(device)
+    }
+
     fn may_wait(&self, begin: Instant) -> bool {
         self.wait.is_some_and(|wait| begin.elapsed() < wait)
     }
@@ -230,7 +248,9 @@ impl OpenOptions {
             open_ended: extent.len.is_none(),
             resizable: kind == Kind::Regular && extent.len.is_none(),
             read_only: self.read_only || is_protected(&metadata),
+            is_shared: shared::AtomicBool::new(false),
             deallocator: Deallocator::default(),
+            tells_shared: OnceLock::new(),
         })
     }
 
@@ -396,7 +416,8 @@ fn is_protected(metadata: &Metadata) -> bool {
 /// Returns whether a path leads to a write-protected disk, or to a file on a file system that is
 /// mounted read-only.
 pub fn is_write_protected(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| is_protected(&metadata))
+    crate::is_in_store(path)
+        || fs::metadata(path).is_ok_and(|metadata| is_protected(&metadata))
         || access(path, Access::WRITE_OK) == Err(Errno::ROFS)
 }
 

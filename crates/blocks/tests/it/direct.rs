@@ -10,6 +10,7 @@ fn direct_and_buffered_transfers_agree() {
     let device = OpenOptions::new(&path).create(true).direct(true).open().unwrap();
     device.set_len(4 << 20).unwrap();
     assert!(device.is_direct());
+    assert!(device.host_bytes().is_none(), "a copy by the host would go through the page cache");
     let mut model = vec![0u8; 4 << 20];
     let pattern: Vec<u8> = (0..3 << 20).map(|n: u32| (n % 251) as u8).collect();
     // Aligned in offset and length; then neither; then aligned only as a whole, and longer than one

@@ -3,6 +3,7 @@
 
 mod cache;
 mod direct;
+mod host;
 mod image;
 mod kernel;
 mod models;

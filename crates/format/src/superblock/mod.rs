@@ -334,6 +334,18 @@ impl Superblock {
         self.raw.feature_ro_compat.set(features.ro_compat.bits());
     }
 
+    /// Changes the UUID, and keeps the seed of checksums: with `metadata_csum` it is stored.
+    pub fn replace_uuid(&mut self, uuid: [u8; 16]) {
+        let seed = self.fs_seed();
+        if self.has_checksum() {
+            let mut features = self.features();
+            features.incompat.insert(Incompat::CSUM_SEED);
+            self.set_features(features);
+            self.set_checksum_seed(seed);
+        }
+        self.set_uuid(uuid);
+    }
+
     /// Returns the seed of the file system's checksums.
     pub fn fs_seed(&self) -> u32 {
         if self.incompat().contains(Incompat::CSUM_SEED) {

@@ -202,6 +202,23 @@ fn a_refused_image_is_not_changed() {
 }
 
 #[test]
+fn a_damaged_overlay_leaves_its_base_unchanged() {
+    let scratch = Scratch::new();
+    let content = vec![7; 4 * CLUSTER as usize];
+    let mut bytes = fs::read(converted(&scratch, "i.qcow2", &content, &["-c"])).unwrap();
+    let l2 = number(&bytes, number(&bytes, 40) as usize) & 0x00ff_ffff_ffff_fe00;
+    // The last cluster, after good ones.
+    let entry = number(&bytes, l2 as usize + 3 * 8);
+    assert!(entry & 1 << 62 != 0, "{entry:#x} is not compressed");
+    bytes[(entry & ((1 << 54) - 1)) as usize] = 0xff;
+    let layer = Qcow2Device::open_layer(Arc::new(MemDevice::from_bytes(&bytes))).unwrap();
+    let base = MemDevice::new(content.len() as u64);
+    let error = layer.commit_to(&base, &mut |_| ()).unwrap_err().to_string();
+    assert!(error.contains("cannot be expanded"), "{error}");
+    assert!(base.to_vec().iter().all(|byte| *byte == 0), "the base was changed");
+}
+
+#[test]
 fn remedies_are_possible() {
     let error = |damage: &dyn Fn(&mut Victim)| {
         let mut victim = victim();
