@@ -3,8 +3,8 @@
 //! All decoders verify the checksums of their format, read concatenated streams, and have a bound
 //! on memory. A stream that expands to much more than its size is refused as a bomb.
 
+use crate::bzip::BzStreams;
 use crate::stream::{PIECE, Sequential, Stream, fill};
-use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
@@ -81,7 +81,7 @@ pub(crate) fn decode(mut input: impl Read + Send + 'static) -> io::Result<Decode
         Compression::Xz => {
             Box::new(XzReader::new_mem_limit(input, true, (MAX_WINDOW >> 10) as u32))
         }
-        Compression::Bzip2 => Box::new(MultiBzDecoder::new(input)),
+        Compression::Bzip2 => Box::new(BzStreams::new(input)),
     };
     let bounded = Bounded { inner: reader, produced: 0, consumed: consumed.clone() };
     let stream = Box::new(Sequential(bounded));

@@ -1,6 +1,6 @@
 //! Content in one open file, at any offset.
 
-use extant_image::{ContentSource, OpenContent};
+use extant_image::{ContentSource, HostBytes, OpenContent};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -44,26 +44,30 @@ impl ArchiveFile {
 
 impl ContentSource for ArchiveFile {
     fn open(&self, position: u64) -> io::Result<Box<dyn OpenContent + '_>> {
-        Ok(Box::new(Opened { content: self, position }))
+        Ok(Box::new(Opened { file: &self.file, position }))
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        match self.stamp {
+            Some(stamp) if stamp != Stamp::of(&self.file)? => {
+                Err(io::Error::other("the archive was changed while it was read"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
 struct Opened<'a> {
-    content: &'a ArchiveFile,
+    file: &'a File,
     position: u64,
 }
 
 impl OpenContent for Opened<'_> {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.content.file.read_exact_at(buf, self.position + offset)
+        self.file.read_exact_at(buf, self.position + offset)
     }
 
-    fn finish(&self) -> io::Result<()> {
-        match self.content.stamp {
-            Some(stamp) if stamp != Stamp::of(&self.content.file)? => {
-                Err(io::Error::other("the archive was changed while it was read"))
-            }
-            _ => Ok(()),
-        }
+    fn host_bytes(&self) -> Option<HostBytes<'_>> {
+        Some(HostBytes::new(self.file, self.position))
     }
 }

@@ -7,6 +7,7 @@
 mod acl;
 mod ahead;
 mod blobs;
+mod bzip;
 mod codec;
 mod digest;
 mod directory;

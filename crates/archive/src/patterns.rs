@@ -2,19 +2,23 @@
 
 /// Patterns of entries, with everything below them.
 ///
-/// `*` stands for any bytes but `/`, `?` for one of them. A pattern without `/` is compared with
-/// names, at any depth; a pattern with `/` with whole paths from the root.
+/// `*` stands for any bytes but `/`, `?` for one of them, `[a-c]` for one of a set, and `[!a-c]`
+/// for one outside of it. A pattern without `/` is compared with names, at any depth; a pattern
+/// with `/` with whole paths from the root.
 #[derive(Debug, Clone, Default)]
 pub struct Patterns {
     list: Vec<(Vec<u8>, bool)>,
 }
 
 impl Patterns {
-    /// Adds a pattern. A `/` at its end has no meaning.
+    /// Adds a pattern. A `/` at its end and `./` before it have no meaning.
     pub fn add(&mut self, pattern: &[u8]) {
         let pattern = pattern.strip_suffix(b"/").unwrap_or(pattern);
         let is_path = pattern.contains(&b'/');
-        let pattern = pattern.strip_prefix(b"/").unwrap_or(pattern);
+        let mut pattern = pattern.strip_prefix(b"/").unwrap_or(pattern);
+        while let Some(rest) = pattern.strip_prefix(b"./") {
+            pattern = rest;
+        }
         self.list.push((pattern.to_vec(), is_path));
     }
 
@@ -44,8 +48,9 @@ pub fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
                 star = Some((p, t));
                 p += 1;
             }
-            Some(b'?') if *byte != b'/' => (p, t) = (p + 1, t + 1),
-            Some(other) if other == byte => (p, t) = (p + 1, t + 1),
+            Some(_) if let Some(len) = one_matches(&pattern[p..], *byte) => {
+                (p, t) = (p + len, t + 1)
+            }
             _ => match star {
                 Some((at, from)) if text.get(from) != Some(&b'/') => {
                     star = Some((at, from + 1));
@@ -56,6 +61,38 @@ pub fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
         }
     }
     pattern.get(p..).is_some_and(|rest| rest.iter().all(|byte| *byte == b'*'))
+}
+
+/// Returns the length of the beginning of a pattern that stands for one byte, if that is `byte`.
+fn one_matches(pattern: &[u8], byte: u8) -> Option<usize> {
+    let (len, matches) = match pattern {
+        [b'?', ..] => (1, byte != b'/'),
+        [b'[', rest @ ..] if let Some((len, is_in)) = set_matches(rest, byte) => {
+            (1 + len, is_in && byte != b'/')
+        }
+        [other, ..] => (1, *other == byte),
+        [] => return None,
+    };
+    matches.then_some(len)
+}
+
+/// Returns the length of a set behind its `[`, and whether it has the byte; `None` without an end,
+/// where `[` is a byte like others. A `]` at the beginning is a member.
+fn set_matches(set: &[u8], byte: u8) -> Option<(usize, bool)> {
+    let negated = usize::from(matches!(set.first(), Some(b'!' | b'^')));
+    let members = set.get(negated..)?;
+    let end = 1 + members.get(1..)?.iter().position(|member| *member == b']')?;
+    let mut rest = members.get(..end)?;
+    let mut is_in = false;
+    while let [first, after @ ..] = rest {
+        let (last, after) = match after {
+            [b'-', last, after @ ..] => (last, after),
+            _ => (first, after),
+        };
+        is_in |= (*first..=*last).contains(&byte);
+        rest = after;
+    }
+    Some((negated + end + 1, is_in != (negated == 1)))
 }
 
 #[cfg(test)]
@@ -80,6 +117,20 @@ mod tests {
             ("*a*b", "xaxbxc", false),
             ("a?c", "ac", false),
             ("*", "", true),
+            ("./a/*", "a/b", true),
+            ("./a", "a", true),
+            ("./a", "d/a", false),
+            ("[ae]*", "etc", true),
+            ("[ae]*", "bin", false),
+            ("x[0-9-]", "x7", true),
+            ("x[0-9-]", "x-", true),
+            ("x[!0-9]y", "xay", true),
+            ("x[^0-9]y", "x3y", false),
+            ("[]a]", "]", true),
+            ("a[!b]c", "a/c", false),
+            ("[a", "[a", true),
+            ("*[0-9].o", "a1b2.o", true),
+            ("[z-a]", "b", false),
         ] {
             let mut patterns = Patterns::default();
             patterns.add(pattern.as_bytes());

@@ -80,7 +80,13 @@ impl Write for Spool {
         let len = bytes.len().min(BUFFER - self.buffer.len());
         self.buffer.extend_from_slice(bytes.get(..len).unwrap_or_default());
         if self.buffer.len() == BUFFER {
-            self.write_buffer()?;
+            self.write_buffer().map_err(|error| {
+                let text = format!(
+                    "a temporary file cannot be written: {error}; set TMPDIR to a directory with \
+                     more space"
+                );
+                io::Error::new(error.kind(), text)
+            })?;
         }
         Ok(len)
     }
@@ -96,6 +102,14 @@ impl Write for Spool {
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_full_directory_is_named() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let error = Spool::over(full).write_all(&vec![1; BUFFER]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(error.to_string().contains("TMPDIR"), "{error}");
+    }
 
     #[test]
     fn zeroes_take_no_space() {

@@ -5,7 +5,7 @@
 
 use super::facts::Facts;
 use extant_format::Timestamp;
-use extant_image::{ContentSource, OpenContent};
+use extant_image::{ContentSource, HostBytes, OpenContent};
 use rustix::fs::{FileType, OFlags, Stat};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -163,6 +163,10 @@ impl OpenContent for OpenFile {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         // A file that became shorter is reported as changed.
         self.file.read_exact_at(buf, offset).or_else(|error| self.check().and(Err(error)))
+    }
+
+    fn host_bytes(&self) -> Option<HostBytes<'_>> {
+        Some(HostBytes::new(&self.file, 0))
     }
 
     fn finish(&self) -> io::Result<()> {

@@ -3,6 +3,8 @@
 use super::model::{Config, Descriptor, DockerImage, Index, Manifest, Platform, parse};
 use crate::blobs::{Blob, Blobs};
 use crate::error::{Error, Result};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 /// Maximum depth of indexes in indexes.
 const MAX_DEPTH: u32 = 4;
@@ -25,7 +27,7 @@ pub struct Selection {
 /// An image that was chosen.
 pub(super) struct Chosen {
     pub manifest: Manifest,
-    pub config: Config,
+    pub config: Rc<Config>,
 }
 
 /// Opens a blob and verifies its size and digest.
@@ -107,13 +109,13 @@ pub(super) fn choose_oci(blobs: &Blobs, selection: &Selection) -> Result<Chosen>
     }
     tops.sort_by(|a, b| a.digest.cmp(&b.digest));
     tops.dedup_by(|a, b| a.digest == b.digest);
-    let mut leaves = Vec::new();
+    let mut found = Found::default();
     for top in &tops {
-        collect(blobs, top, MAX_DEPTH, &mut leaves)?;
+        found.collect(blobs, top, MAX_DEPTH)?;
     }
-    let mut fitting = Vec::new();
-    for leaf in leaves {
-        let chosen = load(blobs, &leaf)?;
+    let (mut fitting, mut configs) = (Vec::new(), HashMap::new());
+    for leaf in found.leaves {
+        let chosen = load(blobs, &leaf, &mut configs)?;
         let platform = leaf.platform.or_else(|| chosen.config.platform.clone());
         fitting.push((platform, chosen));
     }
@@ -139,33 +141,56 @@ pub(super) fn choose_oci(blobs: &Blobs, selection: &Selection) -> Result<Chosen>
     }
 }
 
-/// Collects the manifests that a reference leads to.
-fn collect(blobs: &Blobs, from: &Descriptor, depth: u32, to: &mut Vec<Descriptor>) -> Result<()> {
-    if to.len() >= MAX_REFERENCES || depth == 0 {
-        return Err(Error::new("more than 1000 images, or indexes in indexes"));
-    }
-    if !is_index(from) {
-        if to.iter().all(|other| other.digest != from.digest) {
-            to.push(from.clone());
-        }
-        return Ok(());
-    }
-    let blob = open_verified(blobs, from)?;
-    let index: Index = parse(&blob).map_err(|error| error.in_source(&from.digest))?;
-    for descriptor in index.manifests.iter().filter(|descriptor| is_image(descriptor)) {
-        // Layouts often have the blobs of one platform only.
-        if descriptor.digest().is_ok_and(|digest| blobs.has(&digest.path())) {
-            collect(blobs, descriptor, depth - 1, to)?;
-        }
-    }
-    Ok(())
+/// The manifests that references lead to.
+#[derive(Default)]
+struct Found {
+    leaves: Vec<Descriptor>,
+    /// Digests of all indexes and manifests: each is read once.
+    seen: HashSet<String>,
 }
 
-fn load(blobs: &Blobs, descriptor: &Descriptor) -> Result<Chosen> {
+impl Found {
+    /// Adds those of another reference.
+    fn collect(&mut self, blobs: &Blobs, from: &Descriptor, depth: u32) -> Result<()> {
+        if self.seen.len() >= MAX_REFERENCES || depth == 0 {
+            return Err(Error::new("more than 1000 images, or indexes in indexes"));
+        }
+        if !self.seen.insert(from.digest.clone()) {
+            return Ok(());
+        }
+        if !is_index(from) {
+            self.leaves.push(from.clone());
+            return Ok(());
+        }
+        let blob = open_verified(blobs, from)?;
+        let index: Index = parse(&blob).map_err(|error| error.in_source(&from.digest))?;
+        for descriptor in index.manifests.iter().filter(|descriptor| is_image(descriptor)) {
+            // Layouts often have the blobs of one platform only.
+            if descriptor.digest().is_ok_and(|digest| blobs.has(&digest.path())) {
+                self.collect(blobs, descriptor, depth - 1)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Loads a manifest, and its config unless another manifest has the same.
+fn load(
+    blobs: &Blobs,
+    descriptor: &Descriptor,
+    configs: &mut HashMap<String, Rc<Config>>,
+) -> Result<Chosen> {
     let in_manifest = |error: Error| error.in_source(&descriptor.digest);
     let manifest: Manifest = parse(&open_verified(blobs, descriptor)?).map_err(in_manifest)?;
-    let config = open_verified(blobs, &manifest.config)?;
-    let config = parse(&config).map_err(|error| error.in_source(&manifest.config.digest))?;
+    let digest = &manifest.config.digest;
+    let config = match configs.get(digest) {
+        Some(config) => config.clone(),
+        None => {
+            let blob = open_verified(blobs, &manifest.config)?;
+            let config = Rc::new(parse(&blob).map_err(|error| error.in_source(digest))?);
+            configs.entry(digest.clone()).or_insert(config).clone()
+        }
+    };
     Ok(Chosen { manifest, config })
 }
 

@@ -45,6 +45,23 @@ fn one_of_several_images_is_chosen() {
     }
 }
 
+/// Indexes that name one index again and again: each blob is read once.
+#[test]
+fn indexes_are_read_once() {
+    let image = plain_image(&[one_file("one")]);
+    let kind = "application/vnd.oci.image.index.v1+json";
+    let mut named = image.manifest.clone();
+    let mut images = vec![image];
+    for _ in 0..3 {
+        let mut index = Image { files: Vec::new(), manifest: json!({}) };
+        let bytes = json!({"schemaVersion": 2, "manifests": vec![named; 300]}).to_string();
+        named = index.add(bytes.as_bytes(), kind);
+        images.push(index);
+    }
+    let tree = load(&layout(images, vec![named]), &Selection::default()).unwrap();
+    assert_eq!(paths(&tree), ["one=one"]);
+}
+
 #[test]
 fn one_of_several_platforms_is_chosen() {
     let images: Vec<Image> = ["amd64", "arm64"]
