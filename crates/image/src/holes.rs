@@ -3,8 +3,7 @@
 use crate::crew::{Turn, run_on_threads};
 use crate::error::Result;
 use crate::options::number_of_threads;
-use crate::tree::{Body, DataRange, NodeId, StoredContent, Tree, TreeNode};
-use crate::write::FileReader;
+use crate::tree::{Body, DataRange, FileReader, NodeId, StoredContent, Tree, TreeNode};
 
 /// Bytes that become a hole together: blocks of the usual size.
 const PIECE: u64 = 4096;

@@ -16,6 +16,7 @@ mod verity;
 mod write;
 
 pub use error::{Error, Result};
+pub use extant_blocks::HostBytes;
 pub use extant_mkfs as mkfs;
 pub use options::{BuildOptions, FreeSpace, ImageSize};
 pub use plan::{ImageFacts, ImagePlan, plan};

@@ -107,7 +107,8 @@ impl<'t> Planner<'t> {
                          of 2 GiB need: leave them out (-E no_copy_xattrs), or take revision 1";
             return Err(Error::Layout(extant_mkfs::Error::Unsupported(cause.into())));
         }
-        let demand = Demand::new(shapes.root_blocks(), shapes.owners(&geo), true);
+        let mut demand = Demand::new(shapes.root_blocks(), shapes.owners(&geo), true);
+        demand.lost_found = shapes.lost_found_blocks();
         if demand.owners.iter().any(|owners| owners.len() > MAX_OWNERS) {
             let cause = format!("quota files of more than {MAX_OWNERS} owners");
             return Err(Error::Layout(extant_mkfs::Error::Unsupported(cause)));
@@ -163,6 +164,9 @@ impl<'t> Planner<'t> {
 
     /// Finds the smallest file system with room for everything and the free space.
     pub(crate) fn exact(&self, free: FreeSpace, inodes_free: u32) -> Result<Placed> {
+        // The promised bytes go to a new file.
+        let needs_file = !matches!(free, FreeSpace::Bytes(0) | FreeSpace::Percent(0.0));
+        let inodes_free = inodes_free.max(needs_file.into());
         self.search(self.smallest(inodes_free)?, free, inodes_free)
     }
 
@@ -276,12 +280,16 @@ impl<'t> Planner<'t> {
         let asked = match free {
             FreeSpace::Bytes(bytes) => bytes.div_ceil(self.block_size),
             FreeSpace::Percent(percent) => {
-                (blocks as f64 * percent.clamp(0.0, 99.0) / 100.0) as u64
+                (blocks as f64 * percent.clamp(0.0, 99.0) / 100.0).ceil() as u64
             }
         };
         let asked = asked.next_multiple_of(geo.cluster_ratio().into());
-        let beside =
-            if asked > 0 { placement.map_of_free(geo, asked)? + kernel_reserve(geo) } else { 0 };
+        let beside = if asked > 0 {
+            let growth = self.shapes.root_growth << geo.cluster_bits;
+            placement.map_of_free(geo, asked)? + growth + kernel_reserve(geo)
+        } else {
+            0
+        };
         let needed = placement.free.missing(placement.end) + asked + beside;
         Ok(needed.saturating_sub(placement.free.left(placement.end)))
     }

@@ -256,11 +256,12 @@ impl Arriving {
             } else if len > 0 {
                 let part = sink.reserve(run.start * block_size + (self.at - start), len)?;
                 let len = part.len();
-                if let Some(all) = bytes {
-                    let (head, rest) = all.split_at(len.min(all.len()));
-                    part[..head.len()].copy_from_slice(head);
-                    bytes = Some(rest);
-                }
+                let all = bytes.unwrap_or_default();
+                let (head, rest) = all.split_at(len.min(all.len()));
+                let (data, zeroes) = part.split_at_mut(head.len());
+                data.copy_from_slice(head);
+                zeroes.fill(0);
+                bytes = bytes.map(|_| rest);
                 self.at += len as u64;
             }
             // The last run stays until the end of the file is known.

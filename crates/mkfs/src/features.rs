@@ -51,6 +51,7 @@ const INCOMPAT: Incompat = Incompat::FILETYPE
     .union(Incompat::CSUM_SEED)
     .union(Incompat::LARGEDIR)
     .union(Incompat::INLINE_DATA)
+    .union(Incompat::ENCRYPT)
     .union(Incompat::CASEFOLD);
 
 /// Supported read-only compatible features.

@@ -29,6 +29,12 @@ const LOST_FOUND_SIZE: u64 = 16 << 10;
 /// Maximum number of blocks of `lost+found`: those that the inode maps directly.
 const LOST_FOUND_BLOCKS: u64 = 12;
 
+/// Returns the blocks of `lost+found` in a new file system: at least two, since all but the
+/// first are empty, which is the purpose of the directory.
+pub fn lost_found_blocks(block_size: u32) -> u64 {
+    (LOST_FOUND_SIZE / u64::from(block_size)).clamp(2, LOST_FOUND_BLOCKS)
+}
+
 /// The files of a new file system.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Files {
@@ -40,6 +46,8 @@ pub(super) struct Files {
     pub zeroes: Vec<Range<u64>>,
     /// Blocks of the root directory, in order.
     pub root: Vec<Range<u64>>,
+    /// Blocks of `lost+found`, in order, if the population has it.
+    pub lost_found: Vec<Range<u64>>,
     /// Reserved descriptor blocks of the first group, and the places of the first one's copies.
     reserved: (Range<u64>, Vec<u64>),
     /// Pieces of the orphan file, and the seed of the checksums of its blocks, if they have some.
@@ -54,8 +62,11 @@ impl Files {
         self.inodes.last().map_or(InodeNr::NONE, |(ino, _)| *ino)
     }
 
-    /// Returns an inode of the file system's own.
+    /// Returns an inode of the file system's own, which the population does not have.
     pub(super) fn inode(&self, ino: InodeNr) -> Option<&Inode> {
+        if ino == InodeNr::FIRST_ORDINARY && !self.lost_found.is_empty() {
+            return None;
+        }
         let at = self.inodes.binary_search_by_key(&ino, |(ino, _)| *ino).ok()?;
         self.inodes.get(at).map(|(_, inode)| inode)
     }
@@ -90,7 +101,7 @@ impl Files {
     }
 
     /// Returns the blocks of the quota files with the usage of all files: that of the population,
-    /// and of `lost+found`.
+    /// and of `lost+found`, unless it is a part of that.
     pub(super) fn quota_blocks(
         &self,
         geo: &Geometry,
@@ -98,16 +109,15 @@ impl Files {
         population: &dyn Population,
     ) -> Vec<(u64, Vec<u8>)> {
         let size = geo.block_size as usize;
-        let lost_found = self.inodes.iter().find(|(ino, _)| ino.0 == geo.first_ino);
-        let lost_found = lost_found.map_or(0, |(_, inode)| inode.blocks * SECTOR);
+        let lost_found = self.inode(InodeNr(geo.first_ino));
         let mut blocks = Vec::new();
         for (kind, pieces) in &self.quotas {
             let mut records = demand.unused_records(*kind);
             for record in &mut records {
                 (record.inodes, record.space) = population.usage(*kind, record.id);
-                if record.id == 0 {
+                if let Some(inode) = lost_found.filter(|_| record.id == 0) {
                     record.inodes += 1;
-                    record.space += lost_found;
+                    record.space += inode.blocks * SECTOR;
                 }
             }
             let content = quota::new_file(*kind, &records);
@@ -217,9 +227,14 @@ impl<'a> Builder<'a> {
     fn lost_found(&mut self, ino: InodeNr) -> Result<()> {
         let mut inode = self.inode(FileType::Directory, 0o700);
         inode.links = 2;
+        if let Some(blocks) = self.demand.lost_found {
+            self.files.lost_found = self.allocate(blocks, self.start())?;
+            // Counted here, and written by the population.
+            self.files.inodes.push((ino, inode));
+            return Ok(());
+        }
         let seed = inode.seed(self.geo, ino);
-        // At least two blocks: the purpose of the directory is empty blocks.
-        let count = (LOST_FOUND_SIZE / u64::from(self.geo.block_size)).clamp(2, LOST_FOUND_BLOCKS);
+        let count = lost_found_blocks(self.geo.block_size);
         let mut blocks =
             vec![directory::block(self.geo, seed, &[(ino, b"."), (InodeNr::ROOT, b"..")])];
         blocks.resize_with(count as usize, || directory::block(self.geo, seed, &[]));

@@ -1,17 +1,18 @@
 //! A file system that is laid out in memory, and its writing.
 
 use super::error::{Error, Result};
+use super::features;
 use super::files::{Builder, Files};
 use super::groups::Groups;
 use super::options::Options;
 use super::output::Output;
 use super::population::{Demand, Population};
+use super::report::Report;
 use super::root::EmptyRoot;
 use super::sizing::Sizes;
 use super::space::Taken;
 use super::superblock::{self, Identity};
 use super::tables::Tables;
-use super::{Report, features};
 use extant_blocks::{AlignedDevice, BlockDevice};
 use extant_format::superblock::State;
 use extant_format::{Features, Geometry, GroupNr, InodeNr, Superblock, Timestamp};
@@ -85,6 +86,11 @@ impl FsLayout {
     /// Returns the blocks of the root directory, in order.
     pub fn root(&self) -> &[Range<u64>] {
         &self.files.root
+    }
+
+    /// Returns the blocks of `lost+found`, in order, if it belongs to the content.
+    pub fn lost_found(&self) -> &[Range<u64>] {
+        &self.files.lost_found
     }
 
     /// Returns the first inode of the content.

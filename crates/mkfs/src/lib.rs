@@ -18,11 +18,13 @@ mod error;
 mod features;
 mod files;
 mod groups;
+mod journal_device;
 mod layout;
 mod map;
 mod options;
 mod output;
 mod population;
+mod report;
 mod root;
 mod sizing;
 mod space;
@@ -30,49 +32,26 @@ mod superblock;
 mod tables;
 
 pub use error::{Error, Result};
+pub use files::lost_found_blocks;
 pub use layout::FsLayout;
 pub use map::{FileMap, MappedRun, build_map};
 pub use options::{Length, Options, Preset, Zeroing, parse_size, parse_uuid};
 pub use population::{Demand, Population};
+pub use report::Report;
+pub use sizing::default_block_size;
 
 use extant_blocks::BlockDevice;
-use extant_format::Features;
 
-/// Description of the new file system.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Report {
-    /// Features of the file system.
-    pub features: Features,
-    /// Bytes of a block.
-    pub block_size: u32,
-    /// Blocks of the file system; blocks at the device's end that are too few for a group are left
-    /// out.
-    pub blocks: u64,
-    /// Blocks that are free.
-    pub free_blocks: u64,
-    /// Inodes of the file system.
-    pub inodes: u32,
-    /// Inodes that are free.
-    pub free_inodes: u32,
-    /// Groups.
-    pub groups: u32,
-    /// Blocks with copies of the superblock.
-    pub copies: Vec<u64>,
-    /// Blocks of the journal, 0 if there is none.
-    pub journal_blocks: u32,
-    /// UUID.
-    pub uuid: [u8; 16],
-    /// Bytes that were written, without zeroed ranges.
-    pub written: u64,
-}
-
-/// Makes a file system on the device; its previous content is lost.
+/// Makes a file system on the device; its previous content is lost. With the feature `journal_dev`
+/// the device gets a journal alone, which a file system on another device can use.
 ///
 /// # Errors
 /// [`Error`] for invalid options, a device that is too small, or an error of the device; `EBUSY` if
 /// this process has a file system open on it.
 pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
+    if journal_device::is_asked(options) {
+        return journal_device::make(device, options);
+    }
     let layout = FsLayout::new(options, device.len(), Demand::empty(options))?;
     let root = layout.empty_root()?;
     layout.write(device, &root)
@@ -84,6 +63,9 @@ pub fn make(device: &dyn BlockDevice, options: &Options) -> Result<Report> {
 /// # Errors
 /// [`Error`] for invalid options, or a device that is too small.
 pub fn preview(device_len: u64, options: &Options) -> Result<Report> {
+    if journal_device::is_asked(options) {
+        return journal_device::preview(device_len, options);
+    }
     Ok(FsLayout::new(options, device_len, Demand::empty(options))?.report())
 }
 

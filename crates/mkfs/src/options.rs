@@ -58,7 +58,8 @@ pub struct Options {
     pub block_size: Option<u32>,
     /// Cluster size in bytes with `bigalloc`; 16 blocks if unset.
     pub cluster_size: Option<u32>,
-    /// Blocks of a group, a multiple of 8 from 256 on; as many as a block has bits if unset.
+    /// Blocks of a group, or clusters with `bigalloc`, a multiple of 8 from 256 on; as many as a
+    /// block has bits if unset.
     pub group_blocks: Option<u32>,
     /// Inode size in bytes; 256 if unset, or 128 with revision 0.
     pub inode_size: Option<u16>,
@@ -244,7 +245,11 @@ impl Options {
             match name {
                 "size" => self.journal_size = Some(size_in(value, 20)?),
                 "fast_commit_size" => self.fast_commit_size = Some(size_in(value, 10)?),
-                "device" => return Err(Error::Unsupported("an external journal".into())),
+                "device" => {
+                    let remedy = "a journal on another device: make the file system with \
+                                  ^has_journal, then move it there (`extant tune -J device=PATH`)";
+                    return Err(Error::Unsupported(remedy.into()));
+                }
                 _ => return Error::invalid(format!("unknown journal option `{name}`")),
             }
         }

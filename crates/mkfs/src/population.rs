@@ -20,6 +20,9 @@ pub struct Demand {
     /// last group may be as small as its metadata allows. Otherwise the journal lies in the middle,
     /// and the last group has some free blocks at least, as with mke2fs.
     pub packed: bool,
+    /// Blocks of `lost+found` if the content has this directory: the file system then has its place
+    /// alone. At least [`lost_found_blocks`](crate::lost_found_blocks).
+    pub lost_found: Option<u64>,
     /// Blocks with content that was written before the layout is made; no structure goes there.
     pub kept: Vec<Range<u64>>,
 }
@@ -27,7 +30,7 @@ pub struct Demand {
 impl Demand {
     /// Returns the demand of a root with `root_blocks` blocks.
     pub fn new(root_blocks: u64, owners: [Vec<u32>; 3], packed: bool) -> Demand {
-        Demand { root_blocks, owners, packed, kept: Vec::new() }
+        Demand { root_blocks, owners, packed, lost_found: None, kept: Vec::new() }
     }
 
     /// Returns the demand of an empty root.
@@ -44,12 +47,13 @@ impl Demand {
 }
 
 /// The content of a new file system: inode 2, and the inodes from
-/// [`FsLayout::first_inode`](crate::FsLayout::first_inode) on, without gaps.
+/// [`FsLayout::first_inode`](crate::FsLayout::first_inode) on, without gaps. With
+/// [`Demand::lost_found`], also the first ordinary inode, which is that of `lost+found`.
 pub trait Population: Sync {
-    /// Returns the number of inodes beside the root.
+    /// Returns the number of inodes beside the root and `lost+found`.
     fn inodes(&self) -> u32;
 
-    /// Returns the number of directories among these inodes, the root not counted.
+    /// Returns the number of directories among these inodes, without the root and `lost+found`.
     fn directories(&self, inodes: Range<u32>) -> u32;
 
     /// Returns the number of inodes that count for an owner, and the bytes that they take.

@@ -53,6 +53,11 @@ fn by_size(bytes: u64) -> (u64, u32) {
     }
 }
 
+/// Returns the block size of a file system of `bytes` bytes where options have none.
+pub fn default_block_size(bytes: u64) -> u32 {
+    by_size(bytes).1
+}
+
 impl Sizes {
     /// Computes the sizes for a device of `device_len` bytes. A last group is kept if it is large
     /// enough for mke2fs, or with `packed`, if it is large enough for its metadata.
@@ -66,8 +71,7 @@ impl Sizes {
         if bytes > device_len {
             return Error::too_small(format_args!("{bytes} bytes asked for, {device_len} there"));
         }
-        let block_size = options.block_size.unwrap_or(by_size(bytes).1);
-        check_block_size(block_size)?;
+        let block_size = block_size_for(options, bytes)?;
         let cluster_ratio = cluster_ratio(options, features, block_size)?;
         let mut sizes = Sizes {
             features,
@@ -342,6 +346,13 @@ fn bigalloc(features: Features) -> bool {
     features.ro_compat.contains(RoCompat::BIGALLOC)
 }
 
+/// Returns the block size for a device of this size.
+pub(super) fn block_size_for(options: &Options, bytes: u64) -> Result<u32> {
+    let size = options.block_size.unwrap_or(default_block_size(bytes));
+    check_block_size(size)?;
+    Ok(size)
+}
+
 fn check_block_size(size: u32) -> Result<()> {
     if size.is_power_of_two() && (1024..=65536).contains(&size) {
         Ok(())
@@ -359,11 +370,11 @@ fn cluster_ratio(options: &Options, features: Features, block_size: u32) -> Resu
     }
     let size = options.cluster_size.unwrap_or(block_size * 16);
     let most = (block_size << 15).min(1 << 29);
-    if size.is_power_of_two() && size > block_size && size <= most {
+    if size.is_power_of_two() && size >= block_size && size <= most {
         Ok(size / block_size)
     } else {
         Error::invalid(format!(
-            "a cluster size of {size}: must be a power of two above the block size, to {most}"
+            "a cluster size of {size}: must be a power of two from the block size to {most}"
         ))
     }
 }
@@ -392,12 +403,12 @@ fn group_clusters(options: &Options, features: Features, block_size: u32) -> Res
     let most = (block_size * 8).min(MAX_PER_GROUP);
     match options.group_blocks {
         None => Ok(most),
-        Some(_) if bigalloc(features) => {
-            Error::invalid("the number of blocks of a group cannot be chosen with bigalloc")
-        }
         Some(count) if count.is_multiple_of(8) && (FEWEST_IN_GROUP..=most).contains(&count) => {
             Ok(count)
         }
+        Some(count) if bigalloc(features) => Error::invalid(format!(
+            "{count} clusters per group: must be a multiple of 8 from {FEWEST_IN_GROUP} to {most}"
+        )),
         Some(count) => Error::invalid(format!(
             "{count} blocks per group: must be a multiple of 8 from {FEWEST_IN_GROUP} to {most}"
         )),
@@ -480,7 +491,8 @@ mod tests {
         assert!(sizes("", 1 << 20, |o| o.size = Some(2 << 20)).is_err());
         assert!(sizes("", 1 << 30, |o| o.block_size = Some(3000)).is_err());
         assert!(sizes("", 1 << 30, |o| o.cluster_size = Some(65536)).is_err());
-        assert!(sizes("bigalloc", 1 << 30, |o| o.cluster_size = Some(4096)).is_err());
+        assert!(sizes("bigalloc", 1 << 30, |o| o.cluster_size = Some(2048)).is_err());
+        assert!(sizes("bigalloc", 1 << 30, |o| o.cluster_size = Some(4096)).is_ok());
         assert!(sizes("", 1 << 30, |o| o.inode_size = Some(8192)).is_err());
         assert!(sizes("inline_data", 1 << 30, |o| o.inode_size = Some(128)).is_err());
         assert!(sizes("", 1 << 30, |o| o.reserved_percent = f64::NAN).is_err());

@@ -4,7 +4,7 @@ use super::error::{Error, Result};
 use super::options::Options;
 use super::sizing::{Sizes, backup_groups};
 use extant_format::checksum::uuid_seed;
-use extant_format::superblock::{CHECKSUM_TYPE_CRC32C, DefaultMountOpts, SuperFlags};
+use extant_format::superblock::{CHECKSUM_TYPE_CRC32C, DefaultMountOpts, State, SuperFlags};
 use extant_format::{Compat, Features, Incompat, InodeNr, RoCompat, Superblock, Timestamp};
 use extant_sync::SplitMix64;
 use std::hash::{BuildHasher, RandomState};
@@ -78,8 +78,17 @@ impl Words {
 /// Hash version of new directories: half MD4.
 const HALF_MD4: u8 = 1;
 
+/// Bytes of inodes unless options say otherwise.
+const DEFAULT_INODE_SIZE: u16 = 256;
+
+/// Bytes of further fields of inodes.
+const EXTRA_ISIZE: u16 = 32;
+
 /// The only encoding of names.
 const UTF8_12_1: u16 = 1;
+
+/// Encryption by AES-256 in the modes XTS and CTS, which contents and names of files may have.
+const ENCRYPTION: [u8; 4] = [1, 4, 0, 0];
 
 /// Mount counts are not checked.
 const NO_MAX_MOUNTS: u16 = u16::MAX;
@@ -87,9 +96,7 @@ const NO_MAX_MOUNTS: u16 = u16::MAX;
 /// Builds the superblock without fields that depend on allocation: free counts, overhead, numbers
 /// of special inodes.
 pub(super) fn build(options: &Options, sizes: &Sizes, identity: &Identity) -> Result<Superblock> {
-    if options.label.len() > 16 {
-        return Error::invalid("the label is longer than 16 bytes");
-    }
+    check_label(options)?;
     let mut sb = Superblock::empty();
     sb.set_rev_level(options.revision);
     sb.set_features(sizes.features);
@@ -99,12 +106,55 @@ pub(super) fn build(options: &Options, sizes: &Sizes, identity: &Identity) -> Re
     inodes(&mut sb, sizes);
     layout(&mut sb, options, sizes);
     policy(&mut sb, options, identity);
+    if sizes.features.incompat.contains(Incompat::ENCRYPT) {
+        sb.set_encrypt_algos(ENCRYPTION);
+    }
     if sizes.features.incompat.contains(Incompat::CASEFOLD) {
         sb.set_encoding(UTF8_12_1);
         sb.set_encoding_flags(u16::from(options.strict_names));
     }
     checksums(&mut sb, sizes.features, &identity.uuid);
     Ok(sb)
+}
+
+/// Builds the superblock of a device with a journal and nothing else.
+pub(super) fn journal_device(
+    options: &Options,
+    block_size: u32,
+    blocks: u32,
+) -> Result<Superblock> {
+    check_label(options)?;
+    let identity = Identity::new(options);
+    let log = u64::from(block_size).trailing_zeros().saturating_sub(10);
+    let per_group = block_size.saturating_mul(8);
+    let mut sb = Superblock::empty();
+    sb.set_rev_level(1);
+    let features = Features { incompat: Incompat::JOURNAL_DEV, ..Features::default() };
+    sb.set_features(features);
+    sb.set_uuid(identity.uuid);
+    sb.set_volume_name(&options.label);
+    sb.set_log_block_size(log);
+    sb.set_log_cluster_size(log);
+    sb.set_first_data_block(u32::from(block_size == 1024));
+    sb.set_blocks_count(blocks.into());
+    sb.set_blocks_per_group(per_group);
+    sb.set_clusters_per_group(per_group);
+    sb.set_inode_size(DEFAULT_INODE_SIZE);
+    sb.set_first_ino(InodeNr::FIRST_ORDINARY.0);
+    sb.set_min_extra_isize(EXTRA_ISIZE);
+    sb.set_want_extra_isize(EXTRA_ISIZE);
+    policy(&mut sb, options, &identity);
+    // A journal has no directories.
+    sb.set_flags(SuperFlags::empty());
+    sb.set_state(State::VALID);
+    Ok(sb)
+}
+
+fn check_label(options: &Options) -> Result<()> {
+    if options.label.len() > 16 {
+        return Error::invalid("the label is longer than 16 bytes");
+    }
+    Ok(())
 }
 
 fn groups(sb: &mut Superblock, sizes: &Sizes) {
@@ -125,8 +175,8 @@ fn inodes(sb: &mut Superblock, sizes: &Sizes) {
     sb.set_inode_size(sizes.inode_size);
     sb.set_first_ino(InodeNr::FIRST_ORDINARY.0);
     if sizes.inode_size > 128 {
-        sb.set_min_extra_isize(32);
-        sb.set_want_extra_isize(32);
+        sb.set_min_extra_isize(EXTRA_ISIZE);
+        sb.set_want_extra_isize(EXTRA_ISIZE);
     }
 }
 

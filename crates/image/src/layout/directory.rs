@@ -3,7 +3,7 @@
 //! A hash tree has full leaves, sorted by hash. Its blocks are the root, the interior nodes if
 //! there are any, and the leaves.
 
-use extant_format::dir::{DirFormat, Dots, entry_len, fill, seal_dir_leaf};
+use extant_format::dir::{DirFormat, Dots, NAME_MAX, entry_len, fill, seal_dir_leaf};
 use extant_format::htree::{self, HashVersion, Kind, NodeMut, RootInfo, dirhash};
 use extant_format::inline::{self, INLINE_DIR_FIRST};
 use extant_format::inode::I_BLOCK_SIZE;
@@ -61,8 +61,7 @@ impl Directory<'_> {
     /// Returns the number of bytes that the entries take in the inode after those in `i_block`;
     /// `None` if they exceed `room`.
     pub(crate) fn inline_rest(&self, room: usize) -> Option<usize> {
-        let rest = self.names.get(self.inline_first()..).unwrap_or_default();
-        let len: usize = rest.iter().map(|name| entry_len(name.name.len())).sum();
+        let len = names_len(self.names.get(self.inline_first()..).unwrap_or_default());
         (len <= room).then_some(len)
     }
 
@@ -93,6 +92,26 @@ impl Directory<'_> {
                 1 + interior.iter().sum::<usize>() as u64 + leaves.len() as u64
             }
         })
+    }
+
+    /// Returns the most blocks that another name needs: none if each block has room for it, or one
+    /// more of each level of a hash tree, and a new level if the root has no room.
+    pub(crate) fn growth(&self, geo: &Geometry) -> u64 {
+        let format = DirFormat::new(geo);
+        match self.form(geo, &self.hashes(geo)) {
+            Ok(Form::Linear(blocks)) => {
+                let last = blocks.last().and_then(|part| self.names.get(part.clone()));
+                let dots = if blocks.len() == 1 { DOTS } else { 0 };
+                let used = dots + names_len(last.unwrap_or_default());
+                u64::from(used + entry_len(NAME_MAX) > format.usable())
+            }
+            Ok(Form::Tree { leaves, interior }) => {
+                let top = interior.last().unwrap_or(&leaves.len()).to_owned();
+                let full = top >= usize::from(Kind::Root.limit(&format));
+                1 + interior.len() as u64 + u64::from(full)
+            }
+            Err(_) => 0,
+        }
     }
 
     /// Returns whether blocks of this number are a hash tree.
@@ -147,7 +166,12 @@ impl Directory<'_> {
         self.names.get(hash.2 as usize).copied()
     }
 
-    /// Returns all blocks. `seed` is that of the inode's checksums. `Err` has the cause.
+    /// Returns a block without names. `seed` is that of the inode's checksums.
+    pub(crate) fn empty_block(geo: &Geometry, seed: u32) -> Vec<u8> {
+        block(geo, seed, None, std::iter::empty())
+    }
+
+    /// Returns all blocks with names. `seed` is that of the inode's checksums. `Err` has the cause.
     pub(crate) fn encode(&self, geo: &Geometry, seed: u32) -> Result<Vec<Vec<u8>>, String> {
         let hashes = self.hashes(geo);
         let format = DirFormat::new(geo);
@@ -178,6 +202,11 @@ impl Directory<'_> {
             }
         }
     }
+}
+
+/// Returns the bytes of the entries of names.
+fn names_len(names: &[DirName<'_>]) -> usize {
+    names.iter().map(|name| entry_len(name.name.len())).sum()
 }
 
 /// Returns names in the form that [`fill`] takes.

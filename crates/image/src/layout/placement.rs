@@ -20,7 +20,8 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct Placement {
     pub free: FreeRuns,
-    root: Vec<Range<u64>>,
+    /// Pieces of the root, and of `lost+found` if the tree has it, by position.
+    fixed: Vec<Vec<Range<u64>>>,
     /// First block of each node, by position.
     starts: Vec<u64>,
     /// First block of each value with an inode of its own.
@@ -63,15 +64,18 @@ impl Placement {
         let mut end = free.first();
         let count = shapes.numbers.len();
         let mut starts = Vec::with_capacity(count as usize);
-        let root = layout.root().to_vec();
-        starts.push(end.at);
-        for _ in 0..map_nodes(geo, &dense(&root)).map_err(|e| e.at(shapes, 0))? {
-            free.take_one(&mut end);
+        let mut fixed = vec![layout.root().to_vec()];
+        fixed.extend(shapes.numbers.lost_found().map(|_| layout.lost_found().to_vec()));
+        for (position, pieces) in (0..).zip(&fixed) {
+            starts.push(end.at);
+            for _ in 0..map_nodes(geo, &dense(pieces)).map_err(|e| e.at(shapes, position))? {
+                free.take_one(&mut end);
+            }
         }
         let mut placement = Placement {
             xattr_blocks: take_xattr_blocks(shapes, &free, &mut end),
             free,
-            root,
+            fixed,
             starts,
             values: Vec::new(),
             users: Vec::new(),
@@ -79,7 +83,8 @@ impl Placement {
             arrived,
         };
         placement.assign_xattr_blocks(shapes);
-        (1..shapes.numbers.directories()).try_for_each(|n| placement.place(shapes, geo, n))?;
+        (shapes.numbers.fixed()..shapes.numbers.directories())
+            .try_for_each(|n| placement.place(shapes, geo, n))?;
         placement.place_values(shapes, geo)?;
         (shapes.numbers.directories().max(1)..count)
             .try_for_each(|n| placement.place(shapes, geo, n))?;
@@ -142,9 +147,9 @@ impl Placement {
         let arrived = self.arrived.as_ref().filter(|_| self.arrival(shapes, position).is_some());
         let free = arrived.map_or(&self.free, |arrived| &arrived.free);
         let mut nodes = free.cursor(self.starts[position as usize]);
-        let runs = match position {
-            0 => dense(&self.root),
-            _ => free.take(&mut nodes, &shapes.blocks(position)),
+        let runs = match self.fixed.get(position as usize) {
+            Some(pieces) => dense(pieces),
+            None => free.take(&mut nodes, &shapes.blocks(position)),
         };
         Blocks { runs, free, nodes }
     }

@@ -2,7 +2,7 @@
 //! blocks, attributes, and the logical blocks of each node.
 
 use super::directory::{DirName, Directory};
-use super::numbers::{Numbers, Position, inode_of};
+use super::numbers::{Numbers, Position};
 use super::space::{LogicalRuns, from_start};
 use super::xattrs::XattrPlaces;
 use crate::error::{Error, Result};
@@ -11,6 +11,7 @@ use extant_format::extent::MAX_LOGICAL;
 use extant_format::inline::INLINE_FIRST;
 use extant_format::inode::FAST_SYMLINK_MAX;
 use extant_format::{FileType, Geometry, Incompat, InodeNr, RoCompat, indirect};
+use extant_mkfs::lost_found_blocks;
 use std::ops::Range;
 
 /// Name of the directory that every file system has.
@@ -27,6 +28,10 @@ pub(crate) struct Shapes<'t> {
     pub xattrs: XattrPlaces,
     /// Blocks of each directory; 0 for one that lies in its inode.
     dir_blocks: Vec<u32>,
+    /// Blocks that another name in the root needs at most.
+    pub root_growth: u64,
+    /// Directories with a hash tree, ascending.
+    indexed: Vec<Position>,
     /// Number of nodes with each set of attributes.
     pub users: Vec<u64>,
     block_size: u64,
@@ -54,6 +59,8 @@ impl<'t> Shapes<'t> {
             numbers,
             xattrs,
             dir_blocks: Vec::new(),
+            indexed: Vec::new(),
+            root_growth: 0,
             users,
             block_size: geo.block_size.into(),
             ratio: geo.cluster_ratio().into(),
@@ -70,19 +77,25 @@ impl<'t> Shapes<'t> {
             let directory = self.directory(position, InodeNr(1));
             let failed = |cause| Error::entry(&self.tree.path_of(node), cause);
             let inline = self.inline_room(position).and_then(|room| directory.inline_rest(room));
-            let blocks = match inline.filter(|_| position > 0) {
+            let mut blocks = match inline.filter(|_| position >= self.numbers.fixed()) {
                 Some(_) => 0,
                 None => directory.blocks(geo).map_err(failed)?,
             };
+            let is_tree = Directory::is_tree(geo, blocks);
+            if Some(position) == self.numbers.lost_found() && !is_tree {
+                blocks = blocks.max(lost_found_blocks(geo.block_size));
+            }
             let names = directory.names.iter();
             let below = names.filter(|name| name.file_type == FileType::Directory).count() as u64;
             let counted = below <= MAX_SUBDIRECTORIES || geo.has_dir_nlink();
-            if !counted || (below > MAX_SUBDIRECTORIES && !Directory::is_tree(geo, blocks)) {
+            if !counted || (below > MAX_SUBDIRECTORIES && !is_tree) {
                 let cause = "more than 64998 subdirectories need the features dir_nlink, dir_index";
                 return Err(failed(cause.into()));
             }
             self.dir_blocks.push(u32::try_from(blocks).unwrap_or(u32::MAX));
+            self.indexed.extend(is_tree.then_some(position));
         }
+        self.root_growth = self.directory(0, InodeNr(1)).growth(geo);
         (self.numbers.directories()..self.numbers.len()).try_for_each(|n| self.check(n, geo))
     }
 
@@ -103,9 +116,20 @@ impl<'t> Shapes<'t> {
         self.dir_blocks.first().map_or(1, |blocks| u64::from(*blocks))
     }
 
-    /// Returns the number of inodes beside the root.
+    /// Returns the number of blocks of `lost+found`, if the tree has it.
+    pub(crate) fn lost_found_blocks(&self) -> Option<u64> {
+        let blocks = |position: Position| self.dir_blocks.get(position as usize);
+        self.numbers.lost_found().and_then(blocks).map(|blocks| u64::from(*blocks))
+    }
+
+    /// Returns whether the blocks of a directory are a hash tree.
+    pub(crate) fn is_indexed(&self, position: Position) -> bool {
+        self.indexed.binary_search(&position).is_ok()
+    }
+
+    /// Returns the number of inodes beside those that every file system has.
     pub(crate) fn inodes(&self) -> u32 {
-        self.numbers.len() - 1 + self.xattrs.values.len() as u32
+        self.numbers.len() - self.numbers.fixed() + self.xattrs.values.len() as u32
     }
 
     /// Returns whether a file is larger than the feature `large_file` allows to do without.
@@ -177,10 +201,11 @@ impl<'t> Shapes<'t> {
         }
     }
 
-    /// Returns a directory with its entries; `first` is the inode of position 1.
+    /// Returns a directory with its entries; `first` is the first inode after those that every file
+    /// system has.
     pub(crate) fn directory(&self, position: Position, first: InodeNr) -> Directory<'t> {
         let tree = self.tree;
-        let ino = |node| inode_of(self.numbers.position(node), first);
+        let ino = |node| self.numbers.inode_of(self.numbers.position(node), first);
         let children = self.numbers.children(position).iter();
         let names = children.map(|entry| {
             let node = tree.entry_node(*entry);
@@ -189,7 +214,7 @@ impl<'t> Shapes<'t> {
         });
         let mut names: Vec<DirName<'t>> = names.collect();
         let node = self.numbers.node(position);
-        if position == 0 {
+        if position == 0 && self.numbers.lost_found().is_none() {
             let (name, ino) = (LOST_FOUND, InodeNr::FIRST_ORDINARY);
             let at = names.partition_point(|other| other.name < name);
             names.insert(at, DirName { ino, file_type: FileType::Directory, name });
@@ -198,14 +223,13 @@ impl<'t> Shapes<'t> {
     }
 }
 
-/// Returns the entry of `lost+found`, which the file system has itself. Refuses one with entries.
+/// Returns the node of `lost+found`, which must be a directory, as every file system has one.
 fn lost_found(tree: &Tree) -> Result<Option<NodeId>> {
     let Some(node) = tree.lookup(LOST_FOUND) else { return Ok(None) };
-    let empty = tree.node(node).is_directory() && tree.sorted_children(node).is_empty();
-    if empty {
+    if tree.node(node).is_directory() {
         return Ok(Some(node));
     }
-    let cause = "every file system has an empty directory of this name; leave the entry out";
+    let cause = "every file system has a directory of this name; leave the entry out";
     Err(Error::entry(LOST_FOUND, cause))
 }
 

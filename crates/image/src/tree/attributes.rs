@@ -2,7 +2,7 @@
 
 use super::NodeId;
 use extant_format::acl::{Acl, AclEntry, Tag};
-use extant_format::xattr::{NameIndex, XATTR_NAME_MAX, XATTR_VALUE_MAX, full_name, split_name};
+use extant_format::xattr::{NameIndex, XATTR_NAME_MAX, XATTR_VALUE_MAX, split_name};
 use extant_format::{Printable, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -70,7 +70,10 @@ pub(super) struct XattrSets {
 
 impl XattrSets {
     /// Returns the set with these attributes, sorted by prefix and name; `Err` has the cause.
-    pub(super) fn intern(&mut self, list: &[(Vec<u8>, Vec<u8>)]) -> Result<XattrSetId, String> {
+    pub(super) fn intern<'l>(
+        &mut self,
+        list: impl Iterator<Item = &'l (Vec<u8>, Vec<u8>)>,
+    ) -> Result<XattrSetId, String> {
         let mut last_values = BTreeMap::new();
         for (name, value) in list {
             let Some(Xattr { index, name, value }) = convert(name, value)? else { continue };
@@ -137,23 +140,6 @@ impl XattrSets {
         Ok(())
     }
 
-    /// Removes the attributes whose full names `keeps` rejects. Returns the new number of each set
-    /// but the empty one; `Err` has the cause.
-    pub(super) fn retain(
-        &mut self,
-        keeps: impl Fn(&[u8]) -> bool,
-    ) -> Result<Vec<XattrSetId>, String> {
-        let before = std::mem::take(self);
-        let keeps = |xattr: &&Xattr| full_name(xattr.index, &xattr.name).is_some_and(|n| keeps(&n));
-        let sets = before.sets.iter().map(|set| set.iter().filter(keeps).cloned().collect());
-        sets.map(
-            |set: Vec<Xattr>| {
-                if set.is_empty() { Ok(XattrSetId::default()) } else { self.number(set) }
-            },
-        )
-        .collect()
-    }
-
     /// Returns the number of sets, the empty one included.
     pub(super) fn len(&self) -> usize {
         self.sets.len() + 1
@@ -176,7 +162,10 @@ fn is_list(index: u8) -> bool {
 fn convert(full: &[u8], value: &[u8]) -> Result<Option<Xattr>, String> {
     let shown = Printable(full);
     let Some((index, rest)) = split_name(full) else {
-        return Err(format!("the extended attribute {shown} has a prefix that ext4 cannot store"));
+        return Err(format!(
+            "the extended attribute {shown} has a prefix that ext4 cannot store; leave it out \
+             (--xattrs '^{shown}')"
+        ));
     };
     if (index, rest) == (NameIndex::SYSTEM, NameIndex::INLINE_DATA_NAME) {
         return Err(format!("the extended attribute {shown} belongs to the file system"));

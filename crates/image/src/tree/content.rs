@@ -1,6 +1,7 @@
 //! Content of files: bytes in memory, or ranges of a source that are read when the image is
 //! written.
 
+use extant_blocks::HostBytes;
 use std::io;
 
 /// A place with the content of files, such as an archive or a directory.
@@ -13,6 +14,15 @@ pub trait ContentSource: Send + Sync {
     /// # Errors
     /// Those of the medium; an error if the content has changed since the file was added.
     fn open(&self, position: u64) -> io::Result<Box<dyn OpenContent + '_>>;
+
+    /// Verifies that no content has changed since the files were added. Called after the last read
+    /// of all.
+    ///
+    /// # Errors
+    /// An error if content has changed.
+    fn finish(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Open content of a file.
@@ -22,6 +32,12 @@ pub trait OpenContent {
     /// # Errors
     /// Those of the medium; `UnexpectedEof` if the content has fewer bytes.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Returns the content's bytes in a file of the host, if there is one: large content is copied
+    /// by the host then, without being read.
+    fn host_bytes(&self) -> Option<HostBytes<'_>> {
+        None
+    }
 
     /// Verifies that the content is still the one that was opened. Called after the last read.
     ///
@@ -62,6 +78,12 @@ impl DataRange {
     /// Returns the byte of the file after the range.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.len)
+    }
+
+    /// Returns the byte of the opened content that is byte `offset` of the file, which the range
+    /// has.
+    pub(super) fn in_content(&self, offset: u64) -> u64 {
+        self.skip + (offset - self.start)
     }
 }
 

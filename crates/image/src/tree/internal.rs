@@ -1,6 +1,7 @@
 //! The parts of the tree that the layout reads.
 
-use super::{Body, DataRange, EntryId, NodeId, StoredContent, Tree, Xattr, XattrSetId};
+use super::{Body, DataRange, EntryId, NodeId, SourceId, StoredContent, Tree, Xattr, XattrSetId};
+use crate::error::{Error, Result};
 use extant_format::Timestamp;
 
 impl Tree {
@@ -34,6 +35,29 @@ impl Tree {
     /// Returns the node with an index below [`Self::node_count`].
     pub(crate) fn node_at(&self, index: usize) -> Option<NodeId> {
         (index < self.nodes.len()).then_some(NodeId(index as u32))
+    }
+
+    /// Verifies that no source has changed, after the last read.
+    ///
+    /// # Errors
+    /// [`Error::Content`] with a file of the source.
+    pub(crate) fn finish_sources(&self) -> Result<()> {
+        for (number, source) in (0..).zip(&self.sources) {
+            let failed = |error| Error::Content { path: self.file_of(SourceId(number)), error };
+            source.finish().map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the path of a file whose content is in a source.
+    fn file_of(&self, wanted: SourceId) -> Vec<u8> {
+        let is_in = |id: &NodeId| match self.node(*id).body {
+            Body::File { content: StoredContent::Whole { source, .. }, .. }
+            | Body::File { content: StoredContent::Sparse { source, .. }, .. } => source == wanted,
+            _ => false,
+        };
+        let found = (0..).map_while(|index| self.node_at(index)).find(is_in);
+        found.map(|id| self.path_of(id)).unwrap_or_default()
     }
 
     /// Sets the ranges with data of a file whose content is in a source.

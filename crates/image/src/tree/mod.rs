@@ -19,6 +19,7 @@ mod entries;
 mod internal;
 mod layers;
 mod path;
+mod reader;
 mod seed;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,8 @@ use extant_format::acl::Tag;
 use extant_format::inode::{LINK_MAX, can_store_rdev};
 use extant_format::types::MODE_PERM_MASK;
 use extant_format::{FileType, Printable, Timestamp};
+use path::MAX_DEPTH;
+pub(crate) use reader::{FileReader, read_file};
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -129,6 +132,9 @@ impl TreeNode {
     }
 }
 
+/// Returns whether entries get attributes of a full name.
+type KeepsName = dyn Fn(&[u8]) -> bool + Send + Sync;
+
 /// The tree of an image. Paths are bytes, from the image's root, with or without a leading `/`.
 ///
 /// ```
@@ -159,6 +165,8 @@ pub struct Tree {
     sources: Vec<Arc<dyn ContentSource>>,
     /// The source of content that is in the image before the tree is known.
     arrivals: Option<SourceId>,
+    /// The full names of attributes that entries get; `None` for all.
+    keeps_xattr: Option<Box<KeepsName>>,
 }
 
 impl Default for Tree {
@@ -198,6 +206,7 @@ impl Tree {
             times: OtherTimes::default(),
             sources: Vec::new(),
             arrivals: None,
+            keeps_xattr: None,
         }
     }
 
@@ -320,20 +329,11 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes the extended attributes whose full names `keeps` rejects. Modes stay: the group's
-    /// bits of a file without its access control list are those of the list's mask.
-    ///
-    /// # Errors
-    /// [`Error::Entry`](crate::Error::Entry) for more than 2^32 different sets of attributes.
-    pub fn retain_xattrs(&mut self, keeps: impl Fn(&[u8]) -> bool) -> Result<()> {
-        let retained = self.xattrs.retain(keeps);
-        let numbers = retained.map_err(|cause| Error::entry(b"", cause))?;
-        for node in &mut self.nodes {
-            // The empty set has no number among them.
-            let number = (node.xattrs.0 as usize).checked_sub(1).and_then(|at| numbers.get(at));
-            node.xattrs = number.copied().unwrap_or_default();
-        }
-        Ok(())
+    /// Leaves the extended attributes of later entries out whose full names `keeps` rejects, also
+    /// names that no image can hold. Modes stay: the group's bits of a file without its access
+    /// control list are those of the list's mask.
+    pub fn filter_xattrs(&mut self, keeps: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
+        self.keeps_xattr = Some(Box::new(keeps));
     }
 
     /// Replaces later times by `latest`.
@@ -402,7 +402,9 @@ impl Tree {
     }
 
     fn intern(&mut self, path: &[u8], attributes: &Attributes) -> Result<XattrSetId> {
-        self.xattrs.intern(&attributes.xattrs).map_err(|cause| Error::entry(path, cause))
+        let keeps = |name: &[u8]| self.keeps_xattr.as_ref().is_none_or(|keeps| keeps(name));
+        let list = attributes.xattrs.iter().filter(|(name, _)| keeps(name));
+        self.xattrs.intern(list).map_err(|cause| Error::entry(path, cause))
     }
 
     /// Makes the node the one of this name, in place of another.
@@ -417,6 +419,10 @@ impl Tree {
                 let Body::Directory { first, .. } = self.node(parent).body else {
                     return Err(Error::entry(path, "a part of the path is no directory"));
                 };
+                if self.node(node).is_directory() && !self.is_within_depth(parent) {
+                    let cause = format_args!("more than {MAX_DEPTH} directories in directories");
+                    return Err(Error::entry(path, cause));
+                }
                 let added = self.entries.push((parent, name), node, self.layer, first);
                 let added = added.ok_or_else(full)?;
                 if let Body::Directory { first, .. } = &mut self.node_mut(parent).body {

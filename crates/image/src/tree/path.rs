@@ -12,12 +12,39 @@ use std::borrow::Cow;
 /// Maximum number of symlinks in the resolution of a path, as in Linux.
 const MAX_SYMLINKS: u32 = 40;
 
+/// Maximum length of the targets of these symlinks in sum: that of several whole paths.
+const MAX_TARGETS: usize = 16 << 10;
+
+/// Maximum number of directories in directories: programs that walk a tree have a bound, too.
+pub(super) const MAX_DEPTH: usize = 2048;
+
 /// A directory that a path leads to, as far as it exists.
 struct Resolved<'p> {
     directory: NodeId,
     /// A path, and the place of its first component that is missing.
     missing: Option<(Cow<'p, [u8]>, usize)>,
+    followed: Followed,
+}
+
+/// Symlinks that were followed: their number, and the length of their targets.
+#[derive(Clone, Copy, Default)]
+struct Followed {
     symlinks: u32,
+    targets: usize,
+}
+
+impl Followed {
+    fn add(&mut self, target: &[u8]) -> Result<(), &'static str> {
+        self.symlinks += 1;
+        self.targets += target.len();
+        if self.symlinks > MAX_SYMLINKS {
+            return Err("the path has too many symlinks, or a circle of them");
+        }
+        if self.targets > MAX_TARGETS {
+            return Err("the path has symlinks with targets of more than 16 KiB in sum");
+        }
+        Ok(())
+    }
 }
 
 /// Returns the components of a path; empty ones and `.` mean nothing.
@@ -69,13 +96,15 @@ impl Tree {
     /// Returns the directory that `path` leads to, for the entry `of`; makes missing ones.
     pub(super) fn make_directory(&mut self, of: &[u8], path: &[u8]) -> Result<NodeId> {
         let failed = |cause| Error::entry(of, cause);
-        let mut found = self.resolve(NodeId::ROOT, (Cow::Borrowed(path), 0), 0).map_err(failed)?;
+        let mut found = self
+            .resolve(NodeId::ROOT, (Cow::Borrowed(path), 0), Followed::default())
+            .map_err(failed)?;
         while let Some((rest, mut at)) = found.missing.take() {
             let Some((start, end)) = next_component(&rest, &mut at) else { break };
             let name = rest.get(start..end).unwrap_or_default();
             let implied = Attributes::default();
             let made = self.put(of, (found.directory, name), &implied, EntryKind::Directory)?;
-            found = self.resolve(made, (rest, at), found.symlinks).map_err(failed)?;
+            found = self.resolve(made, (rest, at), found.followed).map_err(failed)?;
         }
         Ok(found.directory)
     }
@@ -86,10 +115,10 @@ impl Tree {
         &self,
         from: NodeId,
         (path, at): (Cow<'p, [u8]>, usize),
-        symlinks: u32,
+        followed: Followed,
     ) -> Result<Resolved<'p>, &'static str> {
         let (mut rest, mut at) = (path, at);
-        let mut found = Resolved { directory: from, missing: None, symlinks };
+        let mut found = Resolved { directory: from, missing: None, followed };
         while let Some((start, end)) = next_component(&rest, &mut at) {
             let name = rest.get(start..end).unwrap_or_default();
             if name == b".." {
@@ -103,11 +132,8 @@ impl Tree {
             match self.node(child).body {
                 Body::Directory { .. } => found.directory = child,
                 Body::Symlink { .. } => {
-                    found.symlinks += 1;
-                    if found.symlinks > MAX_SYMLINKS {
-                        return Err("the path has too many symlinks, or a circle of them");
-                    }
                     let target = self.target(child);
+                    found.followed.add(target)?;
                     if target.first() == Some(&b'/') {
                         found.directory = NodeId::ROOT;
                     }
@@ -118,6 +144,16 @@ impl Tree {
             }
         }
         Ok(found)
+    }
+
+    /// Returns whether a directory has place for directories below.
+    pub(super) fn is_within_depth(&self, mut directory: NodeId) -> bool {
+        let mut depth = 0;
+        while directory != NodeId::ROOT && depth < MAX_DEPTH {
+            directory = self.parent(directory);
+            depth += 1;
+        }
+        depth < MAX_DEPTH
     }
 
     /// Returns the directory above one; the root is its own.
@@ -133,7 +169,7 @@ impl Tree {
     /// Returns the directory that a path leads to, symlinks at its end included.
     pub(super) fn directory_at(&self, path: &[u8]) -> Result<Option<NodeId>> {
         check(path)?;
-        let found = self.resolve(NodeId::ROOT, (Cow::Borrowed(path), 0), 0);
+        let found = self.resolve(NodeId::ROOT, (Cow::Borrowed(path), 0), Followed::default());
         let found = found.ok().filter(|found| found.missing.is_none());
         Ok(found.map(|found| found.directory))
     }
@@ -143,7 +179,7 @@ impl Tree {
     pub(super) fn place<'p>(&self, path: &'p [u8]) -> Result<Option<(NodeId, &'p [u8])>> {
         check(path)?;
         let Some((parent, name)) = split(path) else { return Ok(None) };
-        let found = self.resolve(NodeId::ROOT, (Cow::Borrowed(parent), 0), 0);
+        let found = self.resolve(NodeId::ROOT, (Cow::Borrowed(parent), 0), Followed::default());
         let found = found.ok().filter(|found| found.missing.is_none());
         Ok(found.map(|found| (found.directory, name)))
     }

@@ -1,8 +1,10 @@
 //! The entries of a tree, for tests of sources and for listings.
 
 use super::entries::EntryId;
+use super::reader::read_file;
 use super::{Attributes, Body, EntryKind, FileContent, NodeId, StoredContent, Tree};
 use crate::error::{Error, Result};
+use extant_format::FileType;
 use extant_format::acl::Acl;
 use extant_format::xattr::{NameIndex, full_name};
 
@@ -58,33 +60,10 @@ impl Tree {
     /// # Errors
     /// [`Error::Entry`] if no file is at the path, [`Error::Content`] if it cannot be read.
     pub fn read(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let node = self.lookup(path).map(|node| self.node(node).body);
-        let Some(Body::File { size, .. }) = node else {
-            return Err(Error::entry(path, "no file is there"));
-        };
-        let failed = |error| Error::Content { path: path.to_vec(), error };
-        let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
-        match self.entry(path).map(|entry| entry.kind) {
-            Some(EntryKind::File(FileContent::Bytes(kept))) => bytes = kept,
-            Some(EntryKind::File(FileContent::Whole { source, position, .. })) => {
-                let content = self.source(source).open(position).map_err(failed)?;
-                content
-                    .read_exact_at(&mut bytes, 0)
-                    .and_then(|()| content.finish())
-                    .map_err(failed)?;
-            }
-            Some(EntryKind::File(FileContent::Sparse { source, ranges, .. })) => {
-                for range in ranges {
-                    let content = self.source(source).open(range.position).map_err(failed)?;
-                    let part = bytes.get_mut(range.start as usize..range.end() as usize);
-                    let part = part.unwrap_or_default();
-                    content.read_exact_at(part, range.skip).map_err(failed)?;
-                    content.finish().map_err(failed)?;
-                }
-            }
-            _ => {}
+        match self.lookup(path) {
+            Some(node) if self.node(node).file_type() == FileType::Regular => read_file(self, node),
+            _ => Err(Error::entry(path, "no file is there")),
         }
-        Ok(bytes)
     }
 
     fn view(&self, id: NodeId, path: Vec<u8>) -> TreeEntry {

@@ -1,12 +1,10 @@
 //! Inodes: slots of the inode table.
 
-use super::content::read_file;
 use super::{Image, wrap};
 use crate::error::{Error, Result};
-use crate::layout::directory::Directory;
-use crate::layout::numbers::{Position, inode_of};
+use crate::layout::numbers::Position;
 use crate::layout::placement::Blocks;
-use crate::tree::Body;
+use crate::tree::{Body, read_file};
 use extant_format::inline;
 use extant_format::inode::LINK_MAX;
 use extant_format::xattr::{Entry, NameIndex, encode_inode_area, value_crc};
@@ -85,9 +83,9 @@ impl Image<'_> {
             inode.size = (inline::INLINE_FIRST + rest) as u64;
             return Ok(());
         }
-        let blocks = self.shapes.blocks(position).iter().map(|run| run.end - run.start).sum();
+        let blocks: u64 = self.shapes.blocks(position).iter().map(|run| run.end - run.start).sum();
         inode.size = blocks * u64::from(self.geo.block_size);
-        if Directory::is_tree(&self.geo, blocks) {
+        if self.shapes.is_indexed(position) {
             inode.flags |= InodeFlags::INDEX;
         }
         self.map(position, inode)
@@ -96,7 +94,7 @@ impl Image<'_> {
     /// Returns the map of a node and its blocks.
     pub(super) fn map_of(&self, position: Position) -> Result<(FileMap, Vec<MappedRun>)> {
         let Blocks { runs, free, mut nodes } = self.placement.blocks(self.shapes, position);
-        let seed = self.geo.inode_seed(inode_of(position, self.first), 0);
+        let seed = self.geo.inode_seed(self.shapes.numbers.inode_of(position, self.first), 0);
         let map = build_map(&self.geo, seed, &runs, &mut || Ok(free.take_one(&mut nodes)));
         let failed = |e| Error::entry(&self.path(position), e);
         Ok((map.map_err(failed)?, runs))
@@ -142,7 +140,9 @@ impl Image<'_> {
     }
 
     pub(super) fn value_inode(&self, number: usize) -> InodeNr {
-        InodeNr(self.first.0 + self.shapes.numbers.len() - 1 + number as u32)
+        InodeNr(
+            self.first.0 + self.shapes.numbers.len() - self.shapes.numbers.fixed() + number as u32,
+        )
     }
 
     /// Writes the inode at a position, or after the last one that of a value.

@@ -1,6 +1,6 @@
 //! Writes of one thread: neighboring blocks are joined.
 
-use extant_blocks::BlockDevice;
+use extant_blocks::{BlockDevice, HostBytes};
 use std::io;
 use std::ops::Range;
 
@@ -10,7 +10,9 @@ const JOIN: usize = 1 << 20;
 /// A device, with one pending run of bytes.
 pub(crate) struct Sink<D> {
     device: D,
-    pending: Vec<u8>,
+    /// The pending bytes, and old ones behind them.
+    buffer: Vec<u8>,
+    pending: usize,
     at: u64,
     /// Bytes written.
     pub written: u64,
@@ -18,20 +20,22 @@ pub(crate) struct Sink<D> {
 
 impl<D: BlockDevice> Sink<D> {
     pub(crate) fn new(device: D) -> Sink<D> {
-        Sink { device, pending: Vec::new(), at: 0, written: 0 }
+        Sink { device, buffer: Vec::new(), pending: 0, at: 0, written: 0 }
     }
 
-    /// Returns up to `len` zeroed bytes that will be written at `offset`; at least one if `len` is
-    /// not 0.
+    /// Returns up to `len` bytes that will be written at `offset`; at least one if `len` is not 0.
+    /// The caller must set all of them: they have any values.
     pub(crate) fn reserve(&mut self, offset: u64, len: u64) -> io::Result<&mut [u8]> {
-        if self.at + self.pending.len() as u64 != offset || self.pending.len() >= JOIN {
+        if self.at + self.pending as u64 != offset || self.pending >= JOIN {
             self.flush()?;
             self.at = offset;
         }
-        let start = self.pending.len();
-        let len = len.min((JOIN - start) as u64) as usize;
-        self.pending.resize(start + len, 0);
-        Ok(&mut self.pending[start..])
+        let start = self.pending;
+        self.pending += len.min((JOIN - start) as u64) as usize;
+        if self.buffer.len() < self.pending {
+            self.buffer.resize(self.pending, 0);
+        }
+        Ok(&mut self.buffer[start..self.pending])
     }
 
     pub(super) fn put(&mut self, mut offset: u64, mut data: &[u8]) -> io::Result<()> {
@@ -58,12 +62,21 @@ impl<D: BlockDevice> Sink<D> {
         Ok(())
     }
 
+    /// Copies bytes of the host after the pending ones, as far as the host does so. Returns their
+    /// number.
+    pub(super) fn copy(&mut self, bytes: HostBytes<'_>, offset: u64, len: u64) -> io::Result<u64> {
+        self.flush()?;
+        let copied = self.device.copy_from_host(bytes, offset, len)?;
+        self.written += copied;
+        Ok(copied)
+    }
+
     /// Writes the pending bytes.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        if !self.pending.is_empty() {
-            self.device.write_all_at(&self.pending, self.at)?;
-            self.written += self.pending.len() as u64;
-            self.pending.clear();
+        let pending = std::mem::take(&mut self.pending);
+        if pending > 0 {
+            self.device.write_all_at(&self.buffer[..pending], self.at)?;
+            self.written += pending as u64;
         }
         Ok(())
     }

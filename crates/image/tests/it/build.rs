@@ -3,13 +3,17 @@
 use crate::helpers::{Numbers, add, attributes, built, byte_at, every_kind, options, whole};
 use extant_format::Timestamp;
 use extant_image::{
-    Attributes, BuildOptions, EntryKind, FileContent, FreeSpace, ImageSize, Tree, TreeEntry, mkfs,
+    Attributes, BuildOptions, DataRange, EntryKind, FileContent, FreeSpace, ImageSize, Tree,
+    TreeEntry, mkfs, plan,
 };
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use extant_testkit::tree::{Kind, Manifest};
 use extant_testkit::{Image, debugfs, e2fsck};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -70,8 +74,12 @@ fn kind_of(kind: &EntryKind) -> Kind {
 /// Compares a mounted image with its tree, in every attribute.
 #[track_caller]
 fn assert_same(tree: &Tree, mount: &Mount, whole_seconds: bool) {
-    let mut found = Manifest::walk(mount.path()).without("lost+found").nodes;
-    let root = std::fs::metadata(mount.path()).unwrap();
+    let mut found = Manifest::walk(mount.path());
+    if tree.entry(b"lost+found").is_none() {
+        found = found.without("lost+found");
+    }
+    let mut found = found.nodes;
+    let root = fs::metadata(mount.path()).unwrap();
     assert_eq!(root.mode() & 0o7777, u32::from(tree.entry(b"").unwrap().attributes.mode));
     found.remove(&b""[..]);
     found.remove(&b"."[..]);
@@ -103,10 +111,9 @@ fn assert_same(tree: &Tree, mount: &Mount, whole_seconds: bool) {
 }
 
 fn assert_content(tree: &Tree, mount: &Mount, path: &[u8], content: &FileContent, hash: u64) {
-    use std::os::unix::ffi::OsStrExt;
-    let on_disk = mount.path().join(std::ffi::OsStr::from_bytes(path));
+    let on_disk = mount.path().join(OsStr::from_bytes(path));
     if let FileContent::Sparse { size, .. } | FileContent::Zeroes { size } = content {
-        let taken = std::fs::metadata(&on_disk).unwrap();
+        let taken = fs::metadata(&on_disk).unwrap();
         assert_eq!(taken.size(), *size);
         assert!(*size == 0 || taken.blocks() * 512 < size / 2, "{on_disk:?}");
     }
@@ -142,6 +149,35 @@ fn threads_change_no_byte() {
     assert!(one == image(4) && one == image(0));
 }
 
+/// A large file is copied in parts, which begin within runs and at their borders.
+#[test]
+fn threads_copy_parts_of_large_files() {
+    const MB: u64 = 1 << 20;
+    let mut tree = Tree::new();
+    let source = tree.add_source(Arc::new(Numbers));
+    add(&mut tree, "whole", whole(source, 3, 34 * MB + 17));
+    let piece = |n: u64| DataRange { start: n * 5 * MB + 100, len: 3 * MB, position: n, skip: n };
+    let ranges = (0..9).map(piece).collect();
+    let sparse = FileContent::Sparse { source, size: 64 * MB, ranges };
+    add(&mut tree, "sparse", EntryKind::File(sparse));
+    let ext3 = preset(mkfs::Preset::Ext3, 4096);
+    for mut options in [options(4096, ""), ext3, options(4096, "bigalloc")] {
+        let images = [1, 3].map(|threads| {
+            options.threads = threads;
+            built(&tree, &options).0
+        });
+        assert!(images[0].bytes() == images[1].bytes());
+        e2fsck::check(images[0].path()).assert_clean();
+        let mount = Mount::new(images[0].path(), "ro");
+        for (path, content) in expected(&tree) {
+            let EntryKind::File(content) = content.kind else { continue };
+            let bytes = fs::read(mount.join(OsStr::from_bytes(&path))).unwrap();
+            assert!(bytes == tree.read(&path).unwrap(), "{content:?}");
+        }
+        mount.unmount();
+    }
+}
+
 #[test]
 fn order_of_entries_changes_no_byte() {
     let names = ["a", "b/x", "b/y", "c", "b/z/1", "d"];
@@ -169,12 +205,12 @@ fn large_directories_have_hash_trees() {
         let (image, _) = built(&tree, &options(block_size, features));
         e2fsck::check(image.path()).assert_clean();
         let mount = Mount::new(image.path(), "");
-        assert_eq!(std::fs::read_dir(mount.join("d")).unwrap().count(), 100_000);
+        assert_eq!(fs::read_dir(mount.join("d")).unwrap().count(), 100_000);
         for n in (0..100_000).step_by(997) {
             let name = format!("d/a file with a name of medium length {n}");
-            std::fs::symlink_metadata(mount.join(&name)).unwrap();
-            std::fs::remove_file(mount.join(&name)).unwrap();
-            std::fs::write(mount.join(format!("d/another {n}")), "x").unwrap();
+            fs::symlink_metadata(mount.join(&name)).unwrap();
+            fs::remove_file(mount.join(&name)).unwrap();
+            fs::write(mount.join(format!("d/another {n}")), "x").unwrap();
         }
         mount.unmount();
         e2fsck::check(image.path()).assert_clean();
@@ -201,7 +237,7 @@ fn subdirectories_beyond_the_count_of_links_are_stored() {
     let (image, _) = built(&tree, &options(4096, "inline_data"));
     e2fsck::check(image.path()).assert_clean();
     let mount = Mount::new(image.path(), "ro");
-    assert_eq!(std::fs::metadata(mount.join("d")).unwrap().nlink(), 1);
+    assert_eq!(fs::metadata(mount.join("d")).unwrap().nlink(), 1);
     mount.unmount();
     let error = extant_image::plan(&tree, &options(4096, "^dir_nlink")).unwrap_err().to_string();
     assert!(error.contains("dir_nlink"), "{error}");
@@ -250,12 +286,12 @@ fn files_of_many_extents_and_of_a_tebibyte_are_mapped() {
         e2fsck::check(image.path()).assert_clean();
         let mount = Mount::new(image.path(), "ro");
         use std::os::unix::fs::FileExt;
-        let file = std::fs::File::open(mount.join("large")).unwrap();
+        let file = fs::File::open(mount.join("large")).unwrap();
         let mut bytes = [0; 11];
         file.read_exact_at(&mut bytes, (1 << 40) - 11).unwrap();
         let data: Vec<u8> = (0..10).map(|n| byte_at(4, n)).collect();
         assert_eq!((bytes[0], &bytes[1..]), (0, &data[..]));
-        assert!(std::fs::read(mount.join("many")).unwrap() == tree.read(b"many").unwrap());
+        assert!(fs::read(mount.join("many")).unwrap() == tree.read(b"many").unwrap());
         drop(file);
         mount.unmount();
     }
@@ -277,13 +313,55 @@ fn times_keep_their_range_and_nanoseconds() {
 }
 
 #[test]
-fn lost_and_found_with_entries_is_refused() {
+fn lost_and_found_has_its_content() {
     let mut tree = Tree::new();
-    add(&mut tree, "lost+found", EntryKind::Directory);
-    e2fsck::check(built(&tree, &options(4096, "")).0.path()).assert_clean();
-    add(&mut tree, "lost+found/#12", EntryKind::Fifo);
+    tree.add(b"", &attributes(0o751), EntryKind::Directory).unwrap();
+    let source = tree.add_source(Arc::new(Numbers));
+    let xattrs = vec![("user.long".into(), vec![b'v'; 500])];
+    let found = Attributes { xattrs, ..attributes(0o700) };
+    tree.add(b"lost+found", &found, EntryKind::Directory).unwrap();
+    add(&mut tree, "a/file", whole(source, 0, 5000));
+    for entries in [0, 3, 2000] {
+        for n in 0..entries {
+            add(&mut tree, &format!("lost+found/#{n}"), whole(source, n, n * 7));
+        }
+        if entries > 0 {
+            add(&mut tree, "lost+found/below/below", EntryKind::Fifo);
+            tree.hard_link(b"second", b"lost+found/#1").unwrap();
+        }
+        let quota = ("quota", options(1024, "quota"), true);
+        for (name, mut options, mounts) in every_set().into_iter().chain([quota]) {
+            if entries != 3 && !["default", "1k", "no dir_index", "ext2", "quota"].contains(&name) {
+                continue;
+            }
+            println!("{name}, {entries} entries");
+            options.size = ImageSize::Exact { free: FreeSpace::Bytes(0), inodes_free: 0 };
+            let (image, facts) = built(&tree, &options);
+            e2fsck::check(image.path()).assert_clean();
+            let mut smaller = options.clone();
+            smaller.size = ImageSize::Bytes(facts.bytes - u64::from(facts.block_size));
+            smaller.mkfs.inode_count = Some(facts.inodes.into());
+            assert!(plan(&tree, &smaller).is_err(), "{facts:?}");
+            if mounts {
+                let mount = Mount::new(image.path(), "ro");
+                let whole_seconds = options.mkfs.inode_size == Some(128);
+                assert_same(&tree, &mount, whole_seconds);
+                let found = fs::metadata(mount.join("lost+found")).unwrap();
+                // Its empty blocks, as mke2fs makes them.
+                let least = 12.min((16 << 10) / facts.block_size) * facts.block_size;
+                assert!(found.len() >= least.into(), "{}", found.len());
+                mount.unmount();
+            }
+        }
+    }
+}
+
+#[test]
+fn lost_and_found_is_a_directory() {
+    let mut tree = Tree::new();
+    add(&mut tree, "lost+found", EntryKind::Fifo);
     let error = extant_image::plan(&tree, &options(4096, "")).unwrap_err().to_string();
-    assert!(error.starts_with("lost+found: "), "{error}");
+    assert!(error.starts_with("lost+found: every file system has a directory"), "{error}");
 }
 
 /// Returns the blocks of a file, as debugfs lists them.

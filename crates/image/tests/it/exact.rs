@@ -3,12 +3,12 @@
 use crate::helpers::{Numbers, add, attributes, built, byte_at, every_kind, options, whole};
 use extant_blocks::SparseDevice;
 use extant_image::{
-    BuildOptions, ContentSink, ContentStream, EntryKind, Error, FreeSpace, ImageFacts, ImageSize,
-    Tree, plan,
+    BuildOptions, ContentSink, ContentSource, ContentStream, EntryKind, Error, FreeSpace,
+    ImageFacts, ImageSize, OpenContent, Tree, plan,
 };
 use extant_testkit::e2fsck;
 use extant_testkit::kernel::Mount;
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 
 fn exact(bytes: u64) -> ImageSize {
@@ -46,6 +46,45 @@ fn root_can_write_the_promised_bytes() {
             let filled = fill(&mount);
             // A file of one extent, or with a map in the kernel's reserve, has a block more.
             let most = free + u64::from(block_size);
+            assert!((free..=most).contains(&filled), "{features} {free}: {filled} {facts:?}");
+            mount.unmount();
+            e2fsck::check(image.path()).assert_clean();
+        }
+    }
+}
+
+/// Without free inodes, and where each name needs another block of the root.
+#[test]
+fn the_promised_file_finds_an_inode_and_a_place_for_its_name() {
+    let few = |tree: &mut Tree| (1..=5).for_each(|n| add(tree, &n.to_string(), EntryKind::Fifo));
+    // The entries of this directory fill its blocks to the last byte.
+    let full = |tree: &mut Tree| {
+        add(tree, &"a".repeat(204), EntryKind::Fifo);
+        (0..7).for_each(|n| add(tree, &format!("z{n}{}", "z".repeat(246)), EntryKind::Fifo));
+    };
+    let indexed = |tree: &mut Tree| {
+        (0..500).for_each(|n| add(tree, &format!("{n}{}", "z".repeat(200)), EntryKind::Fifo));
+    };
+    let ext2 = "^extent,^64bit,^metadata_csum,^has_journal";
+    let mut trees = [Tree::new(), Tree::new(), Tree::new()];
+    few(&mut trees[0]);
+    full(&mut trees[1]);
+    indexed(&mut trees[2]);
+    let linear = format!("{ext2},^dir_index");
+    for (tree, (block_size, features)) in
+        trees.iter().zip([(4096, ""), (1024, &linear), (1024, ext2)])
+    {
+        let mut options = options(block_size, features);
+        for size in [FreeSpace::Bytes(1 << 20), FreeSpace::Percent(50.0)] {
+            options.size = ImageSize::Exact { free: size, inodes_free: 0 };
+            let (image, facts) = built(tree, &options);
+            let free = match size {
+                FreeSpace::Bytes(bytes) => bytes,
+                _ => facts.bytes / 2,
+            };
+            let mount = Mount::new(image.path(), "");
+            let filled = fill(&mount);
+            let most = free + 4 * u64::from(block_size);
             assert!((free..=most).contains(&filled), "{features} {free}: {filled} {facts:?}");
             mount.unmount();
             e2fsck::check(image.path()).assert_clean();
@@ -306,24 +345,40 @@ fn a_size_that_is_enough_holds_what_was_replaced() {
 
 #[test]
 fn nothing_is_written_if_content_cannot_be_had() {
-    let mut tree = Tree::new();
-    let source = tree.add_source(Arc::new(Failing));
-    tree.add(b"a/file", &attributes(0o600), EntryKind::Directory).unwrap();
-    add(&mut tree, "a/broken", whole(source, 0, 10_000));
-    let plan = plan(&tree, &options(4096, "")).unwrap();
-    let device = SparseDevice::new(plan.facts().bytes);
-    let error = plan.write_to(&device).unwrap_err();
-    assert!(error.to_string().starts_with("a/broken: "), "{error}");
-    let mut superblock = [0; 1024];
-    extant_blocks::BlockDevice::read_exact_at(&device, &mut superblock, 1024).unwrap();
-    assert_eq!(superblock, [0; 1024]);
+    let sources: [Arc<dyn ContentSource>; 2] = [Arc::new(Failing), Arc::new(Changed(Numbers))];
+    for source in sources {
+        let mut tree = Tree::new();
+        let source = tree.add_source(source);
+        tree.add(b"a/file", &attributes(0o600), EntryKind::Directory).unwrap();
+        add(&mut tree, "a/broken", whole(source, 0, 10_000));
+        let plan = plan(&tree, &options(4096, "")).unwrap();
+        let device = SparseDevice::new(plan.facts().bytes);
+        let error = plan.write_to(&device).unwrap_err();
+        assert!(error.to_string().starts_with("a/broken: "), "{error}");
+        let mut superblock = [0; 1024];
+        extant_blocks::BlockDevice::read_exact_at(&device, &mut superblock, 1024).unwrap();
+        assert_eq!(superblock, [0; 1024]);
+    }
 }
 
 /// A source that cannot be read.
 struct Failing;
 
-impl extant_image::ContentSource for Failing {
-    fn open(&self, _: u64) -> std::io::Result<Box<dyn extant_image::OpenContent + '_>> {
-        Err(std::io::Error::other("no luck"))
+impl ContentSource for Failing {
+    fn open(&self, _: u64) -> io::Result<Box<dyn OpenContent + '_>> {
+        Err(io::Error::other("no luck"))
+    }
+}
+
+/// A source that changes before it was read to the end.
+struct Changed(Numbers);
+
+impl ContentSource for Changed {
+    fn open(&self, position: u64) -> io::Result<Box<dyn OpenContent + '_>> {
+        self.0.open(position)
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        Err(io::Error::other("it was changed"))
     }
 }

@@ -1,7 +1,8 @@
 //! Content of files, read from their sources.
 
+use super::{Body, ContentSource, DataRange, NodeId, OpenContent, StoredContent, Tree};
 use crate::error::{Error, Result};
-use crate::tree::{Body, ContentSource, DataRange, NodeId, OpenContent, StoredContent, Tree};
+use extant_blocks::HostBytes;
 use std::io;
 
 /// A reader of a file at any place.
@@ -40,28 +41,62 @@ impl<'t> FileReader<'t> {
         FileReader { tree, node, kind, open: None }
     }
 
-    /// Fills `buf` from byte `offset` of the file. `buf` must be zeroed: bytes without data stay.
+    /// Returns the bytes of the host from byte `offset` of the file on, and their number, if the
+    /// file has data there that the host can copy.
+    pub(crate) fn host_bytes(&mut self, offset: u64) -> Result<Option<(HostBytes<'_>, u64)>> {
+        let (source, ranges) = match &self.kind {
+            Ranges::Bytes(_) => return Ok(None),
+            Ranges::One(source, range) => (*source, std::slice::from_ref(range)),
+            Ranges::Many(source, ranges) => (*source, *ranges),
+        };
+        let first = ranges.partition_point(|range| range.end() <= offset);
+        let Some(range) = ranges.get(first).filter(|range| range.start <= offset) else {
+            return Ok(None);
+        };
+        let content = opened(&mut self.open, source, range)
+            .map_err(|error| failure(self.tree, self.node, error))?;
+        let bytes = content.host_bytes().and_then(|bytes| bytes.skip(range.in_content(offset)));
+        Ok(bytes.map(|bytes| (bytes, range.end() - offset)))
+    }
+
+    /// Fills `buf` from byte `offset` of the file. Bytes without data, as those after the end, are
+    /// zeroes.
     pub(crate) fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<()> {
         let (source, ranges) = match &self.kind {
             Ranges::Bytes(bytes) => {
                 let rest = bytes.get(offset as usize..).unwrap_or_default();
-                let len = rest.len().min(buf.len());
-                buf[..len].copy_from_slice(&rest[..len]);
+                let (data, zeroes) = buf.split_at_mut(rest.len().min(buf.len()));
+                data.copy_from_slice(&rest[..data.len()]);
+                zeroes.fill(0);
                 return Ok(());
             }
             Ranges::One(source, range) => (*source, std::slice::from_ref(range)),
             Ranges::Many(source, ranges) => (*source, *ranges),
         };
-        let end = offset + buf.len() as u64;
+        let (mut at, end) = (offset, offset + buf.len() as u64);
+        let mut rest = buf;
         let first = ranges.partition_point(|range| range.end() <= offset);
         for range in ranges.get(first..).into_iter().flatten().take_while(|r| r.start < end) {
-            let (from, to) = (range.start.max(offset), range.end().min(end));
-            let part = buf.get_mut((from - offset) as usize..(to - offset) as usize);
-            let part = part.unwrap_or_default();
-            read_range(&mut self.open, source, range, part, from)
+            let (from, to) = (range.start.max(at), range.end().min(end));
+            let (zeroes, behind) = rest.split_at_mut((from - at) as usize);
+            let (part, behind) = behind.split_at_mut((to - from) as usize);
+            zeroes.fill(0);
+            opened(&mut self.open, source, range)
+                .and_then(|content| content.read_exact_at(part, range.in_content(from)))
                 .map_err(|error| failure(self.tree, self.node, error))?;
+            (rest, at) = (behind, to);
         }
+        rest.fill(0);
         Ok(())
+    }
+
+    /// Verifies that no content of the source has changed.
+    fn verify_source(&self) -> Result<()> {
+        let done = match &self.kind {
+            Ranges::Bytes(_) => Ok(()),
+            Ranges::One(source, _) | Ranges::Many(source, _) => source.finish(),
+        };
+        done.map_err(|error| failure(self.tree, self.node, error))
     }
 
     /// Ends the reading: verifies that the content is the one that was added to the tree.
@@ -71,23 +106,20 @@ impl<'t> FileReader<'t> {
     }
 }
 
-fn read_range<'t>(
-    open: &mut Option<(u64, Box<dyn OpenContent + 't>)>,
+/// Returns the content of a range, opened before or now.
+fn opened<'o, 't>(
+    open: &'o mut Option<(u64, Box<dyn OpenContent + 't>)>,
     source: &'t dyn ContentSource,
     range: &DataRange,
-    buf: &mut [u8],
-    from: u64,
-) -> io::Result<()> {
-    if open.as_ref().is_none_or(|(position, _)| *position != range.position) {
-        if let Some((_, content)) = open.take() {
-            content.finish()?;
-        }
-        *open = Some((range.position, source.open(range.position)?));
+) -> io::Result<&'o (dyn OpenContent + 't)> {
+    if let Some((_, content)) = open.take_if(|(position, _)| *position != range.position) {
+        content.finish()?;
     }
-    match open {
-        Some((_, content)) => content.read_exact_at(buf, range.skip + (from - range.start)),
-        None => Ok(()),
-    }
+    let content = match open.take() {
+        Some(content) => content,
+        None => (range.position, source.open(range.position)?),
+    };
+    Ok(&*open.insert(content).1)
 }
 
 fn failure(tree: &Tree, node: NodeId, error: io::Error) -> Error {
@@ -95,11 +127,12 @@ fn failure(tree: &Tree, node: NodeId, error: io::Error) -> Error {
 }
 
 /// Reads a whole file; for small ones.
-pub(super) fn read_file(tree: &Tree, node: NodeId) -> Result<Vec<u8>> {
+pub(crate) fn read_file(tree: &Tree, node: NodeId) -> Result<Vec<u8>> {
     let Body::File { size, .. } = tree.node(node).body else { return Ok(Vec::new()) };
     let mut bytes = vec![0; size as usize];
     let mut reader = FileReader::new(tree, node);
     reader.read(&mut bytes, 0)?;
+    reader.verify_source()?;
     reader.finish()?;
     Ok(bytes)
 }
