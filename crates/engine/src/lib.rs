@@ -65,8 +65,8 @@ pub mod device {
     pub use crate::fs::image_spec;
     pub use extant_blocks::partition::first as first_partition;
     pub use extant_blocks::{
-        BackingSpec, BlockDevice, Claim, DeviceError, ImageFormat, ImageSpec, OverlayDevice, Place,
-        Signature, SignatureKind, identify, is_remote,
+        BackingSpec, BlockDevice, Claim, DeviceError, HostBytes, ImageFormat, ImageSpec,
+        OverlayDevice, Place, Signature, SignatureKind, identify, is_in_store, is_remote,
     };
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     pub use extant_blocks::{FileDevice, OpenOptions as FileOptions, is_write_protected};
@@ -108,7 +108,8 @@ pub use extant_mkfs as mkfs;
 pub use extent::{ExtentState, Run};
 pub use file::{Extent, ExtentFlags, Falloc};
 pub use fs::{
-    Frozen, Fs, FsStats, Health, OpenOptions, Recovery, Runtime, RuntimeBuilder, RuntimeStats,
+    Frozen, Fs, FsStats, Health, HeldInodes, OpenOptions, Recovery, Runtime, RuntimeBuilder,
+    RuntimeStats,
 };
 pub use mmp::HostClaim;
 pub use ops::{

@@ -62,8 +62,8 @@ mod types;
 /// ```
 pub mod device {
     pub use extant_blocks::{
-        BackingSpec, BlockDevice, Claim, DeviceError, ImageFormat, ImageSpec, MemDevice, Op,
-        Origin, OriginRun, OverlayDevice, Place, ReplaySource,
+        BackingSpec, BlockDevice, Claim, DeviceError, HostBytes, ImageFormat, ImageSpec, MemDevice,
+        Op, Origin, OriginRun, OverlayDevice, Place, ReplaySource,
     };
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     pub use extant_blocks::{FileDevice, OpenOptions as FileDeviceOptions};

@@ -173,7 +173,7 @@ pub fn insert_scattered(
 ) -> Result<usize> {
     let sum: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
     let longest = Leaf::max_len(false).into();
-    if sum != claim.len.into()
+    if sum != u64::from(claim.len)
         || parts.iter().any(|(_, len)| *len == 0 || *len > longest)
         || env.geo.cluster_ratio() > 1
         || Kind::of(inode) != Kind::Tree

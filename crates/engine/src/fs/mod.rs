@@ -6,6 +6,7 @@ mod designs;
 mod fast_commit;
 mod features;
 mod freeze;
+mod handover;
 mod jobs;
 mod journal_client;
 mod marks;
@@ -21,6 +22,7 @@ mod superblocks;
 mod sync;
 
 pub use freeze::Frozen;
+pub use handover::HeldInodes;
 pub use options::{OpenOptions, image_spec};
 pub use report::{FsStats, Health, Recovery};
 pub use runtime::{Runtime, RuntimeBuilder, RuntimeStats};
@@ -61,6 +63,8 @@ pub struct Fs {
     mmp: Option<Mmp>,
     /// The journal's device, if that is not the file system's own.
     external_log: Option<Arc<MountedDevice>>,
+    /// It goes on with inodes that another opening has handed over.
+    has_adopted: bool,
 }
 
 impl Deref for Fs {
@@ -163,7 +167,7 @@ impl Fs {
     /// ESTALE, and neither write to the device nor keep it open. Concurrent writes of other threads
     /// are either kept or refused.
     pub fn unmount(mut self) -> Result<()> {
-        self.close()
+        self.close(Operations::drain)
     }
 
     /// Lets go of the device as it is: nothing more is written, as in a power cut. For tests.
@@ -198,25 +202,39 @@ impl Fs {
         self.devices().for_each(MountedDevice::revoke);
     }
 
-    fn close(&mut self) -> Result<()> {
+    fn close(&mut self, drain: impl Fn(&Operations) -> Result<()>) -> Result<()> {
         if !self.refuse_operations() {
             return Ok(());
         }
         self.ops.wait_for_writers();
-        let closed = if self.stop_jobs() {
-            self.finish()
-        } else {
-            self.ops.st().journal.crash();
-            Ok(())
-        };
-        self.mmp = None;
-        self.revoke();
-        self.ops.st().remarks.sum_up();
+        let has_jobs = self.stop_jobs();
+        let closed = self.finish_after(has_jobs, drain);
+        self.let_go();
         closed
     }
 
+    /// Ends an opening whose jobs are stopped. One for reading has none.
+    fn finish_after(
+        &mut self,
+        has_jobs: bool,
+        drain: impl Fn(&Operations) -> Result<()>,
+    ) -> Result<()> {
+        if has_jobs {
+            return self.finish(drain);
+        }
+        self.ops.st().journal.crash();
+        Ok(())
+    }
+
+    /// Releases the devices.
+    fn let_go(&mut self) {
+        self.mmp = None;
+        self.revoke();
+        self.ops.st().remarks.sum_up();
+    }
+
     /// Brings the device into the state that it is left in. Only the caller uses the file system.
-    fn finish(&mut self) -> Result<()> {
+    fn finish(&mut self, drain: impl Fn(&Operations) -> Result<()>) -> Result<()> {
         let st = self.ops.st();
         match self.mmp.as_ref().map_or(Ok(()), Mmp::check) {
             Err(e) if e.is(Errno::Busy) => {
@@ -228,7 +246,7 @@ impl Fs {
             _ => {}
         }
         let closed = match self.is_read_only() {
-            false => self.close_clean(),
+            false => self.close_clean(drain),
             // The next recovery finds the changes until then; there is no error.
             true if st.is_shut_down() => Ok(()),
             true => {
@@ -245,9 +263,9 @@ impl Fs {
 
     /// Writes everything and marks the file system clean. Unreported losses of data are errors of
     /// the close.
-    fn close_clean(&self) -> Result<()> {
+    fn close_clean(&self, drain: impl Fn(&Operations) -> Result<()>) -> Result<()> {
         let st = self.ops.st();
-        let synced = self.ops.drain();
+        let synced = drain(&self.ops);
         let closed = st.journal.shutdown();
         if let Err(error @ extant_journal::Error::NoSpace(_)) = closed {
             // As after a power cut: the log has the durable changes, and nothing is damaged.
@@ -276,7 +294,9 @@ impl Fs {
 
 impl Drop for Fs {
     fn drop(&mut self) {
-        if let Err(e) = self.close() {
+        // Another process may go on with inodes that it handed over.
+        let drain = if self.has_adopted { Operations::drain_unheld } else { Operations::drain };
+        if let Err(e) = self.close(drain) {
             tracing::error!("unmounting failed: {e}");
         }
     }

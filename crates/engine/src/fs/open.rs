@@ -101,6 +101,7 @@ impl Opening<'_> {
         if !self.write {
             let mut fs = self.assemble(dev, &sb, sb.clone(), None)?;
             fs.external_log = external_log;
+            options.adopts.iter().for_each(|held| fs.ops.adopt_errors(held));
             return Ok(fs);
         }
         let mut marked = sb.clone();
@@ -110,6 +111,7 @@ impl Opening<'_> {
         let mut fs = assembled.inspect_err(|_| unmark(&*dev, sb))?;
         fs.external_log = external_log;
         start(&mut fs, options).inspect_err(|_| abandon(&fs))?;
+        options.adopts.iter().for_each(|held| fs.ops.adopt_errors(held));
         Ok(fs)
     }
 
@@ -142,6 +144,7 @@ impl Opening<'_> {
             options.names,
             looks_ahead,
         )));
+        options.adopts.iter().for_each(|held| ops.adopt_holds(held));
         let anchors = ops.moor();
         if looks_ahead {
             jobs::look_ahead(&ops, &options.tasks())?;
@@ -160,6 +163,7 @@ impl Opening<'_> {
             clean_state: before.state(),
             mmp: None,
             external_log: None,
+            has_adopted: options.adopts.is_some(),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! How a file system is opened.
 
 use super::Runtime;
+use super::handover::HeldInodes;
 use super::memory::{MIN_MEMORY, default_memory};
 use super::runtime::task_owner;
 use super::shares::MemoryPool;
@@ -18,9 +19,9 @@ use extant_blocks::ImageFormat;
     any(feature = "nbd", feature = "qcow2")
 ))]
 use extant_blocks::PartDevice;
-#[cfg(all(feature = "file-device", target_os = "linux"))]
-use extant_blocks::is_remote;
 use extant_blocks::{BlockDevice, GuardedDevice, ImageSpec, parse_image_spec};
+#[cfg(all(feature = "file-device", target_os = "linux"))]
+use extant_blocks::{is_in_store, is_remote};
 use extant_format::superblock::ErrorPolicy;
 use extant_sync::scheduler::TaskOwner;
 use std::path::{Path, PathBuf};
@@ -66,6 +67,7 @@ pub struct OpenOptions {
     pub(super) tasks: Option<TaskOwner>,
     journal: Option<Journal>,
     pub(super) under_claim: bool,
+    pub(super) adopts: Option<Arc<HeldInodes>>,
 }
 
 /// Where an external journal is.
@@ -105,6 +107,7 @@ impl Default for OpenOptions {
             tasks: None,
             journal: None,
             under_claim: false,
+            adopts: None,
         }
     }
 }
@@ -149,6 +152,15 @@ impl OpenOptions {
     /// does by default. A recovery does not.
     pub fn count_mount(mut self, yes: bool) -> Self {
         self.count_mount = yes;
+        self
+    }
+
+    /// Goes on with a file system that [`Fs::hand_over`](crate::Fs::hand_over) has closed: inodes
+    /// of the table are held, and those of them that have no name are not freed. The opening counts
+    /// as no mount. The image must not have been unlocked since.
+    pub fn adopt(mut self, held: Arc<HeldInodes>) -> Self {
+        self.adopts = Some(held);
+        self.count_mount = false;
         self
     }
 
@@ -433,7 +445,31 @@ impl OpenOptions {
         Ok(PartDevice::at(device, image.place)?)
     }
 
-    /// Opens a file, disk or network block device, or a part of it, as it is.
+    #[cfg(all(feature = "file-device", target_os = "linux", not(feature = "store")))]
+    fn open_stored(&self, image: &ImageSpec, _: bool) -> Result<Arc<dyn BlockDevice>> {
+        Err(Error::Unsupported(format!("{image}: images in object stores, in this build")))
+    }
+
+    /// Opens an image in an object store, or a part of it.
+    #[cfg(all(feature = "file-device", target_os = "linux", feature = "store"))]
+    fn open_stored(&self, image: &ImageSpec, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
+        if !read_only {
+            let path = image.path.display();
+            let text = format!(
+                "{path}: an image in a store is for reading only; `extant pull` copies it, and an \
+                 overlay over it takes changes (`extant overlay create NEW --backing {path}`)"
+            );
+            return Err(Error::Io(std::io::Error::new(
+                std::io::ErrorKind::ReadOnlyFilesystem,
+                text,
+            )));
+        }
+        let address: extant_store::StoreAddress = image.path.to_string_lossy().parse()?;
+        let device = extant_store::StoreDevice::open(&address)?;
+        Ok(PartDevice::at(Arc::new(device), image.place)?)
+    }
+
+    /// Opens a file, disk, network block device or image in a store, or a part of it, as it is.
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     fn open_file(
         &self,
@@ -441,6 +477,9 @@ impl OpenOptions {
         read_only: bool,
         claimed: bool,
     ) -> Result<Arc<dyn BlockDevice>> {
+        if is_in_store(&image.path) {
+            return self.open_stored(image, read_only);
+        }
         if is_remote(&image.path) {
             return self.open_remote(image, read_only);
         }

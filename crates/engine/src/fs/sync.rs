@@ -60,10 +60,21 @@ impl Operations {
         st.begin(1)?.step(|step| st.groups.join_superblock(step.handle()))
     }
 
-    /// Frees queued inodes and writes back all pages, until nothing is left to do.
+    /// Frees queued inodes and writes back all pages, until nothing is left to do. Inodes without
+    /// a name are freed, too, in spite of holders.
     pub(super) fn drain(&self) -> Result<()> {
         let written = self.write_and_commit();
         self.free_nameless();
+        self.reap_all(written)
+    }
+
+    /// As [`Operations::drain`], but inodes that are held stay with their records.
+    pub(super) fn drain_unheld(&self) -> Result<()> {
+        let written = self.write_and_commit();
+        self.reap_all(written)
+    }
+
+    fn reap_all(&self, written: Result<()>) -> Result<()> {
         while self.reap() > 0 {}
         written.and(self.st().journal.sync().map_err(lost))
     }

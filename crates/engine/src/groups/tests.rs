@@ -96,7 +96,7 @@ fn half_a_million_groups_open() {
     assert_eq!(groups.free_inodes(), u64::from(GROUPS) * 256);
     assert_eq!(groups.directories(), u64::from(GROUPS) / 2);
     assert_eq!(groups.flex_count(), GROUPS / 16);
-    assert_eq!(groups.flex(1).free_clusters, (16..32).sum());
+    assert_eq!(groups.flex(1).free_clusters, (16..32).sum::<u64>());
     assert_eq!(groups.desc(GroupNr(GROUPS - 1)).unwrap(), desc(&geo, GROUPS - 1));
     assert!(groups.desc(GroupNr(GROUPS)).is_err());
     assert!(crate::alloc::Alloc::open(vol, Arc::new(groups)).is_ok());

@@ -26,7 +26,7 @@ use super::{
     update_interval, watch,
 };
 use crate::error::{Errno, Error, Result};
-use extant_blocks::{AlignedDevice, BlockDevice};
+use extant_blocks::{AlignedDevice, BlockDevice, HostBytes};
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use extant_format::{BlockNr, Geometry, Incompat};
 use extant_sync::scheduler::{Lane, Lanes, NextRun, Scheduler, Task};
@@ -526,6 +526,19 @@ impl BlockDevice for ClaimedDevice {
             at = at.saturating_add(buf.len() as u64);
         }
         Ok(())
+    }
+
+    /// A block with another content than the inner device's is not the host's to copy.
+    fn host_bytes(&self) -> Option<HostBytes<'_>> {
+        if self.shared.is_some() { None } else { self.inner.host_bytes() }
+    }
+
+    fn copy_from_host(&self, source: HostBytes<'_>, offset: u64, len: u64) -> io::Result<u64> {
+        self.check_write()?;
+        match self.concerned(offset, len, true) {
+            Some(_) => Ok(0),
+            None => self.inner.copy_from_host(source, offset, len),
+        }
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

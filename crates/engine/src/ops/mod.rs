@@ -27,6 +27,7 @@ mod syncs;
 mod thawed;
 mod trim;
 mod unlink;
+mod uuid;
 mod xattrs;
 
 pub use access::AccessTimes;

@@ -17,6 +17,8 @@ enum Finished {
     Truncated,
     /// Its inode was freed.
     Freed,
+    /// Its inode stays: it has holds of a process before.
+    Adopted,
 }
 
 /// Records that are warned of one by one.
@@ -29,6 +31,8 @@ pub struct OrphanReport {
     pub freed: u64,
     /// Inodes cut to their size.
     pub truncated: u64,
+    /// Inodes without links that stay, since an opening before handed their holds over.
+    pub adopted: u64,
     /// Records that named nothing valid.
     pub invalid: u64,
     /// Records that stay for the next recovery, since a structure that their inodes need could not
@@ -97,6 +101,7 @@ impl Operations {
             Ok(Finished::Dropped) => report.invalid += 1,
             Ok(Finished::Truncated) => report.truncated += 1,
             Ok(Finished::Freed) => report.freed += 1,
+            Ok(Finished::Adopted) => report.adopted += 1,
             Err(why) => {
                 if report.kept < MAX_WARNINGS {
                     tracing::error!(
@@ -121,6 +126,11 @@ impl Operations {
     fn finish(&self, inode: &Arc<Inode>) -> Result<Finished> {
         if inode.links() > 0 {
             return self.finish_truncate(inode).map(|()| Finished::Truncated);
+        }
+        if inode.held() {
+            // Its record stays; the release of its last hold queues it for the reaper.
+            self.vfs.inodes.lost_name(inode);
+            return Ok(Finished::Adopted);
         }
         if inode.begin_free() {
             self.free(inode).map(|()| Finished::Freed)

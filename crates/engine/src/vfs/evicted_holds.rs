@@ -34,6 +34,19 @@ impl EvictedHolds {
         true
     }
 
+    /// Adds holds of an inode, which has others perhaps.
+    pub fn add(&mut self, ino: InodeNr, holds: u64) {
+        if holds > 0 {
+            let known = self.0.entry(ino.0).or_default();
+            *known = known.saturating_add(holds);
+        }
+    }
+
+    /// Returns the inodes with their holds.
+    pub fn all(&self) -> impl Iterator<Item = (InodeNr, u64)> + '_ {
+        self.0.iter().map(|(ino, holds)| (InodeNr(*ino), *holds))
+    }
+
     /// Returns the number of inodes with holds.
     pub fn len(&self) -> usize {
         self.0.len()

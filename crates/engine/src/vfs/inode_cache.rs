@@ -282,6 +282,22 @@ impl InodeCache {
         if shard.side().holds.release(ino, n) { Ok(None) } else { Err(Errno::Stale.into()) }
     }
 
+    /// Adds holds of an inode that is not in memory: it gets them when it is loaded.
+    pub fn add_holds(&self, ino: InodeNr, holds: u64) {
+        self.cache.lock(ino.0).side().holds.add(ino, holds);
+    }
+
+    /// Returns the holds of all inodes that have some, in memory or not. No other thread may load
+    /// inodes, or evict some, meanwhile.
+    pub fn all_holds(&self) -> Vec<(InodeNr, u64)> {
+        let mut all = Vec::new();
+        self.cache.each_side(|absent| all.extend(absent.holds.all()));
+        self.each_in_memory(|inode| {
+            all.extend(Some((inode.ino, inode.holds())).filter(|(_, holds)| *holds > 0));
+        });
+        all
+    }
+
     /// Returns the number of inodes with holds that are not in memory.
     pub fn evicted_holds(&self) -> usize {
         self.sum(|absent| absent.holds.len())

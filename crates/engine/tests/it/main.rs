@@ -20,6 +20,7 @@ mod freeze;
 mod fuzz;
 mod growing;
 mod halfway;
+mod handover;
 mod held;
 mod hostile;
 mod life;

@@ -249,6 +249,11 @@ fn mke2fs_image(bytes: u64, args: &str) -> Image {
 /// Images of several groups, for which the layout is to be that of `mke2fs`: arguments, options,
 /// size.
 fn twins() -> Vec<(&'static str, Options, u64)> {
+    let clusters = |size| {
+        let mut options = ext4(4096, "bigalloc,^orphan_file,^metadata_csum_seed");
+        options.cluster_size = Some(size);
+        options
+    };
     let with = |mut options: Options, edit: fn(&mut Options)| {
         edit(&mut options);
         options
@@ -323,13 +328,8 @@ fn twins() -> Vec<(&'static str, Options, u64)> {
             300 * MIB,
         ),
         ("-t ext3 -b 1024", options(Preset::Ext3, 1024, ""), 64 * MIB),
-        (
-            "-t ext4 -b 4096 -O bigalloc -C 8192",
-            with(ext4(4096, "bigalloc,^orphan_file,^metadata_csum_seed"), |o| {
-                o.cluster_size = Some(8192)
-            }),
-            2048 * MIB,
-        ),
+        ("-t ext4 -b 4096 -O bigalloc -C 8192", clusters(8192), 2048 * MIB),
+        ("-t ext4 -b 4096 -O bigalloc -C 4096", clusters(4096), 2048 * MIB),
         (
             "-t ext4 -b 1024 -O fast_commit",
             ext4(1024, "fast_commit,^orphan_file,^metadata_csum_seed"),
@@ -358,9 +358,20 @@ fn dumpe2fs_prints_the_same_as_for_mke2fs() {
     }
 }
 
+/// Further twins: groups of few clusters, and a mark with a field of its own.
+fn further_twins() -> Vec<(&'static str, Options, u64)> {
+    let plain = "^orphan_file,^metadata_csum_seed";
+    let mut clustered = ext4(4096, &format!("bigalloc,{plain}"));
+    (clustered.cluster_size, clustered.group_blocks) = (Some(65536), Some(256));
+    vec![
+        ("-t ext4 -b 4096 -O bigalloc -C 65536 -g 256", clustered, 512 * MIB),
+        ("-t ext4 -b 1024 -O encrypt", ext4(1024, &format!("encrypt,{plain}")), 64 * MIB),
+    ]
+}
+
 #[test]
 fn bytes_are_those_of_mke2fs() {
-    for (args, options, bytes) in twins() {
+    for (args, options, bytes) in twins().into_iter().chain(further_twins()) {
         if bytes > 600 * MIB || options.preset == Preset::Ext3 {
             continue;
         }

@@ -12,6 +12,10 @@ const SEEN: u64 = 1 << 31;
 const ERRNO: u64 = SEEN - 1;
 const ONE: u64 = 1 << 32;
 
+/// Largest number of an error that callers get. The kernel takes no answer with a larger one.
+const MAX_ERRNO: u64 = 511;
+const EIO: u64 = 5;
+
 /// The number of its inode's newest error that an open file has seen.
 pub type ErrorCursor = u32;
 
@@ -30,6 +34,17 @@ impl ErrorSeq {
         let errno = u64::from(errno.unsigned_abs()) & ERRNO;
         let next = |word: u64| Some((word & !(SEEN | ERRNO)).wrapping_add(ONE) | errno);
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    }
+
+    /// The errors as a word, for another process that goes on with the inode.
+    pub fn word(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Takes the errors over from another process. A number that is none of an error becomes EIO.
+    pub fn set_word(&self, word: u64) {
+        let errno = if word & ERRNO > MAX_ERRNO { EIO } else { word & ERRNO };
+        self.0.store(word & !ERRNO | errno, Ordering::Release);
     }
 
     /// The cursor of a file opened now.
@@ -83,5 +98,13 @@ mod tests {
         assert_eq!(errno(seq.check(&mut late)), 5);
         let mut later = seq.sample();
         assert_eq!(errno(seq.check(&mut later)), 0);
+    }
+    #[test]
+    fn errors_of_another_process_are_ones_that_callers_can_get() {
+        for (word, told) in [(ONE | 28, 28), (ONE | 512, 5), (ONE | ERRNO, 5), (ONE, 0)] {
+            let seq = ErrorSeq::default();
+            seq.set_word(word);
+            assert_eq!(errno(seq.check(&mut 0)), told, "{word:x}");
+        }
     }
 }

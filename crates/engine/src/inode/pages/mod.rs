@@ -356,6 +356,16 @@ impl Pages {
     pub fn check_error(&self, since: &mut ErrorCursor) -> Result<()> {
         self.errors.check(since)
     }
+
+    /// The errors as a word, for another process that goes on with the inode.
+    pub fn error_word(&self) -> u64 {
+        self.errors.word()
+    }
+
+    /// Takes the errors over from another process.
+    pub fn set_error_word(&self, word: u64) {
+        self.errors.set_word(word);
+    }
 }
 
 impl Drop for Pages {

@@ -89,6 +89,14 @@ impl Operations {
             places.for_each(|place| plug.add(place.0.saturating_mul(size), bytes.clone()));
         }
         plug.finish()?;
+        self.write_superblock_copies()
+    }
+
+    /// Writes the copies of the superblock, and flushes. The lock of freezing must be held.
+    pub(in crate::ops) fn write_superblock_copies(&self) -> Result<()> {
+        let st = self.st();
+        let geo = *st.geo;
+        let size = u64::from(geo.block_size);
         let superblock = st.groups.superblock();
         for group in geo.super_groups().skip(1) {
             let Some(place) = geo.super_block_of(group) else { continue };
