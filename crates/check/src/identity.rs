@@ -52,7 +52,7 @@ pub fn set_uuid(device: &dyn BlockDevice, uuid: [u8; 16]) -> Result<(), UuidErro
     let mut superblock = Superblock::parse(&bytes)?;
     let old = Geometry::new(&superblock)?;
     check(device, &superblock, &old)?;
-    change(&mut superblock, uuid);
+    superblock.replace_uuid(uuid);
     let new = Geometry::new(&superblock)?;
     if old.gdt_csum && !old.metadata_csum {
         for index in 0..old.desc_blocks {
@@ -68,7 +68,7 @@ pub fn set_uuid(device: &dyn BlockDevice, uuid: [u8; 16]) -> Result<(), UuidErro
         device.read_exact_at(&mut bytes, offset)?;
         // A damaged copy is left to a repair.
         if let Ok(mut copy) = Superblock::parse(&bytes) {
-            change(&mut copy, uuid);
+            copy.replace_uuid(uuid);
             device.write_all_at(&copy.seal(), offset)?;
         }
     }
@@ -95,18 +95,6 @@ fn check(
     } else {
         Ok(())
     }
-}
-
-/// Changes the UUID, and keeps the seed of checksums.
-pub(crate) fn change(superblock: &mut Superblock, uuid: [u8; 16]) {
-    let seed = superblock.fs_seed();
-    if superblock.has_checksum() {
-        let mut features = superblock.features();
-        features.incompat.insert(Incompat::CSUM_SEED);
-        superblock.set_features(features);
-        superblock.set_checksum_seed(seed);
-    }
-    superblock.set_uuid(uuid);
 }
 
 /// Writes the descriptors of a block, or of a copy of it, with checksums of the new UUID.

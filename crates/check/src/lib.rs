@@ -34,6 +34,7 @@ mod parallel;
 mod passes;
 mod planned;
 mod progress;
+mod read_test;
 mod reader;
 mod redo;
 pub mod repair;
@@ -48,6 +49,7 @@ mod volume;
 pub use finding::{CheckSummary, Finding, FindingCode, FindingPlace, PlannedRepair, Severity};
 pub use identity::{UuidError, set_uuid};
 pub use progress::{CheckProgress, CheckStage};
+pub use read_test::{ReadTest, ReadTestResult};
 pub use redo::{RedoError, RedoRecord, finish_redo};
 pub use substitute::Substitutes;
 pub use trim::{Trim, TrimError, TrimPlan};
@@ -65,16 +67,20 @@ pub struct Check<'c> {
     device: Arc<dyn BlockDevice>,
     journal: Option<Arc<dyn BlockDevice>>,
     as_is: bool,
+    in_use: bool,
     threads: usize,
     stop: Arc<AtomicBool>,
     progress: Option<&'c mut dyn FnMut(CheckProgress)>,
+    reads_all: bool,
 }
 
 impl<'c> Check<'c> {
     /// Makes a check of the whole device, with one thread.
     pub fn new(device: Arc<dyn BlockDevice>) -> Check<'c> {
         let stop = Arc::new(AtomicBool::new(false));
-        Check { device, journal: None, as_is: false, threads: 1, stop, progress: None }
+        let (as_is, in_use, reads_all) = (false, false, false);
+        let (journal, progress) = (None, None);
+        Check { device, journal, as_is, in_use, threads: 1, stop, progress, reads_all }
     }
 
     /// Sets the device of the journal, for file systems with an external one.
@@ -89,6 +95,22 @@ impl<'c> Check<'c> {
     #[must_use]
     pub fn as_is(mut self, as_is: bool) -> Self {
         self.as_is = as_is;
+        self
+    }
+
+    /// Checks a file system that another program uses: the blocks of the device as they are, in
+    /// which there may be orphans. Changes meanwhile may count as damage.
+    #[must_use]
+    pub fn in_use(mut self, in_use: bool) -> Self {
+        self.in_use = in_use;
+        self
+    }
+
+    /// Reads all blocks, too, also those that nothing uses, and reports those that cannot be read
+    /// and are not listed as bad.
+    #[must_use]
+    pub fn read_test(mut self, reads_all: bool) -> Self {
+        self.reads_all = reads_all;
         self
     }
 
@@ -123,12 +145,46 @@ impl<'c> Check<'c> {
             found.into_iter().for_each(|finding| findings.report(finding));
             self.device = device;
         }
-        let source = Source { device: &self.device, journal, as_is: self.as_is };
+        let source = Source { device: &self.device, journal, as_is: self.as_is || self.in_use };
         if let Some(view) = source.view(&mut findings) {
-            let passes = Passes { as_is: self.as_is, workers, progress: self.progress.take() };
-            passes.run(&view, &mut findings);
+            let progress: Option<&mut dyn FnMut(CheckProgress)> = match &mut self.progress {
+                Some(progress) => Some(&mut **progress),
+                None => None,
+            };
+            let as_is = self.as_is && !self.in_use;
+            let passes = Passes { as_is, workers, progress };
+            if passes.run(&view, &mut findings).is_some() && self.reads_all {
+                self.read_all(&mut findings);
+            }
         }
         findings.summary()
+    }
+
+    fn read_all(&mut self, findings: &mut Findings<'_>) {
+        let test = ReadTest { device: &*self.device, threads: self.threads, stop: &self.stop };
+        let progress = &mut self.progress;
+        let read = test.run(&mut |done, total| {
+            if let Some(progress) = progress {
+                progress(CheckProgress { stage: CheckStage::Blocks, done, total });
+            }
+        });
+        match read {
+            Ok(result) => {
+                for run in
+                    result.unlisted.chunk_by(|block, next| block.checked_add(1) == Some(*next))
+                {
+                    let first = run.first().copied().unwrap_or_default();
+                    let place = FindingPlace::default().block(first).field("blocks");
+                    let finding = Finding::new(FindingCode::Unreadable, place);
+                    findings.report(finding.found(run.len() as u64));
+                }
+            }
+            Err(repair::RepairError::Interrupted) => findings.interrupt(),
+            Err(_) => {
+                let place = FindingPlace::default().field("read test");
+                findings.report(Finding::new(FindingCode::Unreadable, place));
+            }
+        }
     }
 }
 

@@ -33,6 +33,21 @@ impl Run {
     pub fn end(&self) -> u64 {
         self.logical.saturating_add(self.len)
     }
+
+    /// Adds the run to others, joined with the last one if it continues it.
+    pub fn add_to(self, runs: &mut Vec<Run>) {
+        match runs.last_mut() {
+            _ if self.len == 0 => {}
+            Some(last)
+                if last.end() == self.logical
+                    && last.blocks().end == self.physical
+                    && last.unwritten == self.unwritten =>
+            {
+                last.len = last.len.saturating_add(self.len);
+            }
+            _ => runs.push(self),
+        }
+    }
 }
 
 /// Receiver of the parts of a map, in the order of the file.

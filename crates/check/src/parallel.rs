@@ -66,19 +66,29 @@ struct State<R> {
     taken: usize,
     ended: bool,
     ready: BTreeMap<usize, R>,
+    /// Threads that wait until a result is taken.
+    waiting: usize,
+    /// The taker waits for the next result.
+    wanted: bool,
 }
 
+/// Waking a thread is a system call, which is left out where none waits.
 struct Queue<R> {
     count: usize,
     ahead: usize,
     state: Mutex<State<R>>,
-    changed: Condvar,
+    /// There is room for results, or the work has ended.
+    room: Condvar,
+    /// The next result is there, or the work has ended.
+    result: Condvar,
 }
 
 impl<R> Queue<R> {
     fn new(count: usize, ahead: usize) -> Queue<R> {
-        let state = State { next: 0, taken: 0, ended: false, ready: BTreeMap::new() };
-        Queue { count, ahead, state: Mutex::new(state), changed: Condvar::new() }
+        let ready = BTreeMap::new();
+        let state = State { next: 0, taken: 0, ended: false, ready, waiting: 0, wanted: false };
+        let (room, result) = (Condvar::new(), Condvar::new());
+        Queue { count, ahead, state: Mutex::new(state), room, result }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<R>> {
@@ -87,13 +97,15 @@ impl<R> Queue<R> {
 
     /// Returns the next part to work on. Waits while too many results wait.
     fn next_part(&self) -> Option<usize> {
-        let full = |state: &mut State<R>| {
-            !state.ended
-                && state.next < self.count
-                && state.next >= state.taken.saturating_add(self.ahead)
-        };
-        let state = self.changed.wait_while(self.lock(), full);
-        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        while !state.ended
+            && state.next < self.count
+            && state.next >= state.taken.saturating_add(self.ahead)
+        {
+            state.waiting = state.waiting.saturating_add(1);
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting = state.waiting.saturating_sub(1);
+        }
         if state.ended || state.next >= self.count {
             return None;
         }
@@ -103,25 +115,37 @@ impl<R> Queue<R> {
     }
 
     fn put(&self, part: usize, result: R) {
-        self.lock().ready.insert(part, result);
-        self.changed.notify_all();
+        let mut state = self.lock();
+        state.ready.insert(part, result);
+        let wanted = state.wanted && part == state.taken;
+        drop(state);
+        if wanted {
+            self.result.notify_one();
+        }
     }
 
     /// Waits for the result of a part; `None` if the work has ended without it.
     fn result(&self, part: usize) -> Option<R> {
-        let missing = |state: &mut State<R>| !state.ended && !state.ready.contains_key(&part);
-        let state = self.changed.wait_while(self.lock(), missing);
-        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        while !state.ended && !state.ready.contains_key(&part) {
+            state.wanted = true;
+            state = self.result.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.wanted = false;
         let result = state.ready.remove(&part);
         state.taken = part.saturating_add(1);
+        let waiting = state.waiting > 0;
         drop(state);
-        self.changed.notify_all();
+        if waiting {
+            self.room.notify_all();
+        }
         result
     }
 
     fn end(&self) {
         self.lock().ended = true;
-        self.changed.notify_all();
+        self.room.notify_all();
+        self.result.notify_all();
     }
 }
 

@@ -8,6 +8,8 @@ pub enum CheckStage {
     Inodes,
     /// Directories; the parts are directories.
     Directories,
+    /// The test that reads all blocks; the parts are ranges of it.
+    Blocks,
 }
 
 /// Progress of a check.

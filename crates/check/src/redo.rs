@@ -10,10 +10,18 @@
 //! them the image is another one, or an older state of it, such as a restored copy.
 //!
 //! # Form
-//! Magic, length of the device, bytes of a block, number of new blocks, number of blocks in use; of
-//! each new block its number and the CRC32c of its content; of each block in use its number, old
-//! content and new content; the CRC32c of all this. Numbers ascend.
+//! Magic, length of the device, bytes of a block, number of new blocks, number of blocks in use,
+//! length of the device after the change; of each new block its number and the CRC32c of its
+//! content; of each block in use its number, old content and new content; the CRC32c of all this.
+//! Numbers ascend.
+//!
+//! The length after the change is the other one or a shorter one: a file system that becomes larger
+//! has its device extended before the record is made. One that becomes smaller has all blocks of
+//! the record before its new end, so that the record is of use for both lengths.
+//!
+//! The block of multi-mount protection is no new block of a record: hosts change it at any time.
 
+use crate::view::mmp_block;
 use extant_blocks::{BlockDevice, Plug};
 use extant_format::Corrupt;
 use extant_format::checksum::crc32c_raw;
@@ -23,10 +31,10 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 /// The first bytes of a redo file, with the version of its form.
-const MAGIC: &[u8; 8] = b"EXTREDO1";
+const MAGIC: &[u8; 8] = b"EXTREDO2";
 
 /// Bytes of the header.
-const HEADER: usize = 36;
+const HEADER: usize = 44;
 
 /// Bytes of a number and a checksum, of which a new block has both.
 const NUMBER: usize = 8;
@@ -69,6 +77,8 @@ pub enum RedoError {
 pub struct RedoRecord<'d> {
     device: &'d dyn BlockDevice,
     block_size: u32,
+    /// Bytes of the device after the change.
+    len_after: u64,
     /// New blocks and their checksums.
     sums: Vec<(u64, u32)>,
     /// The block of the superblock is always among them, since the change marks it.
@@ -87,9 +97,18 @@ impl<'d> RedoRecord<'d> {
             used.push((holder, read_block(overlay, holder, block_size)?.into()));
             used.sort_unstable_by_key(|(nr, _)| *nr);
         }
+        let protection = [device, overlay].map(protection_of);
+        let is_kept = |nr: &&u64| !protection.contains(&Some(**nr));
         let sum = |nr: &u64| Ok((*nr, checksum(&read_block(overlay, *nr, block_size)?)));
-        let sums = new.iter().map(sum).collect::<io::Result<_>>()?;
-        Ok(RedoRecord { device, block_size, sums, used })
+        let sums = new.iter().filter(is_kept).map(sum).collect::<io::Result<_>>()?;
+        Ok(RedoRecord { device, block_size, len_after: device.len(), sums, used })
+    }
+
+    /// Sets the bytes that the device has after the change, not more than before. All blocks of the
+    /// record must be within them.
+    pub(crate) fn cut_to(mut self, len: u64) -> RedoRecord<'d> {
+        self.len_after = len.min(self.device.len());
+        self
     }
 
     /// Returns the new contents of the blocks in use.
@@ -112,6 +131,7 @@ impl<'d> RedoRecord<'d> {
         put(&self.block_size.to_le_bytes())?;
         put(&(self.sums.len() as u64).to_le_bytes())?;
         put(&(self.used.len() as u64).to_le_bytes())?;
+        put(&self.len_after.to_le_bytes())?;
         for (nr, sum) in &self.sums {
             put(&nr.to_le_bytes())?;
             put(&sum.to_le_bytes())?;
@@ -123,6 +143,13 @@ impl<'d> RedoRecord<'d> {
         }
         out.write_all(&sum.to_le_bytes())
     }
+}
+
+/// Returns the block of multi-mount protection, if the file system on a device has one.
+fn protection_of(device: &dyn BlockDevice) -> Option<u64> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET).ok()?;
+    mmp_block(&Superblock::parse_unverified(&bytes).ok()?)
 }
 
 fn read_block(device: &dyn BlockDevice, nr: u64, block_size: u32) -> io::Result<Vec<u8>> {
@@ -143,6 +170,8 @@ struct RedoReader<'f, F> {
     used: u64,
     /// Number of blocks of the device.
     blocks: u64,
+    /// Bytes that the device has after the change.
+    len_after: u64,
 }
 
 impl<'f, F: Read + Seek> RedoReader<'f, F> {
@@ -159,7 +188,9 @@ impl<'f, F: Read + Seek> RedoReader<'f, F> {
         if !header.starts_with(MAGIC) || !is_size {
             return Err(corrupt("magic").into());
         }
-        if u64::from_le_bytes(number(&header, 8)?) != device_len {
+        let len_before = u64::from_le_bytes(number(&header, 8)?);
+        let len_after = u64::from_le_bytes(number(&header, 36)?);
+        if len_after > len_before || ![len_before, len_after].contains(&device_len) {
             return Err(corrupt("length of the device").into());
         }
         let sums = u64::from_le_bytes(number(&header, 20)?);
@@ -170,8 +201,8 @@ impl<'f, F: Read + Seek> RedoReader<'f, F> {
         if body.saturating_add((HEADER + SUM) as u64) != len {
             return Err(corrupt("number of blocks").into());
         }
-        let blocks = device_len.checked_div(block_size.into()).unwrap_or(0);
-        let mut reader = RedoReader { file, block_size, sums, used, blocks };
+        let blocks = len_after.checked_div(block_size.into()).unwrap_or(0);
+        let mut reader = RedoReader { file, block_size, sums, used, blocks, len_after };
         reader.check_sum(len)?;
         Ok(reader)
     }
@@ -240,10 +271,11 @@ impl<'f, F: Read + Seek> RedoReader<'f, F> {
             let found = read_block(device, nr, size)?;
             let offset = nr.saturating_mul(size.into());
             has_superblock |= offset == holder(size).saturating_mul(size.into());
-            let marked = marked(old, offset);
-            let sectors = found.chunks(SECTOR).zip(old.chunks(SECTOR)).zip(new.chunks(SECTOR));
-            let mut known = sectors.zip(marked.chunks(SECTOR));
-            if !known.all(|(((found, old), new), marked)| [old, new, marked].contains(&found)) {
+            let known = [old, new, &marked(old, offset), &marked(new, offset)];
+            let is_known = |(sector, found): (usize, &[u8])| {
+                known.iter().any(|bytes| bytes.chunks(SECTOR).nth(sector) == Some(found))
+            };
+            if !found.chunks(SECTOR).enumerate().all(is_known) {
                 return Err(RedoError::Changed(nr));
             }
             missing = u64::from(found != new).saturating_add(missing);
@@ -287,7 +319,12 @@ impl<'f, F: Read + Seek> RedoReader<'f, F> {
         plug.finish()?;
         device.flush()?;
         device.write_all_at(&superblock, start)?;
-        device.flush()
+        device.flush()?;
+        if device.len() > self.len_after {
+            // The length is no part of the file system: a failure changes no result.
+            let _ = device.set_len(self.len_after);
+        }
+        Ok(())
     }
 }
 
@@ -306,10 +343,11 @@ fn next_number(record: &[u8], least: &mut u64, blocks: u64) -> Result<u64, Corru
     Ok(nr)
 }
 
-/// Returns an old block in which the superblock, if that is there, is marked as not cleanly
-/// unmounted: the first write of a change in place.
-fn marked(old: &[u8], offset: u64) -> Vec<u8> {
-    let mut block = old.to_vec();
+/// Returns a block in which the superblock, if that is there, is marked as not cleanly unmounted:
+/// that of the old block is the first write of a change in place. A change of the descriptors'
+/// length writes that of the new one, too.
+fn marked(block: &[u8], offset: u64) -> Vec<u8> {
+    let mut block = block.to_vec();
     let at = SUPERBLOCK_OFFSET.checked_sub(offset).and_then(|at| usize::try_from(at).ok());
     let range = at.map(|at| at..at.saturating_add(SUPERBLOCK_SIZE));
     if let Some(bytes) = range.and_then(|range| block.get_mut(range))

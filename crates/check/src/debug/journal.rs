@@ -121,6 +121,14 @@ impl Inspector {
     /// # Errors
     /// There is no journal, or neither its inode nor its superblock is usable.
     pub fn journal(&self) -> Result<JournalLog<'_>, InspectError> {
+        let (mut log, at) = self.unread_journal()?;
+        log.open(at)?;
+        log.scan();
+        Ok(log)
+    }
+
+    /// Returns the log without its content, and the block with its superblock.
+    fn unread_journal(&self) -> Result<(JournalLog<'_>, u32), InspectError> {
         if !self.superblock.compat().contains(Compat::HAS_JOURNAL) {
             return Err(InspectError::new("the file system has no journal".into()));
         }
@@ -136,7 +144,7 @@ impl Inspector {
         } else {
             (&*self.raw, self.journal_runs(ino, &mut problems)?, 0)
         };
-        let mut log = JournalLog {
+        let log = JournalLog {
             inspector: self,
             device,
             runs,
@@ -148,9 +156,17 @@ impl Inspector {
             copies: BTreeMap::new(),
             problems,
         };
-        log.open(at as u32)?;
-        log.scan();
-        Ok(log)
+        Ok((log, at as u32))
+    }
+
+    /// Reads the superblock of the journal, and nothing else of it.
+    ///
+    /// # Errors
+    /// As [`Inspector::journal`].
+    pub fn journal_superblock(&self) -> Result<JournalSuperblock, InspectError> {
+        let (mut log, at) = self.unread_journal()?;
+        log.open(at)?;
+        Ok(log.superblock)
     }
 
     /// Returns the runs of the journal's inode, or of its copy in the superblock if the inode has

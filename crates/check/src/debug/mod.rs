@@ -41,14 +41,16 @@ pub use xattrs::{InodeXattrs, XattrPlace};
 use crate::claims::ClaimMap;
 use crate::passes::superblocks::Primary;
 use crate::reader::Reader;
-use crate::repair::RepairError;
+use crate::repair::{RepairError, listed_blocks};
 use crate::substitute::Substitutes;
-use crate::view::Source;
+use crate::view::{Source, read_mmp};
 use extant_blocks::BlockDevice;
+use extant_format::mmp::Mmp;
 use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use extant_format::{Compat, Corrupt, Geometry, Incompat, Superblock};
 use extant_journal::recovery;
 use slots::GroupState;
+use std::io;
 use std::sync::Arc;
 
 /// The verdict on a checksum.
@@ -236,6 +238,24 @@ impl Inspector {
         }
         let unreadable = || InspectError(format!("block {block} cannot be read"));
         self.reader().block(block).ok_or_else(unreadable)
+    }
+
+    /// Reads the block of multi-mount protection; `None` without one.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn mmp(&self) -> Result<Option<Mmp>, InspectError> {
+        let read = read_mmp(&*self.device, &self.superblock, &self.geometry);
+        let unreadable = |error: io::Error| InspectError::new(error.to_string());
+        Ok(read.map_err(unreadable)?.transpose()?)
+    }
+
+    /// Returns the blocks that are listed as bad, in order.
+    ///
+    /// # Errors
+    /// The inode of the list is of no use.
+    pub fn bad_blocks(&self) -> Result<Vec<u64>, InspectError> {
+        Ok(listed_blocks(&self.reader())?.into_iter().collect())
     }
 
     fn reader(&self) -> Reader<'_> {

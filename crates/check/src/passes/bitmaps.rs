@@ -9,6 +9,7 @@ use crate::parallel::Workers;
 use crate::volume::Volume;
 use extant_format::group_desc::{init_block_bitmap, init_inode_bitmap};
 use extant_format::{Geometry, GroupDesc, GroupFlags, GroupNr, bitmap};
+use std::ops::Range;
 
 /// The blocks and inodes in use.
 #[derive(Clone, Copy)]
@@ -24,6 +25,9 @@ pub struct Free {
     inodes: u64,
 }
 
+/// Groups of one part of the work.
+const PART: usize = 16;
+
 /// Checks the bitmaps and counts of all groups. Returns the free clusters and inodes.
 pub fn check(
     volume: &Volume<'_>,
@@ -32,8 +36,12 @@ pub fn check(
     findings: &mut Findings<'_>,
 ) -> Free {
     let mut free = Free::default();
-    let work = |group: usize| check_group(volume, GroupNr(group as u32), in_use);
-    workers.run(volume.groups.len(), work, |_, (list, own): (FindingList, Free)| {
+    let groups = volume.groups.len();
+    let work = |part: usize| {
+        let first = part.saturating_mul(PART);
+        check_groups(volume, first..first.saturating_add(PART).min(groups), in_use)
+    };
+    workers.run(groups.div_ceil(PART), work, |_, (list, own): (FindingList, Free)| {
         findings.report_all(list);
         free.clusters = free.clusters.saturating_add(own.clusters);
         free.inodes = free.inodes.saturating_add(own.inodes);
@@ -58,27 +66,23 @@ pub fn check_totals(volume: &Volume<'_>, replayed: bool, free: Free, findings: &
     }
 }
 
-fn check_group(volume: &Volume<'_>, group: GroupNr, in_use: InUse<'_>) -> (FindingList, Free) {
-    let Some(state) = volume.groups.get(group.index()) else { return Default::default() };
-    let (mut used, bits) = (volume.reader.buffer(), volume.reader.buffer());
-    let (desc, list) = (&state.desc, FindingList::default());
-    let mut check = GroupCheck { volume, group, desc, bits, list };
-    in_use.claims.copy_group(group, &mut used);
-    let clusters = check.bitmap(&BLOCKS, &used);
-    used.fill(0);
-    in_use.facts.mark_used(group, &mut used, volume.reader.geometry.first_ino);
-    let inodes = check.bitmap(&INODES, &used);
-    let counts = [
-        (FindingCode::FreeClusters, desc.free_clusters, clusters),
-        (FindingCode::FreeInodes, desc.free_inodes, inodes),
-        (FindingCode::UsedDirs, desc.used_dirs, in_use.facts.dirs(group).into()),
-    ];
-    for (code, found, expected) in counts {
-        if u64::from(found) != expected {
-            check.list.push(Finding::new(code, FindingPlace::group(group)).values(found, expected));
-        }
+fn check_groups(
+    volume: &Volume<'_>,
+    groups: Range<usize>,
+    in_use: InUse<'_>,
+) -> (FindingList, Free) {
+    let (mut all, mut free) = (FindingList::default(), Free::default());
+    let (mut used, mut bits) = (volume.reader.buffer(), volume.reader.buffer());
+    for group in groups {
+        let Some(state) = volume.groups.get(group) else { break };
+        let (group, desc, list) = (GroupNr(group as u32), &state.desc, FindingList::default());
+        let mut check = GroupCheck { volume, group, desc, bits: &mut bits, list };
+        let own = check.all(in_use, &mut used);
+        all.append(check.list);
+        free.clusters = free.clusters.saturating_add(own.clusters);
+        free.inodes = free.inodes.saturating_add(own.inodes);
     }
-    (check.list, Free { clusters, inodes })
+    (all, free)
 }
 
 /// A kind of bitmap, and the codes of its findings.
@@ -135,27 +139,49 @@ struct GroupCheck<'g> {
     group: GroupNr,
     desc: &'g GroupDesc,
     /// Memory for a bitmap.
-    bits: Vec<u8>,
+    bits: &'g mut [u8],
     list: FindingList,
 }
 
 impl GroupCheck<'_> {
+    /// Checks bitmaps and counts; `used` is memory for another bitmap.
+    fn all(&mut self, in_use: InUse<'_>, used: &mut [u8]) -> Free {
+        let (desc, group) = (self.desc, self.group);
+        in_use.claims.copy_group(group, used);
+        let clusters = self.bitmap(&BLOCKS, used);
+        used.fill(0);
+        in_use.facts.mark_used(group, used, self.volume.reader.geometry.first_ino);
+        let inodes = self.bitmap(&INODES, used);
+        let counts = [
+            (FindingCode::FreeClusters, desc.free_clusters, clusters),
+            (FindingCode::FreeInodes, desc.free_inodes, inodes),
+            (FindingCode::UsedDirs, desc.used_dirs, in_use.facts.dirs(group).into()),
+        ];
+        for (code, found, expected) in counts {
+            if u64::from(found) != expected {
+                let finding = Finding::new(code, FindingPlace::group(group));
+                self.list.push(finding.values(found, expected));
+            }
+        }
+        Free { clusters, inodes }
+    }
+
     /// Compares a bitmap with the objects in use. Returns the number of the others.
     fn bitmap(&mut self, kind: &Kind, used: &[u8]) -> u64 {
         let (geometry, group) = (&self.volume.reader.geometry, self.group);
         let len = (kind.len)(geometry, group) as usize;
         if self.load(kind) {
             let end = self.bits.len().saturating_mul(8);
-            if let Some(clear) = bitmap::find_next_zero(&self.bits, len, end) {
+            if let Some(clear) = bitmap::find_next_zero(self.bits, len, end) {
                 let place = FindingPlace::group(group).block((kind.block)(self.desc));
                 self.list.push(Finding::new(kind.padding, place).found(clear as u64));
             }
-            let sides = [
-                (kind.marked_free, only_in(used, &self.bits, len)),
-                (kind.marked_used, only_in(&self.bits, used, len)),
-            ];
-            for (code, differences) in sides {
-                if let Some((bit, count)) = differences {
+            let sides =
+                [(kind.marked_free, used, &*self.bits), (kind.marked_used, &*self.bits, used)];
+            // Whole bytes first: usually there is no difference.
+            let is_same = used.get(..len.div_ceil(8)) == self.bits.get(..len.div_ceil(8));
+            for (code, one, other) in sides.into_iter().filter(|_| !is_same) {
+                if let Some((bit, count)) = only_in(one, other, len) {
                     let place = (kind.place)(geometry, group, bit as u32);
                     self.list.push(Finding::new(code, place).found(count));
                 }
@@ -168,18 +194,18 @@ impl GroupCheck<'_> {
     fn load(&mut self, kind: &Kind) -> bool {
         let (reader, desc, block) = (&self.volume.reader, self.desc, (kind.block)(self.desc));
         if desc.has_flag(&reader.geometry, kind.uninit) {
-            (kind.init)(&mut self.bits, &reader.geometry, self.group, desc);
+            (kind.init)(self.bits, &reader.geometry, self.group, desc);
             return true;
         }
         let place = FindingPlace::group(self.group).block(block);
         if !self.volume.is_block(block) {
             return false;
         }
-        if !reader.read(block, &mut self.bits) {
+        if !reader.read(block, self.bits) {
             self.list.add(FindingCode::Unreadable, place);
             return false;
         }
-        if let Err(error) = (kind.verify)(desc, &self.bits, &reader.geometry) {
+        if let Err(error) = (kind.verify)(desc, self.bits, &reader.geometry) {
             self.list.push(Finding::corrupt(kind.checksum, place, &error));
         }
         true

@@ -6,7 +6,7 @@ use crate::finding::{Finding, FindingCode, FindingList, FindingPlace, Findings};
 use crate::parallel::Workers;
 use crate::volume::Volume;
 use extant_format::inode::LINK_MAX;
-use extant_format::{FileType, GroupNr, InodeNr};
+use extant_format::{FileType, GroupNr, Inode, InodeFlags, InodeNr};
 use std::collections::BTreeMap;
 
 /// Checks that each directory has a parent, that `..` names it, and that the parents lead to the
@@ -110,7 +110,15 @@ fn check_fact(
     }
     let many = is_dir && volume.reader.geometry.has_dir_nlink() && names > LINK_MAX.into();
     let expected = if many { 1 } else { names };
-    if u32::from(fact.links) != expected {
+    if u32::from(fact.links) != expected && !(is_dir && has_lost_count(volume, ino, fact)) {
         list.push(Finding::new(FindingCode::LinkCount, place).values(fact.links, expected));
     }
+}
+
+/// Returns whether a directory had too many subdirectories for its count once, whichever it has
+/// now: the count then stays 1, which the kernel allows for directories with an index alone.
+fn has_lost_count(volume: &Volume<'_>, ino: InodeNr, fact: &Fact) -> bool {
+    let geometry = &volume.reader.geometry;
+    let inode = || Inode::decode_unverified(&volume.slot(ino)?, geometry, ino).ok();
+    fact.links == 1 && inode().is_some_and(|inode| inode.flags.contains(InodeFlags::INDEX))
 }

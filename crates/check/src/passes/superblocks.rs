@@ -133,6 +133,10 @@ pub fn check_fields(primary: &Primary, as_is: bool, findings: &mut Findings<'_>)
     if has_seed && !sb.ro_compat().contains(RoCompat::METADATA_CSUM) {
         bad("metadata_csum_seed", 1, 0);
     }
+    // Pointers have 32 bits.
+    if sb.incompat().contains(Incompat::BIT64) && !sb.incompat().contains(Incompat::EXTENTS) {
+        bad("extent", 0, 1);
+    }
     if as_is && sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
         let place = FindingPlace::default().field("orphan_present");
         findings.report(Finding::new(FindingCode::OrphanRecord, place));

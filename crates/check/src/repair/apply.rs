@@ -1,7 +1,9 @@
 //! A planned repair, and the writes that make it.
 
 use super::open::Opened;
-use super::{Exceeding, LargerLog, MAX_BYTES, NoLargerLog, RepairError, Surveyor, undo};
+use super::{
+    Exceeding, LargerLog, MAX_BYTES, NoLargerLog, RepairError, Surveyor, UnlistedBlock, save_undo,
+};
 use crate::claims::ClaimMap;
 use crate::difference::{Difference, FreeBlocks, SaveRedo};
 use crate::parallel::Workers;
@@ -24,6 +26,8 @@ pub struct RepairPlan {
     in_use: Option<ClaimMap>,
     /// A log for changes that exceed that of the file system.
     larger: Option<LargerLog>,
+    /// Bad blocks that are not listed.
+    unlisted: Vec<UnlistedBlock>,
 }
 
 impl RepairPlan {
@@ -31,8 +35,14 @@ impl RepairPlan {
         opened: Opened,
         journal: Option<Arc<dyn BlockDevice>>,
         in_use: Option<ClaimMap>,
+        unlisted: Vec<UnlistedBlock>,
     ) -> RepairPlan {
-        RepairPlan { opened, journal, in_use, larger: None }
+        RepairPlan { opened, journal, in_use, larger: None, unlisted }
+    }
+
+    /// Returns the bad blocks that are not listed, since structures with a fixed place have them.
+    pub fn unlisted_blocks(&self) -> &[UnlistedBlock] {
+        &self.unlisted
     }
 
     /// Marks the file system as checked and free of errors.
@@ -151,7 +161,8 @@ impl RepairPlan {
         blocks.extend(self.larger.iter().flat_map(LargerLog::written));
         blocks.sort_unstable();
         blocks.dedup();
-        Ok(undo::save(&*self.opened.device, geometry.block_size, &blocks, out)?)
+        let device = &*self.opened.device;
+        Ok(save_undo(device, (geometry.block_size, &blocks), device.len(), out)?)
     }
 
     /// Opens the log on a device; `None` if it cannot be opened, or is not to be used.

@@ -1,12 +1,13 @@
 //! Blocks with several owners: the first owner keeps them, the others get copies.
 
-use super::RepairError;
 use super::draft::Round;
+use super::{RepairError, listed_blocks};
 use crate::claims::ClaimMap;
 use crate::maps::Run;
 use crate::passes::inodes::has_map;
 use extant_format::xattr::seal_xattr_block;
 use extant_format::{Inode, InodeNr};
+use std::collections::BTreeSet;
 
 /// The owners of blocks so far, in the order of inode numbers.
 struct Owners {
@@ -16,6 +17,8 @@ struct Owners {
     nodes: ClaimMap,
     /// Blocks that may still be cloned: as many as are free.
     budget: u64,
+    /// Blocks that are listed as bad. Others that cannot be read end the repair.
+    listed: BTreeSet<u64>,
 }
 
 impl Round<'_> {
@@ -29,7 +32,8 @@ impl Round<'_> {
         let clusters = ClaimMap::of_clusters(geometry, groups);
         volume.claim_metadata(&clusters);
         let nodes = ClaimMap::of_blocks(geometry, groups);
-        let mut owners = Owners { clusters, nodes, budget: self.free_blocks() };
+        let listed = listed_blocks(&volume.reader).unwrap_or_default();
+        let mut owners = Owners { clusters, nodes, budget: self.free_blocks(), listed };
         for group in volume.reader.groups() {
             let mut inodes = Vec::new();
             volume.each_slot(group, &mut |ino, slot| {
@@ -42,6 +46,14 @@ impl Round<'_> {
             }
         }
         self.separate_attributes(&owners)
+    }
+
+    /// Returns the content for the copy of a block: zeroes, if the block is bad and unreadable.
+    fn copied(&self, nr: u64, owners: &Owners) -> Result<Vec<u8>, RepairError> {
+        match self.block(nr) {
+            Err(_) if owners.listed.contains(&nr) => Ok(vec![0; self.block_size()]),
+            read => Ok(read?),
+        }
     }
 
     fn free_blocks(&self) -> u64 {
@@ -92,9 +104,11 @@ impl Round<'_> {
     ) -> Result<bool, RepairError> {
         let (mut next, mut shared) = (run, false);
         while next.len > 0 {
-            let taken = owners.clusters.claim(next.blocks());
+            // A claim that meets another one may set bits behind it, too.
+            let taken = owners.clusters.first_claimed(next.blocks());
             let before = taken.map_or(next.len, |taken| taken.saturating_sub(next.physical));
-            add(own, Run { len: before, ..next });
+            owners.clusters.claim_all(next.physical..next.physical.saturating_add(before));
+            Run { len: before, ..next }.add_to(own);
             next.logical = next.logical.saturating_add(before);
             next.physical = next.physical.saturating_add(before);
             next.len = next.len.saturating_sub(before);
@@ -102,8 +116,8 @@ impl Round<'_> {
                 shared = true;
                 owners.budget = owners.budget.checked_sub(1).ok_or(RepairError::NoSpace)?;
                 let copy = self.allocate()?;
-                self.put(copy, &self.block(next.physical)?)?;
-                add(own, Run { physical: copy, len: 1, ..next });
+                self.put(copy, &self.copied(next.physical, owners)?)?;
+                Run { physical: copy, len: 1, ..next }.add_to(own);
                 next.logical = next.logical.saturating_add(1);
                 next.physical = next.physical.saturating_add(1);
                 next.len = next.len.saturating_sub(1);
@@ -119,7 +133,7 @@ impl Round<'_> {
             if !taken || !self.survey.volume.is_block(nr) {
                 continue;
             }
-            let mut bytes = self.block(nr)?;
+            let mut bytes = self.copied(nr, owners)?;
             let copy = self.allocate()?;
             if self.geometry().metadata_csum {
                 seal_xattr_block(&mut bytes, copy, self.geometry().csum_seed);
@@ -142,21 +156,6 @@ impl Round<'_> {
             });
         }
         inodes.into_iter().try_for_each(|ino| self.edit_inode(ino, |inode| inode.file_acl = to))
-    }
-}
-
-/// Adds a run, joined with the last one if it continues it.
-fn add(runs: &mut Vec<Run>, run: Run) {
-    match runs.last_mut() {
-        _ if run.len == 0 => {}
-        Some(last)
-            if last.end() == run.logical
-                && last.blocks().end == run.physical
-                && last.unwritten == run.unwritten =>
-        {
-            last.len = last.len.saturating_add(run.len);
-        }
-        _ => runs.push(run),
     }
 }
 

@@ -43,6 +43,13 @@ pub struct Directory {
     blocks: Vec<u64>,
 }
 
+impl Directory {
+    /// Returns the block of the device with its begin.
+    pub fn first_block(&self) -> Option<u64> {
+        self.blocks.first().copied()
+    }
+}
+
 /// Returns the runs of blocks that follow each other in a file.
 pub(super) fn runs_of(blocks: &[u64]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
@@ -240,6 +247,7 @@ impl Round<'_> {
         leaves: &[Vec<Named>],
     ) -> Result<(), RepairError> {
         self.need_blocks(directory, leaves.len().max(1))?;
+        directory.blocks.truncate(leaves.len().max(1));
         let dots = Dots { own: directory.ino, parent: directory.parent };
         for (n, nr) in directory.blocks.iter().enumerate() {
             let list = leaves.get(n).map_or(&[][..], |list| list);

@@ -15,6 +15,7 @@
 //! - New structures lie in blocks that no structure has in the survey of the round.
 
 mod apply;
+mod bad_blocks;
 mod choice;
 mod clones;
 mod counts;
@@ -42,8 +43,10 @@ mod undo;
 mod xattrs;
 
 pub use apply::RepairPlan;
+pub(crate) use bad_blocks::listed_blocks;
+pub use bad_blocks::{BadBlocks, UnlistedBlock};
 pub(crate) use choice::Chooser;
-pub(crate) use directory::Directory;
+pub(crate) use directory::{Directory, Named};
 pub(crate) use draft::{Draft, Round};
 pub use error::RepairError;
 pub use extant_journal::offline::OfflineError;
@@ -56,6 +59,7 @@ pub(crate) use open::{choose_superblock, replaced};
 pub(crate) use stage::{Stage, is_open, stage};
 pub(crate) use superblock::copy_in_block;
 pub use undo::restore;
+pub(crate) use undo::save_undo;
 
 use crate::finding::{Finding, Findings};
 use crate::parallel::Workers;
@@ -98,6 +102,7 @@ pub struct Repair {
     device: Arc<dyn BlockDevice>,
     journal: Option<Arc<dyn BlockDevice>>,
     level: RepairLevel,
+    bad_blocks: Option<BadBlocks>,
     threads: usize,
     stop: Arc<AtomicBool>,
 }
@@ -106,7 +111,8 @@ impl Repair {
     /// Makes a safe repair with one thread.
     pub fn new(device: Arc<dyn BlockDevice>) -> Repair {
         let stop = Arc::new(AtomicBool::new(false));
-        Repair { device, journal: None, level: RepairLevel::Safe, threads: 1, stop }
+        let (journal, bad_blocks) = (None, None);
+        Repair { device, journal, level: RepairLevel::Safe, bad_blocks, threads: 1, stop }
     }
 
     /// Sets the device of the journal, for file systems with an external one.
@@ -120,6 +126,14 @@ impl Repair {
     #[must_use]
     pub fn level(mut self, level: RepairLevel) -> Self {
         self.level = level;
+        self
+    }
+
+    /// Sets blocks that the list of bad blocks gets. Files that have such blocks get copies of them
+    /// at the level `Lossy`, with zeroes for unreadable bytes.
+    #[must_use]
+    pub fn bad_blocks(mut self, blocks: BadBlocks) -> Self {
+        self.bad_blocks = Some(blocks);
         self
     }
 
@@ -149,10 +163,11 @@ impl Repair {
         opened.removed.iter().for_each(|finding| sink(*finding));
         let mut planner = Planner { repair: &self, sink, in_use: None };
         planner.orphans(&opened.draft)?;
+        let unlisted = planner.list_bad_blocks(&opened.draft)?;
         for _ in 0..MAX_ROUNDS {
             if planner.round(&opened.draft)? {
                 let in_use = planner.in_use.take();
-                let mut plan = RepairPlan::new(opened, self.journal.clone(), in_use);
+                let mut plan = RepairPlan::new(opened, self.journal.clone(), in_use, unlisted);
                 plan.mark_valid()?;
                 plan.find_log(workers)?;
                 return Ok(plan);
@@ -222,6 +237,16 @@ impl Planner<'_> {
         let done = round.process_orphans(self.sink);
         self.in_use = Some(survey.claims);
         done
+    }
+
+    /// Writes the list of bad blocks, if blocks for it were set. Returns those that it did not get.
+    fn list_bad_blocks(&self, draft: &Draft) -> Result<Vec<UnlistedBlock>, RepairError> {
+        let Some(wanted) = &self.repair.bad_blocks else { return Ok(Vec::new()) };
+        let view = self.view(draft)?;
+        let survey = self.survey(&view, &mut Vec::new())?;
+        let round = Round::new(&survey, draft, self.repair.level);
+        round.complete_claims()?;
+        round.list_bad_blocks(wanted)
     }
 
     /// Surveys the draft, and repairs the findings of the first stage that has any. Returns whether

@@ -52,7 +52,7 @@ impl Round<'_> {
         let home = match existing.filter(is_home) {
             Some(named) => named.ino,
             None => {
-                let ino = self.allocate_inode()?;
+                let ino = self.take_inode()?;
                 self.make_directory(ino, LOST_MODE, InodeNr::ROOT)?;
                 root.entries.retain(|named| named.name != LOST_AND_FOUND);
                 let name = LOST_AND_FOUND.to_vec();

@@ -51,7 +51,8 @@ impl Round<'_> {
         for group in volume.reader.groups() {
             volume.each_slot(group, &mut |ino, slot| {
                 let inode = Inode::decode_unverified(slot, geometry, ino);
-                let Some(inode) = inode.ok().filter(|inode| inode.links > 0) else { return };
+                let used = |inode: &Inode| inode.links > 0 || ino == InodeNr::BAD_BLOCKS;
+                let Some(inode) = inode.ok().filter(used) else { return };
                 self.survey.claims.claim_all(inode.file_acl..inode.file_acl.saturating_add(1));
                 if ino != InodeNr::RESIZE && has_map(volume, &inode) {
                     let mut visitor = ClaimEach { claims: &self.survey.claims, nodes: &nodes };

@@ -257,6 +257,11 @@ impl Round<'_> {
                         features.incompat.remove(Incompat::CSUM_SEED);
                         sb.set_features(features);
                     }
+                    "extent" => {
+                        let mut features = sb.features();
+                        features.incompat.insert(Incompat::EXTENTS);
+                        sb.set_features(features);
+                    }
                     "large_file" => add_ro_compat(sb, RoCompat::LARGE_FILE),
                     _ => {}
                 }

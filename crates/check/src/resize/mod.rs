@@ -22,7 +22,10 @@
 //!
 //! Without a log, or with one that is too small, the blocks of step 2 are written in place. The
 //! superblock, which is the last of them, is marked as not cleanly unmounted before the first:
-//! after a power cut between, a repair makes the old size valid again.
+//! after a power cut between, a repair makes the old size valid again, or a redo file the new one
+//! ([`ResizePlan::apply_with_redo`]). Its record is durable before the mark, and after the device
+//! is extended, so that it is of the new length. It has the checksums of all blocks of step 1 but
+//! inode tables.
 //!
 //! [`OfflineChanges::commit_by_superblock`]:
 //!     extant_journal::offline::OfflineChanges::commit_by_superblock
@@ -37,13 +40,17 @@ mod groups;
 mod shrink;
 mod step;
 mod target;
+mod undo;
 
 pub use error::ResizeError;
 
+use crate::difference::SaveRedo;
+use crate::redo::RedoRecord;
 use crate::tune::{Tunable, TuneError};
 use extant_blocks::BlockDevice;
 use extant_format::Superblock;
 use shrink::Shrinking;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use step::Step;
@@ -183,45 +190,84 @@ impl ResizePlan {
     /// Returns the new superblock.
     ///
     /// # Errors
-    /// Those of [`Resize::plan`]; those of the device and of the log. [`ResizeError`] says whether
-    /// anything was changed.
+    /// Those of [`Resize::plan`]; a smaller size without a journal; those of the device and of the
+    /// log. [`ResizeError`] says whether anything was changed.
     pub fn apply(&self) -> Result<Superblock, ResizeError> {
+        self.make(None)
+    }
+
+    /// Changes the size as [`ResizePlan::apply`] does. Without a journal that makes the change
+    /// whole, `save` must make the record durable, by which [`finish_redo`](crate::finish_redo)
+    /// completes the change after a power cut; without that nothing is changed. A larger device is
+    /// extended before, and a smaller image file cut afterwards, also by that call. With such a
+    /// journal `save` is not called.
+    ///
+    /// # Errors
+    /// As [`ResizePlan::apply`]; those of `save`. After [`ResizeError::Partly`] the record
+    /// completes the change.
+    pub fn apply_with_redo(
+        &self,
+        save: &mut dyn FnMut(&RedoRecord<'_>) -> io::Result<()>,
+    ) -> Result<Superblock, ResizeError> {
+        self.make(Some(save))
+    }
+
+    fn make(&self, save: Option<&mut SaveRedo<'_>>) -> Result<Superblock, ResizeError> {
         if self.is_done() {
             return Ok(self.old.clone());
         }
         if let Some(step) = &self.step {
-            return self.shrink(step);
+            return self.shrink(step, save);
         }
         let before = self.device.len();
         if before < self.bytes() {
             self.device.set_len(self.bytes())?;
         }
-        let grown = self.grow();
-        if grown.is_err() && before < self.bytes() && self.is_unchanged() {
+        // A record is of the new length, and must not lose it.
+        let mut is_saved = false;
+        let grown = match save {
+            Some(save) => self.grow(Some(&mut |record: &RedoRecord<'_>| {
+                save(record)?;
+                is_saved = true;
+                Ok(())
+            })),
+            None => self.grow(None),
+        };
+        if grown.is_err() && !is_saved && before < self.bytes() && self.is_unchanged() {
             // The length is no part of the file system: a failure changes no result.
             let _ = self.device.set_len(before);
         }
         grown
     }
 
-    fn shrink(&self, step: &shrink::Step) -> Result<Superblock, ResizeError> {
+    fn shrink(
+        &self,
+        step: &shrink::Step,
+        save: Option<&mut SaveRedo<'_>>,
+    ) -> Result<Superblock, ResizeError> {
         let (device, journal) = (&self.device, self.journal.as_ref());
         let shrinking = Shrinking { device, journal, threads: self.threads, stop: &self.stop };
-        shrinking.apply(self.new.blocks_count(), step)?;
-        let superblock = Tunable::open(device, journal)?.primary.superblock;
         // Bytes behind the old end belong to something else, such as the footer of a disk format.
-        if device.len() <= bytes_of(&self.old) {
+        let is_cut = device.len() <= bytes_of(&self.old);
+        let len = if is_cut { self.bytes() } else { device.len() };
+        shrinking.apply(
+            self.new.blocks_count(),
+            step,
+            save.map(|save| shrink::Saved { save, len }),
+        )?;
+        let superblock = Tunable::open(device, journal)?.primary.superblock;
+        if is_cut {
             // The length is no part of the file system: a failure changes no result.
             let _ = device.set_len(bytes_of(&superblock));
         }
         Ok(superblock)
     }
 
-    fn grow(&self) -> Result<Superblock, ResizeError> {
+    fn grow(&self, save: Option<&mut SaveRedo<'_>>) -> Result<Superblock, ResizeError> {
         let open = || Tunable::open(&self.device, self.journal.as_ref());
         let tunable = open()?;
         let target = Target::new(&tunable.primary, self.new.blocks_count())?;
-        Step::new(&tunable, target)?.apply()?;
+        Step::new(&tunable, target)?.apply(save)?;
         Ok(open()?.primary.superblock)
     }
 

@@ -67,7 +67,14 @@ pub enum TuneError {
         /// The failure.
         error: Box<TuneError>,
     },
+    /// The device failed while descriptors got another length: the file system is not clean, and a
+    /// repair makes one of the two states of it.
+    #[error("the change is begun, and not complete: {0}")]
+    Unfinished(Box<TuneError>),
     /// The changes are made, but the file system still has the journal that was made for them.
     #[error("all changes are made, but the file system has another journal now: {0}")]
     JournalStays(Box<TuneError>),
+    /// The changes are made, but the journal is a file in the root directory.
+    #[error("all changes are made, but the journal is the file /.journal now: {0}")]
+    JournalNamed(Box<TuneError>),
 }

@@ -12,7 +12,8 @@
 //! while the superblock is valid; another call, or e2fsck, makes them equal.
 //!
 //! Features that are more than a mark of the superblock, and journals, have an order of their own
-//! (module `features`).
+//! (module `features`). With a redo file ([`Tune::apply_with_redo`]) changes that no journal makes
+//! whole are collected in memory, and written in place behind the record (module `redo`).
 //!
 //! [`OfflineChanges`]: extant_journal::offline::OfflineChanges
 //!
@@ -24,6 +25,8 @@
 mod error;
 mod features;
 mod open;
+mod redo;
+mod undo;
 mod values;
 mod write;
 
@@ -34,7 +37,7 @@ pub(crate) use write::copy_of;
 use extant_blocks::BlockDevice;
 use extant_format::Superblock;
 use extant_format::superblock::ErrorPolicy;
-use features::{Site, Wanted};
+use features::{Purpose, Site, Wanted};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -75,6 +78,18 @@ pub struct TuneChanges {
     pub default_mount_options: Option<String>,
     /// The text of further mount options, at most 63 bytes.
     pub mount_options: Option<Vec<u8>>,
+    /// The directory of the last mount, at most 63 bytes.
+    pub last_mounted: Option<Vec<u8>>,
+    /// Blocks of a RAID chunk.
+    pub raid_stride: Option<u16>,
+    /// Blocks of a RAID stripe.
+    pub raid_stripe_width: Option<u32>,
+    /// The hash of new indexes: 0 legacy, 1 half MD4, 2 TEA.
+    pub hash_version: Option<u8>,
+    /// Whether the file system is one for tests of development code.
+    pub is_test: Option<bool>,
+    /// The file system is marked as having errors, so that the next check is a whole one.
+    pub asks_check: bool,
     /// Mounts until the next check; 0xFFFF for no limit.
     pub max_mount_count: Option<u16>,
     /// Mounts since the last check.
@@ -83,8 +98,11 @@ pub struct TuneChanges {
     pub check_interval: Option<u32>,
     /// The time of the last check, in seconds since 1970.
     pub last_check: Option<u64>,
-    /// Names of features to set, or with `^` to clear, separated by commas.
+    /// Names of features to set, or with `^` to clear, separated by commas. The names `extent` and
+    /// `dir_index` also change files and directories that lack them.
     pub features: Option<String>,
+    /// Directories are written anew, with indexes and without gaps.
+    pub compacts_directories: bool,
     /// A journal of this size: a new one, or another length of that in the file system.
     pub journal_size: Option<JournalSize>,
     /// The number of the device that the journal moves to, 0 for that of an image file;
@@ -93,6 +111,8 @@ pub struct TuneChanges {
     /// Kinds of quota files to add, or with `^` to remove, separated by commas: `usrquota`,
     /// `grpquota`, `prjquota`.
     pub quota: Option<String>,
+    /// Bytes of an inode, a power of two not below the present size. The new space is zero.
+    pub inode_size: Option<u32>,
     /// Seconds between updates of the block of multi-mount protection, at most 300; 0 for the
     /// default of 5. Takes the feature `mmp`.
     pub mmp_update_interval: Option<u16>,
@@ -120,7 +140,7 @@ impl Tune {
     }
 
     /// Sets the device that the journal moves to. It must have an empty journal without a file
-    /// system, as `mke2fs -O journal_dev` makes it.
+    /// system, as `mkfs -O journal_dev` makes it.
     #[must_use]
     pub fn new_journal(mut self, device: Arc<dyn BlockDevice>) -> Self {
         self.new_journal = Some(device);
@@ -153,28 +173,43 @@ impl Tune {
     /// which free blocks are missing; those of the device and of the log. [`TuneError`] says
     /// whether anything was written.
     pub fn apply(&self, changes: &TuneChanges) -> Result<Superblock, TuneError> {
+        self.make(changes, Purpose::Make)
+    }
+
+    fn make(&self, changes: &TuneChanges, purpose: Purpose) -> Result<Superblock, TuneError> {
         let tunable = Tunable::open(&self.device, self.journal.as_ref())?;
         let mut new = tunable.with_values(changes)?;
+        let wanted = self.wanted(&tunable, changes)?;
+        if wanted.is_none() {
+            new.seal();
+            if purpose == Purpose::Collect {
+                tunable.write_in_place(&new)?;
+            } else {
+                tunable.write(&new)?;
+            }
+            return Ok(new);
+        }
+        self.site(&AtomicBool::new(false), purpose).make(changes, &wanted)
+    }
+
+    /// Returns the features and files that the changes ask for.
+    fn wanted(&self, tunable: &Tunable<'_>, changes: &TuneChanges) -> Result<Wanted, TuneError> {
         let wanted = Wanted::of(&tunable.primary.superblock, &tunable.primary.geometry, changes)?;
         if changes.mmp_update_interval.is_some() && !wanted.has_mmp() {
             let why = "the file system has no multi-mount protection: `--features mmp` adds it";
             return Err(TuneError::Invalid(why.into()));
         }
-        if wanted.is_none() {
-            new.seal();
-            tunable.write(&new)?;
-            return Ok(new);
-        }
-        if changes.uuid.is_some() {
+        if changes.uuid.is_some() && !wanted.is_none() {
             let why = "a new UUID together with features: change it in a call of its own";
             return Err(TuneError::Unsupported(why.into()));
         }
-        let journal = self.journal.as_ref();
-        let stop = AtomicBool::new(false);
+        Ok(wanted)
+    }
+
+    fn site<'s>(&'s self, stop: &'s AtomicBool, purpose: Purpose) -> Site<'s> {
         let (device, threads) = (&self.device, self.threads);
-        let new_journal = self.new_journal.as_ref();
-        let site = Site { device, journal, new_journal, threads, stop: &stop, rehearses: false };
-        site.make(changes, &wanted)
+        let (journal, new_journal) = (self.journal.as_ref(), self.new_journal.as_ref());
+        Site { device, journal, new_journal, threads, stop, purpose }
     }
 }
 

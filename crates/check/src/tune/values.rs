@@ -2,9 +2,8 @@
 
 use super::open::Tunable;
 use super::{ReservedShare, TuneChanges, TuneError};
-use crate::identity;
 use extant_format::mmp::{MMP_MAX_CHECK_INTERVAL, MMP_UPDATE_INTERVAL};
-use extant_format::superblock::DefaultMountOpts;
+use extant_format::superblock::{DefaultMountOpts, State, SuperFlags};
 use extant_format::{Compat, Incompat, InodeNr, RoCompat, Superblock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,6 +12,12 @@ const MAX_LABEL: usize = 16;
 
 /// Bytes of the text of mount options: its field ends with a zero.
 const MAX_MOUNT_OPTIONS: usize = 63;
+
+/// Bytes of the directory of the last mount: its field ends with a zero.
+const MAX_DIRECTORY: usize = 63;
+
+/// The newest hash that needs no key.
+const TEA: u8 = 2;
 
 /// Maximum number of mounts until a check, and since one.
 const MAX_MOUNTS: u16 = 16000;
@@ -27,12 +32,13 @@ impl Tunable<'_> {
         set_texts(&mut sb, changes)?;
         set_reserve(&mut sb, changes)?;
         set_checks(&mut sb, changes)?;
+        set_marks(&mut sb, changes)?;
         if let Some(policy) = changes.errors {
             sb.set_error_policy(policy);
         }
         if let Some(uuid) = changes.uuid.filter(|uuid| *uuid != sb.uuid()) {
             self.check_uuid()?;
-            identity::change(&mut sb, uuid);
+            sb.replace_uuid(uuid);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         sb.set_wtime(now.as_secs());
@@ -86,6 +92,10 @@ fn set_texts(sb: &mut Superblock, changes: &TuneChanges) -> Result<(), TuneError
     if let Some(options) = &changes.mount_options {
         check_text("mount options", options, MAX_MOUNT_OPTIONS)?;
         sb.set_mount_opts(options);
+    }
+    if let Some(directory) = &changes.last_mounted {
+        check_text("directory of the last mount", directory, MAX_DIRECTORY)?;
+        sb.set_last_mounted(directory);
     }
     if let Some(list) = &changes.default_mount_options {
         let edited = sb.default_mount_opts().edited(list);
@@ -152,6 +162,30 @@ fn set_checks(sb: &mut Superblock, changes: &TuneChanges) -> Result<(), TuneErro
             return Err(invalid(format!("{interval} s between updates, of at most {most}")));
         }
         sb.set_mmp_update_interval(if interval == 0 { MMP_UPDATE_INTERVAL } else { interval });
+    }
+    Ok(())
+}
+
+/// Sets values that only other programs obey, and the mark of errors.
+fn set_marks(sb: &mut Superblock, changes: &TuneChanges) -> Result<(), TuneError> {
+    if let Some(stride) = changes.raid_stride {
+        sb.set_raid_stride(stride);
+    }
+    if let Some(width) = changes.raid_stripe_width {
+        sb.set_raid_stripe_width(width);
+    }
+    match changes.hash_version {
+        Some(hash) if hash > TEA => return Err(invalid(format!("hash {hash} of 0, 1 and 2"))),
+        Some(hash) => sb.set_def_hash_version(hash),
+        None => {}
+    }
+    if let Some(is_test) = changes.is_test {
+        let mut flags = sb.flags();
+        flags.set(SuperFlags::TEST_FILESYS, is_test);
+        sb.set_flags(flags);
+    }
+    if changes.asks_check {
+        sb.set_state(sb.state() | State::ERROR);
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ impl Tunable<'_> {
     }
 
     /// Returns the changed blocks in ascending order; `None` if the log cannot take them.
-    fn transaction(
+    pub fn transaction(
         &self,
         new: &Superblock,
         log: &Log,

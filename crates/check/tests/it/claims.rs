@@ -15,7 +15,7 @@ use extant_testkit::Image;
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Cursor};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -251,7 +251,7 @@ fn a_damaged_block_is_repaired_under_a_claim() {
     plan.save_undo(&mut undo).expect("memory");
     plan.apply().expect("memory");
     assert_eq!(sequence(&*memory, &place), MMP_SEQ_FSCK, "the claim goes on");
-    extant_check::repair::restore(&*claim.device(), &mut &undo[..]).expect("memory");
+    extant_check::repair::restore(&*claim.device(), &mut Cursor::new(&undo)).expect("memory");
     drop(claim);
     assert!(memory.to_vec() == damaged, "a repair is taken back with the block");
     let claim = HostClaim::take_for_check(memory.clone(), Some(&sb), None).expect("free");

@@ -352,18 +352,18 @@ fn a_redo_file_changes_no_image_but_its_own() {
     assert!(matches!(error, RedoError::Missing(_)), "{error}");
     // A write of another program: to the superblock, and to the first changed block.
     let number = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("a number"));
-    let nr = number(36 + number(20) as usize * 12) as usize;
+    let nr = number(44 + number(20) as usize * 12) as usize;
     for at in [1024 + 0x30, nr * 1024 + 600] {
         let mut changed = begun.clone();
         changed[at] ^= 1;
         let error = finish(&changed, &file).expect_err("a refusal");
         assert!(matches!(error, RedoError::Changed(_)), "{error}");
     }
-    for len in [0, 7, 35, 40, file.len() - 1] {
+    for len in [0, 7, 35, 43, 48, file.len() - 1] {
         let error = finish(&begun, &file[..len]).expect_err("a refusal");
         assert!(matches!(error, RedoError::Corrupt(_)), "{len}: {error}");
     }
-    for at in [0, 9, 17, 21, 29, 40, file.len() - 2] {
+    for at in [0, 9, 17, 21, 29, 37, 48, file.len() - 2] {
         let mut flipped = file.clone();
         flipped[at] ^= 1;
         assert!(matches!(finish(&begun, &flipped), Err(RedoError::Corrupt(_))), "{at}");

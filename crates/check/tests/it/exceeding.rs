@@ -18,6 +18,7 @@ use extant_testkit::tool::run;
 use extant_testkit::tree::Manifest;
 use extant_testkit::{Image, debugfs};
 use std::collections::BTreeMap;
+use std::io::Cursor;
 use std::sync::{Arc, Mutex};
 
 type Device = Arc<dyn BlockDevice>;
@@ -329,7 +330,7 @@ fn repairs_that_exceed_the_journal_are_made() {
         tree_of(&after).assert_same(&tree_of(&whole));
         let old = Image::holding(&whole);
         assert_eq!(journal(&image), journal(&old), "{name}");
-        assert!(restore(&*memory, &mut &undo[..]).expect("an undo file") > 0);
+        assert!(restore(&*memory, &mut Cursor::new(&undo)).expect("an undo file") > 0);
         assert!(memory.to_vec() == before, "{name}: not as before");
     }
 }

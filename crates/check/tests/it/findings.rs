@@ -1,10 +1,14 @@
 //! Findings of structures that are damaged in one place.
 
+use crate::metadata::index_directories;
 use crate::oracle::check;
+use extant_blocks::MemDevice;
+use extant_check::repair::Repair;
 use extant_check::{CheckSummary, Finding, FindingCode, PlannedRepair};
-use extant_format::{Geometry, GroupDesc, GroupNr, Superblock};
-use extant_testkit::{FeatureSet, Image, e2fsck};
+use extant_format::{Geometry, GroupDesc, GroupNr, Incompat, Superblock};
+use extant_testkit::{FeatureSet, Image, Scratch, debugfs, e2fsck};
 use std::ops::Range;
+use std::sync::Arc;
 
 fn findings(bytes: &[u8]) -> (Vec<Finding>, CheckSummary) {
     check(bytes, true, 2)
@@ -149,4 +153,52 @@ fn stray_pointers_of_the_resize_inode_are_found() {
             assert!(e2fsck_complains(&bytes), "block {block}, {stray}");
         }
     }
+}
+
+/// A directory that once had more subdirectories than its count can tell keeps the count 1, if it
+/// has an index.
+#[test]
+fn a_lost_count_of_subdirectories_is_right_in_indexed_directories() {
+    let top = Scratch::new();
+    for name in ["indexed", "plain"] {
+        std::fs::create_dir(top.dir(name).join("sub")).expect("a directory");
+    }
+    for number in 0..300 {
+        let name = format!("indexed/a-name-that-is-rather-long-{number}");
+        std::fs::write(top.join(name), "").expect("a file");
+    }
+    for (name, expected) in [("indexed", vec![]), ("plain", vec![FindingCode::LinkCount])] {
+        let image = Image::mke2fs_from(32 << 20, &["-t", "ext4", "-b", "1024"], top.path());
+        index_directories(&image);
+        debugfs::write(image.path(), &format!("set_inode_field /{name} links_count 1"));
+        image.leave_unjudged("one of the counts is wrong");
+        let (bytes, is_wrong) = (image.bytes(), !expected.is_empty());
+        assert_eq!((codes(&bytes), e2fsck_complains(&bytes)), (expected, is_wrong), "{name}");
+    }
+}
+
+/// e2fsck sets the feature, too.
+#[test]
+fn wide_descriptors_without_extents_are_found_and_get_them() {
+    let whole = Image::mke2fs(16 << 20, &["-t", "ext4", "-O", "64bit,extent"]).bytes();
+    let mut bytes = whole.clone();
+    let mut sb = Superblock::parse(&bytes[1024..2048]).expect("a superblock");
+    let mut features = sb.features();
+    features.incompat.remove(Incompat::EXTENTS);
+    sb.set_features(features);
+    bytes[1024..2048].copy_from_slice(&sb.seal());
+    assert!(e2fsck_complains(&bytes));
+    let is_found = |finding: &Finding| {
+        finding.code == FindingCode::SuperblockField && finding.place.field == Some("extent")
+    };
+    let found = findings(&bytes).0;
+    assert!(found.iter().any(is_found), "{found:?}");
+    let device = Arc::new(MemDevice::from_bytes(&bytes));
+    let plan = Repair::new(device.clone()).plan(&mut |_| ()).expect("a plan");
+    plan.apply().expect("a repair");
+    let repaired = device.to_vec();
+    assert_eq!(findings(&repaired).0, []);
+    let sb = Superblock::parse(&repaired[1024..2048]).expect("a superblock");
+    assert!(sb.incompat().contains(Incompat::EXTENTS));
+    assert!(!e2fsck_complains(&repaired));
 }

@@ -1,5 +1,6 @@
 //! Findings of whole checks, against e2fsck's verdicts.
 
+mod bad_blocks;
 mod claims;
 mod edits;
 mod exceeding;
@@ -9,6 +10,7 @@ mod flips;
 mod growing;
 mod hidden;
 mod images;
+mod inode_sizes;
 mod inspecting;
 mod kept;
 mod losses;
@@ -16,6 +18,8 @@ mod metadata;
 mod mutants;
 mod oracle;
 mod outside;
+mod redone;
+mod reforming;
 mod repairs;
 mod shrinking;
 mod stepwise;
@@ -23,3 +27,4 @@ mod substitutes;
 mod switching;
 mod trims;
 mod tuning;
+mod undone;

@@ -150,7 +150,7 @@ fn unsuitable_devices_are_refused() {
     dirty.copy_within(first..first + 4, start);
     let cases = [
         (dirty, "with changes of a file system"),
-        (vec![0; MIB as usize], "mke2fs -O journal_dev -b 1024"),
+        (vec![0; MIB as usize], "extant mkfs -O journal_dev -b 1024"),
         (other.bytes(), "external journal"),
         (journal_of(4096).bytes(), "4096"),
         (used.journal.to_vec(), "another file system"),

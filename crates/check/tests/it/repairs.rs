@@ -18,6 +18,7 @@ use extant_testkit::rng::Rng;
 use extant_testkit::tree::Manifest;
 use extant_testkit::{FEATURE_SETS, FeatureSet, Image, judge};
 use std::collections::HashSet;
+use std::io::Cursor;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -178,6 +179,26 @@ pub fn contents(bytes: &[u8]) -> Manifest {
     let device = Arc::new(MemDevice::from_bytes(bytes));
     let fs = Fs::open_device(device, &options().read_only(true)).expect("a clean image opens");
     Manifest::read(&fs).expect("a clean image is read")
+}
+
+/// A root directory without content, on a new file system: each inode after `lost+found` is in the
+/// unused part of its table.
+#[test]
+fn a_lost_root_gets_a_new_lost_and_found() {
+    for set in FEATURE_SETS.iter().filter(|set| !["mmp", "inline_data"].contains(&set.name)) {
+        let image = set.make();
+        image.leave_unjudged("it is damaged");
+        extant_testkit::debugfs::write(image.path(), "mkdir /dir");
+        extant_testkit::debugfs::write(image.path(), "zap_block -f / 0");
+        let bytes = image.bytes();
+        let Repaired::Done(repaired) = repair(&bytes, RepairLevel::Lossy) else {
+            panic!("{}: {:?}", set.name, repair(&bytes, RepairLevel::Lossy))
+        };
+        assert_eq!(objection(&repaired), None, "{}", set.name);
+        let found = contents(&repaired);
+        let lost = found.nodes.keys().filter(|path| path.starts_with(b"lost+found/#"));
+        assert_eq!(lost.count(), 2, "{}: {found:?}", set.name);
+    }
 }
 
 /// Log and orphans, with damage besides: the log is replayed first.
@@ -448,8 +469,8 @@ fn an_undo_file_takes_a_repair_back() {
         assert!(device.to_vec() != before);
         let mut broken = undo.clone();
         broken[100] ^= 1;
-        assert!(restore(&*device, &mut &broken[..]).is_err());
-        assert!(restore(&*device, &mut &undo[..]).expect("an undo file") > 0);
+        assert!(restore(&*device, &mut Cursor::new(&broken)).is_err());
+        assert!(restore(&*device, &mut Cursor::new(&undo)).expect("an undo file") > 0);
         assert!(device.to_vec() == before, "{name}: not as before");
     }
 }

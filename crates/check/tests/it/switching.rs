@@ -23,16 +23,16 @@ use std::sync::Arc;
 const MIB: u64 = 1 << 20;
 
 /// The bytes of an image: three groups or more.
-const SIZE: u64 = 20 * MIB;
+pub const SIZE: u64 = 20 * MIB;
 
 /// Arguments to mke2fs.
-type Kind = &'static [&'static str];
+pub type Kind = &'static [&'static str];
 
-const SUMS: Kind = &["-t", "ext4", "-b", "1024", "-J", "size=1"];
-const NO_SUMS: Kind = &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum"];
-const UNINIT: Kind =
+pub const SUMS: Kind = &["-t", "ext4", "-b", "1024", "-J", "size=1"];
+pub const NO_SUMS: Kind = &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum"];
+pub const UNINIT: Kind =
     &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "uninit_bg,^metadata_csum"];
-const UNINIT_32: Kind = &[
+pub const UNINIT_32: Kind = &[
     "-t",
     "ext4",
     "-b",
@@ -52,13 +52,13 @@ const ORPHANS_NO_SUMS: Kind =
     &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "orphan_file,^metadata_csum"];
 const QUOTA: Kind = &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "quota,project"];
 const FAST: Kind = &["-t", "ext4", "-b", "4096", "-J", "size=8", "-O", "fast_commit"];
-const EXT2: Kind = &["-t", "ext2", "-b", "1024"];
-const EXT3: Kind = &["-t", "ext3", "-b", "1024", "-J", "size=1"];
-const INODE_128: Kind =
+pub const EXT2: Kind = &["-t", "ext2", "-b", "1024"];
+pub const EXT3: Kind = &["-t", "ext3", "-b", "1024", "-J", "size=1"];
+pub const INODE_128: Kind =
     &["-t", "ext4", "-b", "1024", "-J", "size=1", "-I", "128", "-O", "^metadata_csum"];
 const BIGALLOC: Kind =
     &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "bigalloc,^metadata_csum", "-C", "4096"];
-const META_BG: Kind = &[
+pub const META_BG: Kind = &[
     "-t",
     "ext4",
     "-b",
@@ -70,8 +70,9 @@ const META_BG: Kind = &[
     "-O",
     "meta_bg,^resize_inode,^metadata_csum",
 ];
-const NO_JOURNAL: Kind = &["-t", "ext4", "-b", "1024", "-O", "^has_journal"];
-const NO_JOURNAL_NO_SUMS: Kind = &["-t", "ext4", "-b", "1024", "-O", "^has_journal,^metadata_csum"];
+pub const NO_JOURNAL: Kind = &["-t", "ext4", "-b", "1024", "-O", "^has_journal"];
+pub const NO_JOURNAL_NO_SUMS: Kind =
+    &["-t", "ext4", "-b", "1024", "-O", "^has_journal,^metadata_csum"];
 const ALL_COPIES: Kind = &[
     "-t",
     "ext4",
@@ -85,7 +86,7 @@ const ALL_COPIES: Kind = &[
     "^sparse_super,^resize_inode,^metadata_csum",
 ];
 
-fn features(list: &str) -> TuneChanges {
+pub fn features(list: &str) -> TuneChanges {
     TuneChanges { features: Some(list.into()), ..TuneChanges::default() }
 }
 
@@ -160,7 +161,7 @@ fn tune2fs(image: &Path, args: &[&str]) {
 
 /// Changes an image in memory, which must be refused without a write or leave a clean image.
 #[track_caller]
-fn tune(bytes: &[u8], changes: &TuneChanges) -> Result<Image, TuneError> {
+pub fn tune(bytes: &[u8], changes: &TuneChanges) -> Result<Image, TuneError> {
     let device = Arc::new(MemDevice::from_bytes(bytes));
     match Tune::new(device.clone()).threads(2).apply(changes) {
         Ok(new) => {
@@ -176,7 +177,7 @@ fn tune(bytes: &[u8], changes: &TuneChanges) -> Result<Image, TuneError> {
 }
 
 #[track_caller]
-fn judge(image: &Image, case: &str) {
+pub fn judge(image: &Image, case: &str) {
     assert_eq!(complaints(image.path()), [""; 0], "{case}");
     let found = damages(&image.bytes(), true);
     assert!(found.is_empty(), "{case}: {found:?}");
@@ -265,7 +266,7 @@ fn file(root: &Path) -> std::path::PathBuf {
     name
 }
 
-fn walk(image: &Image) -> Manifest {
+pub fn walk(image: &Image) -> Manifest {
     let mount = Mount::new(image.path(), "");
     let tree = Manifest::walk(mount.path());
     mount.unmount();
@@ -273,7 +274,7 @@ fn walk(image: &Image) -> Manifest {
 }
 
 /// Returns the files as Extant shows them, which needs no quota of the kernel.
-fn read(bytes: &[u8]) -> Manifest {
+pub fn read(bytes: &[u8]) -> Manifest {
     let options = extant_engine::OpenOptions::new().read_only(true);
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(bytes));
     let fs = extant_engine::Fs::open_device(device, &options).expect("a file system");
@@ -384,7 +385,7 @@ fn changes_that_exceed_the_journal_are_made() {
 }
 
 /// Returns an image without a free block.
-fn full(kind: Kind) -> Vec<u8> {
+pub fn full(kind: Kind) -> Vec<u8> {
     let image = Image::mke2fs(SIZE, kind);
     let mount = Mount::new(image.path(), "");
     fill(mount.path());
@@ -405,7 +406,7 @@ fn full(kind: Kind) -> Vec<u8> {
 #[test]
 fn impossible_switches_are_refused() {
     let image = Image::mke2fs(SIZE, SUMS).bytes();
-    for list in ["nonesuch", "metadata_csum,,FEATURE_I30", "bigalloc", "^extent", "^64bit"] {
+    for list in ["nonesuch", "metadata_csum,,FEATURE_I30", "bigalloc", "^extent", "^64bit,quota"] {
         assert!(tune(&image, &features(list)).is_err(), "{list}");
     }
     assert!(matches!(tune(&image, &quota("nonesuch")), Err(TuneError::Invalid(_))));
@@ -546,7 +547,7 @@ fn a_cut_switch_of_protection_is_whole_or_absent() {
 }
 
 /// Returns the distance of cuts among many of a kind: `EXTANT_EVERY`, if that is set.
-fn every_or(every: usize) -> usize {
+pub fn every_or(every: usize) -> usize {
     std::env::var("EXTANT_EVERY").map_or(every, |text| text.parse().expect("a number"))
 }
 
@@ -561,14 +562,14 @@ pub fn decides(event: &Event) -> bool {
     }
 }
 
-fn by_kernel(state: &[u8]) -> Image {
+pub fn by_kernel(state: &[u8]) -> Image {
     let image = Image::holding(state);
     image.leave_unjudged("it is judged here");
     Mount::new(image.path(), "").unmount();
     image
 }
 
-fn by_extant(state: &[u8]) -> Image {
+pub fn by_extant(state: &[u8]) -> Image {
     let device = Arc::new(MemDevice::from_bytes(state));
     let fs = extant_engine::Fs::open_device(
         device.clone() as Arc<dyn BlockDevice>,

@@ -172,8 +172,11 @@ impl InodePass<'_> {
         let sb = &self.volume.superblock;
         let geometry = &self.volume.reader.geometry;
         let quota = geometry.ro_compat(RoCompat::QUOTA);
+        // One with an ordinary number has a name, such as `/.journal`.
+        let has_hidden_journal =
+            geometry.compat(Compat::HAS_JOURNAL) && sb.journal_inum().0 < geometry.first_ino;
         let hidden = [
-            (geometry.compat(Compat::HAS_JOURNAL), sb.journal_inum()),
+            (has_hidden_journal, sb.journal_inum()),
             (geometry.compat(Compat::ORPHAN_FILE), sb.orphan_file_inum()),
             (quota, sb.usr_quota_inum()),
             (quota, sb.grp_quota_inum()),

@@ -16,6 +16,10 @@
 //!    replays a log, and must not count those that are gone.
 //! 4. The image file is cut.
 //!
+//! Without a log, the record of a redo file is durable before step 3, with the checksums of all
+//! blocks of step 2. Then the blocks of step 3 are written in place, all of them before the new
+//! end, so that the record is of use also when the image file is cut.
+//!
 //! A power cut before step 3 leaves the old size, and one after it the new one. All files are there
 //! in any case: the content of an inode stays where it is until the inode has moved.
 //!
@@ -26,7 +30,7 @@
 //!
 //! # Invariants
 //! - Nothing is written before the survey of the result has found nothing, and its transaction fits
-//!   into the log.
+//!   into the log, if there is one.
 //! - Blocks behind the new end are only read.
 
 mod cut;
@@ -34,26 +38,29 @@ mod moves;
 mod names;
 
 use crate::claims::ClaimMap;
-use crate::difference::{Difference, FreeBlocks, now};
+use crate::difference::{Difference, FreeBlocks, SaveRedo, now};
+use crate::parallel::Workers;
 use crate::passes::superblocks::Primary;
+use crate::redo::RedoRecord;
 use crate::repair::{Draft, NewLog, Surveyor, WantedLog};
 use crate::resize::ResizeError;
 use crate::resize::target::Target;
 use crate::tune::Tunable;
 use cut::Cut;
-use extant_blocks::{BlockDevice, OverlayDevice, Plug};
+use extant_blocks::{BlockDevice, OverlayDevice};
 use extant_format::Superblock;
 use extant_journal::Log;
 use extant_journal::offline::{OfflineChanges, check_fit};
 use moves::Copied;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bound on the changes in memory, in bytes.
 const MAX_BYTES: usize = 1 << 30;
 
 /// Bytes that are copied at once.
-const PIECE: u64 = 8 << 20;
+const PIECE: usize = 1 << 20;
 
 /// Maximum number of steps.
 const MAX_STEPS: usize = 256;
@@ -72,6 +79,14 @@ enum Next {
     More(Step),
 }
 
+/// The record of a change without a log.
+pub struct Saved<'s> {
+    /// Makes it durable.
+    pub save: &'s mut SaveRedo<'s>,
+    /// Bytes of the device after the change.
+    pub len: u64,
+}
+
 /// The write of a step that counts.
 enum Decision {
     /// That of the superblock of the new size.
@@ -88,6 +103,8 @@ pub struct Step {
     copies: Vec<Copied>,
     difference: Difference,
     decision: Decision,
+    /// The blocks that later steps write.
+    later: Vec<u64>,
 }
 
 impl Shrinking<'_> {
@@ -102,7 +119,7 @@ impl Shrinking<'_> {
     /// A size that the content does not fit into, or that this file system cannot have; a file
     /// system with damage, or without a log that takes the change; those of the device.
     pub fn plan(&self, blocks: u64) -> Result<(Superblock, Step), ResizeError> {
-        let first = match self.next(blocks)? {
+        let mut first = match self.next(blocks)? {
             Next::Last(superblock, step) => return Ok((superblock, step)),
             Next::More(step) => step,
         };
@@ -110,8 +127,14 @@ impl Shrinking<'_> {
         for _ in 0..MAX_STEPS {
             // The overlays are stacked: each shows the file system after its step.
             match (Shrinking { device: &device, ..*self }).next(blocks)? {
-                Next::Last(superblock, _) => return Ok((superblock, first)),
-                Next::More(step) => device = step.overlay,
+                Next::Last(superblock, step) => {
+                    first.later.extend(step.written());
+                    return Ok((superblock, first));
+                }
+                Next::More(step) => {
+                    first.later.extend(step.written());
+                    device = step.overlay;
+                }
             }
         }
         Err(ResizeError::Full("too much must move for its journal".into()))
@@ -171,8 +194,17 @@ impl Shrinking<'_> {
     }
 
     /// Makes the file system at most `blocks` blocks large, of which `planned` is the first step.
-    pub fn apply(&self, blocks: u64, planned: &Step) -> Result<(), ResizeError> {
-        let write = |step: &Step| step.write(&Tunable::open(self.device, self.journal)?);
+    pub fn apply(
+        &self,
+        blocks: u64,
+        planned: &Step,
+        saved: Option<Saved<'_>>,
+    ) -> Result<(), ResizeError> {
+        let open = || Tunable::open(self.device, self.journal);
+        if let (None, Some(saved)) = (&open()?.log, saved) {
+            return planned.write_with_redo(&open()?, self.threads, saved);
+        }
+        let write = |step: &Step| step.write(&open()?, self.threads);
         write(planned)?;
         if matches!(planned.decision, Decision::Superblock) {
             return Ok(());
@@ -195,11 +227,10 @@ impl Shrinking<'_> {
         tunable: &Tunable<'_>,
         target: &Target,
     ) -> Result<(Superblock, Step), ResizeError> {
-        let log = tunable.log.as_ref().ok_or(ResizeError::NoJournal)?;
         let draft = self.draft(&tunable.primary);
         let copies = Cut { surveyor: self.surveyor(), draft: &draft, target }.make()?;
         let step = self.step(&draft, tunable, copies, Decision::Superblock)?;
-        step.check(log)?;
+        tunable.log.as_ref().map_or(Ok(()), |log| step.check(log))?;
         let superblock = self.surveyor().view(&draft)?.primary.superblock;
         Ok((superblock, step))
     }
@@ -232,11 +263,23 @@ impl Shrinking<'_> {
         let mut is_new = |nr| bitmaps.is_free(nr);
         let (device, size) = (&**self.device, geometry.block_size);
         let difference = Difference::between(device, &draft.device, size, &own, &mut is_new)?;
-        Ok(Step { overlay: draft.device.clone(), copies, difference, decision })
+        let (overlay, later) = (draft.device.clone(), Vec::new());
+        Ok(Step { overlay, copies, difference, decision, later })
     }
 }
 
 impl Step {
+    /// Returns the blocks that this step and the later ones write, but for those of the old log.
+    pub fn written(&self) -> impl Iterator<Item = u64> + '_ {
+        let copied = self.copies.iter().flat_map(|part| part.to..part.to.saturating_add(part.len));
+        let log = match &self.decision {
+            Decision::Journal(new) => Some(new.own_blocks()),
+            _ => None,
+        };
+        let log = log.into_iter().flatten().flat_map(|(start, end)| start..end);
+        self.difference.all().chain(copied).chain(log).chain(self.later.iter().copied())
+    }
+
     /// Checks that a log takes the changes of blocks in use. A new log is as long as the old one.
     fn check(&self, log: &Log) -> Result<(), ResizeError> {
         match check_fit(log, self.difference.used.len()) {
@@ -247,14 +290,14 @@ impl Step {
         }
     }
 
-    fn write(&self, tunable: &Tunable<'_>) -> Result<(), ResizeError> {
+    fn write(&self, tunable: &Tunable<'_>, threads: usize) -> Result<(), ResizeError> {
         let device = &**tunable.device;
         let size = tunable.primary.geometry.block_size;
         let old = tunable.log.as_ref().ok_or(ResizeError::NoJournal)?;
         let used = self.difference.used_contents(&*self.overlay)?;
         let changes = OfflineChanges { device, blocks: &used, time: now() };
         changes.check(old)?;
-        self.copy(device, size)?;
+        self.copy(device, size, threads)?;
         self.difference.write_new(device, &*self.overlay)?;
         device.flush()?;
         let new = match &self.decision {
@@ -268,23 +311,73 @@ impl Step {
         Ok(changes.commit_by_switch(&log, switch.ok_or_else(missing)?)?)
     }
 
-    /// Copies the contents of files to their new places, which are free.
-    fn copy(&self, device: &dyn BlockDevice, size: u32) -> Result<(), ResizeError> {
-        let size = u64::from(size);
-        let most = PIECE.checked_div(size).unwrap_or(1).max(1);
-        for copied in &self.copies {
-            for done in (0..copied.len).step_by(most as usize) {
-                let blocks = copied.len.saturating_sub(done).min(most);
-                let mut bytes = vec![0; blocks.saturating_mul(size) as usize];
-                let at = |start: u64| start.saturating_add(done).saturating_mul(size);
-                device.read_exact_at(&mut bytes, at(copied.from))?;
-                let mut plug = Plug::new(device);
-                plug.add(at(copied.to), bytes);
-                plug.finish()?;
-            }
-        }
-        Ok(())
+    /// Makes the last step without a log, behind a record of it.
+    fn write_with_redo(
+        &self,
+        tunable: &Tunable<'_>,
+        threads: usize,
+        saved: Saved<'_>,
+    ) -> Result<(), ResizeError> {
+        let device = &**tunable.device;
+        let size = tunable.primary.geometry.block_size;
+        self.copy(device, size, threads)?;
+        self.difference.write_new(device, &*self.overlay)?;
+        device.flush()?;
+        let copied = self.copies.iter().flat_map(|part| part.to..part.to.saturating_add(part.len));
+        let mut new: Vec<u64> = self.difference.new.iter().copied().chain(copied).collect();
+        new.sort_unstable();
+        new.dedup();
+        let used = self.difference.used_contents(&*self.overlay)?;
+        let redo = RedoRecord::of(device, &*self.overlay, (&new, used), size)?.cut_to(saved.len);
+        (saved.save)(&redo)?;
+        let changes = OfflineChanges { device, blocks: redo.used(), time: now() };
+        changes.write_in_place(size).map_err(ResizeError::Partly)
     }
+
+    /// Copies the contents of files to their new places, which are free.
+    fn copy(&self, device: &dyn BlockDevice, size: u32, threads: usize) -> io::Result<()> {
+        let pieces: Vec<_> = self.copies.iter().flat_map(|copied| pieces(copied, size)).collect();
+        let (mut result, failed) = (Ok(()), AtomicBool::new(false));
+        let work = |n| pieces.get(n).map_or(Ok(()), |piece| copy_piece(device, piece));
+        Workers { threads, stop: &failed }.run(pieces.len(), work, |_, done: io::Result<()>| {
+            if done.is_err() {
+                // Relaxed: the flag publishes nothing else.
+                failed.store(true, Ordering::Relaxed);
+                result = done;
+            }
+        });
+        result
+    }
+}
+
+/// Bytes that are copied at once, from and to these offsets.
+struct Piece {
+    from: u64,
+    to: u64,
+    len: u64,
+}
+
+/// Divides copied blocks of `size` bytes.
+fn pieces(copied: &Copied, size: u32) -> impl Iterator<Item = Piece> {
+    let bytes = |blocks: u64| blocks.saturating_mul(u64::from(size));
+    let (from, to, all) = (bytes(copied.from), bytes(copied.to), bytes(copied.len));
+    (0..all).step_by(PIECE).map(move |done| Piece {
+        from: from.saturating_add(done),
+        to: to.saturating_add(done),
+        len: all.saturating_sub(done).min(PIECE as u64),
+    })
+}
+
+fn copy_piece(device: &dyn BlockDevice, piece: &Piece) -> io::Result<()> {
+    let source = device.host_bytes().and_then(|bytes| bytes.skip(piece.from));
+    let by_host = |source| device.copy_from_host(source, piece.to, piece.len);
+    let done = source.map_or(Ok(0), by_host)?;
+    let mut bytes = vec![0; piece.len.saturating_sub(done) as usize];
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    device.read_exact_at(&mut bytes, piece.from.saturating_add(done))?;
+    device.write_all_at(&bytes, piece.to.saturating_add(done))
 }
 
 /// Returns whether the log has blocks behind the new end.

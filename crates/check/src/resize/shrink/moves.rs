@@ -239,7 +239,7 @@ impl<'m> Mover<'m> {
     fn move_run(&mut self, run: Run, moved: &mut Moved, is_plain: bool) -> Result<(), ResizeError> {
         let kept = self.end.saturating_sub(run.physical).min(run.len);
         if kept > 0 {
-            moved.add(Run { len: kept, ..run });
+            Run { len: kept, ..run }.add_to(&mut moved.runs);
         }
         let bits = self.geometry().cluster_bits;
         let mask = u64::from(self.geometry().cluster_ratio()) - 1;
@@ -255,7 +255,7 @@ impl<'m> Mover<'m> {
             let to = blocks.start + within;
             let len = (blocks.end - to).min(left);
             moved.last = Some(((from + len - 1) >> bits, (to + len - 1) >> bits));
-            moved.add(Run { logical: run.logical + done, physical: to, len, ..run });
+            Run { logical: run.logical + done, physical: to, len, ..run }.add_to(&mut moved.runs);
             if !run.unwritten {
                 self.copy(Copied { from, to, len }, is_plain)?;
             }
@@ -341,21 +341,6 @@ struct Moved {
     runs: Vec<Run>,
     /// The last cluster that moved, and its new place.
     last: Option<(u64, u64)>,
-}
-
-impl Moved {
-    fn add(&mut self, run: Run) {
-        match self.runs.last_mut() {
-            Some(last)
-                if last.end() == run.logical
-                    && last.blocks().end == run.physical
-                    && last.unwritten == run.unwritten =>
-            {
-                last.len += run.len;
-            }
-            _ => self.runs.push(run),
-        }
-    }
 }
 
 /// The inode tables in which inodes get numbers: the number of slots of each that are zero or in

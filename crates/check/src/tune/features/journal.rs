@@ -15,7 +15,7 @@
 //! *Removed*: a kernel that replays a log goes on to use it, so the log cannot make this change.
 //! The superblock loses the feature first, and is marked as not clean; then go inode, bitmaps and
 //! counts; then the mark. A power cut between leaves all files, in a file system without a journal
-//! whose blocks of the old one a repair frees.
+//! whose blocks of the old one a repair frees; with a redo file they are free, too.
 
 use super::{Parts, Site, copies, outside};
 use crate::claims::ClaimMap;
@@ -92,6 +92,13 @@ pub fn add(site: &Site<'_>, size: JournalSize) -> Result<(), TuneError> {
         JournalSuperblock::new(geometry.block_size, len.saturating_add(area), sb.uuid());
     superblock.set_num_fc_blks(area);
     let (new, parts) = plan(site, &tunable, &superblock)?;
+    if site.collects() {
+        parts.collect(site)?;
+        return new
+            .format(site.device, &*parts.overlay, geometry.block_size)
+            .map(drop)
+            .map_err(unchanged);
+    }
     let used = parts.used()?;
     let changes = parts.changes(site, &used);
     parts.write_new(site)?;
@@ -188,6 +195,9 @@ pub fn remove(site: &Site<'_>) -> Result<(), TuneError> {
     site.surveyor().finish(&draft)?;
     copies(site, &draft)?;
     let parts = site.parts(&tunable, &draft, &[])?;
+    if site.collects() {
+        return parts.collect(site);
+    }
     let used = parts.used()?;
     let (group, index) = geometry.inode_location(ino)?;
     let (block, _) = geometry.inode_slot(index);

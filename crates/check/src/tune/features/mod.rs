@@ -16,6 +16,11 @@
 //! that is too small gets a length that suffices before, and its own one afterwards, each time in a
 //! step of its own. A file system without a journal has one for the time of the change.
 //!
+//! With a redo file a change that no journal makes whole is collected in memory
+//! ([`Purpose::Collect`]), all steps of it, and written as [`crate::redo`] has it: then no journal
+//! is made for it. Only the length of descriptors keeps its order (module `width`), behind the
+//! record. Larger inodes are a change in several transactions (module `inode_size`).
+//!
 //! # Invariants
 //! - A file system with damage is not changed.
 //! - Nothing is written before the survey of the result has found nothing. A change in several
@@ -28,14 +33,18 @@ mod directories;
 mod files;
 mod forms;
 mod groups;
+mod inode_size;
 mod journal;
 mod outside;
+mod rewrite;
 mod wanted;
+mod width;
 
+use wanted::Indexing;
 pub use wanted::{JournalStep, Wanted};
 
 use super::{JournalSize, Tunable, TuneChanges, TuneError, copy_of};
-use crate::difference::{Difference, FreeBlocks, now};
+use crate::difference::{Difference, FreeBlocks, SaveRedo, now};
 use crate::edit::{Edit, EditBase, EditError};
 use crate::repair::{Draft, NewLogError, RepairError, RepairLevel, Round, Surveyor};
 use crate::survey::Survey;
@@ -46,6 +55,7 @@ use extant_format::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use extant_format::{Compat, Features, Geometry, Incompat, RoCompat, Superblock};
 use extant_journal::Log;
 use extant_journal::offline::{ChangedBlock, OfflineChanges, check_fit};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -81,8 +91,19 @@ pub struct Site<'s> {
     pub new_journal: Option<&'s Arc<dyn BlockDevice>>,
     pub threads: usize,
     pub stop: &'s AtomicBool,
-    /// The devices are in memory.
-    pub rehearses: bool,
+    pub purpose: Purpose,
+}
+
+/// The use of the writes of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// They are made on the devices.
+    Make,
+    /// They are made in memory, as they would be made on the devices: a lack of space is found.
+    Rehearse,
+    /// They are collected in memory, and a redo file makes them whole on the device. They need no
+    /// order, and go through no log.
+    Collect,
 }
 
 /// A part of a change that is made wholly or not at all.
@@ -92,12 +113,22 @@ enum Step {
     Structures,
     /// The superblock and its copies.
     Marks,
+    /// Another length of descriptors, wide or not.
+    Width(bool),
+    /// Another size of inodes, in bytes.
+    InodeSize(u16),
 }
 
 impl Step {
     /// Returns the steps in their order. Structures are surveyed, and changed through the journal,
     /// while there is one.
     fn all(wanted: &Wanted) -> Vec<Step> {
+        if let Some(is_wide) = wanted.width() {
+            return vec![Step::Width(is_wide)];
+        }
+        if let Some(size) = wanted.inode_size {
+            return vec![Step::InodeSize(size)];
+        }
         let structures = if wanted.changes_structures() { Step::Structures } else { Step::Marks };
         match wanted.journal {
             Some(JournalStep::Remove) if wanted.changes_structures() => {
@@ -117,6 +148,8 @@ impl Step {
             Step::Journal(JournalStep::Remove) => "the removal of the journal",
             Step::Structures => "features and values",
             Step::Marks => "values of the superblock",
+            Step::Width(_) => "the length of descriptors",
+            Step::InodeSize(_) => "the size of inodes",
         }
     }
 }
@@ -143,8 +176,26 @@ impl Parts {
         Ok(self.difference.used_contents(&*self.overlay)?)
     }
 
+    /// Returns whether only the superblock and its copies differ.
+    fn are_marks(&self, geometry: &Geometry) -> bool {
+        let holder = SUPERBLOCK_OFFSET >> geometry.block_bits;
+        let copies = geometry.super_groups().skip(1);
+        let copies = copies.filter_map(|group| Some(geometry.super_block_of(group)?.0));
+        let marks: BTreeSet<u64> = copies.chain([holder]).collect();
+        self.difference.new.is_empty() && self.difference.used.iter().all(|nr| marks.contains(nr))
+    }
+
     fn changes<'c>(&self, site: &'c Site<'_>, used: &'c [ChangedBlock]) -> OfflineChanges<'c> {
         OfflineChanges { device: &**site.device, blocks: used, time: now() }
+    }
+
+    /// Writes all blocks to a device in memory.
+    fn collect(&self, site: &Site<'_>) -> Result<(), TuneError> {
+        self.write_new(site)?;
+        for (nr, bytes) in self.used()? {
+            site.device.write_all_at(&bytes, nr.saturating_mul(bytes.len() as u64))?;
+        }
+        Ok(())
     }
 
     /// Writes the blocks that nothing reads before the change, durably.
@@ -180,6 +231,15 @@ impl Site<'_> {
         }
     }
 
+    /// Returns a function that tells whether nothing on the device refers to a block.
+    fn new_blocks(&self, tunable: &Tunable<'_>) -> impl FnMut(u64) -> bool {
+        let mut bitmaps = FreeBlocks::new(&**self.device, tunable.primary.geometry).verified();
+        // Hosts read and write the block of multi-mount protection regardless of the log, of which
+        // a replay would undo a claim. Its content is valid before the change, too.
+        let mmp = mmp_block(&tunable.primary.superblock);
+        move |nr| bitmaps.is_free(nr) || mmp == Some(nr)
+    }
+
     /// Compares a draft with the device.
     fn parts(
         &self,
@@ -189,13 +249,8 @@ impl Site<'_> {
     ) -> Result<Parts, TuneError> {
         let geometry = tunable.primary.geometry;
         let own = tunable.log.as_ref().map(Log::own_blocks).unwrap_or_default();
-        let mut bitmaps = FreeBlocks::new(&**self.device, geometry).verified();
-        // Hosts read and write the block of multi-mount protection regardless of the log, of which
-        // a replay would undo a claim. Its content is valid before the change, too.
-        let mmp = mmp_block(&tunable.primary.superblock);
-        let mut is_new = |nr| {
-            bitmaps.is_free(nr) || mmp == Some(nr) || unread.iter().any(|part| part.contains(&nr))
-        };
+        let mut is_free = self.new_blocks(tunable);
+        let mut is_new = |nr| is_free(nr) || unread.iter().any(|part| part.contains(&nr));
         let (device, size) = (&**self.device, geometry.block_size);
         let difference = Difference::between(device, &draft.device, size, &own, &mut is_new)?;
         Ok(Parts { overlay: draft.device.clone(), difference })
@@ -217,7 +272,7 @@ impl Site<'_> {
     /// Makes several transactions in memory, so that only a failure of a device can end them
     /// halfway.
     fn rehearse(&self, work: &dyn Fn(&Site<'_>) -> Result<(), TuneError>) -> Result<(), TuneError> {
-        if self.rehearses {
+        if self.purpose != Purpose::Make {
             return Ok(());
         }
         let size = Tunable::open(self.device, self.journal)?.primary.geometry.block_size;
@@ -231,12 +286,14 @@ impl Site<'_> {
             device: &device,
             journal: journal.as_ref(),
             new_journal: new_journal.as_ref(),
-            rehearses: true,
+            purpose: Purpose::Rehearse,
             ..*self
         };
         // Nothing of it is made.
         work(&site).map_err(|error| match error {
-            TuneError::Stopped { error, .. } | TuneError::JournalStays(error) => *error,
+            TuneError::Stopped { error, .. }
+            | TuneError::JournalStays(error)
+            | TuneError::JournalNamed(error) => *error,
             error => error,
         })
     }
@@ -260,6 +317,8 @@ impl Site<'_> {
                 }
                 Step::Structures => site.change_structures(changes, wanted),
                 Step::Marks => site.change_marks(changes, wanted),
+                Step::Width(is_wide) => width::change(&site, changes, *is_wide, None),
+                Step::InodeSize(size) => inode_size::change(&site, changes, *size),
             };
             let (done, left) = steps.split_at(n);
             made.map_err(|error| stopped(done, left, error))?;
@@ -270,9 +329,37 @@ impl Site<'_> {
         Ok(())
     }
 
+    /// Returns whether the writes are collected in memory.
+    fn collects(&self) -> bool {
+        self.purpose == Purpose::Collect
+    }
+
+    /// Changes the length of descriptors as [`Site::make`] does. `save` must make the record
+    /// durable before the first write of a block in use.
+    pub fn make_width(
+        &self,
+        (changes, wanted): (&TuneChanges, &Wanted),
+        is_wide: bool,
+        save: &mut SaveRedo<'_>,
+    ) -> Result<(), TuneError> {
+        self.check(wanted)?;
+        width::change(self, changes, is_wide, Some(save))
+    }
+
     /// Refuses impossible changes before the first write.
     fn check(&self, wanted: &Wanted) -> Result<(), TuneError> {
         let refuse = |why: &str| Err(TuneError::Unsupported(why.into()));
+        if wanted.width().is_some() && wanted.changes_more_than_width() {
+            return refuse(
+                "the feature 64bit together with others: change it in a call of its own",
+            );
+        }
+        if wanted.inode_size.is_some() && wanted.changes_more_than_inode_size() {
+            return refuse(
+                "the size of inodes together with features, journals or quota files: change it in \
+                 a call of its own",
+            );
+        }
         if wanted.changes_seed() {
             return refuse(
                 "the feature metadata_csum_seed stays: the seed is not that of the UUID, which \
@@ -292,7 +379,11 @@ impl Site<'_> {
             sb.set_wtime(0);
             sb.seal()
         };
-        if bytes(present) == bytes(&new) { Ok(()) } else { tunable.write(&sealed(new)) }
+        match bytes(present) == bytes(&new) {
+            true => Ok(()),
+            false if self.collects() => tunable.write_in_place(&sealed(new)),
+            false => tunable.write(&sealed(new)),
+        }
     }
 
     fn change_structures(&self, changes: &TuneChanges, wanted: &Wanted) -> Result<(), TuneError> {
@@ -300,6 +391,12 @@ impl Site<'_> {
         let converted = self.convert(&tunable, changes, wanted)?;
         let parts = self.parts(&tunable, &converted.draft, &converted.unread)?;
         let used = parts.difference.used.len();
+        if !wanted.changes_checksums() && parts.are_marks(&tunable.primary.geometry) {
+            return self.change_marks(changes, wanted);
+        }
+        if self.collects() {
+            return parts.collect(self);
+        }
         if !tunable.primary.superblock.compat().contains(Compat::HAS_JOURNAL) {
             self.rehearse(&|site: &Site<'_>| site.with_journal(changes, wanted, used))?;
             return self.with_journal(changes, wanted, used);
@@ -321,7 +418,7 @@ impl Site<'_> {
         let made = self.convert_and_write(changes, wanted);
         let back = Tunable::open(self.device, self.journal)
             .and_then(|tunable| journal::resize_to(self, &tunable, before));
-        with_log_back(made, back)
+        with_log_back(made, back, Step::Structures)
     }
 
     /// Makes the change through a journal that the file system has meanwhile.
@@ -339,7 +436,7 @@ impl Site<'_> {
         journal::add(self, JournalSize::Bytes(size))?;
         let made = self.convert_and_write(changes, wanted);
         let removed = journal::remove(self);
-        with_log_back(made, removed)
+        with_log_back(made, removed, Step::Structures)
     }
 
     /// Plans and makes the change through the log, which takes it.
@@ -384,9 +481,31 @@ impl Site<'_> {
             files::switch_quotas(&round, wanted)?;
             files::switch_mmp(&round, wanted)?;
         }
+        if wanted.rewrites() {
+            self.rewrite(&draft, wanted)?;
+        }
         self.surveyor().finish(&draft)?;
         copies(self, &draft)?;
         Ok(Converted { draft, unread })
+    }
+
+    /// Gives files and directories another form.
+    fn rewrite(&self, draft: &Draft, wanted: &Wanted) -> Result<(), TuneError> {
+        self.surveyor().finish(draft)?;
+        if wanted.converts_files {
+            let view = self.surveyor().view(draft)?;
+            let survey = self.whole(&view)?;
+            rewrite::to_extents(&Round::new(&survey, draft, RepairLevel::Safe))?;
+        }
+        // Blocks of pointers are free for indexes then.
+        self.surveyor().finish(draft)?;
+        if let Some(indexing) = wanted.indexes {
+            let view = self.surveyor().view(draft)?;
+            let survey = self.whole(&view)?;
+            let round = Round::new(&survey, draft, RepairLevel::Safe);
+            rewrite::index_directories(&round, indexing == Indexing::All)?;
+        }
+        Ok(())
     }
 
     /// Gives all structures the checksums of another geometry, which has them in the same places.
@@ -470,13 +589,14 @@ fn with_marks(mut sb: Superblock, features: Features) -> Superblock {
 fn with_log_back(
     made: Result<(), TuneError>,
     back: Result<(), TuneError>,
+    step: Step,
 ) -> Result<(), TuneError> {
     match (made, back) {
         (made, Ok(())) => made,
         (Ok(()), Err(error)) => Err(TuneError::JournalStays(Box::new(error))),
         (Err(error), Err(_)) => Err(TuneError::Stopped {
             done: "another journal".into(),
-            left: Step::Structures.name().into(),
+            left: step.name().into(),
             error: Box::new(error),
         }),
     }

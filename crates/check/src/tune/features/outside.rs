@@ -64,7 +64,7 @@ fn open(
         Err(_) => {
             let size = geometry.block_size;
             return refuse(&format!(
-                "the device has no journal, which `mke2fs -O journal_dev -b {size}` makes"
+                "the device has no journal, which `extant mkfs -O journal_dev -b {size}` makes"
             ));
         }
     }
@@ -76,7 +76,7 @@ fn open(
             let size = geometry.block_size;
             return refuse(&format!(
                 "a journal with changes of a file system: mount that with it, or drop them by \
-                 `mke2fs -O journal_dev -b {size}`"
+                 `extant mkfs -O journal_dev -b {size}`"
             ));
         }
         [] => {}

@@ -22,7 +22,7 @@ const MARKS: Features = Features {
 /// Features that are set and cleared with their structures.
 const SWITCHED: Features = Features {
     compat: Compat::HAS_JOURNAL.union(Compat::ORPHAN_FILE),
-    incompat: Incompat::CSUM_SEED.union(Incompat::MMP),
+    incompat: Incompat::CSUM_SEED.union(Incompat::MMP).union(Incompat::BIT64),
     ro_compat: RoCompat::METADATA_CSUM
         .union(RoCompat::GDT_CSUM)
         .union(RoCompat::QUOTA)
@@ -45,6 +45,15 @@ pub enum JournalStep {
     Outside,
 }
 
+/// The directories that are written with an index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Indexing {
+    /// Those of several blocks without one.
+    Missing,
+    /// All of several blocks.
+    All,
+}
+
 /// The features and quota files before and after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
@@ -54,6 +63,12 @@ pub struct Wanted {
     pub had: [bool; 3],
     pub has: [bool; 3],
     pub journal: Option<JournalStep>,
+    /// Files with pointers get extents.
+    pub converts_files: bool,
+    /// Directories get indexes: those without one, or all.
+    pub indexes: Option<Indexing>,
+    /// The new size of inodes in bytes.
+    pub inode_size: Option<u16>,
     /// The seed of checksums is another one without the feature that stores it.
     seed_changes: bool,
 }
@@ -118,9 +133,6 @@ fn check_known(feature: Feature, name: &str, on: bool) -> Result<(), TuneError> 
     Err(refused(
         name,
         match feature {
-            Feature::Incompat(Incompat::BIT64) => {
-                "changes the size of group descriptors, which `resize2fs -b` and `resize2fs -s` do"
-            }
             _ if on => "is not added to a file system; copy its files into a new one",
             _ if MARKS.has(feature) => "stays: files may depend on it",
             _ => "is not removed from a file system; copy its files into a new one",
@@ -166,12 +178,36 @@ impl Wanted {
             && old.ro_compat.contains(RoCompat::METADATA_CSUM)
             && old.incompat.contains(Incompat::CSUM_SEED)
             && plain.fs_seed() != sb.fs_seed();
-        Ok(Wanted { old, new, had, has, journal, seed_changes })
+        let converts_files = named.on.incompat.contains(Incompat::EXTENTS);
+        let asks_index = named.on.compat.contains(Compat::DIR_INDEX);
+        let indexes = if changes.compacts_directories {
+            Some(Indexing::All)
+        } else {
+            asks_index.then_some(Indexing::Missing)
+        };
+        let inode_size = inode_size(geometry, changes.inode_size)?;
+        Ok(Wanted {
+            old,
+            new,
+            had,
+            has,
+            journal,
+            converts_files,
+            indexes,
+            inode_size,
+            seed_changes,
+        })
+    }
+
+    /// Returns whether files or directories are written in another form.
+    pub fn rewrites(&self) -> bool {
+        self.converts_files || self.indexes.is_some()
     }
 
     /// Returns whether nothing changes.
     pub fn is_none(&self) -> bool {
-        self.old == self.new && self.had == self.has && self.journal.is_none()
+        let is_same = self.old == self.new && self.had == self.has && !self.rewrites();
+        is_same && self.journal.is_none() && self.inode_size.is_none()
     }
 
     /// Returns whether blocks other than the superblock change, but for the journal.
@@ -179,8 +215,29 @@ impl Wanted {
         self.changes_checksums()
             || self.had != self.has
             || self.removes(Compat::DIR_INDEX)
+            || self.rewrites()
             || self.switches(Compat::ORPHAN_FILE)
             || self.mmp().is_some()
+    }
+
+    /// Returns whether descriptors are wide afterwards, if that changes.
+    pub fn width(&self) -> Option<bool> {
+        let [had, has] =
+            [self.old, self.new].map(|features| features.incompat.contains(Incompat::BIT64));
+        (had != has).then_some(has)
+    }
+
+    /// Returns whether more than the length of descriptors changes.
+    pub fn changes_more_than_width(&self) -> bool {
+        let mut same = self.new;
+        same.incompat.toggle(Incompat::BIT64);
+        let has_step = self.journal.is_some() || self.inode_size.is_some();
+        same != self.old || self.had != self.has || has_step || self.rewrites()
+    }
+
+    /// Returns whether more than the size of inodes changes.
+    pub fn changes_more_than_inode_size(&self) -> bool {
+        !Wanted { inode_size: None, ..*self }.is_none()
     }
 
     /// Returns whether multi-mount protection is there afterwards, if that changes.
@@ -224,6 +281,26 @@ impl Wanted {
         let cleared = cleared.into_iter().map(|name| format!("^{name}"));
         changed(self.old, self.new).names().into_iter().chain(cleared).collect()
     }
+}
+
+/// Returns the size of inodes if it is another one.
+fn inode_size(geometry: &Geometry, size: Option<u32>) -> Result<Option<u16>, TuneError> {
+    let Some(size) = size.filter(|size| *size != geometry.inode_size.into()) else {
+        return Ok(None);
+    };
+    let (present, block) = (u32::from(geometry.inode_size), geometry.block_size);
+    if !size.is_power_of_two() || size > block {
+        let why = format!("inodes of {size} bytes, which are a power of two up to {block}");
+        return Err(invalid(why));
+    }
+    if size < present {
+        let why = format!("inodes of {present} bytes do not become smaller");
+        return Err(TuneError::Unsupported(why));
+    }
+    let per_block = block.checked_div(size).unwrap_or(0);
+    let size = u16::try_from(size).ok().filter(|_| geometry.inodes_per_group >= per_block);
+    let why = "so large inodes: a block would have more of them than a group";
+    size.map(Some).ok_or_else(|| TuneError::Unsupported(why.into()))
 }
 
 /// Resolves the features of checksums: `metadata_csum` contains those of `uninit_bg`.
@@ -398,6 +475,7 @@ mod tests {
             ("dir_index", "dir_index", ""),
             ("", "mmp", "mmp"),
             ("mmp", "^mmp", "^mmp"),
+            ("64bit", "^64bit", "^64bit"),
         ] {
             let wanted = of(old, list).expect(list);
             assert_eq!(wanted.names().join(" "), names, "{old}: {list}");
@@ -415,8 +493,6 @@ mod tests {
             ("", "metadata_csum_seed"),
             ("", "orphan_file"),
             ("has_journal", "^has_journal,orphan_file"),
-            ("", "64bit"),
-            ("64bit", "^64bit"),
             ("extent", "^extent"),
             ("", "bigalloc"),
             ("", "needs_recovery"),
