@@ -26,10 +26,9 @@ pub fn mount(
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let keeper = crate::mount::own_keeper(dir, options, None);
     let rings = crate::mount::PreparedRings::of(options.transport);
-    let (thread, instead) =
-        crate::mount::start(&Arc::new(handler), &keeper, options, (rings, read_only))?;
-    match instead {
-        None => Ok(thread),
+    let started = crate::mount::start(&Arc::new(handler), &keeper, options, (rings, read_only))?;
+    match started.instead {
+        None => Ok(started.thread),
         Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
     }
 }

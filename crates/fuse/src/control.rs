@@ -1,6 +1,6 @@
 //! The ioctls of Extant on the root directory of a live mount: one reads its counters, one sets a
-//! tunable, and one makes the file system larger. This file has the numbers and the callers;
-//! `server/ioctl.rs` answers.
+//! tunable, one makes the file system larger, and one changes its label and UUID. This file has the
+//! numbers and the callers; `server/ioctl.rs` answers.
 //!
 //! The size of an ioctl's argument is encoded in its number, and a FUSE server can return 16 KiB at
 //! most. So a document is transferred in pages. The caller passes the index of a page and gets the
@@ -8,8 +8,11 @@
 //! makes a new snapshot. A caller that gets a page of another snapshot starts again.
 
 mod growth;
+mod identity;
 
 pub use growth::{GrowRefusal, GrowReply, GrowRequest};
+pub(crate) use identity::encode_reply;
+pub use identity::{IdentityRefusal, IdentityRequest};
 
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::fs::File;
@@ -43,9 +46,16 @@ pub(crate) const SET: Opcode = opcode::read_write::<[u8; SETTING]>(GROUP, 2);
 /// The ioctl that makes the file system larger.
 pub(crate) const GROW: Opcode = opcode::read_write::<[u8; growth::BYTES]>(GROUP, 3);
 
+/// The ioctl that changes label and UUID.
+pub(crate) const IDENTIFY: Opcode = opcode::read_write::<[u8; identity::BYTES]>(GROUP, 4);
+
 /// Name of the tunable that tells the server that a mount has become read-only (1) or is to become
 /// writable (0). Everything is durable when 1 is set.
 pub const READ_ONLY: &str = "read_only";
+
+/// Name of the tunable that makes the server offer its mount to the process that sets it. The value
+/// in effect is the number of a descriptor ([`TakenOffer`](crate::TakenOffer)).
+pub const UPGRADE: &str = "upgrade";
 
 /// Bytes of a setting, and of the value before its name.
 const SETTING: usize = 64;
@@ -98,6 +108,23 @@ pub fn grow(dir: &Path, request: GrowRequest) -> io::Result<GrowReply> {
     // `bytes` has as many; a file system that does not know the number accesses no memory.
     unsafe { ioctl(&root, Updater::<GROW, [u8; growth::BYTES]>::new(&mut bytes)) }?;
     GrowReply::decode(&bytes).ok_or_else(|| io::Error::other("the answer is no size"))
+}
+
+/// Gives the file system of the mount at `dir` another label or UUID. A refusal is a reply.
+///
+/// # Errors
+/// `ENOTTY` if `dir` is no mount of Extant; `EACCES` for users other than root and the mounter.
+#[expect(unsafe_code, reason = "an ioctl is a foreign call")]
+pub fn set_identity(
+    dir: &Path,
+    request: IdentityRequest,
+) -> io::Result<Result<(), IdentityRefusal>> {
+    let mut bytes = request.encode();
+    let root = File::open(dir)?;
+    // SAFETY: the number of the ioctl encodes that it reads and writes `identity::BYTES` bytes, and
+    // `bytes` has as many; a file system that does not know the number accesses no memory.
+    unsafe { ioctl(&root, Updater::<IDENTIFY, [u8; identity::BYTES]>::new(&mut bytes)) }?;
+    identity::decode_reply(&bytes).ok_or_else(|| io::Error::other("the answer is no reply"))
 }
 
 /// State of the server: the current snapshot and its number.

@@ -27,9 +27,10 @@ mod transport;
 mod types;
 
 pub use inherited::{InheritedDescriptors, keep_descriptors_from_children};
-pub use messages::receive_message;
+pub use messages::{receive_message, send_message};
 pub use mount::{
-    Claim, Keep, Keeper, MountIdentity, Mounted, PreparedRings, ServerEnd, Unmounter, mount,
+    Adopted, Claim, HandedOver, Handover, Keep, Keeper, MountIdentity, Mounted, Offer,
+    PreparedRings, ServerEnd, SharedMount, TakenOffer, Unmounter, adopt, await_message, mount,
     mount_by, mount_claimed,
 };
 pub use opens::missing as missing_for_fast_opens;

@@ -1,10 +1,31 @@
-//! Messages through sockets that keep the bounds of messages, each perhaps with a descriptor.
+//! Messages through sockets that keep the bounds of messages, each perhaps with descriptors.
 
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use std::io::{self, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Sends a message with up to three descriptors, and without a signal if there is no receiver.
+///
+/// # Errors
+/// Those of sendmsg(2); `ENOBUFS` for more descriptors.
+pub fn send_message(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut extra = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !extra.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::NOBUFS.into());
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut extra, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
 
 /// Receives a message of a `SOCK_SEQPACKET` socket. Returns its length, 0 after the end of the
 /// socket, and its descriptor. Further descriptors are closed.

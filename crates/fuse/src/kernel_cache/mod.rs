@@ -3,3 +3,4 @@
 pub mod notices;
 mod unseen;
 pub mod writers;
+mod writers_table;

@@ -93,6 +93,8 @@ struct Queue {
     leaving: HashMap<u64, Leaving>,
     /// Inodes whose pages the kernel must drop.
     outdated: HashSet<u64>,
+    /// Inodes whose pages the thread makes the kernel drop at the moment.
+    dropping: HashSet<u64>,
     /// Inode of the notice that the thread sends at the moment.
     telling: Option<u64>,
     rest: Rest,
@@ -144,6 +146,17 @@ impl Queue {
     fn tidy(&mut self, now: Instant) {
         self.told.retain(|_, at| now.saturating_duration_since(*at) < INTERVAL);
     }
+}
+
+/// Notices that were not sent, by inode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PendingNotices {
+    /// Of attributes; 1 if only the number of blocks changed.
+    pub waiting: Vec<(u64, u64)>,
+    /// To forget the inode; how often at most.
+    pub leaving: Vec<(u64, u64)>,
+    /// To drop pages.
+    pub outdated: Vec<u64>,
 }
 
 /// The notices of a mount, and the thread that sends them.
@@ -297,6 +310,34 @@ impl Notices {
         }
     }
 
+    /// Stops the thread, without a wait for the notice that it sends, and returns those that it
+    /// has not sent. Another process, or other notices, send it.
+    pub fn take(&self) -> PendingNotices {
+        let mut queue = lock(&self.queue);
+        queue.stop = true;
+        self.changed.notify_all();
+        // The one that is being sent may be lost with the thread.
+        let waiting = queue.waiting.drain().map(|(ino, blocks)| (ino, u64::from(blocks)));
+        let mut waiting: Vec<(u64, u64)> = waiting.collect();
+        waiting.extend(queue.telling.map(|ino| (ino, 0)));
+        let leaving = queue.leaving.drain().map(|(ino, leaving)| (ino, leaving.most as u64));
+        let leaving = leaving.collect();
+        let mut outdated = std::mem::take(&mut queue.outdated);
+        outdated.extend(&queue.dropping);
+        PendingNotices { waiting, leaving, outdated: outdated.into_iter().collect() }
+    }
+
+    /// Queues notices that were not sent.
+    pub fn put(&self, pending: &PendingNotices) {
+        for (ino, only_blocks) in &pending.waiting {
+            self.add(NodeId(*ino), *only_blocks != 0);
+        }
+        for (ino, most) in &pending.leaving {
+            self.leave(NodeId(*ino), (*most as usize).min(FORGETTING.len()));
+        }
+        pending.outdated.iter().for_each(|ino| self.write_back_later(NodeId(*ino)));
+    }
+
     /// Ends the thread.
     pub fn stop(&self) {
         lock(&self.queue).stop = true;
@@ -316,7 +357,9 @@ impl Notices {
             let (outdated, leaving) =
                 (std::mem::take(&mut queue.outdated), queue.take_leaving(now));
             if !outdated.is_empty() || !leaving.is_empty() {
+                queue.dropping.clone_from(&outdated);
                 queue = self.unlocked(queue, || self.drop_kept(outdated, leaving));
+                queue.dropping.clear();
                 continue;
             }
             if now >= gathered

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant, SystemTime};
 pub(super) const SHARDS: usize = 16;
 
 /// Largest number of known gaps of a file. The kernel has fewer requests under way.
-const GAPS: usize = 128;
+pub(super) const GAPS: usize = 128;
 
 /// Longest delay of the kernel's time of a write behind the clock.
 const CLOCKS: Duration = Duration::from_secs(2);
@@ -42,18 +42,18 @@ const CLOCKS: Duration = Duration::from_secs(2);
 /// An inode with descriptors that are open for writing.
 #[derive(Debug)]
 pub(super) struct Written {
-    opens: u64,
+    pub(super) opens: u64,
     /// The part of `opens` without O_APPEND.
-    plain: u64,
+    pub(super) plain: u64,
     /// The size when the file became append-only.
-    floor: Option<u64>,
+    pub(super) floor: Option<u64>,
     /// Ranges that early appends left free.
-    gaps: Vec<Range<u64>>,
+    pub(super) gaps: Vec<Range<u64>>,
     /// Time of the first open.
-    since: SystemTime,
+    pub(super) since: SystemTime,
     /// Number of 512-byte blocks in the kernel's copy of the attributes, if known.
     told: Option<u64>,
-    refused: Option<Refused>,
+    pub(super) refused: Option<Refused>,
     /// The kernel has no pages: they were dropped, and no read has filled pages since.
     no_pages: bool,
     /// Where opens are not seen: the first and the last write.
@@ -62,10 +62,10 @@ pub(super) struct Written {
 
 /// Failure of the kernel to write data that it had accepted.
 #[derive(Clone, Copy, Debug)]
-struct Refused {
-    why: Errno,
+pub(super) struct Refused {
+    pub(super) why: Errno,
     /// Free blocks of the file system at that time.
-    free: u64,
+    pub(super) free: u64,
 }
 
 /// The files that are open for writing.
@@ -74,9 +74,9 @@ pub struct Writers {
     /// Number of files of which the kernel has no pages.
     without_pages: AtomicUsize,
     /// Inodes with wrong times in the kernel's cache.
-    wrong: Mutex<HashSet<u64>>,
+    pub(super) wrong: Mutex<HashSet<u64>>,
     any_wrong: AtomicBool,
-    shards: [Mutex<HashMap<u64, Written>>; SHARDS],
+    pub(super) shards: [Mutex<HashMap<u64, Written>>; SHARDS],
     /// Held from the check of a write to an append-only file until its end.
     judging: [Mutex<()>; SHARDS],
     /// Files that are written to, where opens are not seen.

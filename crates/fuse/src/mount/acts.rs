@@ -1,10 +1,8 @@
 //! Messages between server and keeper: requests with their sockets, and replies.
 
-use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use std::io::{self, ErrorKind, IoSlice};
-use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use rustix::net::SendFlags;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 
 /// Longest message in bytes.
 pub const MESSAGE: usize = 1024;
@@ -38,10 +36,14 @@ pub enum Act {
     Namespace,
     /// The server ends in order: its end is no loss. There is no reply.
     Dismiss,
+    /// The server serves the mount that another keeper made.
+    Adopt,
+    /// Send so many requests to the server, and wait for none.
+    Wake,
 }
 
 impl Act {
-    const ALL: [Act; 10] = [
+    const ALL: [Act; 12] = [
         Act::Claim,
         Act::Release,
         Act::Mount,
@@ -52,6 +54,8 @@ impl Act {
         Act::Abort,
         Act::Namespace,
         Act::Dismiss,
+        Act::Adopt,
+        Act::Wake,
     ];
 
     fn of(number: u8) -> Option<Act> {
@@ -61,7 +65,7 @@ impl Act {
     /// Returns the socket of the request.
     pub fn channel(self) -> Channel {
         match self {
-            Act::Abort | Act::Namespace | Act::Dismiss => Channel::Quick,
+            Act::Abort | Act::Namespace | Act::Dismiss | Act::Wake => Channel::Quick,
             _ => Channel::Acts,
         }
     }
@@ -123,16 +127,4 @@ pub fn decode_reply(reply: &[u8]) -> io::Result<bool> {
             Err(io::Error::new(kind.copied().unwrap_or(ErrorKind::Other), text))
         }
     }
-}
-
-/// Sends a message, perhaps with a descriptor.
-pub fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut extra = SendAncillaryBuffer::new(&mut room);
-    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
-    if !descriptors.is_empty() && !extra.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(Errno::NOBUFS.into());
-    }
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut extra, QUIETLY)?;
-    Ok(())
 }

@@ -1,11 +1,10 @@
 //! Mounts of users other than root. The set-uid program `fusermount3` mounts, passes the connection
 //! over a socket, and unmounts.
 
+use crate::messages::receive_message;
 use crate::options::MountOptions;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
@@ -72,15 +71,8 @@ fn kind_of(told: &str) -> ErrorKind {
 
 /// Receives the descriptor of the connection.
 fn receive(channel: &UnixStream) -> io::Result<OwnedFd> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut extra = RecvAncillaryBuffer::new(&mut room);
-    let mut byte = [0];
-    recvmsg(channel, &mut [IoSliceMut::new(&mut byte)], &mut extra, RecvFlags::CMSG_CLOEXEC)?;
-    let fds = extra.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    fds.ok_or_else(|| io::Error::other(format!("{PROGRAM} mounted, but gave no connection")))
+    let (_, connection) = receive_message(channel, &mut [0])?;
+    connection.ok_or_else(|| io::Error::other(format!("{PROGRAM} mounted, but gave no connection")))
 }
 
 /// Formats the options for the program.

@@ -10,38 +10,68 @@ mod acts;
 mod beneath;
 mod block_claim;
 mod fusermount;
+mod handover;
 mod identity;
 mod keeper;
 mod limits;
 mod line;
+mod offer;
 mod root;
+mod wakers;
 
 pub use block_claim::Claim;
+pub use handover::{Adopted, HandedOver, Handover, adopt};
 pub use identity::{MountIdentity, ServerEnd};
 pub use keeper::{Keep, Keeper};
+pub use offer::{Offer, SharedMount, TakenOffer, await_message};
 
 use crate::connection::{self, ForcedEnd, init};
 use crate::handler::Handler;
 use crate::interrupts::Interrupts;
 use crate::options::{MountOptions, Transport};
-use crate::server::{Server, credentials};
+use crate::server::{Server, UpgradeHook, credentials};
+use crate::transport::halt::Halt;
 use crate::transport::{device, ring};
 use extant_engine::Fs;
+use handover::Serving;
 use keeper::unmount_dir;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 /// A mounted file system. [`Mounted::wait`] returns when it is unmounted and clean.
 #[derive(Debug)]
 pub struct Mounted {
     keeper: Keeper,
-    thread: JoinHandle<io::Result<()>>,
-    outcome: std::sync::mpsc::Receiver<Result<(), extant_engine::Error>>,
+    served: Served,
+    /// Threads that serve after those of `served`.
+    next: Receiver<Served>,
+    handover: Handover,
     instead: Option<String>,
     interrupts: Option<Arc<Interrupts>>,
+}
+
+/// The result of the last unmount.
+type Outcome = Receiver<Result<(), extant_engine::Error>>;
+
+/// Threads that serve.
+#[derive(Debug)]
+pub struct Served {
+    thread: Threads,
+    outcome: Outcome,
+}
+
+/// Parts of a new [`Mounted`].
+struct MountedParts {
+    keeper: Keeper,
+    options: MountOptions,
+    serving: Serving,
+    served: Served,
+    interrupts: Option<Arc<Interrupts>>,
+    instead: Option<String>,
 }
 
 /// Mounts `fs` on `dir` and serves it from threads of its own. The file system is unmounted cleanly
@@ -71,8 +101,8 @@ pub fn mount_claimed(
 pub(crate) fn own_keeper(dir: &Path, options: &MountOptions, claim: Option<Claim>) -> Keeper {
     let set_flags = Box::new(|| Ok(()));
     let (dir, options) = (dir.to_path_buf(), options.clone());
-    let (read_only, disk, replaces) = (false, None, None);
-    Keeper::own(Keep { dir, read_only, options, disk, claim, replaces, set_flags })
+    let (read_only, disk, replaces, adopts) = (false, None, None, None);
+    Keeper::own(Keep { dir, read_only, options, disk, claim, replaces, adopts, set_flags })
 }
 
 /// As [`mount`], through a keeper, which may have claimed the block device, and with rings that
@@ -89,26 +119,46 @@ pub fn mount_by(
     let read_only = fs.is_read_only();
     let (server, outcome) = Server::new(fs, options)?;
     let interrupts = server.interrupts().cloned();
-    let (thread, instead) = start(&Arc::new(server), keeper, options, (rings, read_only))?;
-    Ok(Mounted { keeper: keeper.clone(), thread, outcome, instead, interrupts })
+    let server = Arc::new(server);
+    let Started { thread, instead, halt, fuse, rings } =
+        start(&server, keeper, options, (rings, read_only))?;
+    Ok(Mounted::of(MountedParts {
+        keeper: keeper.clone(),
+        options: options.clone(),
+        serving: Serving { server, halt, fuse, rings },
+        served: Served { thread, outcome },
+        interrupts,
+        instead,
+    }))
 }
 
-type Serving = JoinHandle<io::Result<()>>;
+type Threads = JoinHandle<io::Result<()>>;
 
-/// Mounts a handler on `dir` and starts the threads that serve it; joining them gives the result of
-/// serving. The text is the reason why the transport is another one than the requested one.
+/// Threads that serve a new mount.
+pub(crate) struct Started {
+    /// Joining it gives the result of serving.
+    pub thread: Threads,
+    /// Why the transport is another one than the requested one.
+    pub instead: Option<String>,
+    halt: Arc<Halt>,
+    fuse: Weak<File>,
+    rings: bool,
+}
+
+/// Mounts a handler on `dir` and starts the threads that serve it.
 pub(crate) fn start(
     handler: &Arc<impl Handler>,
     keeper: &Keeper,
     options: &MountOptions,
     (rings, read_only): (PreparedRings, bool),
-) -> io::Result<(Serving, Option<String>)> {
+) -> io::Result<Started> {
     if keeper.is_other() {
         let keeper = keeper.clone();
         credentials::look_through(Box::new(move |thread| keeper.shares_user_namespace(thread)));
     }
     let fuse = Arc::new(File::from(keeper.mount(read_only)?));
-    let started = serve(handler, fuse, keeper, options, rings);
+    let (weak, halt) = (Arc::downgrade(&fuse), Arc::<Halt>::default());
+    let started = serve(handler, fuse, keeper, options, (rings, &halt));
     if started.is_err()
         && let Err(error) = keeper.detach()
     {
@@ -117,7 +167,9 @@ pub(crate) fn start(
     }
     let (thread, missing) = started?;
     keeper.raise_limits();
-    Ok((thread, missing.filter(|_| options.transport == Transport::IoUring)))
+    let rings = missing.is_none();
+    let instead = missing.filter(|_| options.transport == Transport::IoUring);
+    Ok(Started { thread, instead, halt, fuse: weak, rings })
 }
 
 fn is_root() -> bool {
@@ -163,8 +215,8 @@ fn serve(
     fuse: Arc<File>,
     keeper: &Keeper,
     options: &MountOptions,
-    rings: PreparedRings,
-) -> io::Result<(Serving, Option<String>)> {
+    (rings, halt): (PreparedRings, &Arc<Halt>),
+) -> io::Result<(Threads, Option<String>)> {
     let rings = rings.0.and_then(|rings| rings.connect(&fuse).map_err(|error| unusable(&error)));
     let aborting = keeper.clone();
     let forced = ForcedEnd { dir: keeper.dir().into(), end: Arc::new(move || aborting.abort()) };
@@ -178,10 +230,40 @@ fn serve(
         Ok(_) => "this kernel does not offer FUSE over io_uring".into(),
         Err(missing) => missing,
     };
-    Ok((device::start(handler.clone(), fuse, &forced, options.thread_count())?, Some(missing)))
+    let threads = options.thread_count();
+    let thread = device::start(handler.clone(), fuse, &forced, threads, halt.clone())?;
+    Ok((thread, Some(missing)))
 }
 
 impl Mounted {
+    fn of(parts: MountedParts) -> Mounted {
+        let MountedParts { keeper, options, serving, served, interrupts, instead } = parts;
+        let (sender, next) = channel();
+        let serving = Arc::new(Mutex::new(serving));
+        let handover = Handover {
+            keeper: keeper.clone(),
+            options,
+            serving,
+            next: sender,
+            is_offered: Arc::default(),
+            lost: Arc::default(),
+        };
+        Mounted { keeper, served, next, handover, instead, interrupts }
+    }
+
+    /// Returns a handle that hands the mount over to another process.
+    pub fn handover(&self) -> Handover {
+        self.handover.clone()
+    }
+
+    /// Sets the function that begins a handover when a program asks for it
+    /// ([`UPGRADE`](crate::control::UPGRADE)), with the number of its process. The function must
+    /// not wait for the end of the handover, and returns the number of its [offer](Offer::number).
+    pub fn when_upgraded(&self, begin: impl Fn(u32) -> io::Result<u64> + Send + Sync + 'static) {
+        let serving = self.handover.serving.lock().unwrap_or_else(PoisonError::into_inner);
+        serving.server.when_upgraded(UpgradeHook(Box::new(begin)));
+    }
+
     /// Returns the mount point.
     pub fn dir(&self) -> &Path {
         self.keeper.dir()
@@ -197,17 +279,30 @@ impl Mounted {
         Unmounter { place: Place::Served(self.keeper.clone()), interrupts: self.interrupts.clone() }
     }
 
-    /// Waits until the mount has ended and everything is written.
+    /// Waits until the mount has ended and everything is written, or another process serves it.
     ///
     /// # Errors
-    /// Errors of serving, or of writing the last changes.
+    /// Errors of serving, or of writing the last changes; that the mount is
+    /// [lost](Handover::is_lost).
     pub fn wait(self) -> io::Result<()> {
-        let served = match self.thread.join() {
-            Ok(served) => served,
-            Err(_) => Err(io::Error::other("the serving thread panicked")),
-        };
-        let closed = self.outcome.recv().unwrap_or(Ok(())).map_err(io::Error::other);
-        served.and(closed)
+        let mut served = self.served;
+        loop {
+            let ended = served.thread.join();
+            let ended =
+                ended.unwrap_or_else(|_| Err(io::Error::other("the serving thread panicked")));
+            match self.next.try_recv() {
+                // A handover failed, and they serve in the place of those that have ended.
+                Ok(next) => served = next,
+                // The threads have sent the result, unless another process serves, or none.
+                Err(_) => {
+                    if let Some(why) = self.handover.lost.get() {
+                        return Err(io::Error::other(why.clone()));
+                    }
+                    let closed = served.outcome.try_recv().unwrap_or(Ok(()));
+                    return ended.and(closed.map_err(io::Error::other));
+                }
+            }
+        }
     }
 
     /// Unmounts and waits until everything is written.

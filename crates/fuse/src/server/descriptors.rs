@@ -90,6 +90,25 @@ impl Descriptors {
         self.check((ino, thread << 32), check)
     }
 
+    /// Returns the number of opens, and the errors that descriptors were told of, for
+    /// [`Descriptors::adopt`].
+    pub fn table(&self) -> (u64, Vec<[u64; 3]>) {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = told.iter().map(|((ino, number), count)| [ino.0, *number, u64::from(*count)]);
+        // Relaxed, here and below: no request is served meanwhile.
+        (self.opened.load(Ordering::Relaxed), told.collect())
+    }
+
+    /// Goes on with descriptors of another server.
+    pub fn adopt(&self, opened: u64, told: &[[u64; 3]]) {
+        self.opened.store(opened, Ordering::Relaxed);
+        let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(
+            told.iter().map(|[ino, number, count]| ((NodeId(*ino), *number), *count as u32)),
+        );
+        self.entries.store(all.len(), Ordering::Relaxed);
+    }
+
     /// Forgets a descriptor.
     pub fn close(&self, ino: NodeId, descriptor: u64) {
         if self.any() {

@@ -3,6 +3,7 @@
 
 use super::Server;
 use super::credentials::{Capability, is_capable};
+use crate::control::{IdentityRefusal, IdentityRequest};
 use crate::handler::Credentials;
 use crate::types::NodeId;
 use crate::{control, stats};
@@ -81,6 +82,7 @@ impl Server {
             control::STATS => self.stats_page(credentials, ino, input),
             control::SET => self.set_tunable(credentials, ino, input),
             control::GROW => self.grow(credentials, ino, input),
+            control::IDENTIFY => self.identify(credentials, ino, input),
             RESIZE => self.grow_to_blocks(credentials, input),
             // Opens that the server does not see cannot be refused.
             _ if self.misses_opens() && forbids_writes(cmd, input) => Err(Errno::OpNotSupp.into()),
@@ -129,9 +131,35 @@ impl Server {
                 }
                 value
             }
+            control::UPGRADE => self.begin_upgrade(credentials.pid)?,
             _ => self.ops.set_tunable(name, value)?,
         };
         Ok(control::encode_setting(name, holds).ok_or(Errno::Inval)?.to_vec())
+    }
+
+    /// Changes label and UUID. Root directory only, for administrators and the mounter.
+    fn identify(
+        &self,
+        credentials: Credentials,
+        ino: NodeId,
+        input: &[u8],
+    ) -> Result<Vec<u8>, Error> {
+        self.may_control(credentials, ino)?;
+        let request = IdentityRequest::decode(input).ok_or(Errno::Inval)?;
+        let refusal = self.named(request).err().map(|error| IdentityRefusal::from(&error));
+        Ok(control::encode_reply(refusal.as_ref()).to_vec())
+    }
+
+    fn named(&self, request: IdentityRequest) -> Result<(), Error> {
+        // Relaxed: a switch that guards nothing.
+        if self.remounted_read_only.load(Ordering::Relaxed) {
+            return Err(Errno::RoFs.into());
+        }
+        // The UUID first, as it may be refused.
+        if let Some(uuid) = request.uuid {
+            self.ops.set_uuid(uuid)?;
+        }
+        request.label.map_or(Ok(()), |label| self.ops.set_label(text(&label)))
     }
 
     /// Returns whether a request comes from the user that mounted the file system. Root needs a

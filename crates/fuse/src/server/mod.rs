@@ -11,6 +11,7 @@ mod create;
 pub mod credentials;
 mod descriptors;
 mod grow;
+pub mod handover;
 mod io;
 mod ioctl;
 mod list;
@@ -42,7 +43,7 @@ use extant_engine::{
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Largest copy of one request, in bytes.
@@ -86,6 +87,18 @@ pub struct Server {
     remounted_read_only: AtomicBool,
     /// The kernel opens files without a request.
     fast_opens: bool,
+    /// Begins a handover.
+    upgrade: Arc<OnceLock<UpgradeHook>>,
+}
+
+/// Begins a handover to a process, and does not wait for its end. Returns the number of a
+/// descriptor.
+pub struct UpgradeHook(pub Box<dyn Fn(u32) -> std::io::Result<u64> + Send + Sync>);
+
+impl std::fmt::Debug for UpgradeHook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("UpgradeHook").finish()
+    }
 }
 
 impl Server {
@@ -100,7 +113,7 @@ impl Server {
             Ok(fast) => fast,
             Err(refused) => {
                 // The refusal is the failure to tell; nothing was changed.
-                let _ = fs.unmount();
+                drop(fs);
                 return Err(refused);
             }
         };
@@ -134,6 +147,7 @@ impl Server {
             read_only,
             remounted_read_only: AtomicBool::new(false),
             fast_opens,
+            upgrade: Arc::default(),
         };
         Ok((server, outcome))
     }

@@ -5,6 +5,7 @@
 //! request.
 
 use super::clone::another;
+use super::halt::Halt;
 use super::held_writes::HeldWrites;
 use super::workers::Pool;
 use crate::connection::{BUFFER, ForcedEnd, forget, join, needed, next};
@@ -26,25 +27,31 @@ const WAITERS: usize = 16;
 const SHORT: usize = 64;
 
 /// Starts the threads that serve the connection, whose mount `forced` ends. Joining them gives the
-/// result of serving.
+/// result of serving. By `halt` they are halted.
 pub fn start(
     handler: Arc<impl Handler>,
     fuse: Arc<File>,
     forced: &ForcedEnd,
     threads: usize,
+    halt: Arc<Halt>,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let forced = forced.clone();
-    Builder::new().name("extant-fuse".into()).spawn(move || serve(&handler, fuse, &forced, threads))
+    Builder::new()
+        .name("extant-fuse".into())
+        .spawn(move || serve(&handler, fuse, &forced, (threads, &halt)))
 }
 
 fn serve(
     handler: &Arc<impl Handler>,
     fuse: Arc<File>,
     forced: &ForcedEnd,
-    threads: usize,
+    (threads, halt): (usize, &Halt),
 ) -> io::Result<()> {
-    let served = read(handler, fuse, forced, threads);
-    handler.end();
+    let served = read(handler, fuse, forced, (threads, halt));
+    // Others have its file system, or nothing was served.
+    if halt.is_serving() {
+        handler.end();
+    }
     served
 }
 
@@ -54,9 +61,10 @@ fn read(
     handler: &Arc<impl Handler>,
     fuse: Arc<File>,
     forced: &ForcedEnd,
-    threads: usize,
+    (threads, halt): (usize, &Halt),
 ) -> io::Result<()> {
     let pool = Arc::new(needed(forced, &|| (), || Pool::start(WAITERS, threads / 2))?);
+    halt.watch(Arc::downgrade(&pool));
     let held = HeldWrites::new();
     let served = std::thread::scope(|scope| {
         let spawn = |number: usize| {
@@ -69,7 +77,7 @@ fn read(
             let name = format!("extant-fuse-{number}");
             Builder::new()
                 .name(name)
-                .spawn_scoped(scope, move || needed(forced, &|| (), || reader.run()))
+                .spawn_scoped(scope, move || needed(forced, &|| (), || reader.run(halt)))
         };
         let running = needed(forced, &|| (), || {
             (0..threads.max(1)).map(spawn).collect::<io::Result<Vec<_>>>()
@@ -92,9 +100,14 @@ struct Reader<S: Handler> {
 }
 
 impl<S: Handler> Reader<S> {
-    /// Serves until the mount ends.
-    fn run(mut self) -> io::Result<()> {
-        while let Some(len) = next(&self.fuse, &mut self.buf)? {
+    /// Serves until the mount ends, or others serve it.
+    fn run(mut self, halt: &Halt) -> io::Result<()> {
+        let mark = halt.reader();
+        loop {
+            if !halt.pass(&mark) {
+                return Ok(());
+            }
+            let Some(len) = next(&self.fuse, &mut self.buf)? else { break };
             let request = self.buf.get(..len).unwrap_or_default();
             let Ok((head, _)) = InHeader::read_from_prefix(request) else { continue };
             if caught(|| self.request(head, len)).is_none() {

@@ -6,6 +6,7 @@
 
 mod clone;
 pub mod device;
+pub mod halt;
 mod held_writes;
 pub mod ring;
 mod workers;

@@ -7,12 +7,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// How long a thread stays without work.
 const KEEP: Duration = Duration::from_secs(10);
+
+/// How often the end of all jobs is looked for.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Threads up to a number. One lives always, the others start when jobs wait, and end when none
 /// came for some seconds. Even where no further thread can be started, a job that waits for
@@ -100,6 +103,20 @@ impl Pool {
         }
         job();
         self.places.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until no job runs or waits, but not beyond `end`. Returns whether that is so.
+    pub fn await_idle(&self, end: Instant) -> bool {
+        let mut state = self.shared.lock();
+        while !state.jobs.is_empty() || state.idle < state.living {
+            if Instant::now() >= end {
+                return false;
+            }
+            drop(state);
+            std::thread::sleep(LOOK);
+            state = self.shared.lock();
+        }
+        true
     }
 
     /// Waits until all jobs are done.

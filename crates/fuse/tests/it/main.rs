@@ -5,6 +5,7 @@ mod directories;
 mod disks;
 mod fast;
 mod handles;
+mod handover;
 mod idmaps;
 mod interrupts;
 mod mix;

@@ -122,22 +122,26 @@ pub fn ordinary_users_administer_nothing() {
     let whole = Range { start: 0, len: u64::MAX, min: 0 };
     let to = extant_engine::GrowTo::MoreBytes(1 << 30);
     let more = extant_fuse::control::GrowRequest { to, dry_run: true };
-    let (label, trimmed, shut_down, grown, tunable, stats, larger) = without_capabilities(|| {
+    let name = extant_fuse::control::IdentityRequest { uuid: Some([7; 16]), label: None };
+    let (label, trimmed, shut_down, grown, others) = without_capabilities(|| {
         (
             crate::control::set_label(&root, b"by a user").map(drop),
             crate::control::trim(&root, whole).map(drop),
             crate::control::shut_down(dir).map(drop),
             crate::control::grow(&root, 1 << 20),
-            extant_fuse::control::set(dir, extant_fuse::control::READ_ONLY, 1).map(drop),
-            extant_fuse::control::stats(dir).map(drop),
-            extant_fuse::control::grow(dir, more).map(drop),
+            [
+                extant_fuse::control::set(dir, extant_fuse::control::READ_ONLY, 1).map(drop),
+                extant_fuse::control::stats(dir).map(drop),
+                extant_fuse::control::grow(dir, more).map(drop),
+                extant_fuse::control::set_identity(dir, name).map(drop),
+            ],
         )
     });
     let errno = |refused: std::io::Result<()>| refused.expect_err("refused").raw_os_error();
     for refused in [label, trimmed, shut_down, grown] {
         assert_eq!(errno(refused), Some(nix::libc::EPERM));
     }
-    for refused in [tunable, stats, larger] {
+    for refused in others {
         assert_eq!(errno(refused), Some(nix::libc::EACCES));
     }
     assert_eq!(crate::control::label(&root).expect("the label"), b"");

@@ -1,12 +1,18 @@
 //! An image that is mounted through FUSE in this process.
 
 use crate::watchdog::{Watchdog, unmount_unused};
-use extant_engine::{Fs, OpenOptions};
-use extant_fuse::{MountOptions, Mounted, Transport, mount};
+use extant_engine::device::{BlockDevice, FileOptions};
+use extant_engine::{Error, Fs, HeldInodes, OpenOptions};
+use extant_fuse::{
+    HandedOver, Handover, Keep, Keeper, MountIdentity, MountOptions, Mounted, SharedMount,
+    Transport, adopt, mount,
+};
 use extant_testkit::image::{FeatureSet, Image};
 use extant_testkit::kernel::enable_rings;
 use std::cell::Cell;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Size of the images that [`make`] makes.
 pub const BYTES: u64 = 512 << 20;
@@ -90,20 +96,99 @@ impl Served {
         Served { image, dir, mounted: None, options: MountOptions::default() }
     }
 
+    fn options(&self) -> MountOptions {
+        MountOptions {
+            transport: TRANSPORT.get(),
+            id_maps: self.options.id_maps || ID_MAPS.get(),
+            fast_opens: self.options.fast_opens.or(FAST_OPENS.get()),
+            ..self.options.clone()
+        }
+    }
+
     pub fn mount(&mut self) {
         let fs =
             Fs::open(self.image.path(), &OpenOptions::new().remember_names(false).look_ahead(true))
                 .expect("the image opens");
-        let id_maps = self.options.id_maps || ID_MAPS.get();
-        let options = MountOptions {
-            transport: TRANSPORT.get(),
-            id_maps,
-            fast_opens: self.options.fast_opens.or(FAST_OPENS.get()),
-            ..self.options.clone()
-        };
-        let mounted = mount(fs, &self.dir, &options).expect("mount");
+        let mounted = mount(fs, &self.dir, &self.options()).expect("mount");
         assert_eq!(mounted.instead(), None, "the transport that is tested can be had");
         self.mounted = Some((mounted, Watchdog::over(&self.dir)));
+    }
+
+    /// Hands the mount over to a server that opens the image anew.
+    pub fn hand_over(&mut self) {
+        self.try_hand_over(|| Ok(())).expect("a handover");
+    }
+
+    /// As [`Served::hand_over`]; the other server fails with the error of `end` when it is ready.
+    pub fn try_hand_over(&mut self, end: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.hand_over_or(end, |device, held| Fs::open_device(device, &adopting(held)))
+    }
+
+    /// As [`Served::try_hand_over`], with a function that opens the image again if that fails.
+    pub fn hand_over_or(
+        &mut self,
+        end: impl FnOnce() -> io::Result<()>,
+        reopen: impl Fn(Arc<dyn BlockDevice>, Arc<HeldInodes>) -> Result<Fs, Error>,
+    ) -> io::Result<()> {
+        let (mounted, watchdog) = self.mounted.take().expect("mounted");
+        let handover = mounted.handover();
+        let mut next = None;
+        let handed = handover.share().and_then(|SharedMount { image, connection }| {
+            let give = |bytes: &[u8]| {
+                let state = HandedOver::from_bytes(bytes)?;
+                let device = FileOptions::new(self.image.path()).open_shared(image)?;
+                let fs = Fs::open_device(Arc::new(device), &adopting(state.held()));
+                let fs = fs.map_err(io::Error::other)?;
+                let ready =
+                    adopt(fs, &state, connection, &self.adopting_keeper(), &self.options())?;
+                match end() {
+                    Ok(()) => next = Some(ready),
+                    Err(error) => {
+                        ready.leave();
+                        return Err(error);
+                    }
+                }
+                Ok(())
+            };
+            handover.run(give, reopen)
+        });
+        let mounted = match next {
+            Some(next) => {
+                let next = next.start();
+                mounted.wait().expect("the end of the first server");
+                next
+            }
+            None => mounted,
+        };
+        self.mounted = Some((mounted, watchdog));
+        handed
+    }
+
+    /// Waits for the end of a mount whose server is lost, and detaches it. Returns its error.
+    pub fn lose(&mut self) -> io::Error {
+        let (mounted, watchdog) = self.mounted.take().expect("mounted");
+        assert!(mounted.handover().is_lost());
+        let lost = mounted.wait().expect_err("it is lost");
+        nix::mount::umount2(&self.dir, nix::mount::MntFlags::MNT_DETACH).expect("detach");
+        watchdog.rest();
+        lost
+    }
+
+    pub fn handover(&self) -> Handover {
+        self.mounted.as_ref().expect("mounted").0.handover()
+    }
+
+    fn adopting_keeper(&self) -> Keeper {
+        Keeper::own(Keep {
+            dir: self.dir.clone(),
+            read_only: false,
+            options: self.options(),
+            disk: None,
+            claim: None,
+            replaces: None,
+            adopts: Some(MountIdentity::at(&self.dir).expect("a mount")),
+            set_flags: Box::new(|| Ok(())),
+        })
     }
 
     /// Unmounts; e2fsck must find no problem.
@@ -158,6 +243,10 @@ impl Drop for Served {
             assert!(std::thread::panicking(), "the test leaves its mount");
         }
     }
+}
+
+fn adopting(held: Arc<HeldInodes>) -> OpenOptions {
+    OpenOptions::new().remember_names(false).look_ahead(true).adopt(held)
 }
 
 /// Makes an image of the size that all mounts of these tests have.

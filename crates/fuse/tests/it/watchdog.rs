@@ -50,37 +50,48 @@ pub fn await_tick_after(time: (i64, i64)) {
 
 /// Watches over one mount.
 pub struct Watchdog {
-    calm: Sender<()>,
-    thread: JoinHandle<bool>,
+    dir: PathBuf,
+    /// Both until [`Watchdog::rest`].
+    watching: Option<(Sender<()>, JoinHandle<bool>)>,
 }
 
 impl Watchdog {
     /// Starts a watchdog over the mount on `dir`.
     pub fn over(dir: &Path) -> Watchdog {
         let (calm, called) = channel();
-        let dir = dir.to_path_buf();
+        let watched = dir.to_path_buf();
         let thread = std::thread::spawn(move || {
             let late = called.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout);
             if late {
-                abort(dir);
+                abort(&watched);
             }
             late
         });
-        Watchdog { calm, thread }
+        Watchdog { dir: dir.into(), watching: Some((calm, thread)) }
     }
 
     /// Stops the watchdog after the end of the mount. Panics if the watchdog ended it.
-    pub fn rest(self) {
-        drop(self.calm);
-        let late = self.thread.join().expect("the watchdog lives");
+    pub fn rest(mut self) {
+        let Some((calm, thread)) = self.watching.take() else { return };
+        drop(calm);
+        let late = thread.join().expect("the watchdog lives");
         assert!(!late, "the mount was aborted: it did not end within {LIMIT:?}");
     }
 }
 
+impl Drop for Watchdog {
+    /// Ends the mount of a test that has failed: threads of the test may wait for replies.
+    fn drop(&mut self) {
+        if self.watching.is_some() && std::thread::panicking() {
+            abort(&self.dir);
+        }
+    }
+}
+
 /// Fails all pending and later requests.
-fn abort(dir: PathBuf) {
+fn abort(dir: &Path) {
     eprintln!("{} is stuck: its connection is aborted", dir.display());
-    if let Err(e) = umount2(&dir, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH) {
+    if let Err(e) = umount2(dir, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH) {
         eprintln!("{}: {e}", dir.display());
     }
 }
