@@ -20,6 +20,7 @@
 //! wait for `changed`.
 
 use crate::address::Address;
+use crate::ahead::Ahead;
 use crate::assembly::{Reply, Request, ServerError};
 use crate::connect::Connect;
 use crate::connection::{Events, MAX_LIMITS, Outcome, Receiver, tell_lost};
@@ -69,11 +70,11 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Core {
+pub struct Core {
     state: State,
-    log: Log,
+    pub log: Log,
     /// The number of the newest session. Answers of others are too late.
-    current: u64,
+    pub current: u64,
     /// The end of the newest session before it was up.
     ended: Option<Trouble>,
     /// Sessions that ended since the last answer to a write.
@@ -90,6 +91,7 @@ struct Core {
     connections: usize,
     /// Content outside of the log.
     samples: Samples,
+    pub ahead: Ahead,
 }
 
 /// The client of one export.
@@ -98,7 +100,7 @@ pub struct Client {
     pub address: Address,
     pub export: Export,
     connect: Arc<dyn Connect>,
-    core: Mutex<Core>,
+    pub core: Mutex<Core>,
     changed: Condvar,
     me: Weak<Client>,
 }
@@ -133,6 +135,7 @@ impl Client {
             heard: Instant::now(),
             connections: address.connections,
             samples: Samples::default(),
+            ahead: Ahead::default(),
         };
         let client = Arc::new_cyclic(|me| Client {
             address: address.clone(),
@@ -175,7 +178,7 @@ impl Client {
     }
 
     /// Returns the session, with the lock. Connects if it was lost.
-    fn up(&self, began: Instant) -> io::Result<(MutexGuard<'_, Core>, Arc<Session>)> {
+    pub fn up(&self, began: Instant) -> io::Result<(MutexGuard<'_, Core>, Arc<Session>)> {
         let mut core = self.core.lock();
         loop {
             match &core.state {
@@ -313,6 +316,7 @@ impl Client {
                 self.sync(false)?;
             } else {
                 core.samples.forget(&range);
+                core.ahead.forget(&range);
                 break (core.log.add(change, offset), session);
             }
         };
@@ -622,6 +626,7 @@ impl Events for Client {
 impl Core {
     /// Ends the newest session, which is returned if it was up.
     fn end(&mut self, trouble: Trouble) -> Option<Arc<Session>> {
+        self.ahead.clear();
         match &self.state {
             State::Up(session) => {
                 if self.log.load().0 > 0 {

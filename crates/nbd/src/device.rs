@@ -221,14 +221,14 @@ impl BlockDevice for Client {
                 place.copy_from_slice(data);
             }
         };
-        let read = self.read(offset, len, put);
+        let read = self.read_ahead(offset, len, put);
         read.map_err(|cause| self.error(Op::Read, offset, len as u64, cause))
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         self.check_range(Op::Read, offset, len as u64)?;
-        let read = self.read(offset, len, |at, data| scatter(bufs, at, data));
+        let read = self.read_ahead(offset, len, |at, data| scatter(bufs, at, data));
         read.map_err(|cause| self.error(Op::Read, offset, len as u64, cause))
     }
 

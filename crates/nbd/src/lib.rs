@@ -10,12 +10,17 @@
 //! writes are under way at once, and so that a new connection can repeat them:
 //! [`NbdDevice`] has the rules.
 //!
+//! # Reads
+//! A small read near an earlier one asks for all around it, of which up to 32 MiB are kept: many
+//! small files cost few requests. Writes forget the parts that they touch.
+//!
 //! # Hostile servers
 //! A reply is checked against its request: cookie, length, place, coverage. Any contradiction ends
 //! the device with an error. Memory is bounded by the requests of this side.
 #![forbid(unsafe_code)]
 
 mod address;
+mod ahead;
 mod assembly;
 mod client;
 mod connect;
@@ -24,6 +29,7 @@ mod device;
 mod handshake;
 mod lock;
 mod log;
+mod near;
 mod registry;
 mod samples;
 mod server;

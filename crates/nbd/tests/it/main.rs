@@ -3,6 +3,7 @@
 mod cuts;
 mod hostile;
 mod losses;
+mod near;
 mod programs;
 mod servers;
 mod serving;
