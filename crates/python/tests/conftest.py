@@ -7,7 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Iterator
+from typing import Callable, Iterator
 
 import pytest
 
@@ -65,6 +65,30 @@ def kernel(path: pathlib.Path) -> Iterator[pathlib.Path]:
         run("umount", mount)
 
 
+def prepare_ray() -> None:
+    """Has workers of Ray find the package, and the tests, as this process does."""
+    paths = os.pathsep.join([str(PACKAGE), os.path.dirname(__file__)])
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", PYTHONPATH=paths)
+
+
+@contextlib.contextmanager
+def connected(**options: object) -> Iterator[None]:
+    """Starts a cluster of Ray, or joins one."""
+    prepare_ray()
+    import ray
+
+    ray.init(log_to_driver=False, configure_logging=False, **options)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def local_cluster() -> "contextlib.AbstractContextManager[None]":
+    """Starts a cluster of Ray with two workers."""
+    return connected(address="local", num_cpus=2, include_dashboard=False)
+
+
 @pytest.fixture
 def image(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     """An empty file system, which e2fsck judges at the end."""
@@ -82,14 +106,24 @@ def fs(image: pathlib.Path) -> Iterator[extant.FileSystem]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--without-pandas", action="store_true", help="leave out tests with pandas")
+    parser.addoption("--fleet", action="store_true", help="run only tests of clusters, and pages")
+
+
+#: Tests that `make fleet` runs: those of clusters, and all that Ray has a part in.
+FLEET = {"test_cluster.py", "test_kubernetes.py", "test_ray.py", "test_documents.py"}
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> "bool | None":
-    without = config.getoption("--without-pandas") and collection_path.name == "test_pandas.py"
-    return True if without else None
+    name = collection_path.name
+    if config.getoption("--fleet"):
+        return True if name.startswith("test_") and name not in FLEET else None
+    without = config.getoption("--without-pandas") and name == "test_pandas.py"
+    return True if without or name in ("test_cluster.py", "test_kubernetes.py") else None
 
 
 @pytest.fixture
-def with_pandas(request: pytest.FixtureRequest) -> bool:
-    """Whether examples with pandas run."""
-    return not request.config.getoption("--without-pandas")
+def is_left_out(request: pytest.FixtureRequest) -> Callable[[str], bool]:
+    """Tells whether an example needs a package that this run does not have."""
+    fleet = request.config.getoption("--fleet")
+    without_pandas = fleet or request.config.getoption("--without-pandas")
+    return lambda text: ("pandas" in text and without_pandas) or ("extant.ray" in text and not fleet)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import re
 import runpy
+from typing import Callable
 
 import pytest
-from conftest import judge, mke2fs, run
+from conftest import judge, local_cluster, mke2fs, run
 
 import extant
 
@@ -17,7 +19,10 @@ PAGES = [CRATE / "README.md", CRATE.parent.parent / "docs" / "python.md"]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_of_pages_run(
-    page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, with_pandas: bool
+    page: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_left_out: Callable[[str], bool],
 ) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
     assert len(blocks) >= 2
@@ -25,10 +30,11 @@ def test_examples_of_pages_run(
     prepare(tmp_path)
     names: dict = {"__name__": "example"}
     for number, block in enumerate(blocks, 1):
-        if "pandas" in block and not with_pandas:
+        if is_left_out(block):
             continue
         code = compile(block, f"{page.name}, example {number}", "exec")
-        exec(code, names)
+        with local_cluster() if "extant.ray" in block else contextlib.nullcontext():
+            exec(code, names)
     for image in tmp_path.glob("*.img"):
         judge(image)
 
