@@ -5,14 +5,17 @@
 #
 #     scripts/xfstests.sh SUITE [OPTION…] [TEST…]      SUITE: its built tree; TEST: as its program `check` takes them; -g generic/quick
 #         --as ext4|fuse|kernel     ext4 if not told
+#         --tools original|extant   the programs named mke2fs, e2fsck and so on: those of the machine if not told
 #         --options OPTIONS         further options of all mounts, as -o takes them
 #         --mkfs OPTIONS            further options of mke2fs for all file systems of the run, such as '-O orphan_file'
 #         --program PROGRAM         the program extant; cargo's release/extant if not told
 #         --results DIR             where results go; a new directory in the temporary one if not told
 #         --limit SECONDS           a test that takes longer is killed, and counts as hung; 600 if not told
+#         --scratch SIZE            length of the scratch device, as truncate(1) takes it; 8G if not told
 #         --images DIR              where images are, on a disk and not below /tmp; /var/tmp if not told
 #         --expected FILE           results of an earlier run (of the kernel, say: its results.txt) to compare with
 #     scripts/xfstests.sh --page DIR…                  prints docs/xfstests.md from the results of runs
+#     scripts/xfstests.sh --tools-page ORIGINAL EXTANT prints docs/xfstests-tools.md from the results of two runs, as by scripts/xfstests-tools.sh
 #
 # Nothing of the system is changed: helpers, users and mounts are in namespaces that end with the
 # run. But some tests turn swapping on, for all of the machine, onto a file of theirs. With images
@@ -76,11 +79,50 @@ END
 }
 
 add_helpers() {
-    shadow_directory /usr/sbin "$work/sbin"
+    shadow_sbin
     local name
     for name in "$@"; do
-        ln -s "$program" "/usr/sbin/$name"
+        ln -sf "$program" "/usr/sbin/$name"
     done
+}
+
+shadow_sbin() {
+    [ -d "$work/sbin" ] || shadow_directory /usr/sbin "$work/sbin"
+}
+
+# Puts the program under the names of e2fsprogs. Two of them are scripts: tests damage file systems
+# with requests of debugfs that Extant refuses (`-w`), for which the original runs. And a verdict of
+# a check that changes nothing is compared with that of the original, which judges what Extant's
+# programs and the kernel have written.
+add_tools() {
+    add_helpers mke2fs mkfs.ext2 mkfs.ext3 mkfs.ext4 tune2fs resize2fs dumpe2fs e2label e2image
+    local name
+    for name in e2fsck fsck.ext2 fsck.ext3 fsck.ext4; do
+        write_helper "$name" <<END
+#!/bin/bash
+[[ " \$* " =~ " -"[a-zA-Z]*n ]] || exec -a $name "$program" "\$@"
+own=0 original=0
+output=\$($work/sbin/original/e2fsck "\$@" 2>&1) || original=\$?
+(exec -a $name "$program" "\$@") || own=\$?
+# Other values differ by their form alone.
+[ \$((own != 0)) = \$((original != 0)) ] || {
+    echo "\$(cd "$results" && ls -t */*.full | head -n 1): $name \$*: exit code \$own, of the original \$original"
+    sed 's/^/    /' <<<"\$output"
+} >>"$results/judges"
+exit \$own
+END
+    done
+    write_helper debugfs <<END
+#!/bin/bash
+[[ " \$* " != *" -w "* ]] || exec $work/sbin/original/debugfs "\$@"
+exec -a debugfs "$program" "\$@"
+END
+}
+
+write_helper() { # name; its text on standard input
+    rm -f "/usr/sbin/$1"
+    cat >"/usr/sbin/$1"
+    chmod +x "/usr/sbin/$1"
 }
 
 # Some tests say `fuse` alone, whose helper is another program. And the suite wipes the scratch
@@ -107,6 +149,7 @@ configure() {
     mkdir -p "$TEST_DIR" "$SCRATCH_MNT"
     # The suite passes these to mke2fs for the scratch device.
     [ -z "$mkfs" ] || export MKFS_OPTIONS=$mkfs
+    [ "$tools" = original ] || add_tools
     local common=acl,user_xattr
     case $as in
     kernel) ;;
@@ -177,7 +220,7 @@ own_temporary_directory() {
     mount --bind "$suite" "$work/suite"
     mount --bind "$results" "$work/results"
     suite=$work/suite results=$work/results
-    if [ "$as" != kernel ]; then
+    if [ -n "$program" ]; then
         cp "$program" "$work/extant"
         program=$work/extant
     fi
@@ -194,7 +237,7 @@ inside() { # the two devices
     watch_tests 2>/dev/null &
     local watcher=$!
     cd "$suite"
-    rm -f "$results"/check.* "$results/hung"
+    rm -f "$results"/check.* "$results"/{hung,judges}
     ./check "${tests[@]}" 2>&1 | tee "$results/output" || true
     kill "$watcher"
     local dir
@@ -233,7 +276,7 @@ describe() { # when it began
     local absent=
     [[ " ${tests[*]} " != *" -g "* ]] || absent=$(awk '/ quick( |$)/ {print "generic/" $1}' "$suite/tests/generic/group.list" |
         grep -vxFf <(cut -d' ' -f1 "$results/results.txt") | tr '\n' ' ' || true)
-    printf '%s\n' "as=$as" "options='$options'" "mkfs='$mkfs'" "began='$1'" "ended='$(date -u '+%Y-%m-%d %H:%M')'" "limit=$limit" "absent='${absent% }'" \
+    printf '%s\n' "as=$as" "tools=$tools" "tools_version='$(mke2fs -V 2>&1 | awk 'NR == 1 {print $2}')'" "options='$options'" "mkfs='$mkfs'" "began='$1'" "ended='$(date -u '+%Y-%m-%d %H:%M')'" "limit=$limit" "absent='${absent% }'" \
         "code=$code" >"$results/about"
 }
 
@@ -260,12 +303,54 @@ END
     done
 }
 
+# Prints the page docs/xfstests-tools.md.
+print_tools_page() { # results with the programs of e2fsprogs, and with Extant under their names
+    local began ended limit code version
+    # shellcheck disable=SC1091
+    . "$1/about" && version=$tools_version
+    # shellcheck disable=SC1091
+    . "$2/about"
+    cat <<END
+# xfstests with Extant under the names of e2fsprogs
+
+Verdicts of the group \`ext4/\`, and of tests of \`generic/\` that call programs of e2fsprogs, on the
+kernel's own ext4: with e2fsprogs $version, and with Extant under the names mke2fs, mkfs.ext4,
+e2fsck, fsck.ext4, tune2fs, resize2fs, dumpe2fs, debugfs, e2label and e2image. Printed by
+\`scripts/xfstests.sh --tools-page\` from the results of two runs (\`make xfstests-tools\`), the second
+of commit \`$code\`, from $began to $ended (UTC). [testing.md](testing.md#xfstests) describes the
+runs, and gives the reasons of failures.
+
+END
+    echo "| number | with e2fsprogs | with Extant | tests |"
+    echo "| ---: | --- | --- | --- |"
+    # A reason for a test that did not run stands at the originals only.
+    join <(without_devices "$1/results.txt" | sed 's/ /\t/2' | sort) <(without_devices "$2/results.txt" | cut -d' ' -f-2 | sort) | awk '
+        { name = $1; own = $NF; $1 = ""; $NF = ""; sub(/^ +/, ""); sub(/ +$/, ""); sub(/^notrun ?/, "not run: ")
+          sub(/notrun/, "not run", own); key = $0 " | " own
+          rank = /^pass/ && own == "pass" ? 1 : own == "not run" && /^not run/ ? 3 : 2
+          number[key]++; which[key] = which[key] " " name; order[key] = rank }
+        END { for (key in number) printf "%d %06d\t| %d | %s |%s |\n", order[key], 999999 - number[key], number[key], key, which[key] }' |
+        sort | cut -f2-
+    printf '\nIn the second run e2fsck of e2fsprogs judged after each check of Extant that changes nothing. '
+    if [ -s "$2/judges" ]; then
+        printf 'The verdicts differed:\n\n```console\n'
+        sed "s#/dev/[^ :]*#DEVICE#g" "$2/judges" | cut -c-98 | sed 's/ *$//'
+        echo '```'
+    else
+        echo "All verdicts were the same."
+    fi
+}
+
+without_devices() { # results
+    sed -e "s#/dev/[^ ]*#DEVICE#" -e "s#/[^ ]*/extant-xfstests[^ /]*/##" -e 's/|/\\|/g' -e 's/  */ /g' "$1"
+}
+
 # Prints the results as a table: the tests of each verdict; tests that did not run, by the reason
 # that the suite gave.
 tabulate() {
     echo "| number | verdict | tests |"
     echo "| ---: | --- | --- |"
-    sed -e "s#/dev/[^ ]*#DEVICE#" -e 's/|/\\|/g' -e 's/  */ /g' "$results/results.txt" | awk '
+    without_devices "$results/results.txt" | awk '
         { name = $1; sub(/^[a-z]+\//, "", name); what = $2; $1 = ""; $2 = ""; sub(/^ +/, "")
           key = what == "notrun" ? "not run: " $0 : what
           rank = what == "pass" ? 1 : what == "fail" ? 2 : what == "hung" ? 3 : 4
@@ -303,19 +388,22 @@ clean_up() {
 }
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-as=ext4 options= mkfs= program= results= limit=600 images=/var/tmp expected= tests=()
+as=ext4 tools=original options= mkfs= program= results= limit=600 images=/var/tmp scratch=8G expected= tests=()
 [ $# -ge 1 ] || usage
 [ "$1" != --page ] || { print_page "${@:2}" && exit; }
+[ "$1" != --tools-page ] || { print_tools_page "${@:2}" && exit; }
 suite=$1
 shift
 while [ $# -gt 0 ]; do
     case $1 in
     --as) as=$2 && shift ;;
+    --tools) tools=$2 && shift ;;
     --options) options=$2 && shift ;;
     --mkfs) mkfs=$2 && shift ;;
     --program) program=$2 && shift ;;
     --results) results=$2 && shift ;;
     --limit) limit=$2 && shift ;;
+    --scratch) scratch=$2 && shift ;;
     --images) images=$2 && shift ;;
     --expected) expected=$2 && shift ;;
     --inside) devices=$2 work=$3 && shift 2 ;;
@@ -326,12 +414,12 @@ while [ $# -gt 0 ]; do
 done
 tests=("$@")
 [ ${#tests[@]} -gt 0 ] || tests=(-g generic/quick)
-case $as in ext4 | fuse | kernel) ;; *) usage ;; esac
+case $as/$tools in ext4/original | ext4/extant | fuse/original | kernel/original | kernel/extant) ;; *) usage ;; esac
 
 [ "$(id -u)" -eq 0 ] || die "root is needed"
 suite=$(realpath "$suite")
 [ -x "$suite/check" ] && [ -x "$suite/ltp/fsstress" ] || die "$suite is no built tree of xfstests; docs/testing.md says how to build one"
-[ "$as" = kernel ] || program=$(realpath -e "${program:-$("$here/scripts/target.sh")/release/extant}") || die "the program extant is not there: make all"
+[ "$as/$tools" = kernel/original ] && program= || program=$(realpath -e "${program:-$("$here/scripts/target.sh")/release/extant}") || die "the program extant is not there: make all"
 
 if [ -n "${devices:-}" ]; then
     # shellcheck disable=SC2086
@@ -348,12 +436,13 @@ work=$(mktemp -d "$images/extant-xfstests.XXXXXX")
 chmod 755 "$work" "$results"
 devices=
 trap clean_up EXIT
-for size in 4G 8G; do
-    truncate -s $size "$work/$size.img"
-    devices="$devices $(losetup --find --show "$work/$size.img")"
+for name in "test 4G" "scratch $scratch"; do
+    truncate -s "${name#* }" "$work/${name% *}.img"
+    devices="$devices $(losetup --find --show "$work/${name% *}.img")"
 done
 began=$(date -u '+%Y-%m-%d %H:%M') code=$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)
-unshare --mount --pid --fork --kill-child --mount-proc "$0" "$suite" --as "$as" --options "$options" --mkfs "$mkfs" --program "$program" --results "$results" --limit "$limit" \
+unshare --mount --pid --fork --kill-child --mount-proc "$0" "$suite" --as "$as" --tools "$tools" --options "$options" --mkfs "$mkfs" --program "$program" \
+    --results "$results" --limit "$limit" \
     --inside "${devices# }" "$work" "${tests[@]}"
 collect
 describe "$began"
