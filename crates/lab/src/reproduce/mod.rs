@@ -134,7 +134,7 @@ pub type Tables = Run<(Vec<Sheet>, Vec<Grid>, Vec<(String, String)>)>;
 /// Reads a run of any command.
 pub fn tables(store: &Store, name: &str) -> io::Result<Tables> {
     match name {
-        "check" => tables_of::<Costs>(store, name),
+        "check" | "images" => tables_of::<Costs>(store, name),
         "age" => tables_of::<Vec<age::Row>>(store, name),
         "instructions" => tables_of::<Vec<instructions::Count>>(store, name),
         "prealloc" => tables_of::<prealloc::Tests>(store, name),

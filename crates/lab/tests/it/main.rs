@@ -175,9 +175,10 @@ fn published_tables_stand_beside_stored_runs() {
     assert_eq!(names, ["orphan", "dcount", "sync", "prealloc", "frsp"]);
     let tables = array(&works).iter().flat_map(|work| array(&work["tables"]));
     let experiments: Vec<_> = tables.flat_map(|table| array(&table["here"])).collect();
-    // Counts of instructions and requests, and programs at work, repeat no published experiment.
-    let others = ["codecs.json", "instructions.json", "requests.json", "work.json"];
-    let mut runs = BTreeSet::from(others.map(str::to_owned));
+    // Counts of instructions and requests, programs at work and tools repeat no published
+    // experiment.
+    let others = ["check", "codecs", "images", "instructions", "requests", "work"];
+    let mut runs = BTreeSet::from(others.map(|name| format!("{name}.json")));
     runs.extend(experiments.iter().map(|here| format!("{}.json", here["run"].as_str().unwrap())));
     let stored = std::fs::read_dir(format!("{root}/docs/runs")).expect("stored runs");
     let stored = stored.map(|file| file.expect("a run").file_name().into_string().expect("UTF-8"));
