@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-check bench-codecs bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices kills stress inputs reliability conformance xfstests coverage lint publishable tidy surface portable loom races python test-python setup clean
+.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-check bench-codecs bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices kills stress inputs reliability conformance xfstests xfstests-tools coverage lint publishable tidy surface portable loom races python test-python fleet store setup clean
 
 # All programs. `make python` builds the Python package, whose link takes minutes.
 all:
@@ -97,7 +97,8 @@ programs:
 	$(TARGET)/release/extant-lab requests
 
 # Builds, copies and exports of images beside mke2fs, genext2fs, debugfs, the kernel, and programs
-# that move the same bytes only: 15 GB in /dev/shm. MKE2FS=PROGRAM names another mke2fs.
+# that move the same bytes only: 15 GB in /dev/shm. MKE2FS=PROGRAM names another mke2fs. To store a
+# run: `extant-bench images --json > docs/runs/images.json`, then `make pages`.
 bench-images:
 	@scripts/setup.sh bench
 	$(CARGO) build --release -p extant-cli -p extant-bench
@@ -239,10 +240,12 @@ devices: setup
 		$(CARGO) test --release -p extant-engine --test it -- --ignored all_devices_die --nocapture
 
 # Servers of a mount that are killed KILLS times under a writer, and started again: nothing that was
-# synced is lost. Some 20 minutes.
+# synced is lost. Then UPGRADES upgrades of servers with open files, and under work. Some 20 minutes.
 KILLS ?= 1000
+UPGRADES ?= 50
 kills: setup
 	EXTANT_KILLS=$(KILLS) $(CARGO) test --release -p extant-cli --test it -- nothing_durable_is_lost_by_kills --nocapture
+	EXTANT_UPGRADES=$(UPGRADES) $(CARGO) test --release -p extant-cli --test it -- upgrading::
 
 # 33 threads whose answers have to be right in some order; then all operations by STRESS_THREADS at
 # random, STRESS_ROUNDS times on each of nine kinds.
@@ -283,6 +286,14 @@ TESTS ?= -g generic/quick
 xfstests: setup
 	$(CARGO) build --release -p extant-cli
 	scripts/xfstests.sh $(XFSTESTS) --as $(AS) --mkfs "$(MKFS_OPTIONS)" $(TESTS)
+
+# Its tests that call programs of e2fsprogs, on the kernel's ext4, with these programs and with Extant
+# under their names (docs/testing.md); results go to RESULTS. Half an hour or more. Prints the page
+# docs/xfstests-tools.md.
+RESULTS ?= $(TARGET)/xfstests-tools
+xfstests-tools: setup
+	$(CARGO) build --release -p extant-cli
+	scripts/xfstests-tools.sh $(XFSTESTS) $(RESULTS) $(TOOL_TESTS)
 
 # The sums of all runs so far, on the page about reliability.
 reliability:
@@ -340,6 +351,21 @@ python: setup
 
 test-python: python
 	scripts/python.sh test
+
+# `extant.ray` on a cluster of three nodes of Ray, whose workers and machines are killed; the Job
+# for Kubernetes (dist/extant-batch.yaml) by its schemas, and its command lines. Some five minutes;
+# needs root and the network.
+fleet: setup
+	$(CARGO) build --release -p extant-python -p extant-cli
+	scripts/python.sh fleet $(TARGET)/release/lib_extant.so $(TARGET)/release/extant
+
+# Images in a server of S3 and behind TLS: stored, fetched, read and mounted, with pushes that are
+# killed, servers that go away, wrong chunks and wrong credentials. A minute; needs root and the
+# network.
+STORE_MB ?= 200
+store: setup
+	$(CARGO) build --release -p extant-cli
+	scripts/store.sh $(TARGET)/release/extant $(STORE_MB)
 
 clean:
 	$(CARGO) clean

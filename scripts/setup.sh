@@ -60,8 +60,10 @@ need nbdkit nbdkit
 need nbdinfo libnbd-bin
 need nbdcopy libnbd-bin
 need zstd zstd
+need openssl openssl
 need xfs_io xfsprogs
 need mkfs.xfs xfsprogs
+need mkfs.btrfs btrfs-progs
 need groff groff-base
 need python3 python3
 python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
@@ -80,6 +82,7 @@ need valgrind valgrind
 
 if [ "${1:-}" = packages ]; then
     need debootstrap debootstrap
+    need dpkg-deb dpkg
     need buildah buildah
     need lintian lintian
     need mandoc mandoc

@@ -13,7 +13,8 @@ use std::process::ExitCode;
 /// ext4 in user space: makes, mounts, reads, changes and recovers ext4 images.
 ///
 /// IMAGE is a regular file, a block device or the address of a network block device
-/// (nbd://HOST/EXPORT); IMAGE@OFFSET and IMAGE@pN name a part of it. It is a raw image unless
+/// (nbd://HOST/EXPORT), or for reading of an image in an object store (s3://BUCKET/DIR/NAME);
+/// IMAGE@OFFSET and IMAGE@pN name a part of it. It is a raw image unless
 /// --format says otherwise. Paths inside an image begin at its root. Commands that
 /// read never write: an image that needs recovery is recovered in memory. Commands that write
 /// recover first. Exit codes: 0 done, 1 failed, 2 wrong
@@ -60,6 +61,7 @@ static COMMANDS: &[Command] = &commands![
     mount,
     mounts,
     umount,
+    upgrade,
     info,
     ls,
     tree,
@@ -83,6 +85,7 @@ static COMMANDS: &[Command] = &commands![
     setfattr,
     utimes,
     apply,
+    batch(name),
     recover,
     check,
     debug,
@@ -90,6 +93,8 @@ static COMMANDS: &[Command] = &commands![
     resize,
     trim,
     clone,
+    push,
+    pull,
     overlay,
     serve_nbd = "serve-nbd",
     serve,
@@ -128,6 +133,11 @@ fn parse(args: &[OsString]) -> std::result::Result<(Global, &'static str, Prepar
     parsed.map_or_else(|| parse_as(COMMANDS, args), Ok)
 }
 
+/// Returns the command of a command line.
+fn name(args: &[OsString]) -> std::result::Result<&'static str, clap::Error> {
+    parse(args).map(|(_, name, _)| name)
+}
+
 fn parse_as(
     commands: &'static [Command],
     args: &[OsString],
@@ -160,7 +170,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
     if !["mount", "serve"].contains(&name) {
         context.log_to_stderr();
     }
-    match command(&context) {
+    match global.follow().and_then(|()| command(&context)) {
         Ok(()) => context.success(),
         Err(failure) => failure.report(&context),
     }

@@ -1,10 +1,11 @@
 //! Context of every command: amount, place and form of its output.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{At, Failure, Result};
 use crate::json;
 use crate::log::{Log, Sink};
 pub use crate::tell::complain;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -49,6 +50,22 @@ pub struct Global {
     /// When to use colours
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     color: Color,
+    /// End with this process, which has started the command
+    #[arg(long, global = true, value_name = "PID", hide = true)]
+    ends_with: Option<i32>,
+}
+
+impl Global {
+    /// Lets the end of the process that has started this one end it, too, if that is asked for.
+    pub fn follow(&self) -> Result {
+        let Some(parent) = self.ends_with else { return Ok(()) };
+        set_parent_process_death_signal(Some(Signal::TERM)).at("signals")?;
+        // It may have ended before.
+        if getppid().is_none_or(|now| now.as_raw_nonzero().get() != parent) {
+            return Err(Failure::new("the process that started this command has ended"));
+        }
+        Ok(())
+    }
 }
 
 /// Returns a parser of 1 to 1024, as for `threads=` of a mount.

@@ -1,7 +1,7 @@
 //! Failures of commands, and their exit codes.
 
 use crate::json;
-use crate::text::shown;
+use crate::text::{shown, without_secrets};
 use extant_engine::Error;
 use extant_engine::device::DeviceError;
 use serde_json::{Map, Value, json};
@@ -256,7 +256,7 @@ impl<T, E: Display + 'static> At<T> for std::result::Result<T, E> {
     }
 
     fn at_path(self, path: impl AsRef<[u8]>) -> Result<T> {
-        let path = path.as_ref();
+        let path = &*without_secrets(path.as_ref());
         let failed = self.at(shown(path));
         failed.map_err(|failure| Failure { path: Some(path.to_vec()), ..failure })
     }

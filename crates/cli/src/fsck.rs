@@ -2,12 +2,16 @@
 //!
 //! | option | here |
 //! | --- | --- |
-//! | `-n` | `extant check`; nothing is written |
+//! | `-n` | `extant check`; nothing is written, also of a file system in use |
 //! | `-p`, `-a` | `extant repair` |
 //! | `-y` | `extant repair --level lossy` |
 //! | none of these | a check that names `-p` and `-y` if there is damage: no questions are asked |
 //! | `-f`, `-b`, `-B` | a check of a clean file system, too; copies are found by themselves |
 //! | `-j PATH`, `-z FILE` | `--journal PATH`, `--undo FILE` |
+//! | `-c` | `--read-test`, and without `-k` `--forget-bad-blocks`; a check reads, too |
+//! | `-l FILE`, `-L FILE` | `--bad-blocks FILE`; with `-L` also `--forget-bad-blocks` |
+//! | `-D` | with `-p` or `-y`: `extant tune --compact-directories` |
+//! | `-E bmap2extent` | with `-p` or `-y`: `extant tune --features extent` |
 //! | `-E journal_only` | `extant recover` |
 //! | `-E no_sandbox` | `--no-sandbox` |
 //!
@@ -17,6 +21,7 @@
 use crate::arguments::{Argument, arguments};
 use crate::commands::repair;
 use crate::context::{Context, complain};
+use crate::image::ImageArgs;
 use crate::mounting::serve::was_in_use;
 use crate::sandbox::command::{Images, Preparation, leave_feigned_root};
 use extant_engine::device::image_spec;
@@ -30,6 +35,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Exit codes of fsck(8).
 const REPAIRED: u8 = 1;
 const DAMAGED: u8 = 4;
+const FAILED: u8 = 8;
 const USAGE: u8 = 16;
 
 /// Letters with a value.
@@ -68,10 +74,67 @@ struct Call {
     image: PathBuf,
     answer: Answer,
     force: bool,
+    bad_blocks: BadBlocks,
     journal_only: bool,
     journal: Option<PathBuf>,
     undo: Option<PathBuf>,
+    /// Directories are written anew.
+    compacts: bool,
+    /// Files with pointers get extents.
+    to_extents: bool,
     no_sandbox: bool,
+}
+
+/// Changes of the list of bad blocks.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct BadBlocks {
+    /// All blocks are read.
+    reads_all: bool,
+    /// The blocks that are listed stay so.
+    keeps: bool,
+    file: Option<PathBuf>,
+    /// The file takes the place of the list.
+    replaces: bool,
+}
+
+impl BadBlocks {
+    fn option(&mut self, letter: u8, value: Option<OsString>) -> Result<(), String> {
+        match (letter, value) {
+            (b'c', _) if self.reads_all => {
+                return Err("a second -c writes over each block for its test, which a power cut \
+                            makes a loss: give -l FILE with a list of `badblocks -n -o FILE`"
+                    .into());
+            }
+            (b'c', _) => self.reads_all = true,
+            (b'k', _) => self.keeps = true,
+            (b'l' | b'L', Some(file)) if self.file.is_none() => {
+                (self.file, self.replaces) = (Some(file.into()), letter == b'L');
+            }
+            _ => return Err("only one list of bad blocks may be given".into()),
+        }
+        Ok(())
+    }
+
+    /// Refuses calls without a meaning, as e2fsck does.
+    fn check(&self, answer: Answer) -> Result<(), String> {
+        let why = match (self.reads_all, self.file.is_some(), answer) {
+            (true, true, _) => "-c and a file of bad blocks (-l, -L) exclude each other",
+            (true, _, Answer::No) | (_, true, Answer::No) => "-n excludes -c, -l and -L",
+            (_, true, Answer::Missing) => "-l and -L need -p or -y: no question is asked",
+            _ => return Ok(()),
+        };
+        Err(why.into())
+    }
+
+    /// Returns the options of `extant repair`.
+    fn options(&self) -> Vec<OsString> {
+        let mut options = Vec::new();
+        options.extend(self.reads_all.then(|| "--read-test".into()));
+        let forgets = self.reads_all && !self.keeps || self.replaces;
+        options.extend(forgets.then(|| "--forget-bad-blocks".into()));
+        options.extend(self.file.iter().flat_map(|file| ["--bad-blocks".into(), file.into()]));
+        options
+    }
 }
 
 /// Runs a call; `args` has the program's name first.
@@ -99,7 +162,10 @@ impl Call {
             }
         }
         match <[PathBuf; 1]>::try_from(places) {
-            Ok([image]) => Ok(Call { image, ..call }),
+            Ok([image]) => {
+                call.bad_blocks.check(call.answer)?;
+                Ok(Call { image, ..call })
+            }
             Err(_) => Err("e2fsck takes one image".into()),
         }
     }
@@ -113,13 +179,10 @@ impl Call {
             (b'j', Some(path)) => self.journal = Some(path.into()),
             (b'z', Some(path)) => self.undo = Some(path.into()),
             (b'E', Some(list)) => self.extended(&list.to_string_lossy())?,
-            (b'D', _) => complain("-D: directories stay as they are"),
-            (b'c' | b'k' | b'l' | b'L', _) => {
-                return Err(
-                    "there is no list of bad blocks: -c, -k, -l and -L are not available; \
-                            replace a disk that loses blocks"
-                        .into(),
-                );
+            (b'D', _) => (self.compacts, self.force) = (true, true),
+            (b'c' | b'k' | b'l' | b'L', file) => {
+                self.force = true;
+                self.bad_blocks.option(letter, file)?;
             }
             (letter, _) if WITHOUT_EFFECT.contains(&letter) => {}
             (letter, _) => return Err(format!("unknown option -{}", letter as char)),
@@ -140,6 +203,7 @@ impl Call {
             let name = word.split_once('=').map_or(word, |(name, _)| name);
             match name {
                 "journal_only" => self.journal_only = true,
+                "bmap2extent" => (self.to_extents, self.force) = (true, true),
                 "no_sandbox" => self.no_sandbox = true,
                 name if EXTENDED_WITHOUT_EFFECT.contains(&name) => {}
                 _ => return Err(format!("unknown value of -E: {word}")),
@@ -150,9 +214,11 @@ impl Call {
 
     fn run(&self) -> ExitCode {
         let journal = self.journal.as_deref().map(image_spec);
-        let image = Images { journal, ..Images::of(&self.image) };
         let reads =
             self.answer == Answer::No || self.answer == Answer::Missing && !self.journal_only;
+        let in_use =
+            self.answer == Answer::No && ImageArgs::of(&self.image).read_although_in_use().in_use;
+        let image = Images { journal, in_use, ..Images::of(&self.image) };
         let mut context = Context::helper(false);
         context.sandbox = !self.no_sandbox;
         if context.sandbox {
@@ -160,7 +226,9 @@ impl Call {
         }
         self.undo.iter().for_each(|file| repair::begin_undo(file, &context));
         // In use: the command below tells it. If the image is free by then, that enters its own.
-        let contained = Preparation::writing(!reads).enter(&context, &[image]).is_ok();
+        let list = self.bad_blocks.file.iter();
+        let prepared = list.fold(Preparation::writing(!reads), |all, file| all.reading(file));
+        let contained = prepared.enter(&context, &[image]).is_ok();
         if self.journal_only && self.answer == Answer::No {
             return self.command(&["recover", "--dry-run"]);
         }
@@ -175,23 +243,40 @@ impl Call {
             return ExitCode::SUCCESS;
         }
         let done = match self.answer {
-            Answer::Missing | Answer::No => self.command(&["check"]),
+            Answer::Missing if self.bad_blocks.reads_all => self.command(&["check", "--read-test"]),
+            Answer::Missing => self.command(&["check"]),
+            Answer::No => self.command(&["check", "--in-use"]),
             Answer::Preen => self.command(&["repair"]),
             Answer::Yes => self.command(&["repair", "--level=lossy"]),
         };
+        let is_fine = [ExitCode::SUCCESS, ExitCode::from(REPAIRED)].contains(&done);
+        if is_fine && self.changes_forms() && self.command(&self.forms()) != ExitCode::SUCCESS {
+            return ExitCode::from(FAILED);
+        }
         match self.answer {
             Answer::Missing if done == ExitCode::from(DAMAGED) => {
                 complain("nothing was changed: -p repairs without a loss, -y at any price");
             }
-            Answer::Preen | Answer::Yes
-                if contained && [ExitCode::SUCCESS, ExitCode::from(REPAIRED)].contains(&done) =>
-            {
+            Answer::Preen | Answer::Yes if contained && is_fine => {
                 // A failure leaves the counters, which is no damage.
                 let _ = self.command(&["--quiet", "tune", "--mount-count=0", "--last-checked=now"]);
             }
             _ => {}
         }
         done
+    }
+
+    /// Returns whether directories or files are written in another form.
+    fn changes_forms(&self) -> bool {
+        let writes = matches!(self.answer, Answer::Preen | Answer::Yes);
+        writes && (self.compacts || self.to_extents)
+    }
+
+    /// Returns the command for it.
+    fn forms(&self) -> Vec<&'static str> {
+        let compacts = self.compacts.then_some("--compact-directories");
+        let extents = self.to_extents.then_some("--features=extent");
+        ["--quiet", "tune"].into_iter().chain(compacts).chain(extents).collect()
     }
 
     /// Runs a command of `extant` on the image.
@@ -202,8 +287,9 @@ impl Call {
         if let Some(journal) = &self.journal {
             command.extend(["--journal".into(), journal.into()]);
         }
-        if let Some(undo) = self.undo.as_ref().filter(|_| words.contains(&"repair")) {
-            command.extend(["--undo".into(), undo.into()]);
+        if words.contains(&"repair") {
+            command.extend(self.undo.iter().flat_map(|undo| ["--undo".into(), undo.into()]));
+            command.extend(self.bad_blocks.options());
         }
         command.extend(["--".into(), self.image.clone().into()]);
         crate::cli::run(command)

@@ -1,6 +1,6 @@
 //! The program under other names: the helpers that mount(8), umount(8) and mkfs(8) run for a type
-//! of file system, e2fsck(8) and fsck.ext4(8), debugfs(8), tune2fs(8), resize2fs(8), e2label(8),
-//! fuse2fs(1) and fuse4fs(1).
+//! of file system, e2fsck(8) and fsck.ext4(8), debugfs(8), dumpe2fs(8), tune2fs(8), resize2fs(8),
+//! e2label(8), e2image(8), fuse2fs(1) and fuse4fs(1).
 //!
 //! - `mount.TYPE`, `mount.fuse.TYPE`: `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`.
 //!   Silent on success; 32 if it could not be mounted, 1 for wrong usage. It waits for an image
@@ -13,8 +13,10 @@
 //!   [`crate::mke2fs`].
 //! - `e2fsck`, `fsck.ext4`: [`crate::fsck`].
 //! - `debugfs`: [`crate::debugfs`].
+//! - `dumpe2fs`: [`crate::dumpe2fs`].
 //! - `tune2fs`: as `extant tune`, for the options that it has. `e2label IMAGE [LABEL]`: prints or
 //!   sets the label.
+//! - `e2image -r`, `e2image -Q`: as `extant debug IMAGE metadata`; [`crate::e2image`].
 //! - `resize2fs`: as `extant resize`, with a size in blocks where it has no unit.
 //! - `fuse2fs`, `fuse4fs`: `[-fds] [-o OPTIONS] IMAGE DIR`, as `extant mount`, with `offset=BYTES`
 //!   and other options of theirs.
@@ -24,6 +26,7 @@ use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::mounting::options::Options;
 use crate::mounting::{Patience, Plan, Remounted, anew, place, remount, served_options, spawn};
+use crate::owner_names::OwnerNames;
 use crate::remote;
 use crate::table::{self, HeldMount};
 use extant_engine::device::{image_spec, is_write_protected};
@@ -57,12 +60,16 @@ pub enum Helper {
     Fsck,
     /// Shows structures of an image.
     Debugfs,
+    /// Shows the superblock.
+    Dumpe2fs,
     /// Changes values of the superblock.
     Tune,
     /// Makes file systems larger.
     Resize,
     /// Prints or sets the label.
     Label,
+    /// Makes images of metadata.
+    Metadata,
     /// Mounts, with the options of another server.
     Fuse2fs,
 }
@@ -89,9 +96,11 @@ fn named(program: Option<&OsString>) -> Option<Helper> {
         "mke2fs" => return Some(Helper::Mkfs("ext2")),
         "e2fsck" => return Some(Helper::Fsck),
         "debugfs" => return Some(Helper::Debugfs),
+        "dumpe2fs" => return Some(Helper::Dumpe2fs),
         "tune2fs" => return Some(Helper::Tune),
         "resize2fs" => return Some(Helper::Resize),
         "e2label" => return Some(Helper::Label),
+        "e2image" => return Some(Helper::Metadata),
         "fuse2fs" | "fuse4fs" => return Some(Helper::Fuse2fs),
         _ => {}
     }
@@ -124,18 +133,14 @@ impl Helper {
             Helper::Mkfs(kind) => run_or_refuse(crate::mke2fs::command(&args, kind)),
             Helper::Fsck => crate::fsck::run(&args),
             Helper::Debugfs => crate::debugfs::run(&args),
-            Helper::Tune => as_command(&["tune"], args),
-            Helper::Resize => as_command(&["resize", "--size-in-blocks"], args),
+            Helper::Dumpe2fs => crate::dumpe2fs::run(&args),
+            Helper::Tune => run_or_refuse(crate::tune2fs::tune(&args, &OwnerNames::read())),
+            Helper::Resize => run_or_refuse(crate::tune2fs::resize(&args)),
             Helper::Label => run_label(&args),
+            Helper::Metadata => run_or_refuse(crate::e2image::command(&args)),
             Helper::Fuse2fs => run_or_refuse(fuse2fs(&args)),
         }
     }
-}
-
-/// Runs a command of `extant` with the arguments of a helper.
-fn as_command(command: &[&str], args: Vec<OsString>) -> ExitCode {
-    let own = ["extant"].iter().chain(command).map(OsString::from);
-    crate::cli::run(own.chain(args.into_iter().skip(1)).collect())
 }
 
 /// Runs the command of `extant` for a call of another program.
@@ -276,6 +281,8 @@ fn mount(call: &Call, subtype: String) -> Result {
         patience: Patience::Helper,
         verbose: 0,
         replaces,
+        succeeds: false,
+        adopts: None,
         kept: false,
         image_file: None,
         owner: None,
@@ -405,6 +412,7 @@ mod tests {
         assert_eq!(of("/sbin/debugfs"), Some(Helper::Debugfs));
         assert_eq!(of("resize2fs"), Some(Helper::Resize));
         assert_eq!(of("e2label"), Some(Helper::Label));
+        assert_eq!(of("e2image"), Some(Helper::Metadata));
         assert_eq!(of("/usr/bin/extant"), None);
         assert_eq!(of("extant.old"), None);
     }

@@ -14,15 +14,18 @@ use crate::substitutes::{self, Damaged, is_damage};
 use crate::text::shown;
 use extant_check::Substitutes;
 use extant_engine::device::{
-    BackingSpec, ImageSpec, Signature, SignatureKind, first_partition, image_spec, is_remote,
+    BackingSpec, BlockDevice, FileOptions, ImageFormat, ImageSpec, Signature, SignatureKind,
+    first_partition, image_spec, is_in_store, is_remote,
 };
 use extant_engine::format::MAGIC_FIELD;
 use extant_engine::{Errno, Error, Follow, Fs, Node, OpenOptions};
 use serde_json::{Map, Value};
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The image that a command works on.
 #[derive(Clone, Debug, clap::Args)]
@@ -41,6 +44,9 @@ pub struct ImageArgs {
     pub memory: Option<u64>,
     #[command(flatten)]
     pub stored: FormatArgs,
+    /// It is read while another program uses it, and may change meanwhile.
+    #[arg(skip)]
+    pub in_use: bool,
 }
 
 /// The image that a command works on without opening its file system.
@@ -69,7 +75,7 @@ impl OfflineArgs {
     pub fn named(&self) -> ImageArgs {
         let (image, journal) = (self.image.clone(), self.journal.clone());
         let stored = self.stored.clone();
-        ImageArgs { image, wait: self.wait, journal, memory: None, stored }
+        ImageArgs { image, wait: self.wait, journal, memory: None, stored, in_use: false }
     }
 }
 
@@ -256,7 +262,8 @@ impl PairArgs {
         images.map(|(image, journal, (format, backing))| {
             let (image, journal) = (image.clone(), journal.clone());
             let stored = FormatArgs { format, backing: backing.clone() };
-            let image = ImageArgs { image, wait: self.wait, journal, memory: self.memory, stored };
+            let (wait, memory) = (self.wait, self.memory);
+            let image = ImageArgs { image, wait, journal, memory, stored, in_use: false };
             ReadArgs { image, noload: self.noload, damaged: self.damaged, superblock: None }
         })
     }
@@ -329,7 +336,8 @@ impl ImageArgs {
     /// Makes the arguments of an image in a file or on a block device, or in a part of it.
     pub fn of(image: &Path) -> ImageArgs {
         let stored = FormatArgs::default();
-        ImageArgs { image: image.into(), wait: false, journal: None, memory: None, stored }
+        let (image, journal) = (image.into(), None);
+        ImageArgs { image, wait: false, journal, memory: None, stored, in_use: false }
     }
 
     /// Returns the image's name for messages.
@@ -419,6 +427,31 @@ impl ImageArgs {
         }
     }
 
+    /// Lets an image that another program uses be read all the same, as programs of e2fsprogs do.
+    /// It must be a file or disk as it is, without a format of its own.
+    #[must_use]
+    pub fn read_although_in_use(self) -> ImageArgs {
+        let spec = self.spec();
+        let is_plain = spec.format == ImageFormat::Raw && !is_remote(&spec.path);
+        let in_use = is_plain && !self.wait && {
+            let opened = OpenOptions::new().read_only(true).device_of(&spec);
+            matches!(opened, Err(Error::Io(error)) if error.kind() == ErrorKind::ResourceBusy)
+        };
+        ImageArgs { in_use, ..self }
+    }
+
+    /// Opens a device of this image for reading.
+    ///
+    /// # Errors
+    /// Those of the device; it is in use, unless that is no obstacle.
+    pub fn reader(&self, place: &ImageSpec) -> Result<Arc<dyn BlockDevice>, Error> {
+        if self.in_use {
+            let options = FileOptions::from_spec(place).read_only(true).lock(false);
+            return Ok(Arc::new(options.open().map_err(Error::Io)?));
+        }
+        OpenOptions::new().read_only(true).wait(self.wait).device_of(place)
+    }
+
     /// Enters the sandbox of a command on this image.
     pub fn contain(&self, context: &Context, sandbox: Preparation) -> Result {
         sandbox.enter(context, &[self.files()]).map_err(|(_, error)| self.refused(&error))
@@ -436,7 +469,7 @@ impl ImageArgs {
     /// Returns the files of the image for a sandbox.
     pub fn files(&self) -> Images {
         let (image, journal) = self.specs();
-        Images { image, journal, wait: self.wait }
+        Images { image, journal, wait: self.wait, in_use: self.in_use }
     }
 
     /// Returns the places of the image and of its external journal.
@@ -478,7 +511,8 @@ impl ImageArgs {
         let text = without_name(error, &name);
         let (image, journal) = self.specs();
         // Another connection would tell no more, and may take as long.
-        if is_remote(&image.path) && is_of_connection(error) {
+        let is_of_store = is_in_store(&image.path) && matches!(error, Error::Io(_));
+        if is_of_store || is_remote(&image.path) && is_of_connection(error) {
             let address = shown(image.path.as_os_str().as_bytes());
             let message = format!("{name}: {}", without_name(error, &address));
             return Failure::of(error, self.image.as_os_str().as_bytes(), message);

@@ -6,6 +6,7 @@ use extant_engine::format::ErrorPolicy;
 use extant_engine::mkfs::{self, Options, Preset, parse_size, parse_uuid};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// The variable by which programs tell mke2fs the time.
 const FAKE_TIME: &str = "E2FSPROGS_FAKE_TIME";
@@ -36,7 +37,7 @@ pub struct LayoutArgs {
     /// Cluster size in bytes, with bigalloc
     #[arg(short = 'C', value_name = "BYTES")]
     cluster_size: Option<String>,
-    /// Blocks of a group
+    /// Blocks of a group, or clusters with bigalloc
     #[arg(short = 'g', value_name = "COUNT")]
     group_blocks: Option<u32>,
     /// Bytes for each inode
@@ -77,6 +78,9 @@ pub struct LayoutArgs {
     errors: Option<String>,
 }
 
+/// The option of the journal that names its device.
+const DEVICE: &str = "device=";
+
 impl LayoutArgs {
     /// Returns the options, without size, time and seed.
     ///
@@ -114,8 +118,15 @@ impl LayoutArgs {
         self.features.iter().try_for_each(|list| options.apply_features(list)).map_err(usage)?;
         let mut extended = self.extended.iter().map(|list| with_own_ids(list));
         extended.try_for_each(|list| options.apply_extended(&list)).map_err(usage)?;
-        self.journal.iter().try_for_each(|list| options.apply_journal(list)).map_err(usage)?;
+        let lists = self.journal.iter().map(|list| without_device(list));
+        lists.into_iter().try_for_each(|list| options.apply_journal(&list)).map_err(usage)?;
         Ok(options)
+    }
+
+    /// Returns the device of the journal that `-J device=` names.
+    pub fn journal_device(&self) -> Option<&Path> {
+        let mut words = self.journal.iter().flat_map(|list| list.split([',', ' '])).rev();
+        words.find_map(|word| word.strip_prefix(DEVICE)).map(Path::new)
     }
 
     /// Returns the owner of the root that is asked for.
@@ -145,6 +156,12 @@ impl LayoutArgs {
             Some(text) => Ok(Some(parse_uuid(text).map_err(Failure::usage)?)),
         }
     }
+}
+
+/// Returns options of a journal without its device.
+fn without_device(list: &str) -> String {
+    let words = list.split([',', ' ']).filter(|word| !word.starts_with(DEVICE));
+    words.collect::<Vec<_>>().join(",")
 }
 
 /// Returns options with the user and the group of this process for `root_owner` without a value.

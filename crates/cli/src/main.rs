@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod bad_blocks;
 mod build;
 mod cli;
 mod commands;
@@ -13,9 +14,12 @@ mod context;
 mod copy;
 mod debugfs;
 mod diff;
+mod dumpe2fs;
+mod e2image;
 mod failure;
 mod format;
 mod fsck;
+mod group_list;
 mod helper;
 mod holders;
 mod host_claim;
@@ -29,6 +33,7 @@ mod mke2fs;
 mod mounting;
 mod ordered;
 mod overwrite;
+mod owner_names;
 mod pages;
 #[cfg(debug_assertions)]
 mod planted;
@@ -39,9 +44,11 @@ mod sandbox;
 mod script;
 mod spill;
 mod substitutes;
+mod superblock_list;
 mod table;
 mod tell;
 mod text;
+mod tune2fs;
 mod walk;
 
 use mounting::keep;

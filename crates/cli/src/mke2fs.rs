@@ -5,8 +5,9 @@
 //! existing file.
 
 use crate::arguments::{Argument, arguments};
-use extant_engine::mkfs::parse_size;
+use extant_engine::mkfs::{default_block_size, parse_size};
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -20,12 +21,13 @@ const WITH_VALUE: &[u8] = b"bCdeEgGiIJlLmMNoOrRtTuUz";
 const WITHOUT_EFFECT: &[u8] = b"vMoD";
 
 /// Letters that are refused, and why.
-const REFUSED: [(u8, &str); 4] = [
+const REFUSED: [(u8, &str); 2] = [
     (b'S', "`extant repair` restores superblock and descriptors of a damaged file system"),
     (b'z', "there is no undo file of a new file system: keep a copy (`extant clone`)"),
-    (b'c', "bad blocks are not looked for: a device that has some should be replaced"),
-    (b'l', "files of bad blocks are not read: a device that has some should be replaced"),
 ];
+
+/// Kinds of file systems, which `-T` names, too.
+const KINDS: [&str; 3] = ["ext2", "ext3", "ext4"];
 
 /// Uses (`-T`) as mke2fs's own configuration has them: block size, bytes for each inode, and inode
 /// size. Configurations of a system are not read, so that images are the same everywhere.
@@ -65,8 +67,9 @@ pub fn command(args: &[OsString], kind: &str) -> Result<Vec<OsString>, String> {
     }
     let mut words: Vec<OsString> = vec!["extant".into()];
     words.push(if call.has(b'd') { "build".into() } else { "mkfs".into() });
+    let named = call.kind()?;
     if !call.has(b't') {
-        words.extend(["-t".into(), kind.into()]);
+        words.extend(["-t".into(), named.as_deref().unwrap_or(kind).into()]);
     }
     words.extend(call.options()?);
     words.extend(if call.has(b'd') { call.build()? } else { call.mkfs()? });
@@ -76,6 +79,11 @@ pub fn command(args: &[OsString], kind: &str) -> Result<Vec<OsString>, String> {
 impl Call {
     fn has(&self, letter: u8) -> bool {
         self.given.iter().any(|given| matches!(given, Argument::Letter(l, _) if *l == letter))
+    }
+
+    fn count(&self, letter: u8) -> usize {
+        let is_letter = |given: &&Argument| matches!(given, Argument::Letter(l, _) if *l == letter);
+        self.given.iter().filter(is_letter).count()
     }
 
     /// Returns the last value of an option.
@@ -110,6 +118,17 @@ impl Call {
             return Err(format!("-{}: {why}", letter as char));
         }
         match (letter, value.and_then(|value| value.to_str())) {
+            (b'c' | b'l', _) if self.has(b'd') => {
+                let letter = letter as char;
+                Err(format!("-{letter} with -d: a built image has no list of bad blocks"))
+            }
+            (b'c', _) if self.count(b'c') > 1 => {
+                Err("a second -c is not available: give -l FILE with a list of `badblocks -w -o \
+                     FILE`"
+                    .into())
+            }
+            (b'c', _) => Ok(vec!["--read-test".into()]),
+            (b'l', Some(file)) => Ok(vec!["--bad-blocks".into(), file.into()]),
             (b'd', _) => Ok(Vec::new()),
             (b'n', _) if self.has(b'd') => Ok(vec!["--estimate".into()]),
             (b'r', Some("1")) => Ok(Vec::new()),
@@ -125,12 +144,27 @@ impl Call {
         }
     }
 
+    /// Returns the kind that a use names.
+    fn kind(&self) -> Result<Option<String>, String> {
+        let uses = self.value(b'T').and_then(|uses| uses.to_str()).unwrap_or("");
+        let Some(kind) = uses.split(',').rfind(|name| KINDS.contains(name)) else {
+            return Ok(None);
+        };
+        match self.value(b't') {
+            Some(other) if *other != *kind => {
+                Err(format!("-T {kind} and -t {}: give one kind", other.display()))
+            }
+            _ => Ok(Some(kind.into())),
+        }
+    }
+
     /// Returns the options that uses stand for, unless they are given themselves.
     fn uses(&self, uses: &str) -> Result<Vec<OsString>, String> {
-        let mut found = (None, None, None);
-        for name in uses.split(',') {
+        let mut found = (Some(USES[0].1), Some(USES[0].2), None);
+        for name in uses.split(',').filter(|name| !KINDS.contains(name)) {
             let known = USES.iter().find(|(known, ..)| *known == name).ok_or_else(|| {
-                let known: Vec<&str> = USES.iter().map(|(known, ..)| *known).collect();
+                let uses = USES.iter().map(|(known, ..)| *known);
+                let known: Vec<&str> = uses.chain(KINDS).collect();
                 format!("-T: {name} is not known, but {}", known.join(", "))
             })?;
             found = (Some(known.1), Some(known.2), known.3.or(found.2));
@@ -178,10 +212,20 @@ impl Call {
             [image, size] => (*image, in_bytes(size, self.value(b'b'))?),
             _ => return Err("mke2fs takes an image and a size".into()),
         };
+        let mut words: Vec<OsString> = vec!["--size".into(), size.to_string().into()];
+        if !self.has(b'b') && !self.has(b'T') {
+            words.extend(["-b".into(), default_block_size(size).to_string().into()]);
+        }
+        // A file that is longer than its file system stays so.
+        let len = std::fs::metadata(image).ok().filter(Metadata::is_file).map_or(0, |f| f.len());
+        if len > size {
+            words.extend(["--file-length".into(), len.to_string().into()]);
+        }
         let mut from = OsString::from(if Path::new(source).is_dir() { "dir:" } else { "tar:" });
         from.push(source);
         let from = if source == "-" { source.clone() } else { from };
-        Ok(vec!["--size".into(), size.to_string().into(), "--".into(), image.into(), from])
+        words.extend(["--".into(), image.into(), from]);
+        Ok(words)
     }
 }
 
@@ -243,8 +287,15 @@ mod tests {
         );
         assert_eq!(
             of(&["mke2fs", "-d", "a.tar", "-Lname", "a.img", "10M"]),
-            Ok("extant build -t ext2 -L name --size 10485760 -- a.img tar:a.tar".into())
+            Ok("extant build -t ext2 -L name --size 10485760 -b 1024 -- a.img tar:a.tar".into())
         );
+        // Uses have a block size, and larger images have 4096 bytes.
+        for (size, block) in [("600M", " -b 4096"), ("60M", " -b 1024")] {
+            let call = of(&["mke2fs", "-d", "/", "a.img", size]).unwrap();
+            assert!(call.contains(block), "{call}");
+        }
+        let call = of(&["mke2fs", "-T", "default", "-d", "/", "a.img", "60M"]).unwrap();
+        assert!(call.matches(" -b ").count() == 1 && call.contains(" -b 4096"), "{call}");
         assert!(of(&["mke2fs", "-d", "/", "/nonexistent"]).unwrap_err().contains("size"));
         assert!(of(&["mke2fs", "-d", "/", "a.img", "much"]).is_err());
     }
@@ -258,6 +309,8 @@ mod tests {
             (vec!["-g512", "-r", "1", "a"], "-t ext2 -g 512 -- a"),
             (vec!["-Tnews", "a"], "-t ext2 -b 4096 -i 4096 -- a"),
             (vec!["-T", "small,hurd", "-i1", "a"], "-t ext2 -b 4096 -I 128 -i 1 -- a"),
+            (vec!["-T", "ext4", "a"], "-t ext4 -b 4096 -i 16384 -- a"),
+            (vec!["-text4", "-Text4,largefile", "a"], "-t ext4 -b 4096 -i 1048576 -- a"),
             (vec!["-E", "offset=1M,stride=2", "a"], "-t ext2 -E stride=2 -- a@1048576"),
             (vec!["-E", "offset=512", "a", "9"], "-t ext2 -- a@512 9216"),
             (vec!["-R", "offset=512,stride=2", "a"], "-t ext2 -E stride=2 -- a@512"),
@@ -267,7 +320,9 @@ mod tests {
         }
         assert_eq!(of(&["mke2fs", "--seed", "1", "a"]), mkfs("-t ext2 --seed 1 a"));
         assert_eq!(of(&["mke2fs", "-V"]), Ok("extant --version".into()));
-        for refused in [vec!["-S"], vec!["-z", "f"], vec!["-c"], vec!["-T", "what"]] {
+        for refused in
+            [vec!["-S"], vec!["-z", "f"], vec!["-cc"], vec!["-T", "what"], vec!["-text4", "-Text3"]]
+        {
             assert!(
                 of(&[vec!["mke2fs"], refused.clone(), vec!["a"]].concat()).is_err(),
                 "{refused:?}"

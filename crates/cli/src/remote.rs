@@ -1,30 +1,35 @@
-//! Network block devices, as `nbd://HOST/EXPORT`, in place of images.
+//! Network block devices, as `nbd://HOST/EXPORT`, and images in object stores, as
+//! `s3://BUCKET/DIR/NAME`, in place of files.
 //!
 //! A process in a sandbox cannot connect. It starts a second process of the program before, the
 //! *connector*, which connects to the one address and hands the sockets over. So a connection that
 //! was lost can be made again, and the handshake with the server is made inside. A process that is
 //! taken over can ask for connections to this address, and for nothing else.
+//!
+//! For an image in a store the second process also makes the requests, with the credentials of the
+//! environment, and hands the objects over as they are: a process that is taken over can ask for
+//! objects of this image and of those beside it, and stores some only if the command does.
 
 use crate::failure::{At, Failure, Result};
 use crate::process;
 use crate::table;
 use extant_engine::Error;
-use extant_engine::device::{ImageSpec, Place, image_spec, is_remote};
-use extant_fuse::receive_message;
+use extant_engine::device::{ImageSpec, Place, image_spec, is_in_store, is_remote};
+use extant_fuse::{receive_message, send_message};
 use extant_nbd::{Address, Connect, Socket, WriteLock, connect_by};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-    send, sendmsg, socketpair,
+use extant_store::{
+    LinkTransport, ObjectTransport, StoreAddress, open_transport, reach_by, serve_link,
 };
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
 use std::time::Duration;
 
 /// Name of the program as a connector. The address comes through a socket.
@@ -32,6 +37,12 @@ pub const NAME: &str = "extant-connector";
 
 /// Longest message in bytes: an address, or the text of an error.
 const MESSAGE: usize = 32 << 10;
+
+/// Tasks of a connector, before the address in its first message: sockets to a server, objects of a
+/// store, and objects that are also stored.
+const CONNECT: u8 = 0;
+const FETCH: u8 = 1;
+const STORE: u8 = 2;
 
 /// Kinds of replies: the text of an error, and sockets.
 const FAILED: u8 = 0;
@@ -46,9 +57,13 @@ pub fn absolute(image: &Path) -> Result<PathBuf> {
     if !is_remote(&spec.path) {
         return std::path::absolute(image).at_path(name);
     }
-    let address = parse(&spec).map_err(Failure::usage)?;
+    let address = if is_in_store(&spec.path) {
+        parse_stored(&spec).map_err(Failure::usage)?.to_string()
+    } else {
+        parse(&spec).map_err(Failure::usage)?.to_string()
+    };
     let whole = spec.place == Place::Whole;
-    let shown = ImageSpec::whole(address.to_string()).at(spec.place).to_string();
+    let shown = ImageSpec::whole(address).at(spec.place).to_string();
     // An export may end like a place.
     let needs_place = whole && image_spec(Path::new(&shown)).place != Place::Whole;
     Ok(if needs_place { format!("{shown}@0") } else { shown }.into())
@@ -62,13 +77,18 @@ pub fn absolute_path(file: &Path) -> Result<PathBuf> {
     std::path::absolute(file).at_path(file.as_os_str().as_bytes())
 }
 
-/// Refuses to write to a network block device that this user has mounted here: it has no lock.
+/// Refuses to write to a network block device that this user has mounted here: it has no lock. An
+/// image in a store is always refused.
 ///
 /// # Errors
-/// `ResourceBusy` if it is mounted.
+/// `ResourceBusy` if it is mounted, `ReadOnlyFilesystem` if it is in a store.
 pub fn refuse_mounted(image: &Path) -> std::result::Result<(), Error> {
-    if !is_remote(image) {
+    let path = image_spec(image).path;
+    if !is_remote(&path) {
         return Ok(());
+    }
+    if is_in_store(&path) {
+        return Err(protected(&path));
     }
     let source = absolute(image).unwrap_or_else(|_| image.into());
     let Some(there) = table::served(&source, "extant").pop() else { return Ok(()) };
@@ -76,21 +96,53 @@ pub fn refuse_mounted(image: &Path) -> std::result::Result<(), Error> {
     Err(Error::Io(io::Error::new(io::ErrorKind::ResourceBusy, text)))
 }
 
+/// Returns the error of a change of an image in a store.
+fn protected(path: &Path) -> Error {
+    let path = path.display();
+    let text = format!(
+        "{path}: an image in a store is for reading only; `extant pull {path} NEW.img` copies it, \
+         and `extant overlay create NEW.qcow2 --backing {path}` makes an overlay that takes changes"
+    );
+    Error::Io(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, text))
+}
+
 fn parse(image: &ImageSpec) -> io::Result<Address> {
     image.path.to_string_lossy().parse()
 }
 
-/// Starts the connector of an image that is a network block device. From then on this process
-/// connects by it.
+fn parse_stored(image: &ImageSpec) -> io::Result<StoreAddress> {
+    image.path.to_string_lossy().parse()
+}
+
+/// Starts the connector of an image that is a network block device, or in a store. From then on
+/// this process connects by it.
 ///
 /// # Errors
 /// The address is none, or no process can be started.
 pub fn prepare(image: &ImageSpec) -> std::result::Result<(), Error> {
+    if is_in_store(&image.path) {
+        return prepare_store(&parse_stored(image)?, false).map_err(Error::Io);
+    }
     if is_remote(&image.path) {
         let address = parse(image)?;
-        let connector = Connector::start(&address)?;
+        let connector = Connector::start(CONNECT, &address.to_string())?;
         connect_by(&address, Arc::new(connector));
     }
+    Ok(())
+}
+
+/// Starts the connector of an image in a store, which stores objects only with `writes`.
+///
+/// # Errors
+/// No process can be started.
+pub fn prepare_store(address: &StoreAddress, writes: bool) -> io::Result<()> {
+    let kind = if writes { STORE } else { FETCH };
+    let connector = Connector::start(kind, &address.to_string())?;
+    let connect = move || match connector.connect()? {
+        Socket::Unix(stream) => Ok(stream),
+        _ => Err(io::Error::other("a socket of another kind")),
+    };
+    reach_by(address, Arc::new(LinkTransport::new(Box::new(connect))));
     Ok(())
 }
 
@@ -98,9 +150,13 @@ pub fn prepare(image: &ImageSpec) -> std::result::Result<(), Error> {
 /// until this process ends. In a sandbox it cannot be done.
 ///
 /// # Errors
-/// `ResourceBusy` if one writes to it for longer than `patience`, or has mounted it.
+/// `ResourceBusy` if one writes to it for longer than `patience`, or has mounted it;
+/// `ReadOnlyFilesystem` if it is in a store.
 pub fn hold(image: &ImageSpec, patience: Duration) -> std::result::Result<(), Error> {
     static HELD: Mutex<Vec<WriteLock>> = Mutex::new(Vec::new());
+    if is_in_store(&image.path) {
+        return Err(protected(&image.path));
+    }
     if is_remote(&image.path) {
         let whole = ImageSpec::whole(&image.path);
         refuse_mounted(Path::new(&whole.at(image.place).to_string()))?;
@@ -115,7 +171,7 @@ pub fn hold(image: &ImageSpec, patience: Duration) -> std::result::Result<(), Er
 struct Connector(Mutex<OwnedFd>);
 
 impl Connector {
-    fn start(address: &Address) -> io::Result<Connector> {
+    fn start(task: u8, address: &str) -> io::Result<Connector> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (socket, its_socket) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new(process::program());
@@ -124,7 +180,7 @@ impl Connector {
         extant_fuse::keep_descriptors_from_children()?;
         // It ends when its socket does; this process may be in a sandbox that waits for nothing.
         drop(command.spawn()?);
-        send(&socket, address.to_string().as_bytes(), SendFlags::NOSIGNAL)?;
+        send(&socket, &[&[task], address.as_bytes()].concat(), SendFlags::NOSIGNAL)?;
         Ok(Connector(Mutex::new(socket)))
     }
 }
@@ -161,11 +217,38 @@ fn serve() -> Result {
     let socket = io::stdin();
     let mut message = vec![0; MESSAGE];
     let (len, _) = receive_message(&socket, &mut message).at("a socket")?;
-    let address: Address = String::from_utf8_lossy(&message[..len]).parse().at("an address")?;
+    let (task, address) = message[..len].split_first().unwrap_or((&CONNECT, &[]));
+    let address = String::from_utf8_lossy(address);
+    let connect: Box<dyn Fn() -> io::Result<Socket>> = match *task {
+        task @ (FETCH | STORE) => fetcher(address.parse().at("an address")?, task == STORE),
+        _ => {
+            let address: Address = address.parse().at("an address")?;
+            Box::new(move || address.connect())
+        }
+    };
     while receive_message(&socket, &mut message).at("a socket")?.0 > 0 {
-        answer(socket.as_fd(), address.connect()).at("a socket")?;
+        answer(socket.as_fd(), connect()).at("a socket")?;
     }
     Ok(())
+}
+
+/// Returns a function that makes sockets, each with a thread at its other end that gets objects.
+fn fetcher(address: StoreAddress, writes: bool) -> Box<dyn Fn() -> io::Result<Socket>> {
+    let transport: Mutex<Option<Arc<dyn ObjectTransport>>> = Mutex::new(None);
+    Box::new(move || {
+        let mut transport = transport.lock().unwrap_or_else(PoisonError::into_inner);
+        let transport = match &*transport {
+            Some(known) => known.clone(),
+            None => transport.insert(open_transport(&address)?).clone(),
+        };
+        let (theirs, own) = UnixStream::pair()?;
+        let serve = move || {
+            // The other end has ended, or broken the protocol: nothing is left to do for it.
+            let _ = serve_link(own, &*transport, writes);
+        };
+        Builder::new().name("extant-fetch".into()).spawn(serve)?;
+        Ok(Socket::Unix(theirs))
+    })
 }
 
 fn answer(socket: BorrowedFd<'_>, connected: io::Result<Socket>) -> io::Result<()> {
@@ -175,14 +258,7 @@ fn answer(socket: BorrowedFd<'_>, connected: io::Result<Socket>) -> io::Result<(
         Ok(_) => return refuse(socket, "a socket of another kind"),
         Err(error) => return refuse(socket, &error.to_string()),
     };
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut extra = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor.as_fd()];
-    if !extra.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(Errno::NOBUFS.into());
-    }
-    sendmsg(socket, &[IoSlice::new(&[kind])], &mut extra, SendFlags::NOSIGNAL)?;
-    Ok(())
+    send_message(socket, &[kind], &[descriptor.as_fd()])
 }
 
 fn refuse(socket: BorrowedFd<'_>, why: &str) -> io::Result<()> {

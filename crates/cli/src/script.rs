@@ -3,8 +3,13 @@
 //! For example, `put 'my file' /srv/"a b"` has the words `put`, `my file` and `/srv/a b`. Names are
 //! bytes. Nothing is expanded: `$`, `*`, `~` and `;` stand for themselves.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use crate::failure::{At, Failure, Result as Done};
+use crate::text::shown;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 /// A command of a script.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,6 +32,43 @@ pub struct BadLine {
 const UNMATCHED: &str = "a quote has no end; a \\ before it makes it a part of the name";
 const NUL: &str = "a byte 0 is in no name and no value; is this a script?";
 const LAST: &str = "a \\ is the end of the script; a second one makes it a part of the name";
+
+/// Characters of a line in a message.
+const MAX_SHOWN: usize = 200;
+
+/// Reads a script of at most `most` MiB; `-` is standard input. Returns its name for messages, and
+/// the text.
+pub fn read_script(path: &Path, most: u64) -> Done<(String, Vec<u8>)> {
+    let stdin = path == OsStr::new("-");
+    let bytes = path.as_os_str().as_bytes();
+    let name = if stdin { "standard input".to_owned() } else { shown(bytes) };
+    let (limit, mut text) = (most << 20, Vec::new());
+    let read = if stdin {
+        std::io::stdin().lock().take(limit + 1).read_to_end(&mut text)
+    } else {
+        File::open(path).at_path(bytes)?.take(limit + 1).read_to_end(&mut text)
+    };
+    read.at(&name)?;
+    if text.len() as u64 > limit {
+        return Err(Failure::usage(format_args!("{name}: has more than {most} MiB; divide it")));
+    }
+    Ok((name, text))
+}
+
+/// Returns the words of a line for messages. Names may be long, and put none of their own lines
+/// before the cause.
+pub fn shown_words(words: &[OsString]) -> String {
+    let words: Vec<String> = words.iter().map(|word| shown(word.as_bytes())).collect();
+    words.join(" ").chars().take(MAX_SHOWN).collect()
+}
+
+/// Returns the cause of an error of usage on one line.
+pub fn cause_of(error: &clap::Error) -> String {
+    let message = error.to_string();
+    let cause = message.split("\n\n").next().unwrap_or_default();
+    let words = cause.trim_start_matches("error: ").split_whitespace();
+    words.collect::<Vec<_>>().join(" ")
+}
 
 /// Splits a script into its commands.
 pub fn parse_script(text: &[u8]) -> Result<Vec<ScriptLine>, BadLine> {

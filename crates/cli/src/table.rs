@@ -155,6 +155,13 @@ impl HeldMount {
         statx(&self.root, c"", flags, StatxFlags::MODE).is_err_and(|error| error == Errno::NOTCONN)
     }
 
+    /// Returns whether a server serves it: waits for an answer, or for the end of the connection.
+    pub fn is_served(&self) -> bool {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        // The request on which the connection ends has another error than later ones.
+        (0..2).any(|_| statx(&self.root, c"", flags, StatxFlags::MODE).is_ok())
+    }
+
     /// Returns whether its server still answers.
     pub fn answers(&self) -> bool {
         self.root.metadata().is_ok()

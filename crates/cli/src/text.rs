@@ -1,6 +1,7 @@
 //! Values as people read them.
 
 use extant_engine::{FileType, Printable, Timestamp};
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// Returns a name or path for a message or a terminal.
@@ -115,6 +116,22 @@ pub fn time(t: Timestamp) -> String {
     format!("{}.{:09} UTC", seconds(t.sec), t.nsec)
 }
 
+/// Returns a time as asctime(3) has it, in UTC.
+pub fn asctime(sec: i64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let text = self::seconds(sec);
+    let day = DAYS[sec.div_euclid(86_400).rem_euclid(7) as usize];
+    let (date, time) = text.split_once(' ').unwrap_or((&text, ""));
+    let mut parts = date.rsplit('-');
+    let (of_month, month) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+    let year = parts.next().unwrap_or("");
+    let month = month.parse::<usize>().ok().and_then(|month| MONTHS.get(month.wrapping_sub(1)));
+    let of_month = of_month.trim_start_matches('0');
+    format!("{day} {} {of_month:>2} {time} {year}", month.unwrap_or(&"???"))
+}
+
 /// A UUID in its usual form.
 pub fn uuid(bytes: [u8; 16]) -> String {
     let mut text = String::new();
@@ -151,6 +168,22 @@ const FLAGS: [(char, u32); 17] = [
 /// Returns the flags of an inode as lsattr(1) shows them.
 pub fn flags(flags: u32) -> String {
     FLAGS.iter().filter(|(_, bit)| flags & bit != 0).map(|(letter, _)| letter).collect()
+}
+
+/// Returns a path as it may be told: an address without its user, whose password may stand there,
+/// and one in a store without parameters, which may be tokens.
+pub fn without_secrets(path: &[u8]) -> Cow<'_, [u8]> {
+    let is_of_scheme = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'+';
+    let scheme = path.iter().take_while(|byte| is_of_scheme(byte)).count();
+    let Some(rest) = path[scheme..].strip_prefix(b"://") else { return path.into() };
+    let start = path.len() - rest.len();
+    let end = rest.iter().position(|byte| *byte == b'?').unwrap_or(rest.len());
+    let (place, query) = rest.split_at(end);
+    let host = place.iter().position(|byte| *byte == b'/').unwrap_or(end);
+    let user = place[..host].iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1);
+    let is_told = path[..scheme].to_ascii_lowercase().starts_with(b"nbd");
+    let query = if is_told { query } else { b"" };
+    [&path[..start], &place[user..], query].concat().into()
 }
 
 #[cfg(test)]
@@ -198,5 +231,21 @@ mod tests {
     fn uuids_have_dashes() {
         let bytes: [u8; 16] = std::array::from_fn(|i| i as u8);
         assert_eq!(uuid(bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+
+    #[test]
+    fn passwords_and_tokens_of_addresses_are_not_told() {
+        for (path, told) in [
+            ("https://u:pw@h/d/n", "https://h/d/n"),
+            ("HTTPS://u:pw@h/n?sig=x", "HTTPS://h/n"),
+            ("az://c/n?token=x", "az://c/n"),
+            ("nbd://u@h:1/n?timeout=2", "nbd://h:1/n?timeout=2"),
+            ("nbd+unix:///?socket=/a@b", "nbd+unix:///?socket=/a@b"),
+            ("s3://b/n@sha256:0", "s3://b/n@sha256:0"),
+            ("a/b?c@d", "a/b?c@d"),
+            ("://", "://"),
+        ] {
+            assert_eq!(without_secrets(path.as_bytes()), told.as_bytes(), "{path}");
+        }
     }
 }

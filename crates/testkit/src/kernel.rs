@@ -90,7 +90,13 @@ impl Mount {
     /// As [`Mount::new`], with the kernel's refusal as an error.
     #[track_caller]
     pub fn try_new(image: &Path, options: &str) -> Result<Self, String> {
-        need_root("mounting with the kernel's ext4");
+        Self::of_kind("ext4", image, options)
+    }
+
+    /// As [`Mount::try_new`], for a file system of another kind.
+    #[track_caller]
+    pub fn of_kind(kind: &str, image: &Path, options: &str) -> Result<Self, String> {
+        need_root("mounting with the kernel");
         let read_only = options.split(',').any(|option| option == "ro");
         let device = Loop::attach(image, read_only);
         let directory = tempfile::Builder::new().prefix("extant-test-").tempdir();
@@ -98,11 +104,11 @@ impl Mount {
         let point = directory.path().join("mnt");
         std::fs::create_dir(&point).map_err(|e| format!("{}: {e}", point.display()))?;
         let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-        let of_ext4: Vec<_> =
+        let of_kind: Vec<_> =
             options.split(',').filter(|option| !matches!(*option, "ro" | "rw" | "")).collect();
-        let of_ext4 = CString::new(of_ext4.join(",")).map_err(|e| e.to_string())?;
+        let of_kind = CString::new(of_kind.join(",")).map_err(|e| e.to_string())?;
         // By the system call, since many tests mount many images.
-        mount(device.device(), &point, "ext4", flags, &*of_ext4).map_err(|e| {
+        mount(device.device(), &point, kind, flags, &*of_kind).map_err(|e| {
             format!("the kernel refuses to mount {} with {options:?}: {e}", image.display())
         })?;
         Ok(Self { directory, point, mounted: true, device })

@@ -11,9 +11,9 @@ use crate::image::{Changes, ImageArgs};
 use crate::interrupt::Interrupt;
 use crate::json::put_bytes;
 use crate::sandbox::command::Preparation;
-use crate::script::{ScriptLine, parse_script};
+use crate::script::{ScriptLine, cause_of, parse_script, read_script, shown_words};
 use crate::spill::{self, SpillFile};
-use crate::text::{count, shown};
+use crate::text::count;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use extant_check::edit::{Edit, EditBase, EditError};
 use extant_check::repair::{NoLargerLog, OfflineError};
@@ -23,8 +23,7 @@ use extant_engine::{Errno, Error, Fs, HostClaim, OpenOptions};
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,8 +55,8 @@ pub struct Args {
     redo: Option<PathBuf>,
 }
 
-/// Most bytes of a script.
-const MAX_SCRIPT: u64 = 64 << 20;
+/// Most MiB of a script.
+const MAX_SCRIPT: u64 = 64;
 
 /// Bytes of changes in memory. Others are in a file without a name in the folder for temporary
 /// files.
@@ -129,7 +128,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let device = open(image.spec())?;
     let journal = image.journal.as_deref().map(image_spec).map(open).transpose()?;
     let (redo, threads) = (redo.map(RefCell::new), context.thread_count());
-    let work = Work { args, device, journal, claim: None, redo, threads };
+    let work = Work { args, device, journal, claim: None, redo, threads, recovered: false };
     if args.dry_run {
         return work.carry_out(context, &script);
     }
@@ -146,21 +145,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
 impl Script {
     fn read(args: &Args) -> Result<Script> {
         let stdin = args.script == OsStr::new("-");
-        let path = args.script.as_os_str().as_bytes();
-        let name = if stdin { "standard input".to_owned() } else { shown(path) };
-        let mut text = Vec::new();
-        let read = if stdin {
-            std::io::stdin().lock().take(MAX_SCRIPT + 1).read_to_end(&mut text)
-        } else {
-            let file = File::open(&args.script).at_path(path)?;
-            file.take(MAX_SCRIPT + 1).read_to_end(&mut text)
-        };
-        read.at(&name)?;
-        if text.len() as u64 > MAX_SCRIPT {
-            return Err(Failure::usage(format_args!(
-                "{name}: has more than 64 MiB; apply it in parts"
-            )));
-        }
+        let (name, text) = read_script(&args.script, MAX_SCRIPT)?;
         let lines = parse_script(&text).map_err(|bad| {
             let message = format!("{name}:{}: {}", bad.number, bad.why);
             Failure::usage(message).after(line_document(bad.number))
@@ -205,20 +190,15 @@ fn line_document(number: usize) -> Map<String, Value> {
 
 /// Parses the words of a line.
 fn step(command: &mut clap::Command, name: &str, line: ScriptLine) -> Result<Step> {
-    let words: Vec<String> = line.words.iter().map(|word| shown(word.as_bytes())).collect();
-    // Names may be long, and put none of their own lines before the cause.
-    let text: String = words.join(" ").chars().take(MAX_SHOWN).collect();
+    let text = shown_words(&line.words);
     let fail = |why: &str| {
         let failure = Failure::usage(format_args!("{name}:{}: {text}: {why}", line.number));
         failure.after(line_document(line.number))
     };
     let parsed = command.try_get_matches_from_mut(&line.words);
-    let edit = parsed.and_then(|matches| Line::from_arg_matches(&matches)).map_err(|error| {
-        let message = error.to_string();
-        let cause = message.split("\n\n").next().unwrap_or_default();
-        let cause = cause.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>();
-        fail(&cause.join(" "))
-    })?;
+    let edit = parsed
+        .and_then(|matches| Line::from_arg_matches(&matches))
+        .map_err(|error| fail(&cause_of(&error)))?;
     let checked = match &edit {
         Line::Ln(edit) => edit.check(),
         Line::Mknod(edit) => edit.kind().map(drop),
@@ -227,9 +207,6 @@ fn step(command: &mut clap::Command, name: &str, line: ScriptLine) -> Result<Ste
     checked.map_err(|failure| fail(failure.message().unwrap_or_default()))?;
     Ok(Step { number: line.number, text, edit })
 }
-
-/// Characters of a line in a message.
-const MAX_SHOWN: usize = 200;
 
 /// An image, and the script's work on it.
 struct Work<'a> {
@@ -241,6 +218,8 @@ struct Work<'a> {
     redo: Option<RefCell<RedoFile>>,
     /// Threads for a survey.
     threads: usize,
+    /// A recovery was written to the image.
+    recovered: bool,
 }
 
 /// The edits that were made: documents with their line, command and paths.
@@ -272,6 +251,7 @@ impl<'a> Work<'a> {
             let journal = self.journal.take();
             self.journal = journal.map(|journal| Arc::new(overlay(journal, JOURNAL_UNIT)) as _);
         }
+        self.recovered = !self.args.dry_run;
         let image = &self.args.image;
         let options = OpenOptions::new().count_mount(false);
         let fs = image.open_by(&options, |options| {
@@ -381,7 +361,8 @@ impl<'a> Work<'a> {
         let name = self.args.image.name();
         let cause = failure.message().unwrap_or("failed, for the reasons above").to_owned();
         let before = if place.is_empty() { String::new() } else { format!("{place}: ") };
-        failure.with_message(format!("{before}{cause}; {name} is unchanged"))
+        let state = if self.recovered { "was recovered, and is otherwise" } else { "is" };
+        failure.with_message(format!("{before}{cause}; {name} {state} unchanged"))
     }
 
     /// Turns an error of the writes into a failure that names object, cause and remedy.

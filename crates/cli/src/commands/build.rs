@@ -54,6 +54,9 @@ pub struct Args {
     /// Format of OUT; qcow2 for a regular file or standard output
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     format: Format,
+    /// Least length of a raw file OUT in bytes, with zeroes behind the image: mke2fs cuts no file
+    #[arg(long, hide = true, value_name = "BYTES", default_value_t = 0)]
+    file_length: u64,
     /// Print the size in bytes, and write nothing
     #[arg(long)]
     estimate: bool,
@@ -121,6 +124,11 @@ pub fn run(args: &Args, context: &Context) -> Result {
     sources.contain(target.as_mut(), (&args.out, args.format), context)?;
     let mut target = target.map(Target::connect).transpose()?;
     let mut options = BuildOptions::default();
+    if args.layout.journal_device().is_some() {
+        let text = "-J device=: a built image has its journal inside; `extant tune \
+                    --journal-device` moves it";
+        return Err(Failure::usage(text));
+    }
     options.mkfs = args.layout.options()?;
     options.size = args.size.size()?;
     options.threads = context.threads.unwrap_or(0);
@@ -208,7 +216,8 @@ impl Args {
         mut options: BuildOptions,
         (epoch, context): (Option<Timestamp>, &Context),
     ) -> Result<Made> {
-        target.write(self.format, bytes, context, |device, own_file| {
+        let len = bytes.max(self.file_length);
+        target.write(self.format, len, context, |device, own_file| {
             let failed = |error| self.failed(error);
             let mut image = ContentStream::new(device, &options).map_err(failed)?;
             let shown = Shown::new(context, 0, None);
@@ -240,6 +249,7 @@ impl Args {
         scan.outputs.extend(output.map(|data| (data.dev(), data.ino())));
         let select = Selection { image: self.image.clone(), platform: self.platform.clone() };
         let mut tree = Tree::new();
+        self.filter_xattrs(&mut tree);
         let mut loader = Loader::new(&mut tree, std::env::temp_dir());
         sources.spool_into(&mut loader);
         if let Some((image, own_file)) = image {
@@ -254,7 +264,6 @@ impl Args {
             source.add(&mut loader, (&scan, &select), context)?;
         }
         exclude(&mut loader, &scan.exclude)?;
-        self.retain_xattrs(&mut tree)?;
         if let Some(Owner { uid, gid }) = self.owner {
             tree.set_owners(uid, gid);
         }
@@ -278,15 +287,13 @@ impl Args {
         Ok(tree)
     }
 
-    /// Removes the extended attributes that the image does not get.
-    fn retain_xattrs(&self, tree: &mut Tree) -> Result {
+    /// Chooses the extended attributes that the image gets.
+    fn filter_xattrs(&self, tree: &mut Tree) {
         let names = XattrNames::of(self.xattrs.iter().map(OsString::as_os_str));
         let leaves_all_out = self.layout.leaves_xattrs_out();
-        if names.keeps_all() && !leaves_all_out {
-            return Ok(());
+        if leaves_all_out || !names.keeps_all() {
+            tree.filter_xattrs(move |name| !leaves_all_out && names.keeps(name));
         }
-        let retained = tree.retain_xattrs(|name| !leaves_all_out && names.keeps(name));
-        retained.map_err(Failure::new)
     }
 
     /// Writes the image. Returns the root hash of its hash tree.
@@ -296,7 +303,7 @@ impl Args {
         (plan, hashes): (&ImagePlan<'_>, Option<&HashTree>),
         context: &Context,
     ) -> Result<Option<String>> {
-        let len = hashes.map_or(plan.facts().bytes, HashTree::end);
+        let len = hashes.map_or(plan.facts().bytes, HashTree::end).max(self.file_length);
         target.write(self.format, len, context, |device, _| {
             let (bytes, files) = if context.shows_progress() { plan.content() } else { (0, 0) };
             let shown = Shown::new(context, bytes, Some(files));

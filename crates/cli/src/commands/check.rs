@@ -12,6 +12,8 @@ use extant_engine::OpenOptions;
 use extant_engine::device::{BlockDevice, ImageSpec, image_spec};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, StdoutLock, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Check a file system without changing it.
@@ -26,6 +28,13 @@ pub struct Args {
     /// Check the image as it is, without the changes in its journal
     #[arg(long)]
     as_is: bool,
+    /// Check an image that another program uses, as `e2fsck -n` does
+    #[arg(long, hide = true)]
+    in_use: bool,
+    /// Read every block of the file system, too, and print those that cannot be read and are not
+    /// listed as bad
+    #[arg(long)]
+    read_test: bool,
 }
 
 /// Exit codes of fsck(8).
@@ -91,10 +100,19 @@ pub(super) fn object(finding: &Finding) -> Value {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
+    let image = if args.in_use { image.read_although_in_use() } else { image };
+    if image.in_use {
+        let name = image.name();
+        context.note(format_args!(
+            "{name} is in use: it is checked without its journal, and changes meanwhile may count \
+             as damage"
+        ));
+    }
     let interrupt = Interrupt::register().at("signals")?;
     let contained = image.contain(context, Preparation::default());
     contained.map_err(|failure| failure.with_exit_code(OPERATIONAL))?;
-    let device = open_for_reading(&image, &image.spec())?;
+    let open = if args.read_test { open_for_test } else { open_for_reading };
+    let device = open(&image, &image.spec())?;
     let journal = args
         .on
         .journal
@@ -107,10 +125,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
         bar.set_position(progress.done);
         bar.set_message(match progress.stage {
             CheckStage::Inodes => "groups of inodes",
+            CheckStage::Blocks => "parts of 4 MiB read",
             _ => "directories",
         });
     };
-    let mut check = Check::new(device).as_is(args.as_is).threads(context.thread_count());
+    let mut check = Check::new(device).as_is(args.as_is).in_use(image.in_use);
+    check = check.read_test(args.read_test).threads(context.thread_count());
     check = check.interrupt(interrupt.flag()).progress(&mut show);
     if let Some(journal) = journal {
         check = check.journal(journal);
@@ -127,12 +147,28 @@ pub fn run(args: &Args, context: &Context) -> Result {
 }
 
 /// Opens a device for reading.
-pub(super) fn open_for_reading(
+pub fn open_for_reading(image: &ImageArgs, place: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+    open_by(OpenOptions::new().read_only(true), image, place)
+}
+
+/// As [`open_for_reading`], past the page cache of a disk, which may hold blocks that are lost.
+pub(super) fn open_for_test(image: &ImageArgs, place: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+    let options = OpenOptions::new().read_only(true);
+    open_by(options.direct_io(is_disk(&place.path)), image, place)
+}
+
+/// Returns whether a path leads to a block device.
+pub(super) fn is_disk(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+fn open_by(
+    options: OpenOptions,
     image: &ImageArgs,
     place: &ImageSpec,
 ) -> Result<Arc<dyn BlockDevice>> {
-    let options = OpenOptions::new().read_only(true).wait(image.wait);
-    let opened = options.device_of(place);
+    let opened =
+        if image.in_use { image.reader(place) } else { options.wait(image.wait).device_of(place) };
     let device = opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))?;
     #[cfg(debug_assertions)]
     crate::planted::strike_from(&*device);

@@ -11,7 +11,7 @@ use crate::json;
 use crate::sandbox::command::{Preparation, leave_feigned_root};
 use crate::text::{shown, size};
 use extant_check::{Trim, TrimError, TrimPlan, UuidError, set_uuid};
-use extant_engine::device::{BlockDevice, FileOptions, ImageFormat, Place};
+use extant_engine::device::{BlockDevice, FileOptions, HostBytes, ImageFormat, Place};
 use extant_engine::mkfs::parse_uuid;
 use extant_engine::{Errno, Error, OpenOptions};
 use serde_json::Map;
@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -62,6 +62,8 @@ const CHUNK: u64 = 4 << 20;
 struct Source {
     device: Arc<dyn BlockDevice>,
     image: ImageArgs,
+    /// The host may copy bytes by itself, and let the files share them.
+    by_host: bool,
 }
 
 /// Runs the command.
@@ -76,22 +78,25 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let uuid = args.new_uuid.then(random_uuid).transpose()?;
     let mut output = Output::begin(&args.dest)?;
     let held = args.share(&image, output.file())?;
-    let is_shared = held.is_some();
+    let (is_shared, by_host) = (held.is_some(), !args.no_reflink);
     let source = match held {
         // Outside of a sandbox: nothing of the image was read, and nothing will be.
-        Some(device) if uuid.is_none() => Source { device, image },
+        Some(device) if uuid.is_none() => Source { device, image, by_host },
         _ => {
             output = output.before_sandbox(context)?;
             image.contain(context, Preparation::default().writing_to(&output.path()))?;
             let device =
                 open_for_reading(&image, &image.spec()).map_err(|e| e.with_exit_code(1))?;
-            Source { device, image }
+            Source { device, image, by_host }
         }
     };
     let interrupt = Interrupt::register().at("signals")?;
     let file = output.file();
-    let copied =
-        if is_shared { None } else { Some(source.copy(file, context, &interrupt.flag())?) };
+    let copied = if is_shared {
+        None
+    } else {
+        Some(source.copy((&args.dest, file), context, &interrupt.flag())?)
+    };
     if let Some(uuid) = uuid {
         source.rename(file, uuid)?;
     }
@@ -188,9 +193,14 @@ impl Source {
     }
 
     /// Copies the blocks in use. Returns the number of bytes.
-    fn copy(&self, file: &File, context: &Context, stop: &Arc<AtomicBool>) -> Result<u64> {
+    fn copy(
+        &self,
+        (dest, file): (&Path, &File),
+        context: &Context,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<u64> {
         let len = self.device.len();
-        file.set_len(len).at("the new image")?;
+        file.set_len(len).at_path(dest.as_os_str().as_bytes())?;
         let trim = Trim::new(self.device.clone()).threads(context.thread_count());
         let plan = match trim.interrupt(stop.clone()).plan() {
             Ok(plan) => Some(plan),
@@ -203,20 +213,36 @@ impl Source {
             }
         };
         let bar = context.progress(0);
-        let copy = Copy { device: &*self.device, file, stop, copied: AtomicU64::new(0) };
+        let (device, copied) = (&*self.device, AtomicU64::new(0));
+        let host = device.host_bytes().filter(|_| self.by_host);
+        let copy = Copy { device, host, file, stop, copied };
         let done = copy.run(plan.as_ref(), context.thread_count(), &|len| bar.inc(len));
         bar.finish_and_clear();
-        done.map_err(|error| match error.kind() {
-            io::ErrorKind::Interrupted => self.interrupted(),
-            _ => self.failed(Error::Io(error)),
+        done.map_err(|failed| match failed {
+            Failed::Writing(error) => {
+                let name = shown(dest.as_os_str().as_bytes());
+                Failure::new(format_args!("{name}: {error}"))
+            }
+            Failed::Reading(error) if error.kind() == io::ErrorKind::Interrupted => {
+                self.interrupted()
+            }
+            Failed::Reading(error) => self.failed(Error::Io(error)),
         })?;
         Ok(copy.copied.into_inner())
     }
 }
 
+/// A copy that ended early.
+enum Failed {
+    Reading(io::Error),
+    Writing(io::Error),
+}
+
 /// A copy of blocks by several threads.
 struct Copy<'c> {
     device: &'c dyn BlockDevice,
+    /// The device's bytes, if the host may copy them.
+    host: Option<HostBytes<'c>>,
     file: &'c File,
     stop: &'c AtomicBool,
     /// Bytes that were copied. Relaxed: read after the threads have ended.
@@ -229,7 +255,7 @@ impl Copy<'_> {
         plan: Option<&TrimPlan>,
         threads: usize,
         progress: &(dyn Fn(u64) + Sync),
-    ) -> io::Result<()> {
+    ) -> std::result::Result<(), Failed> {
         let whole = std::iter::once(0..self.device.len());
         let used: Box<dyn Iterator<Item = Range<u64>> + Send + '_> = match plan {
             Some(plan) => Box::new(plan.used()),
@@ -239,25 +265,37 @@ impl Copy<'_> {
         let work = || {
             let mut buf = vec![0; CHUNK as usize];
             loop {
-                let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next()?;
-                let Some(piece) = next else { return Ok(()) };
+                let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(piece) = next.map_err(Failed::Reading)? else { return Ok(()) };
                 // Relaxed: the flag orders nothing, and may be seen a piece later.
                 if self.stop.load(Ordering::Relaxed) {
-                    return Err(io::ErrorKind::Interrupted.into());
+                    return Err(Failed::Reading(io::ErrorKind::Interrupted.into()));
                 }
                 let len = piece.end - piece.start;
-                let bytes = &mut buf[..len as usize];
-                self.device.read_exact_at(bytes, piece.start)?;
-                self.file.write_all_at(bytes, piece.start)?;
+                self.piece(piece, &mut buf)?;
                 self.copied.fetch_add(len, Ordering::Relaxed);
                 progress(len);
             }
         };
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
-            let failed = || io::Error::other("a thread of the copy failed");
+            let failed = || Failed::Reading(io::Error::other("a thread of the copy failed"));
             workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| failed())?)
         })
+    }
+
+    /// Copies at most [`CHUNK`] bytes: by the host, as far as it does so.
+    fn piece(&self, piece: Range<u64>, buf: &mut [u8]) -> std::result::Result<(), Failed> {
+        let source = self.host.and_then(|bytes| bytes.skip(piece.start));
+        let done = source
+            .map_or(0, |source| source.copy_to(self.file, piece.start, piece.end - piece.start));
+        let start = piece.start + done;
+        let bytes = &mut buf[..(piece.end - start) as usize];
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.device.read_exact_at(bytes, start).map_err(Failed::Reading)?;
+        self.file.write_all_at(bytes, start).map_err(Failed::Writing)
     }
 }
 

@@ -1,5 +1,12 @@
 //! `extant mkfs`: a new file system.
 
+mod completion;
+mod journal_device;
+
+pub use journal_device::device_number;
+
+use super::check::is_disk;
+use crate::bad_blocks::BadBlockArgs;
 use crate::context::{Context, complain};
 use crate::failure::{At, Failure, Result};
 use crate::format::{Format, FormatArgs};
@@ -9,9 +16,11 @@ use crate::layout::{LayoutArgs, creation_time};
 use crate::overwrite;
 use crate::remote;
 use crate::text::{count, shown, size, uuid};
+use completion::Completion;
 use extant_engine::device::{BlockDevice, FileOptions, ImageSpec, Place, image_spec, is_remote};
 use extant_engine::mkfs::{self, Options, Report, parse_size};
 use extant_engine::{OpenOptions, Timestamp};
+use journal_device::JournalDevice;
 use serde_json::{Map, json};
 use std::fs::File;
 use std::io;
@@ -24,7 +33,8 @@ use std::time::Duration;
 /// Make a file system; existing content is lost.
 ///
 /// The options are those of mke2fs(8). Without options the file system is that of `mke2fs -t ext4`,
-/// with orphan_file and metadata_csum_seed.
+/// with orphan_file and metadata_csum_seed. With `-O journal_dev` the image gets a journal alone,
+/// to which `extant tune --journal-device` moves that of a file system.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Image file (made if it is not there) or block device, with @OFFSET or @pN for a part of it
@@ -38,6 +48,10 @@ pub struct Args {
     size: Option<String>,
     #[command(flatten)]
     layout: LayoutArgs,
+    /// Device or image file with the journal of the file system, which `extant mkfs -O journal_dev`
+    /// has made; as -J device=PATH
+    #[arg(long, value_name = "PATH")]
+    journal_device: Option<PathBuf>,
     /// Seed of all that is random; with the same one, and the time in SOURCE_DATE_EPOCH (or 1970),
     /// the image is the same
     #[arg(long, value_name = "NUMBER")]
@@ -55,6 +69,8 @@ pub struct Args {
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
+    bad: BadBlockArgs,
+    #[command(flatten)]
     stored: FormatArgs,
 }
 
@@ -63,13 +79,14 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let options = args.options()?;
+    let mut options = args.options()?;
+    let journal = args.open_journal(&mut options)?;
     if args.dry_run {
         let report = args.plan(&options)?;
         return args.report(context, &report);
     }
     if args.stored.format == Format::Qcow2 {
-        let report = args.make_in_disk(&options)?;
+        let report = args.make_in_disk(&options, &args.completion(context, journal))?;
         return args.report(context, &report);
     }
     let path = image_spec(&args.image).path;
@@ -85,7 +102,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
         }
     };
     let len = device.len();
-    let made = args.make(&*device, &options);
+    let made = args.make(&device, &options, &args.completion(context, journal));
     if made.is_err() {
         args.restore(&*device, new.as_ref(), was_there, len);
     }
@@ -119,6 +136,36 @@ impl Args {
         options.time = time(self.seed.is_some())?;
         options.discard = self.discard;
         Ok(options)
+    }
+
+    fn completion<'c>(
+        &'c self,
+        context: &'c Context,
+        journal: Option<JournalDevice>,
+    ) -> Completion<'c> {
+        Completion { image: ImageArgs::of(&self.image), context, bad: &self.bad, journal }
+    }
+
+    /// Opens the device of the journal, if there is to be one, whose blocks the file system has.
+    fn open_journal(&self, options: &mut Options) -> Result<Option<JournalDevice>> {
+        let path = self.journal_device.as_deref().or_else(|| self.layout.journal_device());
+        let Some(path) = path else { return Ok(None) };
+        if options.journal_size.is_some() {
+            let text = "a journal on another device has the length of that: leave the size out";
+            return Err(Failure::usage(text));
+        }
+        let image = ImageArgs { wait: self.wait, ..ImageArgs::of(&self.image) };
+        let journal = JournalDevice::open(path, &image, self.dry_run)?;
+        let size = journal.block_size();
+        if options.block_size.is_some_and(|wanted| wanted != size) {
+            let path = shown(path.as_os_str().as_bytes());
+            return Err(Failure::usage(format_args!(
+                "{path} has a journal with blocks of {size} bytes: so must be those of the file \
+                 system (-b {size})"
+            )));
+        }
+        options.block_size = Some(size);
+        Ok(Some(journal))
     }
 
     fn bytes(&self) -> Result<Option<u64>> {
@@ -190,7 +237,8 @@ impl Args {
     /// Opens or makes a file, or opens a disk.
     fn file(&self, spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
         let wait = self.wait.then_some(PATIENCE);
-        let open = FileOptions::from_spec(spec).create(true).wait(wait);
+        let is_direct = self.bad.reads_all() && is_disk(&spec.path);
+        let open = FileOptions::from_spec(spec).create(true).wait(wait).direct(is_direct);
         let device = open.open().map_err(|e| {
             let advice = match e.kind() {
                 std::io::ErrorKind::ResourceBusy => "; unmount it first, or wait with --wait",
@@ -211,7 +259,7 @@ impl Args {
     }
 
     /// Makes a file system in an image of the format qcow2, which is made if it is not there.
-    fn make_in_disk(&self, options: &Options) -> Result<Report> {
+    fn make_in_disk(&self, options: &Options, completion: &Completion<'_>) -> Result<Report> {
         self.require_size(options)?;
         let spec = self.stored.spec(&self.image);
         let new = if is_there(&spec.path) { None } else { Some(self.new_disk(&spec, options)?) };
@@ -229,7 +277,7 @@ impl Args {
             if !self.force {
                 overwrite::check_image(&*disk, &spec)?;
             }
-            mkfs::make(&*disk, options).map_err(|error| self.failed(error))
+            completion.make(&disk, options, &|error| self.failed(error))
         });
         if let (Err(_), Some(new)) = (&made, &new) {
             self.report_rest(remove_own(&spec.path, new));
@@ -260,12 +308,17 @@ impl Args {
         made.at_path(bytes).map(|()| new)
     }
 
-    fn make(&self, device: &dyn BlockDevice, options: &Options) -> Result<Report> {
+    fn make(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        options: &Options,
+        completion: &Completion<'_>,
+    ) -> Result<Report> {
         if !self.force {
-            overwrite::check(device, &self.image)?;
+            overwrite::check(&**device, &self.image)?;
         }
-        self.grow(device, options)?;
-        mkfs::make(device, options).map_err(|e| self.failed(e))
+        self.grow(&**device, options)?;
+        completion.make(device, options, &|error| self.failed(error))
     }
 
     /// Undoes a failed creation: removes the file `new`, which this process made, or restores the
@@ -361,10 +414,20 @@ fn document(args: &Args, report: &Report) -> serde_json::Value {
 
 fn tell(args: &Args, report: &Report) {
     let bytes = report.blocks.saturating_mul(report.block_size.into());
+    let verb = if args.dry_run { "would be" } else { "made" };
+    if report.inodes == 0 {
+        return complain(format_args!(
+            "{}: {verb} a journal of {} ({} of {}) for another file system, UUID {}",
+            args.name(),
+            size(bytes),
+            count(report.blocks, "block"),
+            size(report.block_size.into()),
+            uuid(report.uuid),
+        ));
+    }
     complain(format_args!(
-        "{}: {} a file system of {} ({} of {}, {}, {}), UUID {}",
+        "{}: {verb} a file system of {} ({} of {}, {}, {}), UUID {}",
         args.name(),
-        if args.dry_run { "would be" } else { "made" },
         size(bytes),
         count(report.blocks, "block"),
         size(report.block_size.into()),

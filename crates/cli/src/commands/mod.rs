@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod apply;
+pub mod batch;
 pub mod build;
 pub mod cat;
 pub mod check;
@@ -26,6 +27,8 @@ pub mod mounts;
 pub mod mv;
 pub mod overlay;
 pub mod pages;
+pub mod pull;
+pub mod push;
 pub mod put;
 pub mod recover;
 pub mod repair;
@@ -41,5 +44,6 @@ pub mod trim;
 pub mod truncate;
 pub mod tune;
 pub mod umount;
+pub mod upgrade;
 pub mod utimes;
 pub mod verity;

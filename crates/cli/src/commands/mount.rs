@@ -10,7 +10,7 @@ use crate::mounting::same_image::ImageFile;
 use crate::mounting::{Patience, Plan, Remounted, anew, keep, place, serve, spawn};
 use crate::remote;
 use extant_engine::device::ImageFormat;
-use extant_fuse::InheritedDescriptors;
+use extant_fuse::{InheritedDescriptors, MountIdentity};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -56,6 +56,12 @@ pub struct Args {
     /// The process that mounts and unmounts is at the other ends of standard input and output
     #[arg(long, hide = true, requires = "foreground", conflicts_with_all = ["announce", "keep"])]
     kept: bool,
+    /// Go on with the mount that is there, whose server hands it over
+    #[arg(long, hide = true, requires = "foreground", conflicts_with = "kept")]
+    succeed: bool,
+    /// That mount
+    #[arg(long, hide = true, value_name = "IDENTITY")]
+    adopts: Option<MountIdentity>,
     /// The image must be this file
     #[arg(long, hide = true, value_name = "DEVICE:INODE:DISK")]
     image_file: Option<ImageFile>,
@@ -167,6 +173,8 @@ impl Args {
             patience: if self.wait { Patience::Long } else { self.patience },
             verbose: context.verbose,
             replaces,
+            succeeds: self.succeed,
+            adopts: self.adopts,
             kept: self.kept,
             image_file: self.image_file,
             owner: None,

@@ -61,9 +61,9 @@ struct CreateArgs {
 
 /// Write the difference of an overlay into its base
 ///
-/// The base may be used alone then. The overlay stays as it is, and may be removed. After a failure
-/// or a power cut it still shows the same files, and another run completes the base. Other overlays
-/// of the base become useless.
+/// The base may be used alone then. The overlay stays as it is, and may be removed. A damaged one
+/// is refused, with its base unchanged. After a failure of a device or a power cut it still shows
+/// the same files, and another run completes the base. Other overlays of the base become useless.
 #[derive(clap::Args, Debug)]
 struct CommitArgs {
     /// Overlay
@@ -122,7 +122,7 @@ fn open(image: &ImageSpec, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>
 
 /// Enters a sandbox with an image.
 fn contain(context: &Context, sandbox: Preparation, image: &ImageSpec, wait: bool) -> Result {
-    let images = [Images { image: image.clone(), journal: None, wait }];
+    let images = [Images { wait, ..Images::of_spec(image.clone()) }];
     let entered = sandbox.enter(context, &images);
     entered.map_err(|(_, error)| ImageArgs::of(&image.path).refused(&error))
 }

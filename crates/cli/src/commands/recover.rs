@@ -29,8 +29,8 @@ pub struct Args {
     /// Recover in memory only, and print the result
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// Complete an interrupted change of a file system without a journal, from the file that `apply
-    /// --redo` or `repair --redo` named
+    /// Complete an interrupted change that no journal makes whole, from the file that --redo of
+    /// `apply`, `repair`, `resize` or `tune` named
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     redo: Option<PathBuf>,
 }

@@ -1,16 +1,17 @@
 //! `extant repair`: damage removed, wholly or not at all.
 
-use super::check::{object, open_for_reading};
+use super::check::{is_disk, object, open_for_reading, open_for_test};
+use crate::bad_blocks::{BadBlockArgs, tell_unlisted};
 use crate::context::Context;
-use crate::copy::output::Output;
-use crate::copy::redo::RedoFile;
+use crate::copy::redo::{RedoFile, SaveRedo};
+use crate::copy::undo::UndoFile;
 use crate::failure::{At, Failure, Result};
 use crate::host_claim::while_checked;
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::remote;
 use crate::sandbox::command::Preparation;
-use crate::text::count;
+use crate::text::{count, shown};
 use extant_check::Finding;
 use extant_check::repair::{Repair, RepairError, RepairLevel, RepairPlan, restore};
 use extant_engine::OpenOptions;
@@ -18,7 +19,6 @@ use extant_engine::device::{BlockDevice, ImageSpec, image_spec};
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -50,8 +50,14 @@ pub struct Args {
     /// which `recover --redo` completes them after a power cut
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     redo: Option<PathBuf>,
+    #[command(flatten)]
+    bad: BadBlockArgs,
+    /// Empty the list of bad blocks first
+    #[arg(long)]
+    forget_bad_blocks: bool,
     /// Take a repair back: write the blocks of its undo file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "undo", "redo", "level"])]
+    #[arg(conflicts_with_all = ["read_test", "bad_blocks", "forget_bad_blocks"])]
     restore: Option<PathBuf>,
 }
 
@@ -86,14 +92,24 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
     let open = |place: &ImageSpec| {
         if args.dry_run { open_for_reading(&image, place) } else { open_for_writing(&image, place) }
     };
-    let begun =
-        args.undo.as_deref().map(|path| take_begun().unwrap_or_else(|| begin(path, context)));
+    let begun = args
+        .undo
+        .as_deref()
+        .map(|path| take_begun().unwrap_or_else(|| UndoFile::begin(path, context)));
     let redo =
         args.redo.as_deref().map(|path| RedoFile::begin(path, &image, context)).transpose()?;
     let sandbox = Preparation::writing(!args.dry_run);
-    let sandbox = args.restore.iter().fold(sandbox, |all, file| all.reading(file));
+    let files = args.restore.as_deref().into_iter().chain(args.bad.file());
+    let sandbox = files.fold(sandbox, |all, file| all.reading(file));
     image.contain(context, sandbox)?;
-    let device = open(&image.spec())?;
+    let spec = image.spec();
+    let device = if !(args.bad.reads_all() && is_disk(&spec.path)) {
+        open(&spec)?
+    } else if args.dry_run {
+        open_for_test(&image, &spec)?
+    } else {
+        open_for_writing_by(OpenOptions::new().direct_io(true), &image, &spec)?
+    };
     let interrupt = Interrupt::register().at("signals")?;
     let journal = args.on.journal.as_ref().map(|path| open(&image_spec(path))).transpose()?;
     let work = |device: Arc<dyn BlockDevice>| {
@@ -104,7 +120,13 @@ fn attempt(args: &Args, context: &Context) -> Result<Option<u8>> {
             Level::Safe => RepairLevel::Safe,
             Level::Lossy => RepairLevel::Lossy,
         };
+        let stop = interrupt.flag();
+        let bad_blocks =
+            args.bad.wanted(args.forget_bad_blocks, (&image, context), (&*device, &stop))?;
         let mut repair = Repair::new(device).level(level).threads(context.thread_count());
+        if let Some(blocks) = bad_blocks {
+            repair = repair.bad_blocks(blocks);
+        }
         repair = repair.interrupt(interrupt.flag());
         if let Some(journal) = journal {
             repair = repair.journal(journal);
@@ -133,26 +155,52 @@ pub(super) fn open_for_writing(
     image: &ImageArgs,
     place: &ImageSpec,
 ) -> Result<Arc<dyn BlockDevice>> {
+    open_for_writing_by(OpenOptions::new(), image, place)
+}
+
+fn open_for_writing_by(
+    options: OpenOptions,
+    image: &ImageArgs,
+    place: &ImageSpec,
+) -> Result<Arc<dyn BlockDevice>> {
     let free = remote::refuse_mounted(&image.image);
-    let opened = free.and_then(|()| OpenOptions::new().wait(image.wait).device_of(place));
+    let opened = free.and_then(|()| options.wait(image.wait).device_of(place));
     let device = opened.map_err(|error| image.refused(&error).with_exit_code(OPERATIONAL))?;
     #[cfg(debug_assertions)]
     crate::planted::strike_from(&*device);
     Ok(device)
 }
 
+/// As [`open_for_writing`], for a command that always writes.
+///
+/// # Errors
+/// As there; a device that is write-protected.
+pub fn open_writable(image: &ImageArgs, place: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+    let device = open_for_writing(image, place).map_err(|failure| failure.with_exit_code(1))?;
+    if device.read_only() {
+        return Err(Failure::new(format_args!(
+            "{}: {} is write-protected, or on a file system that is mounted read-only; nothing \
+             was changed",
+            image.name(),
+            shown(place.to_string().as_bytes())
+        )));
+    }
+    Ok(device)
+}
+
 /// Prints the plan, and makes the repair unless it is a dry run.
 fn carry_out(
     args: &Args,
-    (image, undo, redo): (&ImageArgs, Option<Result<Output>>, Option<RedoFile>),
+    (image, undo, redo): (&ImageArgs, Option<Result<UndoFile>>, Option<RedoFile>),
     context: &Context,
     (plan, found): (&RepairPlan, &[Finding]),
 ) -> Result<Option<u8>> {
     let name = image.name();
     let blocks = plan.changed_blocks().map_err(|error| failure(image, &error))?;
     if !args.dry_run && blocks > 0 {
-        if let (Some(path), Some(undo)) = (&args.undo, undo) {
-            save_undo(plan, path, undo?)?;
+        if let Some(undo) = undo {
+            let save = |out: &mut dyn Write| plan.save_undo(out);
+            undo?.save(save, |error| failure(image, &error))?;
         }
         write(plan, redo, image, context)?;
     }
@@ -166,14 +214,15 @@ fn carry_out(
             "blocks": blocks,
         }),
     )?;
+    let left = if tell_unlisted(plan, image) { DAMAGED } else { 0 };
     if blocks == 0 {
         context.note(format_args!("{name}: nothing to repair"));
-        return Ok(None);
+        return Ok((left > 0).then_some(left));
     }
     let would = if args.dry_run { "would have repaired" } else { "repaired" };
     let (findings, changed) = (count(found.len() as u64, "finding"), count(blocks, "block"));
     context.note(format_args!("{name}: {would} {findings}, {changed} changed"));
-    Ok(Some(if args.dry_run { DAMAGED } else { REPAIRED }))
+    Ok(Some(if args.dry_run { DAMAGED } else { REPAIRED | left }))
 }
 
 /// Writes the repair, with a redo file if one is asked for and there is no journal of use.
@@ -183,22 +232,15 @@ fn write(
     image: &ImageArgs,
     context: &Context,
 ) -> Result {
-    let Some(mut redo) = redo else {
+    let Some(redo) = redo else {
         return plan.apply().map_err(|error| failure(image, &error));
     };
-    let done = plan.apply_with_redo(&mut |record| redo.save(record, (image, context)));
-    if let Some(failure) = redo.failure() {
-        return Err(failure);
-    }
-    done.map_err(|error| match error {
-        RepairError::Partly(_) => {
-            Failure::new(format_args!("{}: {error}; {}", image.name(), redo.remedy(image)))
-                .with_exit_code(OPERATIONAL)
-        }
+    let change = |save: &mut SaveRedo<'_>| plan.apply_with_redo(save);
+    redo.make((image, context), change, |error, remedy| match error {
+        RepairError::Partly(_) => Failure::new(format_args!("{}: {error}; {remedy}", image.name()))
+            .with_exit_code(OPERATIONAL),
         error => failure(image, &error),
-    })?;
-    redo.end(context);
-    Ok(())
+    })
 }
 
 /// Prints findings as lines or as a JSON document, which ends with a summary.
@@ -217,28 +259,15 @@ fn print(context: &Context, found: &[Finding], summary: serde_json::Value) -> Re
 }
 
 /// The undo file of the repair that follows in this process, from before its sandbox.
-static BEGUN: Mutex<Option<Result<Output>>> = Mutex::new(None);
+static BEGUN: Mutex<Option<Result<UndoFile>>> = Mutex::new(None);
 
-fn take_begun() -> Option<Result<Output>> {
+fn take_begun() -> Option<Result<UndoFile>> {
     BEGUN.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Begins the undo file of the repair that follows in this process, which enters a sandbox before.
 pub fn begin_undo(path: &Path, context: &Context) {
-    *BEGUN.lock().unwrap_or_else(PoisonError::into_inner) = Some(begin(path, context));
-}
-
-fn begin(path: &Path, context: &Context) -> Result<Output> {
-    Output::begin_new(path)?.before_sandbox(context)
-}
-
-/// Saves the undo file, which is durable when the call returns.
-fn save_undo(plan: &RepairPlan, path: &Path, mut undo: Output) -> Result {
-    let mut out = BufWriter::new(undo.file());
-    let saved = plan.save_undo(&mut out).map_err(io::Error::other).and_then(|()| out.flush());
-    drop(out);
-    saved.and_then(|()| undo.file().sync_all()).at_path(path.as_os_str().as_bytes())?;
-    undo.finish()
+    *BEGUN.lock().unwrap_or_else(PoisonError::into_inner) = Some(UndoFile::begin(path, context));
 }
 
 fn take_back(

@@ -120,7 +120,7 @@ impl<'a> Copier<'a> {
 
     /// Copies something that is no directory under `name`.
     pub fn single(&self, node: &Node, name: &[u8]) {
-        let made = self.other(Target { dir: self.base.as_fd(), name }, node);
+        let made = self.other(Target { dir: self.base.as_fd(), name }, node, &mut Vec::new());
         if let Some(Some(_)) = self.job.check(|| name.to_vec(), made) {
             self.count(node, || name.to_vec());
         }
@@ -147,8 +147,9 @@ impl<'a> Copier<'a> {
         let Some(dir) = self.job.check(|| place.path(), place.open(self.base.as_fd())) else {
             return;
         };
+        let mut piece = Vec::new();
         for entry in entries {
-            let made = self.entry(dir.as_fd(), place, entry, crew);
+            let made = self.entry(dir.as_fd(), place, entry, (crew, &mut piece));
             self.job.check(|| place.path_of(&entry.name), made);
         }
     }
@@ -158,7 +159,7 @@ impl<'a> Copier<'a> {
         dir: BorrowedFd<'_>,
         place: &Arc<Place>,
         entry: &DirEntry,
-        crew: &Crew<Task>,
+        (crew, piece): (&Crew<Task>, &mut Vec<u8>),
     ) -> Result {
         let node = self.fs.node(entry.ino)?;
         let target = Target { dir, name: &entry.name };
@@ -168,7 +169,7 @@ impl<'a> Copier<'a> {
         if !self.is_first(place, entry) {
             return Ok(());
         }
-        let made = self.other(target, &node)?;
+        let made = self.other(target, &node, piece)?;
         let first = made.map_or(First::LeftOut, |identity| First::Made {
             place: place.clone(),
             name: entry.name.as_slice().into(),
@@ -236,8 +237,13 @@ impl<'a> Copier<'a> {
 
     /// Makes a new entry that is no directory. Removes an existing entry of the name first, unless
     /// that is a directory. Returns `None` for a device that this user may not make, or for a
-    /// special file that is not wanted, and counts it.
-    fn other(&self, target: Target<'_>, node: &Node) -> Result<Option<Identity>> {
+    /// special file that is not wanted, and counts it. Content goes through `piece`.
+    fn other(
+        &self,
+        target: Target<'_>,
+        node: &Node,
+        piece: &mut Vec<u8>,
+    ) -> Result<Option<Identity>> {
         use rustix::fs::FileType as Kind;
         let attr = node.attr();
         let is_plain = matches!(attr.ftype, FileType::Regular | FileType::Symlink);
@@ -246,7 +252,7 @@ impl<'a> Copier<'a> {
             return Ok(None);
         }
         let kind = match attr.ftype {
-            FileType::Regular => return self.regular(target, node, &attr).map(Some),
+            FileType::Regular => return self.regular(target, (node, &attr), piece).map(Some),
             FileType::Symlink => Kind::Symlink,
             FileType::BlockDevice => Kind::BlockDevice,
             FileType::CharDevice => Kind::CharacterDevice,
@@ -292,14 +298,19 @@ impl<'a> Copier<'a> {
         self.attributes(&made, node, attr).map(Some)
     }
 
-    fn regular(&self, target: Target<'_>, node: &Node, attr: &Attr) -> Result<Identity> {
+    fn regular(
+        &self,
+        target: Target<'_>,
+        (node, attr): (&Node, &Attr),
+        piece: &mut Vec<u8>,
+    ) -> Result<Identity> {
         let from = self.fs.open_file(node, OpenFlags { direct: true, ..OpenFlags::default() })?;
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let open = || rustix::fs::openat(target.dir, target.os_name(), flags, mode);
         let to = File::from(in_place_of_old(target, open)?);
-        let copied = copy_content(&from, &to, self.job);
+        let copied = copy_content(&from, &to, piece, self.job);
         let to = Held::Open(to);
         let copied = copied.and_then(|()| self.attributes(&to, node, attr));
         if copied.is_err() {
@@ -484,10 +495,13 @@ fn in_place_of_old<T>(
     }
 }
 
-/// Copies content, holes left out; `to` is empty.
-pub fn copy_content(from: &ImageFile, to: &File, job: &Job<'_>) -> Result {
+/// Copies content through `piece`, which grows as it needs, holes left out; `to` is empty.
+fn copy_content(from: &ImageFile, to: &File, piece: &mut Vec<u8>, job: &Job<'_>) -> Result {
     let end = from.len();
-    let mut piece = vec![0; PIECE.min(usize::try_from(end).unwrap_or(PIECE)).max(1)];
+    let most = PIECE.min(usize::try_from(end).unwrap_or(PIECE)).max(1);
+    if piece.len() < most {
+        piece.resize(most, 0);
+    }
     let mut at = 0;
     while let Some((start, stop)) = next_data(from, at, end)? {
         at = start;

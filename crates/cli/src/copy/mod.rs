@@ -19,3 +19,4 @@ pub mod redo;
 pub mod replace;
 pub mod source;
 pub mod tree;
+pub mod undo;

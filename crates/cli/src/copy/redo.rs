@@ -12,6 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+/// Makes a record durable.
+pub type SaveRedo<'s> = dyn FnMut(&RedoRecord<'_>) -> io::Result<()> + 's;
+
 /// A redo file that appears when the change begins, and is removed when it is made.
 #[derive(Debug)]
 pub struct RedoFile {
@@ -87,6 +90,23 @@ impl RedoFile {
     /// Returns the failure of [`RedoFile::save`].
     pub fn failure(&mut self) -> Option<Failure> {
         self.failure.take()
+    }
+
+    /// Makes a change with the file, which goes when the change is made. `refuse` turns an error
+    /// into a failure, with the command that completes a change of which a part is made.
+    pub fn make<T, E>(
+        mut self,
+        (image, context): (&ImageArgs, &Context),
+        change: impl FnOnce(&mut SaveRedo<'_>) -> std::result::Result<T, E>,
+        refuse: impl FnOnce(E, &str) -> Failure,
+    ) -> Result<T> {
+        let done = change(&mut |record| self.save(record, (image, context)));
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        let done = done.map_err(|error| refuse(error, &self.remedy(image)))?;
+        self.end(context);
+        Ok(done)
     }
 
     /// Names the command that completes the change.

@@ -1,17 +1,50 @@
 //! Directories, names and owners, and deleted inodes.
 
 use super::requests::{Answer, Refusal, Request};
-use super::stat::day;
 use crate::tell::complain;
-use crate::text::shown;
+use crate::text::{asctime, shown};
 use extant_check::debug::{BlockOwner, DeletedFile, DirectoryPart, DirectoryRecord};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
 
 /// Columns of a line.
 const COLUMNS: usize = 80;
+
+/// Prints the place of an entry of a directory.
+pub fn dirsearch(request: &mut Request<'_>) -> Answer {
+    let [dir, name] = request.words else {
+        // This message is the only one of its kind without the name at the beginning.
+        return Err(Refusal::Message("Usage: dirsearch dir filename".into()));
+    };
+    let slot = request.slot(dir)?;
+    if !slot.inode.is_dir() {
+        let message = format!("{}: Ext2 inode is not a directory ", dir.display());
+        return Err(Refusal::Message(message));
+    }
+    let (mut block, mut place) = (None, None);
+    request.inspector.directory(&slot, &mut |part| {
+        match part {
+            // Entries in the inode have no place.
+            DirectoryPart::Block(found) => {
+                block = found.physical.map(|physical| (found.logical, physical));
+            }
+            DirectoryPart::Record(entry) if !entry.is_removed && entry.name == name.as_bytes() => {
+                place = block.map(|block| (block, entry.offset));
+                return ControlFlow::Break(());
+            }
+            DirectoryPart::Problem(message) => complain(message),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+    let Some(((logical, physical), offset)) = place else { return Ok(()) };
+    let found = format!("logical block {logical}, phys {physical}, offset {offset}");
+    writeln!(request.out, "Entry found at {found}\noffset {offset}")?;
+    Ok(())
+}
 
 /// Prints the entries of a directory.
 pub fn ls(request: &mut Request<'_>) -> Answer {
@@ -67,7 +100,7 @@ fn long(request: &mut Request<'_>, entry: &DirectoryRecord) -> io::Result<()> {
         return writeln!(request.out, "{open}{:6}{close} {}", entry.ino, shown(&entry.name));
     };
     let inode = &slot.inode;
-    let date = day(inode.mtime.sec);
+    let date = asctime(inode.mtime.sec);
     let mut words = date.split_whitespace().skip(1);
     let mut word = || words.next().unwrap_or("");
     let (month, of_month, time, year) = (word(), word(), word(), word());
@@ -153,7 +186,7 @@ pub fn lsdel(request: &mut Request<'_>) -> Answer {
                 inode.uid,
                 inode.mode,
                 inode.size,
-                day(inode.dtime.into())
+                asctime(inode.dtime.into())
             );
             lines.push((inode.dtime, file.slot.ino, line));
         }

@@ -26,6 +26,7 @@ use crate::commands::debug::open;
 use crate::context::{Context, complain};
 use crate::failure::{Failure, Result};
 use crate::image::ImageArgs;
+use crate::owner_names::OwnerNames;
 use crate::sandbox::FileCalls;
 use crate::sandbox::command::Preparation;
 use crate::script::parse_script;
@@ -124,7 +125,8 @@ impl Call {
     fn run(&self) -> Result<ExitCode> {
         let requests = self.requests()?;
         let context = Context::helper(false);
-        let image = ImageArgs::of(&self.image);
+        let image = ImageArgs::of(&self.image).read_although_in_use();
+        let owners = OwnerNames::read();
         let mut sandbox = Preparation::default();
         for words in &requests {
             if let Some(dest) = requests::output(words) {
@@ -135,11 +137,11 @@ impl Call {
             }
         }
         image.contain(&context, sandbox)?;
-        let options = InspectOptions { as_is: false, superblock: self.superblock };
+        let options = InspectOptions { as_is: image.in_use, superblock: self.superblock };
         let inspector = open(&image, &context, options)?;
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         for words in &requests {
-            if !requests::answer(&inspector, &self.image, words, &mut out)? {
+            if !requests::answer((&inspector, &owners), &self.image, words, &mut out)? {
                 break;
             }
             out.flush()?;

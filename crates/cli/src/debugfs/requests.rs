@@ -2,6 +2,7 @@
 
 use super::{files, listing, log, path, stat, text, tree, volume};
 use crate::commands::debug::{number, slot};
+use crate::owner_names::OwnerNames;
 use crate::tell::complain;
 use crate::text::shown;
 use extant_check::debug::{InodeSlot, Inspector};
@@ -37,6 +38,8 @@ impl From<String> for Refusal {
 pub struct Request<'r> {
     pub inspector: &'r Inspector,
     pub image: &'r Path,
+    /// Names of the host, for reserved blocks.
+    pub owners: &'r OwnerNames,
     /// The name by which it was called.
     pub name: String,
     pub words: &'r [OsString],
@@ -110,17 +113,18 @@ pub fn output(words: &[OsString]) -> Option<&Path> {
 
 /// Answers a request. Returns whether further ones are to be answered.
 pub fn answer(
-    inspector: &Inspector,
+    (inspector, owners): (&Inspector, &OwnerNames),
     image: &Path,
     words: &[OsString],
     out: &mut dyn Write,
 ) -> io::Result<bool> {
     let Some((first, words)) = words.split_first() else { return Ok(true) };
     let name = text(first);
-    let mut request = Request { inspector, image, name: name.clone(), words, out };
+    let mut request = Request { inspector, image, owners, name: name.clone(), words, out };
     let answer = match name.as_str() {
         "stat" | "show_inode_info" => stat::stat(&mut request),
         "ls" | "list_directory" => listing::ls(&mut request),
+        "dirsearch" => listing::dirsearch(&mut request),
         "cat" => files::cat(&mut request),
         "dump" | "dump_inode" => files::dump(&mut request),
         // It was answered before the sandbox.

@@ -2,7 +2,7 @@
 
 use super::files::ranges;
 use super::requests::{Answer, Request};
-use crate::text::shown;
+use crate::text::{asctime, shown};
 use extant_check::debug::InodeSlot;
 use extant_format::inode::RawInode;
 use extant_format::xattr::full_name;
@@ -70,30 +70,14 @@ fn head(request: &mut Request<'_>, slot: &InodeSlot) -> io::Result<()> {
     writeln!(out, "Fragment:  Address: {}    Number: 0    Size: 0", raw.obsolete_faddr.get())
 }
 
-/// Returns a time as asctime(3) has it, in UTC.
-pub fn day(seconds: i64) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let text = crate::text::seconds(seconds);
-    let day = DAYS[seconds.div_euclid(86_400).rem_euclid(7) as usize];
-    let (date, time) = text.split_once(' ').unwrap_or((&text, ""));
-    let mut parts = date.rsplit('-');
-    let (of_month, month) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
-    let year = parts.next().unwrap_or("");
-    let month = month.parse::<usize>().ok().and_then(|month| MONTHS.get(month.wrapping_sub(1)));
-    let of_month = of_month.trim_start_matches('0');
-    format!("{day} {} {of_month:>2} {time} {year}", month.unwrap_or(&"???"))
-}
-
 fn times(out: &mut dyn Write, slot: &InodeSlot) -> io::Result<()> {
     let (inode, raw) = (&slot.inode, RawInode::read(&slot.bytes));
     let has_extra = inode.extra_isize >= TIMES_EXTRA;
     let mut line = |name: &str, word: u32, extra: u32, seconds: i64| {
         if has_extra {
-            writeln!(out, "{name:>6}: 0x{word:08x}:{extra:08x} -- {}", day(seconds))
+            writeln!(out, "{name:>6}: 0x{word:08x}:{extra:08x} -- {}", asctime(seconds))
         } else {
-            writeln!(out, "{name}: 0x{word:08x} -- {}", day(seconds))
+            writeln!(out, "{name}: 0x{word:08x} -- {}", asctime(seconds))
         }
     };
     line("ctime", raw.ctime.get(), raw.ctime_extra.get(), inode.ctime.sec)?;
@@ -105,8 +89,8 @@ fn times(out: &mut dyn Write, slot: &InodeSlot) -> io::Result<()> {
     let dtime = inode.dtime;
     match (dtime, has_extra) {
         (0, _) => Ok(()),
-        (_, true) => writeln!(out, " dtime: 0x{dtime:08x}:(00000000) -- {}", day(dtime.into())),
-        (_, false) => writeln!(out, "dtime: 0x{dtime:08x} -- {}", day(dtime.into())),
+        (_, true) => writeln!(out, " dtime: 0x{dtime:08x}:(00000000) -- {}", asctime(dtime.into())),
+        (_, false) => writeln!(out, "dtime: 0x{dtime:08x} -- {}", asctime(dtime.into())),
     }
 }
 
@@ -187,8 +171,8 @@ mod tests {
 
     #[test]
     fn times_are_those_of_asctime() {
-        assert_eq!(day(0), "Thu Jan  1 00:00:00 1970");
-        assert_eq!(day(1_795_698_464), "Thu Nov 26 13:07:44 2026");
-        assert_eq!(day(-1), "Wed Dec 31 23:59:59 1969");
+        assert_eq!(asctime(0), "Thu Jan  1 00:00:00 1970");
+        assert_eq!(asctime(1_795_698_464), "Thu Nov 26 13:07:44 2026");
+        assert_eq!(asctime(-1), "Wed Dec 31 23:59:59 1969");
     }
 }

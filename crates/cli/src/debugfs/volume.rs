@@ -1,11 +1,8 @@
 //! The superblock, places of inodes, bitmaps and free space.
 
 use super::requests::{Answer, Refusal, Request};
-use super::stat::day;
-use crate::text::{shown, uuid};
+use crate::superblock_list;
 use extant_check::debug::Inspector;
-use extant_format::Superblock;
-use extant_format::superblock::{ErrorPolicy, State};
 use std::io::{self, Write};
 
 /// Blocks of a request at most.
@@ -97,15 +94,7 @@ pub fn freefrag(request: &mut Request<'_>) -> Answer {
 /// Prints the superblock and the groups.
 pub fn stats(request: &mut Request<'_>) -> Answer {
     let (letters, _) = request.options("h")?;
-    for (name, value) in identity(request.inspector.superblock()) {
-        writeln!(request.out, "{:<26}{value}", format!("{name}:"))?;
-    }
-    for (name, value) in numbers(request.inspector) {
-        writeln!(request.out, "{:<26}{value}", format!("{name}:"))?;
-    }
-    for (name, value) in history(request.inspector.superblock()) {
-        writeln!(request.out, "{:<26}{value}", format!("{name}:"))?;
-    }
+    superblock_list::write_all(request.inspector, request.owners, request.out)?;
     let count = request.inspector.group_count();
     let groups = (0..count).filter_map(|group| request.inspector.group(group).ok());
     let directories: u64 = groups.map(|group| u64::from(group.desc.used_dirs)).sum();
@@ -114,99 +103,6 @@ pub fn stats(request: &mut Request<'_>) -> Answer {
         (0..count).try_for_each(|nr| group(request.inspector, nr, request.out))?;
     }
     Ok(())
-}
-
-/// Name and value of a line.
-type Row = (&'static str, String);
-
-fn or(text: String, other: &str) -> String {
-    if text.is_empty() { other.into() } else { shown(text.as_bytes()) }
-}
-
-fn time(seconds: u64) -> String {
-    if seconds == 0 { "n/a".into() } else { day(i64::try_from(seconds).unwrap_or(i64::MAX)) }
-}
-
-fn identity(sb: &Superblock) -> Vec<Row> {
-    let state = match (sb.state().contains(State::VALID), sb.state().contains(State::ERROR)) {
-        (true, false) => "clean",
-        (false, false) => "not clean",
-        (true, true) => "clean with errors",
-        (false, true) => "not clean with errors",
-    };
-    let errors = match sb.error_policy() {
-        ErrorPolicy::Continue => "Continue",
-        ErrorPolicy::RemountReadOnly => "Remount read-only",
-        ErrorPolicy::Panic => "Panic",
-    };
-    let revision = match sb.rev_level() {
-        0 => "0 (original)".into(),
-        1 => "1 (dynamic)".into(),
-        other => format!("{other} (unknown)"),
-    };
-    let options = sb.default_mount_opts().names().join(" ");
-    vec![
-        ("Filesystem volume name", or(sb.volume_name(), "<none>")),
-        ("Last mounted on", or(sb.last_mounted(), "<not available>")),
-        ("Filesystem UUID", uuid(sb.uuid())),
-        ("Filesystem magic number", format!("0x{:04X}", sb.raw().magic.get())),
-        ("Filesystem revision #", revision),
-        ("Filesystem features", sb.features().names().join(" ")),
-        ("Default mount options", or(options, "(none)")),
-        ("Filesystem state", state.into()),
-        ("Errors behavior", errors.into()),
-    ]
-}
-
-fn numbers(inspector: &Inspector) -> Vec<Row> {
-    let (sb, geometry) = (inspector.superblock(), inspector.geometry());
-    vec![
-        ("Inode count", sb.inodes_count().to_string()),
-        ("Block count", sb.blocks_count().to_string()),
-        ("Reserved block count", sb.r_blocks_count().to_string()),
-        ("Overhead clusters", sb.overhead_clusters().to_string()),
-        ("Free blocks", sb.free_blocks_count().to_string()),
-        ("Free inodes", sb.free_inodes_count().to_string()),
-        ("First block", sb.first_data_block().to_string()),
-        ("Block size", geometry.block_size.to_string()),
-        ("Group descriptor size", geometry.desc_size.to_string()),
-        ("Reserved GDT blocks", sb.reserved_gdt_blocks().to_string()),
-        ("Blocks per group", sb.blocks_per_group().to_string()),
-        ("Inodes per group", sb.inodes_per_group().to_string()),
-        ("Inode blocks per group", geometry.inode_table_blocks().to_string()),
-        ("Flex block group size", geometry.flex_size().to_string()),
-    ]
-}
-
-fn history(sb: &Superblock) -> Vec<Row> {
-    let limit = sb.max_mnt_count() as i16;
-    let mut rows = vec![
-        ("Filesystem created", time(sb.mkfs_time())),
-        ("Last mount time", time(sb.mtime())),
-        ("Last write time", time(sb.wtime())),
-        ("Mount count", sb.mnt_count().to_string()),
-        ("Maximum mount count", limit.to_string()),
-        ("Last checked", time(sb.lastcheck())),
-        ("Check interval", sb.checkinterval().to_string()),
-        ("Lifetime writes", format!("{} kB", sb.kbytes_written())),
-        ("Reserved blocks uid", sb.def_resuid().to_string()),
-        ("Reserved blocks gid", sb.def_resgid().to_string()),
-        ("First inode", sb.first_ino().to_string()),
-        ("Inode size", sb.inode_size().to_string()),
-        ("Journal inode", sb.journal_inum().to_string()),
-        ("First orphan inode", sb.last_orphan().to_string()),
-        ("FS Error count", sb.error_count().to_string()),
-        ("Checksum", format!("0x{:08x}", sb.raw().checksum.get())),
-    ];
-    let has = |name: &str| match name {
-        "Journal inode" => sb.journal_inum().0 != 0,
-        "First orphan inode" => sb.last_orphan().0 != 0,
-        "FS Error count" => sb.error_count() != 0,
-        "Checksum" => sb.has_checksum(),
-        _ => true,
-    };
-    rows.retain(|(name, _)| has(name));
-    rows
 }
 
 /// Prints a group.

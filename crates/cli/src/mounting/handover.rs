@@ -10,12 +10,12 @@ use crate::failure::{At, Failure, Result};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_domain, socket_type};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketType,
+    recvmsg,
 };
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -83,14 +83,7 @@ impl Handover {
             return Err(Failure::new("the options are too long for a mount service"));
         }
         let descriptors = [self.image.as_fd(), self.acts.as_fd(), self.quick.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut extra = SendAncillaryBuffer::new(&mut space);
-        if !extra.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-            return Err(Failure::new("descriptors cannot be sent"));
-        }
-        sendmsg(socket, &[IoSlice::new(&bytes)], &mut extra, SendFlags::NOSIGNAL)
-            .map(drop)
-            .at("the mount service")
+        extant_fuse::send_message(socket, &bytes, &descriptors).at("the mount service")
     }
 
     /// Receives it, for a service. Any process may have sent the message.
@@ -140,7 +133,10 @@ pub fn is_socket(descriptor: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{SocketFlags, socketpair};
+    use rustix::net::{
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, sendmsg, socketpair,
+    };
+    use std::io::IoSlice;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()

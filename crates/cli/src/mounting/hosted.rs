@@ -54,8 +54,8 @@ pub fn run(handover: Handover, bounds: &Bounds) -> Result {
         Ok(plan) => plan,
         Err(failure) => return audience.failed(failure),
     };
-    serve::run_by(&plan, &audience, tracing::Level::INFO, |interrupt| {
-        open(handover, &plan, interrupt)
+    serve::run_by(&plan, &audience, tracing::Level::INFO, || {
+        serve::mount(&plan, &audience, |interrupt| open(handover, &plan, interrupt))
     })
 }
 
@@ -87,6 +87,8 @@ fn plan(handover: &Handover, bounds: &Bounds) -> Result<Plan> {
         patience: Patience::Short,
         verbose: 0,
         replaces: false,
+        succeeds: false,
+        adopts: None,
         kept: false,
         image_file: None,
         owner: Some(bounds.user),

@@ -57,12 +57,22 @@ pub struct Kept {
 impl Kept {
     /// Returns a keeper in this process.
     pub fn own(plan: &Plan) -> Kept {
-        Kept { keeper: own(plan, None), process: None }
+        // This one replaces no dead mount.
+        let there = There { dead: None, served: plan.adopts };
+        Kept { keeper: own(plan, there), process: None }
     }
 
     /// Returns the keeper at the other ends of two sockets.
     pub fn by(plan: &Plan, acts: OwnedFd, quick: OwnedFd) -> Kept {
         Kept { keeper: Keeper::other(&plan.dir, acts, quick), process: None }
+    }
+}
+
+impl Kept {
+    /// Leaves the process as at a loss of its server: it may start another one when this one has
+    /// ended.
+    pub fn leave(self) {
+        std::mem::forget(self);
     }
 }
 
@@ -122,7 +132,24 @@ impl Sockets {
     }
 }
 
-fn own(plan: &Plan, replaces: Option<MountIdentity>) -> Keeper {
+/// The mount at the place of a plan.
+#[derive(Clone, Copy, Debug, Default)]
+struct There {
+    /// Its server is gone.
+    dead: Option<MountIdentity>,
+    /// Its server hands it over.
+    served: Option<MountIdentity>,
+}
+
+impl There {
+    fn of(plan: &Plan) -> Result<There> {
+        let there = || MountIdentity::at(&plan.dir).at_path(plan.dir.as_os_str().as_bytes());
+        let dead = plan.replaces.then(there).transpose()?;
+        Ok(There { dead, served: plan.adopts })
+    }
+}
+
+fn own(plan: &Plan, there: There) -> Keeper {
     let spec = image_spec(&plan.image);
     let is_whole = plan.options.block_device && spec.path == plan.image;
     let for_flags = plan.clone();
@@ -132,7 +159,8 @@ fn own(plan: &Plan, replaces: Option<MountIdentity>) -> Keeper {
         options: fuse_options(plan),
         disk: is_whole.then_some(spec.path),
         claim: None,
-        replaces,
+        replaces: there.dead,
+        adopts: there.served,
         set_flags: Box::new(move || change_flags(&for_flags)),
     })
 }
@@ -184,13 +212,12 @@ pub fn run(plan: &Plan) -> Result {
     process::leave_signals()?;
     std::env::set_current_dir("/").at("/")?;
     let sockets = Sockets::take()?;
-    let dead = plan.replaces.then(|| MountIdentity::at(&plan.dir));
-    let dead = dead.transpose().at_path(plan.dir.as_os_str().as_bytes())?;
+    let there = There::of(plan)?;
     if !plan.options.restart {
-        return serve(&own(plan, dead), sockets).map(drop);
+        return serve(&own(plan, there), sockets).map(drop);
     }
     start_log(plan)?;
-    supervise(plan.clone(), dead, sockets)
+    supervise(Plan { succeeds: false, adopts: None, ..plan.clone() }, there, sockets)
 }
 
 fn serve(keeper: &Keeper, sockets: Sockets) -> Result<ServerEnd> {
@@ -207,12 +234,12 @@ pub fn start_log(plan: &Plan) -> Result {
 }
 
 /// Serves a server, and those that follow it when it is lost.
-fn supervise(mut plan: Plan, mut dead: Option<MountIdentity>, sockets: Sockets) -> Result {
+fn supervise(mut plan: Plan, mut there: There, sockets: Sockets) -> Result {
     let dir = plan.dir.display().to_string();
     let (mut pace, mut sockets, own_lists) = (Pace::default(), sockets, plan.lists.len());
     let mut child: Option<Waiter> = None;
     loop {
-        let end = serve(&own(&plan, dead), sockets)?;
+        let end = serve(&own(&plan, there), sockets)?;
         // It has closed its sockets. When it has ended, the image is free.
         child.take().map_or(Ok(()), Waiter::join)?;
         let ServerEnd::Lost { mount, served } = end else { return Ok(()) };
@@ -226,10 +253,14 @@ fn supervise(mut plan: Plan, mut dead: Option<MountIdentity>, sockets: Sockets) 
         tracing::warn!("the server of {dir} has ended unexpectedly; another one is started");
         sleep(pause);
         let held = HeldMount::of(&plan.dir).at(&dir)?;
+        if held.is_served() {
+            tracing::info!("another server goes on with {dir}");
+            return Ok(());
+        }
         // Those of the mount before come first, without those of the mounts before that.
         plan.lists.truncate(own_lists);
         plan.follow(&held)?;
-        dead = Some(mount);
+        there = There { dead: Some(mount), served: None };
         (sockets, child) = start_server(&plan).map(|(ours, child)| (ours, Some(child)))?;
     }
 }

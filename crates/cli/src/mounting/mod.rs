@@ -13,6 +13,8 @@ mod pace;
 pub mod same_image;
 pub mod serve;
 pub mod spawn;
+mod succeed;
+pub mod upgrade;
 pub mod users;
 
 use crate::context::Context;
@@ -22,6 +24,7 @@ use crate::json;
 use crate::table::{self, HeldMount, Mount};
 use crate::text::shown;
 use extant_engine::device::{ImageSpec, image_spec, is_remote};
+use extant_fuse::MountIdentity;
 use extant_fuse::control::READ_ONLY;
 use options::{Options, is_of_access_times, is_shown_by_table};
 use rustix::io::Errno;
@@ -75,6 +78,10 @@ pub struct Plan {
     /// A mount of the image is in the same place whose server is gone: it is taken away just before
     /// the new one is made.
     pub replaces: bool,
+    /// A mount of the image is in the same place whose server hands it over.
+    pub succeeds: bool,
+    /// That mount, for its keeper.
+    pub adopts: Option<MountIdentity>,
     /// The keeper of the mount has started this server: its sockets are standard input and output.
     pub kept: bool,
     /// The file of the image must be this one.
@@ -242,9 +249,17 @@ pub fn remount(plan: &mut Plan) -> Result<Remounted> {
 
 /// Returns the options with which a mount's server was started; `None` if it does not answer.
 pub fn served_options(held: &HeldMount) -> Option<String> {
+    stats(held)?.get("options")?.as_str().map(String::from)
+}
+
+/// Returns the number of a mount's server, as it tells it.
+fn served_process(held: &HeldMount) -> Option<u32> {
+    stats(held)?.pointer("/server/process")?.as_u64()?.try_into().ok()
+}
+
+fn stats(held: &HeldMount) -> Option<Value> {
     let told = extant_fuse::control::stats(&held.path()).ok()?;
-    let told: Value = serde_json::from_slice(&told).ok()?;
-    told.get("options")?.as_str().map(String::from)
+    serde_json::from_slice(&told).ok()
 }
 
 /// Returns the directory to mount an image on, and whether a mount of it is there whose server is

@@ -5,7 +5,7 @@ use crate::format::parse_backing;
 use crate::image::{MAX_MEMORY, MEMORY, parse_memory};
 use crate::remote;
 use extant_engine::AccessTimes;
-use extant_engine::device::{BackingSpec, ImageFormat, image_spec};
+use extant_engine::device::{BackingSpec, ImageFormat, image_spec, is_in_store};
 use extant_engine::format::ErrorPolicy;
 use extant_fuse::{Transport, View};
 use rustix::mount::MountFlags;
@@ -37,8 +37,7 @@ pub struct Options {
     pub zero_tables: bool,
     /// How long a change may stay in memory.
     pub commit: Option<Duration>,
-    /// Policy after a corruption of the file system's structures, instead of the superblock's
-    /// policy.
+    /// Policy after a corruption of the file system's structures, instead of the superblock's.
     pub errors: Option<ErrorPolicy>,
     /// Bound on all caches together, in bytes.
     pub memory: Option<u64>,
@@ -308,11 +307,12 @@ impl Options {
     }
 
     /// Protects the machine from the programs and devices of a new mount of an image file, unless
-    /// the options name that. Disks are mounted as by the kernel.
+    /// the options name that. Disks are mounted as by the kernel, and images in stores for reading.
     #[must_use]
     pub fn for_image(mut self, image: &Path) -> Options {
-        let found = std::fs::metadata(image_spec(image).path);
-        self.is_disk = found.is_ok_and(|found| found.file_type().is_block_device());
+        let path = image_spec(image).path;
+        self.read_only |= is_in_store(&path);
+        self.is_disk = std::fs::metadata(path).is_ok_and(|f| f.file_type().is_block_device());
         if !self.is_disk && !self.remount {
             self.flags |= PROTECTION - self.named;
         }

@@ -2,7 +2,7 @@
 
 use super::announce::Audience;
 use super::keep::{self, Kept};
-use super::{Patience, Plan};
+use super::{Patience, Plan, succeed, upgrade};
 use crate::failure::{At, Failure, Result};
 use crate::format::{FormatArgs, backing_files, files};
 use crate::holders;
@@ -15,10 +15,10 @@ use crate::sandbox::{self, Containment, Sandbox};
 use crate::substitutes::{self, is_damage};
 use crate::table::HeldMount;
 use crate::text::{count, shown};
-use extant_engine::device::{image_spec, is_remote, is_write_protected};
+use extant_engine::device::{image_spec, is_in_store, is_remote, is_write_protected};
 use extant_engine::format::Superblock;
-use extant_engine::{Errno, Error, Fs, OpenOptions, Operations};
-use extant_fuse::{Keeper, MountOptions, Mounted, PreparedRings, Unmounter};
+use extant_engine::{Errno, Error, Fs, OpenOptions};
+use extant_fuse::{Handover, Keeper, MountOptions, Mounted, PreparedRings, Unmounter};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -46,15 +46,20 @@ const QUIET: Duration = Duration::from_secs(2);
 
 /// Opens and mounts the image and serves it until the mount's end.
 pub fn run(plan: &Plan, audience: &Audience, level: tracing::Level) -> Result {
-    run_by(plan, audience, level, |interrupt| open_contained(plan, audience, interrupt))
+    if plan.succeeds {
+        return run_by(plan, audience, level, || succeed::mount(plan, audience));
+    }
+    run_by(plan, audience, level, || {
+        mount(plan, audience, |interrupt| open_contained(plan, audience, interrupt))
+    })
 }
 
-/// As [`run`], with a function that enters the sandbox and opens the image.
+/// As [`run`], with a function that enters the sandbox, opens the image, and mounts it.
 pub(super) fn run_by(
     plan: &Plan,
     audience: &Audience,
     level: tracing::Level,
-    open: impl FnOnce(&Interrupt) -> Result<(Contained, Fs)>,
+    mount: impl FnOnce() -> Result<(Mounted, Kept)>,
 ) -> Result {
     let log = plan
         .log
@@ -64,7 +69,7 @@ pub(super) fn run_by(
     let log_path = plan.log.as_deref().unwrap_or_else(|| Path::new("the log")).as_os_str();
     let (mounted, kept, log) = match log.at_path(log_path.as_bytes()).and_then(|log| {
         start_log(plan, audience, log.as_ref(), level).at("the log file")?;
-        let (mounted, kept) = mount(plan, audience, open)?;
+        let (mounted, kept) = mount()?;
         Ok((mounted, kept, log))
     }) {
         Ok(done) => done,
@@ -75,10 +80,19 @@ pub(super) fn run_by(
     }
     // From here on messages go to the log only.
     audience.ready(log.as_ref()).at("standard output and error")?;
+    let handover = mounted.handover();
     let ended =
         mounted.wait().at(format_args!("{}: the mount ended with an error", plan.image.display()));
-    drop(kept);
+    // The mount of a handover that failed is dead, as that of a server that was killed.
+    if handover.is_lost() {
+        kept.leave()
+    } else {
+        drop(kept)
+    }
     match &ended {
+        Ok(()) if handover.is_done() => {
+            tracing::info!("{} is served by another process now", plan.dir.display());
+        }
         Ok(()) => tracing::info!("{} is unmounted", plan.image.display()),
         Err(failure) => tracing::error!("{}", failure.message().unwrap_or_default()),
     }
@@ -103,7 +117,7 @@ fn open_contained(
     Ok((contained, fs))
 }
 
-fn mount(
+pub(super) fn mount(
     plan: &Plan,
     audience: &Audience,
     open: impl FnOnce(&Interrupt) -> Result<(Contained, Fs)>,
@@ -113,12 +127,8 @@ fn mount(
     #[cfg(debug_assertions)]
     crate::planted::strike(&fs.superblock());
     tell_recovery(plan, audience, &fs);
-    let operations = fs.operations().clone();
     // Before there is a mount: a signal that came between would leave it without a server.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD]).at("signals")?;
-    if interrupt.hand_over() {
-        return Err(refused(plan, &Errno::Intr.into()));
-    }
+    let signals = signals(plan, &interrupt)?;
     tracing::info!("{} is mounted at {}", plan.image.display(), plan.dir.display());
     let collects = plan.options.writeback_cache.unwrap_or_else(|| !is_small(&fs));
     let options = MountOptions { writeback_cache: collects, containment, ..fuse_options(plan) };
@@ -139,10 +149,31 @@ fn mount(
     {
         audience.note(format_args!("{}: some options have no effect: {error}", plan.dir.display()));
     }
-    let detached = !matches!(audience, Audience::Terminal(_));
-    let watched = Watched { unmounter: mounted.unmounter(), keeper: keeper.clone(), operations };
-    watch_signals(signals, watched, detached).at("signals")?;
+    upgrade::offer(plan, &mounted);
+    watch(signals, &mounted, &keeper, audience)?;
     Ok((mounted, keeper))
+}
+
+/// Takes signals over from the flag that notes them while the image is opened.
+pub(super) fn signals(plan: &Plan, interrupt: &Interrupt) -> Result<Signals> {
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD]).at("signals")?;
+    if interrupt.hand_over() {
+        return Err(refused(plan, &Errno::Intr.into()));
+    }
+    Ok(signals)
+}
+
+/// Acts on signals from now on.
+pub(super) fn watch(
+    signals: Signals,
+    mounted: &Mounted,
+    keeper: &Keeper,
+    audience: &Audience,
+) -> Result {
+    let detached = !matches!(audience, Audience::Terminal(_));
+    let (unmounter, handover) = (mounted.unmounter(), mounted.handover());
+    let watched = Watched { unmounter, keeper: keeper.clone(), handover };
+    watch_signals(signals, watched, detached).at("signals")
 }
 
 /// Starts the log of the engine's messages: to the file of `--log`; otherwise, for a server in the
@@ -237,6 +268,13 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
     };
     // Other errors come again when the image is opened.
     drop(await_free(plan, audience, interrupt, free)?);
+    let rings = PreparedRings::of(plan.options.transport);
+    enter(plan, keeper, rings)
+}
+
+/// Enters the sandbox, from which the files of the image are reached and nothing else.
+pub(super) fn enter(plan: &Plan, keeper: Kept, rings: PreparedRings) -> Result<Contained> {
+    let journal = plan.options.journal.as_deref().map(image_spec);
     // Another file that takes its place from now on cannot be opened.
     let held = hold(plan)?;
     let by_number = |held: &File| PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
@@ -249,7 +287,6 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
     let writes = !plan.options.read_only || plan.patience == Patience::Helper;
     let (mut read, write) = if writes { (Vec::new(), files) } else { (files, Vec::new()) };
     read.extend(backing_files(&plan.spec()));
-    let rings = PreparedRings::of(plan.options.transport);
     let sandbox =
         Sandbox { read, write, rings: rings.exist(), processes: true, ..Sandbox::default() };
     Ok(Contained { keeper, rings, containment: sandbox.enter() })
@@ -261,7 +298,7 @@ fn contained(plan: &Plan, audience: &Audience, interrupt: &Interrupt) -> Result<
 /// It is a file instead of a disk, or the reverse, since the mount was planned: for disks it would
 /// give power to programs and devices of the image. Or it is another file than that of the server
 /// before.
-fn hold(plan: &Plan) -> Result<Option<File>> {
+pub(super) fn hold(plan: &Plan) -> Result<Option<File>> {
     let path = image_spec(&plan.image).path;
     let held = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let Ok(held) = held.map(File::from) else { return Ok(None) };
@@ -388,7 +425,9 @@ pub fn was_in_use(sb: &Superblock) -> bool {
 
 /// Lets the kernel claim a disk, and returns options that know it.
 fn claimed(plan: &Plan, options: &OpenOptions, keeper: &Keeper) -> Result<OpenOptions, Error> {
-    remote::refuse_mounted(&plan.image)?;
+    if !is_in_store(&image_spec(&plan.image).path) {
+        remote::refuse_mounted(&plan.image)?;
+    }
     let claimed = keeper.claim(plan.options.read_only).map_err(Error::Io)?;
     Ok(options.clone().claimed(claimed))
 }
@@ -469,7 +508,7 @@ fn patience(plan: &Plan) -> Duration {
     })
 }
 
-fn refused(plan: &Plan, error: &Error) -> Failure {
+pub(super) fn refused(plan: &Plan, error: &Error) -> Failure {
     if let (Error::Io(e), Some(there)) = (error, plan.served().first())
         && e.kind() == ErrorKind::ResourceBusy
     {
@@ -486,6 +525,7 @@ fn refused(plan: &Plan, error: &Error) -> Failure {
             format: plan.options.format.into(),
             backing: plan.options.backing.clone(),
         },
+        in_use: false,
     };
     args.refused(error)
 }
@@ -559,7 +599,7 @@ pub fn change_flags(plan: &Plan) -> io::Result<()> {
 struct Watched {
     unmounter: Unmounter,
     keeper: Keeper,
-    operations: Arc<Operations>,
+    handover: Handover,
 }
 
 /// Unmounts at the first signal; commits and ends at the second; ends at the third. Tells of the
@@ -579,7 +619,7 @@ fn watch_signals(mut signals: Signals, watched: Watched, detached: bool) -> io::
             watched.keeper.dismiss();
             match asked {
                 1 => unmount_beside(watched.unmounter.clone()),
-                2 => commit_beside(watched.operations.clone()),
+                2 => commit_beside(watched.handover.clone()),
                 _ => std::process::exit(1),
             }
         }
@@ -616,9 +656,10 @@ fn unmount_beside(unmounter: Unmounter) {
     }
 }
 
-fn commit_beside(operations: Arc<Operations>) {
+fn commit_beside(handover: Handover) {
     let body = move || {
-        if let Err(e) = operations.sync() {
+        // Not by the server of the beginning: a handover that failed has put another one in place.
+        if let Err(e) = handover.sync() {
             tracing::error!("the last changes could not be written: {e}");
         }
         std::process::exit(1);

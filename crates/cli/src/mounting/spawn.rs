@@ -54,6 +54,8 @@ pub fn arguments(plan: &Plan, lists: &[String]) -> Vec<OsString> {
     }
     arguments.extend((0..plan.verbose).map(|_| "-v".into()));
     arguments.extend(plan.traces.iter().map(|target| format!("--trace={target}").into()));
+    arguments.extend(plan.succeeds.then(|| "--succeed".into()));
+    arguments.extend(plan.adopts.iter().map(|mount| format!("--adopts={mount}").into()));
     let file = plan.image_file.iter();
     arguments.extend(file.map(|file| format!("--image-file={file}").into()));
     arguments

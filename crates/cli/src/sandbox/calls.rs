@@ -26,7 +26,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_shutdown, libc::SYS_getsockopt,
     // Files and descriptors.
     libc::SYS_openat, libc::SYS_close, libc::SYS_flock, libc::SYS_dup, libc::SYS_dup3,
-    libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_faccessat,
+    libc::SYS_fstat, libc::SYS_fstatfs, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_faccessat,
     libc::SYS_faccessat2, libc::SYS_readlinkat, libc::SYS_getdents64, libc::SYS_getcwd,
     libc::SYS_pipe2, libc::SYS_eventfd2, libc::SYS_epoll_create1, libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait, libc::SYS_ppoll,
@@ -164,8 +164,9 @@ const SOCKET_OPTIONS: [(u64, u64); 7] = [
 const PR_GET_AUXV: u64 = 0x4155_5856;
 
 /// Controls of prctl(2): names of threads and of memory, signals of the parent's end,
-/// no_new_privs, properties of the processor.
-const CONTROLS: [u64; 7] = [
+/// no_new_privs, properties of the processor, and a process that may trace this one (an upgrade
+/// takes its descriptors).
+const CONTROLS: [u64; 8] = [
     libc::PR_SET_NAME as u64,
     libc::PR_GET_NAME as u64,
     libc::PR_SET_PDEATHSIG as u64,
@@ -173,6 +174,7 @@ const CONTROLS: [u64; 7] = [
     libc::PR_GET_NO_NEW_PRIVS as u64,
     libc::PR_SET_VMA as u64,
     PR_GET_AUXV,
+    libc::PR_SET_PTRACER as u64,
 ];
 
 /// A condition on the lower half of an argument.

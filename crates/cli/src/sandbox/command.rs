@@ -34,12 +34,19 @@ pub struct Images {
     pub journal: Option<ImageSpec>,
     /// Wait until no other program uses it.
     pub wait: bool,
+    /// It is read while another program uses it.
+    pub in_use: bool,
 }
 
 impl Images {
     /// Returns the files of an image without an external journal.
     pub fn of(image: &Path) -> Images {
-        Images { image: image_spec(image), journal: None, wait: false }
+        Images::of_spec(image_spec(image))
+    }
+
+    /// As [`Images::of`], for an image at a place.
+    pub fn of_spec(image: ImageSpec) -> Images {
+        Images { image, journal: None, wait: false, in_use: false }
     }
 }
 
@@ -134,7 +141,7 @@ impl Preparation {
             return Ok(());
         }
         check_libraries().map_err(|error| (0, error))?;
-        for (number, Images { image, journal, wait }) in images.iter().enumerate() {
+        for (number, Images { image, journal, wait, in_use }) in images.iter().enumerate() {
             for (place, file) in files(image).iter().enumerate() {
                 if is_remote(&file.path) {
                     // Looked at inside alone: a thread of a connection must not be outside.
@@ -145,6 +152,9 @@ impl Preparation {
                     };
                     let prepared = held.and_then(|()| remote::prepare(file));
                     prepared.map_err(|error| (number, error))?;
+                    continue;
+                }
+                if *in_use {
                     continue;
                 }
                 let read_only = !self.writes || place > 0;

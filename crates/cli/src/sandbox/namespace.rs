@@ -32,8 +32,8 @@ fn protect(trees: &[PathBuf], images: &[PathBuf]) -> Result<usize, Errno> {
     // Other threads keep the namespace that they have; this one shares nothing else with them.
     #[expect(deprecated, reason = "unsafe for shared descriptors only, which stay shared")]
     rustix::thread::unshare(UnshareFlags::NEWNS)?;
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", private)?;
+    let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", downstream)?;
     for tree in trees {
         mount_bind_recursive(tree, tree)?;
     }

@@ -105,6 +105,29 @@ fn calls_of_builders_of_disks_are_understood() {
     }
 }
 
+/// As mke2fs has it: blocks by the size of the file system, and a file that is not cut.
+#[test]
+fn images_have_the_blocks_and_the_length_of_mke2fs() {
+    let names = Names::new();
+    let (top, image) = (tree(&names.0), names.0.join("made"));
+    let program = names.0.join("mkfs.ext4");
+    fs::File::create(&image).unwrap().set_len(24 << 20).unwrap();
+    for size in [Some("8M"), None] {
+        let mut call = args!["-F", "-q", "-d", &top, &image].to_vec();
+        call.extend(size.map(Into::into));
+        run(program.to_str().unwrap(), &call).must_succeed();
+        assert_eq!(fs::metadata(&image).unwrap().len(), 24 << 20, "{size:?}");
+        e2fsck::check(&image).assert_clean();
+        let info = json(&args!["info", &image]);
+        let blocks = if size.is_none() { 24 << 10 } else { 8 << 10 };
+        assert_eq!(
+            (&info["block_size"], &info["blocks"]),
+            (&1024.into(), &blocks.into()),
+            "{info}"
+        );
+    }
+}
+
 /// Buildroot's calls for its oldest kind of ext2: with an inode size that mke2fs does not heed.
 #[test]
 fn revision_0_is_made_and_gets_features_later() {

@@ -4,10 +4,12 @@ use crate::args;
 use crate::program::{Server, done, extant, json, refused};
 use crate::recovery::crashed;
 use crate::trimming::{FILLER, free, journal, kernel_tree, stored, used, without};
+use extant_testkit::host::SmallHost;
 use extant_testkit::image::FEATURE_SETS;
 use extant_testkit::kernel::{Loop, Mount};
 use extant_testkit::tool::run;
 use extant_testkit::{FeatureSet, Scratch, debugfs, dumpe2fs, e2fsck};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 
 #[test]
@@ -62,16 +64,19 @@ fn an_image_that_needs_recovery_or_repair_is_copied_as_it_is() {
     assert_eq!(extant(&args!["repair", scratch.join("broken")]).code, 1);
 }
 
+/// A mounted file system of 512 MiB whose files share blocks: `xfs` or `btrfs`.
+pub fn reflinking_host(scratch: &Scratch, kind: &str) -> Mount {
+    let disk = scratch.file("disk", 512 << 20);
+    scratch.leave_unjudged("disk", "it is no ext4");
+    run(&format!("mkfs.{kind}"), &[OsStr::new("-q"), disk.as_os_str()]).must_succeed();
+    Mount::of_kind(kind, &disk, "").expect("a mount")
+}
+
 #[test]
 fn blocks_are_shared_where_the_host_can() {
     let image = used(FeatureSet::named("default"));
     let scratch = Scratch::on_disk();
-    let disk = scratch.file("disk", 512 << 20);
-    scratch.leave_unjudged("disk", "it is no ext4");
-    run("mkfs.xfs", &["-q", "-m", "reflink=1", &disk.to_string_lossy()]).must_succeed();
-    let (host, on) = (scratch.dir("host"), Loop::attach(&disk, false));
-    run("mount", &["-t".as_ref(), "xfs".as_ref(), on.device().as_os_str(), host.as_os_str()])
-        .must_succeed();
+    let host = reflinking_host(&scratch, "xfs");
     let (source, copy, plain) = (host.join("source"), host.join("copy"), host.join("plain"));
     run("cp", &["--sparse=always".as_ref(), image.path().as_os_str(), source.as_os_str()])
         .must_succeed();
@@ -86,14 +91,53 @@ fn blocks_are_shared_where_the_host_can() {
     let server = Server::start(&source, "rw");
     let used = extant(&args!["clone", &source, host.join("late")]);
     server.unmount();
-    let names = fs::read_dir(&host).expect("a directory").count();
-    run("umount", &[host.as_os_str()]).must_succeed();
+    let names = fs::read_dir(host.path()).expect("a directory").count();
+    host.unmount();
     assert!(used.code == 1 && used.errors().contains("in use"), "{used}");
     assert_eq!(names, 4, "no other file is left");
     assert!(is_renamed && named.text().contains("\"shared\": true"), "{named}");
     assert!(shared.text().contains("\"shared\": true"), "{shared}");
     assert!(other.text().contains("\"shared\": false"), "{other}");
     assert!(same, "the copy differs");
+    verdict.assert_clean();
+}
+
+/// Large content of new images, and blocks that shrinking moves, too.
+#[test]
+fn built_and_shrunk_images_share_storage_where_the_host_can() {
+    const LARGE: usize = 40 << 20;
+    let scratch = Scratch::on_disk();
+    let host = reflinking_host(&scratch, "xfs");
+    let bytes: Vec<u8> = (0..LARGE as u64 / 8).flat_map(|n| (n * n).to_le_bytes()).collect();
+    fs::create_dir(host.join("tree")).expect("a directory");
+    for name in ["first", "second"] {
+        fs::write(host.join("tree").join(name), &bytes[name.len()..]).expect("a file");
+    }
+    let mut free = Vec::new();
+    let mut step = |args: &[OsString]| {
+        done(args);
+        let dir = fs::File::open(host.path()).expect("a directory");
+        rustix::fs::syncfs(&dir).expect("a sync");
+        let found = rustix::fs::fstatvfs(&dir).expect("a file system");
+        free.push(found.f_bfree * found.f_frsize);
+    };
+    let (image, plain) = (host.join("image"), host.join("plain"));
+    step(&args!["--version"]);
+    step(&args!["build", &image, host.join("tree")]);
+    step(&args!["clone", "--no-reflink", &image, &plain]);
+    step(&args!["rm", &image, "/first"]);
+    step(&args!["resize", "--minimum", &image]);
+    let is_same = done(&args!["cat", &image, "/second"]).stdout == bytes["second".len()..];
+    let verdict = e2fsck::check(&image);
+    let len = fs::metadata(&image).expect("the image").len();
+    host.unmount();
+    let taken = |n: usize| free[n - 1].saturating_sub(free[n]);
+    let (built, copied, shrunk) = (taken(1), taken(2), taken(4));
+    assert!(built < LARGE as u64 / 4, "a build took {built} bytes");
+    assert!(copied > 2 * LARGE as u64 - 4096, "a copy took {copied} bytes");
+    assert!(shrunk < LARGE as u64 / 4, "shrinking took {shrunk} bytes");
+    assert!(len < LARGE as u64 * 3 / 2, "{len}");
+    assert!(is_same, "the content differs");
     verdict.assert_clean();
 }
 
@@ -110,6 +154,15 @@ fn existing_files_and_the_image_itself_are_kept() {
     refused(&args!["clone", image.path(), scratch.path()], 1, "no regular file");
     refused(&args!["clone", image.path(), scratch.join("no/copy")], 1, "no/copy");
     assert_eq!(fs::read_dir(scratch.path()).expect("a directory").count(), 1);
+}
+
+#[test]
+fn a_full_host_is_named_by_the_new_image() {
+    let (image, scratch) = (used(FeatureSet::named("default")), Scratch::new());
+    let host = SmallHost::new(scratch.dir("host"), "256K");
+    refused(&args!["clone", image.path(), host.join("copy")], 1, "host/copy: No space left");
+    assert_eq!(fs::read_dir(scratch.join("host")).expect("a directory").count(), 0);
+    host.unmount();
 }
 
 #[test]

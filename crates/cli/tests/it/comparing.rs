@@ -2,6 +2,7 @@
 //! is no difference.
 
 use crate::args;
+use crate::cloning::reflinking_host;
 use crate::program::{EXTANT, done, extant, json, refused};
 use crate::recovery::crashed;
 use extant_testkit::kernel::Mount;
@@ -335,10 +336,7 @@ fn content_in_common_storage_is_not_read() {
     let change =
         args!["put", "--format", "qcow2", "--backing", &base, &b, scratch.join("new"), "/"];
     done(&change);
-    let extents = json(&args!["stat", "--extents", &base, "/big"]).to_string();
-    let place = extents.split("\"physical\":").nth(1).unwrap();
-    let place: u64 = place.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
-    let cluster = place + (BIG as u64 / 2);
+    let cluster = place_of(&base, "/big") + (BIG as u64 / 2);
     let io = |command: String| {
         run("qemu-io", &args!["-f", "qcow2", "-c", command, &b]).must_succeed();
     };
@@ -352,6 +350,54 @@ fn content_in_common_storage_is_not_read() {
     io(format!("write -P {} {} 1", old[4711] ^ 1, cluster + 4711));
     compare(&both, &a, &b, (1, "changed /big: content\nadded /new\n"));
     compare(&of_b, &base, &b, (1, "changed /big: content\nadded /new\n"));
+}
+
+/// Copies by reflink are compared without the blocks that they share.
+#[test]
+fn content_in_shared_blocks_is_not_read() {
+    const BIG: usize = 48 << 20;
+    for kind in ["xfs", "btrfs"] {
+        let scratch = Scratch::on_disk();
+        let (top, host) = (Scratch::new(), reflinking_host(&scratch, kind));
+        let (base, [a, b, plain]) =
+            (host.join("base"), ["a", "b", "c"].map(|name| host.join(name)));
+        let bytes: Vec<u8> = (0..BIG as u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
+        fs::write(top.join("big"), bytes).unwrap();
+        done(&args!["build", &base, top.path(), "--free", "32M", "-N", "256"]);
+        for fork in [&a, &b] {
+            done(&args!["clone", &base, fork]);
+        }
+        done(&args!["clone", "--no-reflink", &base, &plain]);
+        let compare = |a: &Path, b: &Path, text: &str, whole: usize| {
+            let (code, printed, read) = diff_with_reads(&args!["--ignore", "times", a, b]);
+            assert_eq!((code, &printed[..]), (i32::from(!text.is_empty()), text), "{kind}");
+            let (least, most) = (whole * 2 * BIG, whole * 2 * BIG + BIG / 4);
+            assert!((least..most).contains(&(read as usize)), "{kind}: {read} bytes were read");
+        };
+        compare(&a, &b, "", 0);
+        compare(&a, &plain, "", 1);
+        fs::write(top.join("new"), "x").unwrap();
+        done(&args!["put", &b, top.join("new"), "/"]);
+        compare(&a, &b, "added /new\n", 0);
+        // A byte that the host has not written yet.
+        let place = place_of(&base, "/big") + BIG as u64 / 2;
+        let mut byte = [0];
+        let file = File::options().read(true).write(true).open(&b).unwrap();
+        file.read_exact_at(&mut byte, place).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], place).unwrap();
+        compare(&a, &b, "changed /big: content\nadded /new\n", 0);
+        file.write_all_at(&byte, place).unwrap();
+        compare(&base, &b, "added /new\n", 0);
+        drop(file);
+        host.unmount();
+    }
+}
+
+/// The place of the first byte of a file in an image.
+fn place_of(image: &Path, path: &str) -> u64 {
+    let extents = json(&args!["stat", "--extents", image, path]).to_string();
+    let place = extents.split("\"physical\":").nth(1).unwrap();
+    place.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use extant_testkit::{FeatureSet, Image, Scratch};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -219,6 +219,35 @@ fn a_weaker_sandbox_of_copies_is_told() {
     };
     let less = args!["--inh-caps=-sys_admin", "--bounding-set=-sys_admin"];
     assert!(told(&less, "a") && !told(&args![], "b"));
+}
+
+/// A disk that others unmount while a copy runs is free at once.
+#[test]
+fn a_copy_keeps_no_mounts_of_others() {
+    let (image, other) = (FeatureSet::named("default"), Image::mke2fs(8 << 20, &["-t", "ext4"]));
+    let (image, disk) = (image.make_sized(64 << 20), Loop::attach(other.path(), false));
+    let (scratch, shared) = (Scratch::new(), Scratch::new());
+    let dir = shared.dir("mnt");
+    run("mount", &args!["--bind", "--make-shared", shared.path(), shared.path()]).must_succeed();
+    run("mount", &args![disk.device(), &dir]).must_succeed();
+    let (messages, mut full) = std::io::pipe().expect("a pipe");
+    full.write_all(&[b'.'; 64 << 10]).expect("room of a new pipe");
+    // It waits with the first message, which is about the sandbox.
+    let mut copy = Command::new(EXTANT)
+        .args(args!["-vv", "get", image.path(), "/", scratch.dir("to")])
+        .stderr(full)
+        .spawn()
+        .expect("a command");
+    let process = PathBuf::from(format!("/proc/{}", copy.id()));
+    crate::program::await_that("the sandbox", || of_threads(&process, "Seccomp:") == ["2"]);
+    let unmounted = run("umount", &args![&dir]);
+    let flag = i32::try_from(rustix::fs::OFlags::EXCL.bits()).expect("a flag");
+    let claimed = fs::File::options().read(true).custom_flags(flag).open(disk.device());
+    drop(messages);
+    copy.wait().expect("its end");
+    run("umount", &args![shared.path()]).must_succeed();
+    unmounted.must_succeed();
+    claimed.expect("a disk that no mount has");
 }
 
 /// A file that takes the place of a disk while that is waited for gets no power of disks.

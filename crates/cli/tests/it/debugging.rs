@@ -25,6 +25,9 @@ const REQUESTS: &[&str] = &[
     "ls -p /",
     "ls -l /d",
     "ls /big",
+    "dirsearch /d h",
+    "dirsearch /big a-name-that-is-rather-long-77",
+    "dirsearch / nope",
     "cat /a",
     "blocks /a",
     "blocks /large",
@@ -158,6 +161,8 @@ fn files_are_dumped_and_failures_are_told() {
         ("ls /a", "not a directory"),
         ("rm /a", "Command not found rm"),
         ("stat", "Usage: stat <file>"),
+        ("dirsearch /d", "Usage: dirsearch dir filename"),
+        ("dirsearch /a h", "not a directory"),
         ("testb x", "Bad block number"),
         ("htree_dump /d", "Not a hash-indexed directory"),
     ] {
@@ -377,6 +382,30 @@ fn directories_within_themselves_have_paths() {
     assert_eq!(names(inside.ino), [format!("<{ino}>/a-name-that-is-rather-long-1")]);
     let through = json(&args!["debug", image.path(), "inode", "/d/up/d/up/a"]);
     assert_eq!(through[0]["links"], 2, "{through}");
+}
+
+#[test]
+fn metadata_is_saved_under_the_name_e2image() {
+    let scratch = Scratch::new();
+    let image = image(FeatureSet::named("1k"), &scratch);
+    std::os::unix::fs::symlink(EXTANT, scratch.join("e2image")).expect("a link");
+    let program = scratch.join("e2image");
+    let program = program.to_str().expect("text");
+    let (own, named) = (scratch.join("own"), scratch.join("named"));
+    for name in ["own", "named"] {
+        scratch.leave_unjudged(name, "it has no content of files");
+    }
+    done(&args!["debug", image.path(), "metadata", &own]);
+    for option in ["-r", "-r", "-Qs"] {
+        run(program, &args![option, image.path(), &named]).must_succeed();
+        let is_same = fs::read(&own).expect("a file") == fs::read(&named).expect("a file");
+        assert_eq!(is_same, option == "-r", "{option}");
+    }
+    run("qemu-img", &args!["check", "-f", "qcow2", &named]).must_succeed();
+    for (options, words) in [("-a", "extant clone"), ("-I", "-r and -Q"), ("-f", "-r or -Q")] {
+        let refused = run(program, &args![options, image.path(), &named]);
+        assert!(refused.code == 1 && refused.errors().contains(words), "{refused}");
+    }
 }
 
 /// Images of metadata, raw and as qcow2: complete or absent, and as broken as the file system.

@@ -35,6 +35,8 @@ struct Stage {
     scratch: Scratch,
     image: PathBuf,
     file: OsString,
+    /// A manifest of one job.
+    jobs: PathBuf,
     mounted: Server,
     /// Its image, which must outlive it.
     _mounted_image: Image,
@@ -50,12 +52,14 @@ impl Stage {
         std::fs::write(&source, "text").unwrap();
         let file = OsStr::from_bytes(&[b"/", NAME].concat()).to_owned();
         extant(&args!["put", &image, &source, &file]).must_succeed();
+        let jobs = scratch.join(OsStr::from_bytes(b"jobs\xff"));
+        std::fs::write(&jobs, "mounts").unwrap();
         let mounted = Server::start(made.path(), "rw");
         for name in [&b"image\xff"[..], b"new\xff"] {
             scratch.leave_unjudged(OsStr::from_bytes(name), "others judge the same changes");
         }
         made.leave_unjudged("its server is killed");
-        Stage { scratch, image, file, mounted, _mounted_image: made }
+        Stage { scratch, image, file, jobs, mounted, _mounted_image: made }
     }
 
     /// Arguments with which a command succeeds, if it has a document then, and fails.
@@ -83,6 +87,7 @@ impl Stage {
                     |name: &[u8], base: &OsStr| list!["create", host(name), "--backing", base];
                 (create(b"overlay\xff", base.as_os_str()), create(b"x", OsStr::new("/missing")))
             }
+            "push" | "pull" => self.transfers(command),
             "lab" => return (None, list!["bench"]),
             // It needs the socket of a client.
             "serve" => return (None, list![]),
@@ -103,6 +108,7 @@ impl Stage {
                 std::fs::write(&script, b"mkdir /applied\nchmod 600 '/n\xff'").unwrap();
                 (list![image, &script], list![image, missing])
             }
+            "batch" => (list![&self.jobs], list![missing]),
             "chmod" => (list![image, "600", file], list![image, "600", missing]),
             "chown" => (list![image, "1:2", file], list![image, "1:2", missing]),
             "truncate" => (list!["-s", "9", image, file], list!["-s", "9", image, missing]),
@@ -112,6 +118,11 @@ impl Stage {
             ),
             "stats" => (list![self.mounted.dir()], list!["/"]),
             "mounts" => (list![], list!["surplus"]),
+            "upgrade" => {
+                let there = self.mount_point();
+                extant(&args!["mount", image, &there]).must_succeed();
+                (list![there], list!["/"])
+            }
             "umount" => {
                 extant(&args!["mount", image, self.mount_point()]).must_succeed();
                 (list![image], list![missing])
@@ -119,6 +130,17 @@ impl Stage {
             other => panic!("say with which arguments `{other}` succeeds and fails"),
         };
         (Some(done), failed)
+    }
+
+    /// Arguments of the commands of object stores.
+    fn transfers(&self, command: &str) -> (Vec<OsString>, Vec<OsString>) {
+        let url = |name: &str| format!("file://{}/{name}", self.scratch.path().display());
+        let host = |name: &[u8]| self.scratch.join(OsStr::from_bytes(name));
+        if command == "push" {
+            return (list![&self.image, url("a")], list![host(b"missing\xff"), url("x")]);
+        }
+        extant(&args!["push", "--force", &self.image, url("b")]).must_succeed();
+        (list![url("b"), host(b"got\xff")], list![url("none"), host(b"x")])
     }
 
     fn mount_point(&self) -> PathBuf {

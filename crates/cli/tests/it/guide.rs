@@ -312,6 +312,25 @@ fn an_image_shrinks_in_its_place() {
 }
 
 #[test]
+fn many_disks_are_checked() {
+    let recipe = Recipe::of("Work on many disks");
+    fs::create_dir(recipe.file("disks")).expect("a directory");
+    for (name, damaged) in [("good", false), ("a bad one", true)] {
+        let image = FeatureSet::named("default").make_sized(16 << 20);
+        if damaged {
+            debugfs::write(image.path(), "set_inode_field <2> links_count 9");
+        }
+        recipe.has(&format!("disks/{name}.img"), &image);
+    }
+    let printed = recipe.run();
+    assert!(printed.errors().contains("2 jobs: 1 done, 1 failed"), "{printed}");
+    let text = printed.text();
+    assert!(text.starts_with("some have damage\n{\"command\":\"check 'disks/a bad one"), "{text}");
+    assert_eq!(text.lines().count(), 2, "{text}");
+    fs::remove_file(recipe.file("disks/a bad one.img")).expect("the disk");
+}
+
+#[test]
 fn features_of_an_old_image_are_switched() {
     let recipe = Recipe::of("Switch features of an old image");
     tree(&recipe.file("rootfs"));
@@ -356,6 +375,15 @@ fn a_disk_is_used_over_the_network() {
     let found = done(&args!["cat", recipe.file("disk.img"), "/srv/new"]).text();
     assert_eq!(found, "new\n");
     assert!(!recipe.file("disk.sock").exists());
+}
+
+#[test]
+fn images_are_kept_in_an_object_store() {
+    let recipe = Recipe::of("Keep images in an object store");
+    recipe.has_disk();
+    let printed = recipe.run();
+    assert!(printed.text().contains("host\n") && printed.text().ends_with("other\n"), "{printed}");
+    recipe.kernel_tree("copy.img").assert_same(&recipe.kernel_tree("disk.img"));
 }
 
 #[test]
@@ -407,6 +435,13 @@ fn a_mount_outlives_its_server() {
     let printed = recipe.run_as_user(Fuse::Everybody);
     assert!(printed.text().ends_with("text\n"), "{printed}");
     assert_eq!(done(&args!["cat", recipe.file("disk.img"), "/file"]).text(), "text\n");
+}
+
+#[test]
+fn a_mount_outlives_its_program() {
+    let recipe = Recipe::of("Upgrade the program under a mount");
+    let printed = recipe.run_as_user(Fuse::Everybody);
+    assert!(printed.text().ends_with("before\nafter\n"), "{printed}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! about its images.
 
 mod applying;
+mod batches;
 mod bounds;
 mod builders;
 mod building;
@@ -16,6 +17,7 @@ mod damaged;
 mod debugging;
 mod digests;
 mod documents;
+mod dumping;
 mod editing;
 #[cfg(debug_assertions)]
 mod exploits;
@@ -30,6 +32,7 @@ mod inputs;
 mod installed;
 mod layers;
 mod live_resizing;
+mod live_tuning;
 mod manifests;
 mod mounting;
 mod others;
@@ -45,6 +48,7 @@ mod resizing;
 mod restarting;
 mod rival;
 mod services;
+mod stores;
 mod streams;
 mod substitutes;
 mod terminals;
@@ -52,5 +56,6 @@ mod trimming;
 mod tuning;
 mod unmounting;
 mod unprivileged;
+mod upgrading;
 mod usage;
 mod verity;

@@ -1,6 +1,7 @@
 //! Real mounts through FUSE.
 
 use crate::args;
+use crate::contained::of_threads;
 use crate::program::{EXTANT, Server, await_that, done, extant, is_mount, json, refused};
 use extant_testkit::kernel::Mount;
 use extant_testkit::tool::run;
@@ -583,6 +584,10 @@ fn a_mount_without_memory_ends() {
 /// Returns whether a file can be read while its server is stopped, for so long.
 fn is_read_without(server: Pid, file: &Path, patience: Duration) -> bool {
     kill_process(server, Signal::STOP).unwrap();
+    // A busy machine stops its threads one by one.
+    let process = Path::new("/proc").join(server.as_raw_nonzero().to_string());
+    let stopped = || of_threads(&process, "State:").iter().all(|state| state.starts_with('T'));
+    await_that("the stop of all threads", stopped);
     let mut cat = Command::new("cat").arg(file).stdout(Stdio::null()).spawn().unwrap();
     let begin = Instant::now();
     let read = loop {

@@ -74,7 +74,7 @@ fn a_disk_gets_the_bytes_of_the_file() {
     let mount = Mount::new(disk.device(), "ro");
     assert_eq!(fs::read(mount.join("small")).unwrap(), b"text");
     mount.unmount();
-    assert_eq!(json(&args!["info", disk.device()])["blocks"], DISK / 4096);
+    assert_eq!(json(&args!["info", disk.device()])["blocks"], DISK / 1024);
     drop(disk);
     let disk = Loop::attach(&file, true);
     refused(&args!["build", "-F", disk.device(), &top], 1, "write-protected");

@@ -3,11 +3,17 @@
 use crate::args;
 use crate::program::{EXTANT, done, json, refused};
 use crate::recovery::crashed;
+use extant_check::RedoRecord;
+use extant_check::resize::{NewSize, Resize};
+use extant_engine::device::BlockDevice;
 use extant_testkit::kernel::{Loop, Mount};
+use extant_testkit::memory::Memory;
 use extant_testkit::tool::run;
 use extant_testkit::{FeatureSet, Image, Scratch, e2fsck};
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
@@ -143,7 +149,57 @@ fn a_block_device_keeps_its_size() {
 #[test]
 fn no_size_is_smaller_without_a_journal() {
     let image = Image::mke2fs(28 * MIB, &["-t", "ext2", "-b", "1024"]);
+    let before = image.bytes();
     refused(&args!["resize", image.path(), "20M"], 1, "extant build NEW");
+    assert!(image.bytes() == before, "a refused change wrote");
+}
+
+/// Interrupts a change of the size when its redo file is complete.
+fn interrupted(image: &Path, redo: &Path, bytes: u64) {
+    let memory = Arc::new(Memory::from_bytes(&fs::read(image).unwrap()));
+    memory.leave_unjudged("the image is judged");
+    let (device, mut file): (Arc<dyn BlockDevice>, _) = (memory.clone(), Vec::new());
+    let plan = Resize::new(device).plan(NewSize::Bytes(bytes)).unwrap();
+    let mut save = |record: &RedoRecord<'_>| {
+        fs::write(image, memory.to_vec())?;
+        record.write_to(&mut file)
+    };
+    plan.apply_with_redo(&mut save).unwrap();
+    fs::write(redo, file).unwrap();
+}
+
+#[test]
+fn a_redo_file_holds_another_size_until_it_is_made() {
+    let image = Image::mke2fs(28 * MIB, &["-t", "ext2", "-b", "1024"]);
+    let redo = image.scratch().join("redo");
+    for (size, mib) in [("20M", 20), ("36M", 36)] {
+        let printed = done(&args!["resize", "--redo", &redo, image.path(), size]);
+        let told = format!("`extant recover --redo {} ", redo.display());
+        assert!(printed.errors().contains(&told), "{printed}");
+        assert!(!redo.exists(), "the file of a change that is made stays");
+        assert_eq!(len(image.path()), mib * MIB, "{size}");
+        e2fsck::check(image.path()).assert_clean();
+    }
+    let recover = args!["recover", "--redo", &redo, image.path()];
+    for mib in [40, 24] {
+        let copy = image.bytes();
+        interrupted(image.path(), &redo, mib * MIB);
+        assert_eq!(len(image.path()), 40 * MIB, "not extended before, or cut too early");
+        assert!(done(&recover).errors().contains("completed a change of "));
+        assert_eq!(len(image.path()), mib * MIB);
+        e2fsck::check(image.path()).assert_clean();
+        assert!(done(&recover).errors().contains("made already"));
+        if mib == 40 {
+            // A copy from before the change.
+            let made = image.bytes();
+            fs::write(image.path(), copy).unwrap();
+            refused(&recover, 1, "length of the device");
+            fs::write(image.path(), made).unwrap();
+        }
+    }
+    done(&args!["resize", "--redo", image.scratch().join("other"), "-M", image.path()]);
+    assert!(len(image.path()) < 20 * MIB);
+    e2fsck::check(image.path()).assert_clean();
 }
 
 #[test]
@@ -164,4 +220,30 @@ fn resize2fs_counts_blocks() {
     call(&args!["-M", "-p", image.path()]).must_succeed();
     assert_eq!(len(image.path()), least * 1024);
     e2fsck::check(image.path()).assert_clean();
+}
+
+/// As `repair --undo`: to both sides, under both names.
+#[test]
+fn an_undo_file_takes_another_size_back() {
+    let names = Scratch::new();
+    symlink(EXTANT, names.join("resize2fs")).expect("a link");
+    let name = names.join("resize2fs");
+    let image = image();
+    let before = image.bytes();
+    for (nr, size) in ["40M", "16M"].into_iter().enumerate() {
+        let undo = names.join(format!("undo{nr}"));
+        done(&args!["resize", "--undo", &undo, image.path(), size]);
+        assert!(len(image.path()) != before.len() as u64, "{size}");
+        e2fsck::check(image.path()).assert_clean();
+        done(&args!["repair", "--restore", &undo, image.path()]);
+        assert!(image.bytes() == before, "{size}: the old image is not back");
+        let undo = names.join(format!("undo{nr}z"));
+        let call = args!["-z", &undo, image.path(), size];
+        run(name.to_str().expect("a name"), &call).must_succeed();
+        done(&args!["repair", "--restore", &undo, image.path()]);
+        assert!(image.bytes() == before, "{size}: the old image is not back");
+    }
+    // A file that exists is not replaced, and nothing is changed.
+    refused(&args!["resize", "--undo", names.join("undo0"), image.path(), "40M"], 1, "exists");
+    assert!(image.bytes() == before, "a refused change wrote");
 }

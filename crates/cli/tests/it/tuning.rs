@@ -132,7 +132,7 @@ fn refusals_name_the_command_that_helps() {
     unchanged(&good, 2, &["--label", "x", "-r", "99999999"], &["at most 16384"]);
     unchanged(&good, 2, &["--label", "x", "--check-interval", "3y"], &["unit `y`"]);
     unchanged(&good, 2, &["-m", "3", "-r", "5"], &["cannot be used with"]);
-    unchanged(&good, 2, &["-E", "stride=4"], &["mount_opts="]);
+    unchanged(&good, 2, &["-E", "unknown=4"], &["mount_opts="]);
     let old = FeatureSet::named("uninit_bg").make_sized(32 << 20);
     unchanged(&old, 1, &["--uuid", "random"], &["the UUID cannot be changed", "uninit_bg"]);
     let foreign = Image::blank(1 << 20);
@@ -173,8 +173,9 @@ fn other_names_are_understood() {
     let own = image();
     let theirs = own.copy();
     let options =
-        ["-L", "x", "-m", "1", "-u", "3", "-g", "4", "-e", "panic", "-c", "-1", "-C", "2"];
-    let further = ["-i", "5d", "-o", "^acl,debug", "-E", "mount_opts=nodelalloc"];
+        ["-L", "x", "-m", "1", "-u", "bin", "-g", "tty", "-e", "panic", "-c", "-1", "-C", "2"];
+    let extended = "stride=4,stripe_width=8,hash_alg=tea,test_fs,mount_opts=nodelalloc";
+    let further = ["-i", "5d", "-o", "^acl,debug", "-E", extended, "-M", "/at", "-f", "-T", "now"];
     let options: Vec<OsString> = options.iter().chain(&further).map(OsString::from).collect();
     let with = |image: &Image| [&options[..], &args![image.path()]].concat();
     call("tune2fs", &with(&own)).must_succeed();
@@ -240,6 +241,68 @@ fn a_journal_moves_to_a_device_and_back() {
     image.assert_clean();
 }
 
+/// A file system with its journal on a device, made in one step under both names, equals that of
+/// mke2fs. Without a journal of use nothing is overwritten.
+#[test]
+fn file_systems_are_made_with_a_journal_on_a_device() {
+    let names = Scratch::new();
+    symlink(EXTANT, names.join("mkfs.ext4")).expect("a link");
+    let mkfs = names.join("mkfs.ext4").to_str().expect("a name").to_owned();
+    let journal = || Image::mke2fs(8 << 20, &["-b", "1024", "-O", "journal_dev"]);
+    let comparable = |image: &Image| {
+        let values = dumped(image.path()).into_iter();
+        let chosen = ["UUID", "Seed", "seed", "created", "checked", "Journal device", "Checksum"];
+        values
+            .filter(|(name, _)| !chosen.iter().any(|part| name.contains(part)))
+            .collect::<Vec<_>>()
+    };
+    for kind in [["-t", "ext4", "-O", "orphan_file,metadata_csum_seed"], ["-t", "ext3", "-O", ""]] {
+        let devices = [journal(), journal(), journal()];
+        devices.iter().for_each(|device| device.leave_unjudged("it is no file system"));
+        let on = devices.each_ref().map(|device| Loop::attach(device.path(), false));
+        let images = [(); 3].map(|()| Image::blank(32 << 20));
+        let option = |n: usize| format!("device={}", on[n].device().display());
+        let call = |n: usize| {
+            let kind = ["-q"].iter().chain(&kind).map(OsString::from);
+            kind.chain(args!["-J", option(n), images[n].path()]).collect::<Vec<_>>()
+        };
+        run("mke2fs", &call(0)).must_succeed();
+        run(&mkfs, &call(1)).must_succeed();
+        let long = args![
+            "mkfs",
+            "-t",
+            kind[1],
+            "-O",
+            kind[3],
+            images[2].path(),
+            "--journal-device",
+            on[2].device()
+        ];
+        done(&long);
+        for n in [1, 2] {
+            assert_eq!(comparable(&images[n]), comparable(&images[0]), "{kind:?}");
+            let judged = run("e2fsck", &args!["-fn", "-j", on[n].device(), images[n].path()]);
+            assert_eq!(judged.code, 0, "{judged}");
+            images[n].leave_unjudged("judged with its journal");
+        }
+        images[0].leave_unjudged("of mke2fs");
+        // A journal in use, one with other blocks, and none.
+        let bytes = images[1].bytes();
+        let other = Image::mke2fs(16 << 20, &["-b", "4096", "-O", "journal_dev"]);
+        other.leave_unjudged("it is no file system");
+        for (device, words) in [
+            (on[2].device(), "that a file system uses"),
+            (other.path(), "blocks of 4096 bytes"),
+            (images[0].path(), "no device with a journal"),
+        ] {
+            let journal = args!["--journal-device", device, "-b", "1024", "-F"];
+            let printed = run(EXTANT, &[&args!["mkfs", images[1].path()][..], &journal].concat());
+            assert!(printed.code != 0 && printed.errors().contains(words), "{printed}");
+            assert!(images[1].bytes() == bytes, "{words}");
+        }
+    }
+}
+
 /// Features, journal and quota files by both names, as by tune2fs.
 #[test]
 fn features_are_switched_under_both_names() {
@@ -288,7 +351,7 @@ fn features_are_switched_under_both_names() {
     assert_eq!(dumpe2fs::header(own.path()).value("Total journal size"), "2048k");
     for (options, code, words) in [
         (["--features", "nonesuch"], 2, "`nonesuch` is no feature"),
-        (["--features", "^64bit"], 1, "resize2fs"),
+        (["--features", "^flex_bg"], 1, "copy its files"),
         (["--features", "bigalloc"], 1, "copy its files"),
         (["--quota", "all"], 2, "usrquota"),
         (["--journal-size", "100M"], 2, "half of the file system"),
@@ -301,5 +364,112 @@ fn features_are_switched_under_both_names() {
             .collect();
         refused(&args, code, words);
         assert!(own.bytes() == before, "{options:?}: a refusal wrote");
+    }
+}
+
+#[test]
+fn inodes_get_larger_under_both_names() {
+    let names = Scratch::new();
+    symlink(EXTANT, names.join("tune2fs")).expect("a link");
+    let program = names.join("tune2fs");
+    let own = image();
+    let args = args!["-I", "512", own.path()];
+    run(program.to_str().expect("a name"), &args).must_succeed();
+    own.assert_clean();
+    let undo = names.join("undo");
+    let before = own.bytes();
+    let document =
+        json(&args!["tune", "--inode-size", "1024", "--undo", undo.as_os_str(), own.path()]);
+    assert_eq!(document["changed"], serde_json::json!(["inode_size"]));
+    own.assert_clean();
+    assert_eq!(dumpe2fs::header(own.path()).number("Inode size"), 1024);
+    done(&args!["repair", "--restore", undo.as_os_str(), own.path()]);
+    assert!(own.bytes() == before, "another image");
+    refused(&args!["tune", "--inode-size", "256", own.path()], 1, "smaller");
+    refused(&args!["tune", "--inode-size", "2048", own.path()], 2, "power of two");
+}
+
+/// A file that cannot be written is refused before the first write, with the reason.
+#[test]
+fn a_write_protected_image_is_refused() {
+    let folder = Scratch::new();
+    std::fs::copy(image().path(), folder.join("image")).expect("a copy");
+    let bind = args!["--bind", folder.path(), folder.path()];
+    run("mount", &bind).must_succeed();
+    run("mount", &args!["-o", "remount,ro,bind", folder.path()]).must_succeed();
+    let image = folder.join("image");
+    let calls = [
+        args!["tune", &image, "--label=x"],
+        args!["tune", &image, "--features=quota"],
+        args!["resize", &image, "64M"],
+        args!["resize", &image, "20M"],
+    ];
+    let printed = calls.map(|call| extant(&call));
+    run("umount", &args![folder.path()]).must_succeed();
+    for printed in printed {
+        let text = printed.errors();
+        assert!(printed.code == 1 && text.contains("nothing was changed"), "{printed}");
+        assert!(text.contains("write-protected") && !text.contains("recover"), "{printed}");
+    }
+}
+
+/// Changes of a file system without a journal, and the removal of one.
+#[test]
+fn a_redo_file_holds_changes_until_they_are_made() {
+    let image = FeatureSet::named("ext2").make_sized(12 << 20);
+    let redo = image.scratch().join("redo");
+    let told = format!("`extant recover --redo {} ", redo.display());
+    let call = |change: &[&str]| -> Vec<OsString> {
+        let change = change.iter().map(OsString::from);
+        args!["tune", "--redo", &redo]
+            .into_iter()
+            .chain(change)
+            .chain(args![image.path()])
+            .collect()
+    };
+    let changes: [&[&str]; 5] = [
+        &["--label", "new"],
+        &["--features", "dir_index,extent,uninit_bg"],
+        &["-j", "-L", "x"],
+        &["--features", "^has_journal"],
+        &["-O", "64bit"],
+    ];
+    for change in changes {
+        let printed = done(&call(change));
+        assert!(printed.errors().contains(&told), "{change:?}: {printed}");
+        assert!(!redo.exists(), "the file of a change that is made stays");
+        image.assert_clean();
+    }
+    for (change, words) in [(&["--features", "nonesuch"][..], "nonesuch"), (&[], "--redo")] {
+        refused(&call(change), 2, words);
+        assert!(!redo.exists(), "a refusal leaves a file");
+    }
+    // A journal that stays makes the change whole.
+    done(&args!["tune", "-j", image.path()]);
+    let printed = done(&call(&["-L", "z"]));
+    assert!(!printed.errors().contains("--redo") && !redo.exists(), "{printed}");
+    image.assert_clean();
+}
+
+#[test]
+fn an_undo_file_takes_changes_back() {
+    let names = Scratch::new();
+    symlink(EXTANT, names.join("tune2fs")).expect("a link");
+    let name = names.join("tune2fs");
+    let image = image();
+    let before = image.bytes();
+    for (nr, list) in ["^metadata_csum", "^has_journal", "quota,project"].into_iter().enumerate() {
+        let (undo, redo) = (names.join(format!("undo{nr}")), names.join("redo"));
+        let call = args!["tune", "--undo", &undo, "--redo", &redo, "-O", list, image.path()];
+        done(&call);
+        image.assert_clean();
+        done(&args!["repair", "--restore", &undo, image.path()]);
+        assert!(image.bytes() == before, "{list}: the old image is not back");
+        let undo = names.join(format!("undo{nr}z"));
+        let call = args!["-z", &undo, "-O", list, image.path()];
+        run(name.to_str().expect("a name"), &call).must_succeed();
+        image.assert_clean();
+        done(&args!["repair", "--restore", &undo, image.path()]);
+        assert!(image.bytes() == before, "{list}: the old image is not back");
     }
 }

@@ -14,7 +14,6 @@ use crate::image::{ImageArgs, OfflineArgs, inside};
 use crate::sandbox::command::Preparation;
 use crate::text::shown;
 use extant_check::debug::{InodeSlot, InspectOptions, Inspector};
-use extant_engine::OpenOptions;
 use extant_engine::device::{ImageSpec, image_spec};
 use out::Out;
 use std::ffi::{OsStr, OsString};
@@ -36,6 +35,9 @@ pub struct Args {
     /// Take the superblock from the copy in this block of the file system
     #[arg(long, value_name = "BLOCK")]
     superblock: Option<u64>,
+    /// Show an image that another program uses, as e2image does
+    #[arg(long, hide = true)]
+    in_use: bool,
     #[command(subcommand)]
     structure: Structure,
 }
@@ -183,6 +185,7 @@ struct MetadataArgs {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
+    let image = if args.in_use { image.read_although_in_use() } else { image };
     refuse_json(args, context)?;
     let mut sandbox = Preparation::default();
     if let Structure::Deleted(DeletedArgs { into: Some(dir), .. }) = &args.structure {
@@ -238,10 +241,7 @@ fn refuse_json(args: &Args, context: &Context) -> Result {
 
 /// Opens an image, and says how.
 pub fn open(image: &ImageArgs, context: &Context, options: InspectOptions) -> Result<Inspector> {
-    let open = |place: &ImageSpec| {
-        let options = OpenOptions::new().read_only(true).wait(image.wait);
-        options.device_of(place).map_err(|error| image.refused(&error))
-    };
+    let open = |place: &ImageSpec| image.reader(place).map_err(|error| image.refused(&error));
     let device = open(&image.spec())?;
     #[cfg(debug_assertions)]
     crate::planted::strike_from(&*device);

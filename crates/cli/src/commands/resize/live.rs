@@ -53,6 +53,11 @@ pub(super) fn run(args: &Args, mount: &Mount, context: &Context) -> Result {
             "{dir}: a mounted file system only gets larger; run `extant umount {dir}` first"
         )));
     }
+    if args.redo.is_some() || args.undo.is_some() {
+        return Err(Failure::usage(
+            "--redo, --undo: the server of a mount makes a file system larger without a file",
+        ));
+    }
     let to = match args.wanted()? {
         None => GrowTo::Device,
         Some(NewSize::Bytes(bytes)) => GrowTo::Bytes(bytes),

@@ -5,8 +5,11 @@
 
 mod live;
 
-use super::repair::open_for_writing;
+use super::check::open_for_reading;
+use super::repair::{open_for_writing, open_writable};
 use crate::context::Context;
+use crate::copy::redo::{RedoFile, SaveRedo};
+use crate::copy::undo::UndoFile;
 use crate::failure::{At, Failure, Result};
 use crate::host_claim::while_claimed;
 use crate::image::{ImageArgs, OfflineArgs};
@@ -16,23 +19,23 @@ use crate::sandbox::command::Preparation;
 use crate::text::size;
 use extant_check::repair::OfflineError;
 use extant_check::resize::{NewSize, Resize, ResizeError, ResizePlan};
-use extant_engine::device::{BlockDevice, identify, image_spec};
+use extant_engine::device::{BlockDevice, ImageSpec, identify, image_spec, is_in_store};
 use extant_engine::format::{MAGIC_FIELD, Superblock};
 use extant_engine::mkfs::parse_size;
 use extant_engine::{Errno, Error};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Make a file system larger or smaller.
 ///
 /// An image file grows and shrinks with its file system; a block device, or a partition, must have
 /// a larger size before, and keeps its own. A crash leaves the old size or the new one, both valid.
-/// A smaller size moves the files behind it, and needs a journal. An image that must be recovered
-/// or repaired first is refused. IMAGE may be the directory of a live mount, or be mounted by
-/// extant: its server makes it larger while programs go on to use it.
+/// A smaller size moves the files behind it, and needs a journal or --redo. An image that must be
+/// recovered or repaired first is refused. IMAGE may be the directory of a live mount, or be
+/// mounted by extant: its server makes it larger while programs go on to use it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -50,6 +53,14 @@ pub struct Args {
     /// Print the new size, and change nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
+    /// Where no journal makes the change whole, keep it in a new file until it is made, by which
+    /// `recover --redo` completes it after a power cut
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["estimate", "dry_run"])]
+    redo: Option<PathBuf>,
+    /// Save the old content of all blocks that change, and of those in use behind a smaller size,
+    /// in a new file first, for `repair --restore`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["estimate", "dry_run"])]
+    undo: Option<PathBuf>,
     /// A SIZE without a unit counts blocks, as resize2fs has it
     #[arg(long, hide = true)]
     size_in_blocks: bool,
@@ -73,14 +84,27 @@ pub fn run(args: &Args, context: &Context) -> Result {
         return live::run(args, &mount, context);
     }
     let image = args.on.named();
-    image.contain_alone(context, Preparation::writing(true))?;
-    let device =
-        open_for_writing(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
+    let redo = args.redo.as_deref().map(|path| RedoFile::begin(path, &image, context));
+    let undo = args.undo.as_deref().map(|path| UndoFile::begin(path, context));
+    let files = (redo.transpose()?, undo.transpose()?);
+    let only_reads = args.estimate || args.dry_run;
+    let is_stored = only_reads && is_in_store(&image.spec().path);
+    match &files {
+        (None, None) => image.contain_alone(context, Preparation::writing(!is_stored))?,
+        _ => image.contain(context, Preparation::writing(!is_stored))?,
+    }
+    let open = |place: &ImageSpec| {
+        if is_stored {
+            open_for_reading(&image, place)
+        } else if only_reads {
+            open_for_writing(&image, place).map_err(|failure| failure.with_exit_code(1))
+        } else {
+            open_writable(&image, place)
+        }
+    };
+    let device = open(&image.spec())?;
     let size = args.new_size(device.len())?;
-    let journal = args.on.journal.as_ref().map(|path| {
-        open_for_writing(&image, &image_spec(path)).map_err(|failure| failure.with_exit_code(1))
-    });
-    let journal = journal.transpose()?;
+    let journal = args.on.journal.as_ref().map(|path| open(&image_spec(path))).transpose()?;
     let interrupt = Interrupt::register().at("signals")?;
     let resize = |device: &Arc<dyn BlockDevice>| {
         let resize = Resize::new(device.clone()).threads(context.thread_count());
@@ -90,12 +114,12 @@ pub fn run(args: &Args, context: &Context) -> Result {
             None => resize,
         }
     };
-    if args.estimate || args.dry_run {
-        return args.carry_out((&image, &device), context, (&resize(&device), size));
+    if only_reads {
+        return args.carry_out((&image, &device), context, (&resize(&device), size), files);
     }
     while_claimed(&image, &device, &interrupt.flag(), |claim| {
         let device = claim.device();
-        args.carry_out((&image, &device), context, (&resize(&device), size))
+        args.carry_out((&image, &device), context, (&resize(&device), size), files)
     })
 }
 
@@ -106,6 +130,7 @@ impl Args {
         (image, device): (&ImageArgs, &Arc<dyn BlockDevice>),
         context: &Context,
         (resize, size): (&Resize, Option<NewSize>),
+        (redo, undo): (Option<RedoFile>, Option<UndoFile>),
     ) -> Result {
         let refuse = |error| refused(image, &**device, error);
         let plan = match size {
@@ -119,7 +144,20 @@ impl Args {
         if self.dry_run || plan.is_done() {
             return tell(image, context, &plan, plan.planned(), self.dry_run);
         }
-        tell(image, context, &plan, &plan.apply().map_err(refuse)?, false)
+        if let Some(undo) = undo {
+            undo.save(|out: &mut dyn Write| plan.save_undo(out), refuse)?;
+        }
+        let Some(redo) = redo else {
+            return tell(image, context, &plan, &plan.apply().map_err(refuse)?, false);
+        };
+        let change = |save: &mut SaveRedo<'_>| plan.apply_with_redo(save);
+        let superblock = redo.make((image, context), change, |error, remedy| match error {
+            ResizeError::Partly(_) => {
+                Failure::new(format_args!("{}: {error}; {remedy}", image.name()))
+            }
+            error => refuse(error),
+        })?;
+        tell(image, context, &plan, &superblock, false)
     }
 
     /// Returns the size; `None` for the smallest one.
@@ -275,7 +313,10 @@ fn refused(image: &ImageArgs, device: &dyn BlockDevice, error: ResizeError) -> F
             format!("; `extant resize --estimate {name}` prints the smallest size")
         }
         ResizeError::NoJournal => {
-            format!("; `extant build NEW {name}` makes a smaller image of its files")
+            format!(
+                "; nothing was changed; --redo FILE makes the change whole, and `extant build NEW \
+                 {name}` makes a smaller image of its files"
+            )
         }
         ResizeError::Apply(OfflineError::InLog(_)) => {
             format!("; `extant recover {name}` completes them")

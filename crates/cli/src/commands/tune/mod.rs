@@ -3,41 +3,49 @@
 //! The short options are those of tune2fs(8), under whose name the program runs this command.
 
 mod extended;
+mod live;
 mod uuid;
 mod values;
 
 pub use values::parse_time;
 
-use super::repair::open_for_writing;
+use super::mkfs::device_number;
+use super::repair::open_writable;
 use crate::context::Context;
+use crate::copy::redo::{RedoFile, SaveRedo};
+use crate::copy::undo::UndoFile;
 use crate::failure::{At, Failure, Result};
 use crate::host_claim::while_claimed;
 use crate::image::{ImageArgs, OfflineArgs};
 use crate::interrupt::Interrupt;
 use crate::json::put_bytes;
+use crate::owner_names::OwnerNames;
 use crate::sandbox::command::Preparation;
+use crate::superblock_list::write_superblock;
 use crate::text::shown;
 use extant_check::edit::EditError;
 use extant_check::repair::{OfflineError, chosen_superblock};
 use extant_check::tune::{JournalSize, ReservedShare, Tune, TuneChanges, TuneError};
 use extant_engine::device::{BlockDevice, ImageSpec, identify, image_spec};
 use extant_engine::format::{MAGIC_FIELD, Superblock};
-use extant_engine::{Errno, Error, HostClaim, OpenOptions};
+use extant_engine::{Errno, Error, Fs, HostClaim, OpenOptions};
 use extended::Extended;
 use serde_json::Map;
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Show or change label, UUID, features and other values of the superblock.
 ///
 /// Without an option the values are printed. All changes of a call are made wholly or not at all,
 /// with the copies of the superblock: with a journal in one transaction, else by the write of the
-/// superblock, which the copies follow. Features change with the structures that they stand for,
-/// such as all checksums, after a check of the file system; a journal in the same call is a step of
-/// its own. An image that must be recovered or repaired first is refused.
+/// superblock, which the copies follow, or by the file of --redo. Features change with the
+/// structures that they stand for, such as all checksums, after a check of the file system; a
+/// journal in the same call is a step of its own. An image that must be recovered or repaired first
+/// is refused. IMAGE may be the directory of a live mount, or be mounted by extant: its server
+/// changes label and UUID while programs go on to use it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -71,6 +79,9 @@ pub struct Args {
     /// Text of further mount options, at most 63 bytes; an empty one removes it
     #[arg(long, value_name = "TEXT")]
     mount_options: Option<OsString>,
+    /// Directory of the last mount, at most 63 bytes
+    #[arg(short = 'M', long, value_name = "DIR")]
+    last_mounted: Option<OsString>,
     /// Mounts until the kernel asks for a check, at most 16000; 0 or -1 for no limit
     #[arg(short = 'c', long, value_name = "COUNT", allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(i32).range(-1..=16000))]
@@ -84,22 +95,30 @@ pub struct Args {
     #[arg(short = 'i', long, value_name = "TIME", value_parser = values::parse_interval)]
     check_interval: Option<u32>,
     /// Time of the last check: `now`, or YYYYMMDD[hh[mm[ss]]] in UTC
-    #[arg(long, value_name = "TIME", value_parser = values::parse_time)]
+    #[arg(short = 'T', long, value_name = "TIME", value_parser = values::parse_time)]
     last_checked: Option<u64>,
-    /// Names of features to set, or with ^ to clear, separated by commas
+    /// Names of features to set, or with ^ to clear, separated by commas. `extent` and `dir_index`
+    /// also convert files and directories that lack them
     #[arg(short = 'O', long, value_name = "NAMES", allow_hyphen_values = true)]
     features: Option<String>,
+    /// Write directories anew, with indexes and without gaps
+    #[arg(long)]
+    compact_directories: bool,
     /// Bytes of the journal: of a new one, or another length of that in the file system
     #[arg(long, value_name = "SIZE", value_parser = values::parse_bytes)]
     journal_size: Option<u64>,
-    /// Move the journal to this device or image file, whose journal no file system uses: `mke2fs -O
-    /// journal_dev` makes one. With --journal and a size it moves back
+    /// Move the journal to this device or image file, whose journal no file system uses: `extant
+    /// mkfs -O journal_dev` makes one. With --journal and a size it moves back
     #[arg(long, value_name = "PATH", conflicts_with = "journal_size")]
     journal_device: Option<PathBuf>,
     /// Kinds of quota files to add, or with ^ to remove, separated by commas: usrquota, grpquota,
     /// prjquota
     #[arg(short = 'Q', long, value_name = "KINDS", allow_hyphen_values = true)]
     quota: Option<String>,
+    /// Bytes of an inode: a power of two, not below the present size, up to the size of a block.
+    /// Inode tables move where they lack space
+    #[arg(short = 'I', long, value_name = "BYTES")]
+    inode_size: Option<u32>,
     /// Seconds between updates of the block of multi-mount protection, at most 300; 0 for 5
     #[arg(long, value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u16).range(..=300))]
@@ -108,6 +127,13 @@ pub struct Args {
     /// before, since another host may write it
     #[arg(long)]
     clear_mmp: bool,
+    /// Where no journal makes the changes whole, keep them in a new file until they are made, by
+    /// which `recover --redo` completes them after a power cut
+    #[arg(long, value_name = "FILE")]
+    redo: Option<PathBuf>,
+    /// Save the old content of all blocks that change in a new file first, for `repair --restore`
+    #[arg(long, value_name = "FILE")]
+    undo: Option<PathBuf>,
     /// End the claim without a watch, and so that of a host that uses the file system, too
     #[arg(short, long)]
     force: bool,
@@ -118,11 +144,10 @@ pub struct Args {
     #[arg(short = 'J', hide = true, value_name = "OPTION")]
     #[arg(conflicts_with_all = ["journal_size", "journal_device"])]
     journal_option: Option<OsString>,
-    /// `mmp_update_interval=N`, `clear_mmp` and `mount_opts=TEXT`, as tune2fs has them, separated
-    /// by commas
+    /// Extended options, as tune2fs has them, separated by commas
     #[arg(short = 'E', hide = true, value_name = "OPTIONS")]
     extended: Vec<OsString>,
-    /// Print the values, as without an option
+    /// Print the values in the form of `tune2fs -l`
     #[arg(short = 'l', hide = true)]
     list: bool,
     /// Print the label and nothing else, as e2label does
@@ -132,7 +157,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
-    let image = args.on.named();
+    let mut image = args.on.named();
     let extended = Extended::parse(&args.extended)?;
     let changes = args.changes(&extended)?;
     let clears = args.clear_mmp || extended.clear_mmp;
@@ -141,24 +166,31 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
     let has_changes = changes != TuneChanges::default();
     let writes = has_changes || clears;
+    // The table of mounts is out of sight in the sandbox.
+    if writes
+        && !args.on.waits()
+        && let Some(mount) = live::mount_of(&args.on.image)
+    {
+        return live::run(args, (&changes, clears), &mount, context);
+    }
+    let files = args.files(&image, context, has_changes)?;
     let destination = args.destination();
     let mut sandbox = Preparation::writing(writes);
     if let Some(path) = &destination {
         sandbox = sandbox.writing_to(path);
     }
-    image.contain_alone(context, sandbox)?;
-    if !writes {
-        let options = OpenOptions::new().read_only(true).skip_damaged_log(true);
-        let superblock = image.open(&options)?.superblock();
-        if args.only_label {
-            println!("{}", shown(superblock.volume_name().as_bytes()));
-            return Ok(());
-        }
-        return tell(&image, context, &superblock, &[]);
+    if !writes && (args.list || args.only_label) {
+        image = image.read_although_in_use();
     }
-    let open = |spec: &ImageSpec| {
-        open_for_writing(&image, spec).map_err(|failure| failure.with_exit_code(1))
-    };
+    let owners = if args.list { OwnerNames::read() } else { OwnerNames::default() };
+    match &files {
+        (None, None) => image.contain_alone(context, sandbox)?,
+        _ => image.contain(context, sandbox)?,
+    }
+    if !writes {
+        return args.show(&image, context, &owners);
+    }
+    let open = |spec: &ImageSpec| open_writable(&image, spec);
     let device = open(&image.spec())?;
     let journal = args.on.journal.as_ref().map(|path| open(&image_spec(path))).transpose()?;
     let new_journal = destination.map(|path| open(&image_spec(&path))).transpose()?;
@@ -187,17 +219,28 @@ pub fn run(args: &Args, context: &Context) -> Result {
         if let Some(journal) = new_journal {
             tune = tune.new_journal(journal);
         }
-        tune.apply(&changes).map_err(|error| {
-            let foreign = match &error {
-                TuneError::Corrupt(corrupt) if corrupt.field_name() == Some(MAGIC_FIELD) => {
-                    identify(&*device).map(Error::Foreign)
-                }
-                _ => None,
-            };
-            foreign.map_or_else(|| failure(&image, error), |foreign| image.refused(&foreign))
-        })
+        apply((&tune, &changes), (&image, &*device), files, context)
     })?;
     tell(&image, context, &superblock, &changed)
+}
+
+/// Makes the changes, with the files that are asked for.
+fn apply(
+    (tune, changes): (&Tune, &TuneChanges),
+    (image, device): (&ImageArgs, &dyn BlockDevice),
+    (redo, undo): Files,
+    context: &Context,
+) -> Result<Superblock> {
+    if let Some(undo) = undo {
+        let save = |out: &mut dyn Write| tune.save_undo(changes, redo.is_some(), out);
+        undo.save(save, |error| refused(image, device, error, None))?;
+    }
+    let Some(redo) = redo else {
+        return tune.apply(changes).map_err(|error| refused(image, device, error, None));
+    };
+    let change = |save: &mut SaveRedo<'_>| tune.apply_with_redo(changes, save);
+    let refuse = |error, remedy: &str| refused(image, device, error, Some(remedy));
+    redo.make((image, context), change, refuse)
 }
 
 /// Ends the claim of a host that is gone. Returns the superblock, and whether there was a claim.
@@ -215,7 +258,42 @@ fn clear_claim(
     Ok((superblock, is_cleared))
 }
 
+/// A redo file and an undo file.
+type Files = (Option<RedoFile>, Option<UndoFile>);
+
 impl Args {
+    /// Begins the files of a change.
+    fn files(&self, image: &ImageArgs, context: &Context, has_changes: bool) -> Result<Files> {
+        let given = self.redo.as_ref().map(|_| "--redo").or(self.undo.as_ref().map(|_| "--undo"));
+        if let Some(option) = given.filter(|_| !has_changes) {
+            let why = "only changes of values and features have a use for it";
+            return Err(Failure::usage(format_args!("{option}: {why}")));
+        }
+        let redo = self.redo.as_deref().map(|path| RedoFile::begin(path, image, context));
+        let undo = self.undo.as_deref().map(|path| UndoFile::begin(path, context));
+        Ok((redo.transpose()?, undo.transpose()?))
+    }
+
+    /// Prints values, which are those after a recovery.
+    fn show(&self, image: &ImageArgs, context: &Context, owners: &OwnerNames) -> Result {
+        let options = OpenOptions::new().read_only(true).skip_damaged_log(true);
+        let superblock = if image.in_use {
+            let device = image.reader(&image.spec()).map_err(|error| image.refused(&error))?;
+            let opened = Fs::open_device(device, &options.no_recovery(true));
+            opened.map_err(|error| image.refused(&error))?.superblock()
+        } else {
+            image.open(&options)?.superblock()
+        };
+        if self.only_label {
+            println!("{}", shown(superblock.volume_name().as_bytes()));
+            return Ok(());
+        }
+        if self.list && !context.json {
+            return Ok(write_superblock(&superblock, owners, &mut std::io::stdout().lock())?);
+        }
+        tell(image, context, &superblock, &[])
+    }
+
     fn changes(&self, extended: &Extended) -> Result<TuneChanges> {
         let bytes = |text: &OsString| text.as_bytes().to_vec();
         let share = self.reserved_percent.map(ReservedShare::Percent);
@@ -229,16 +307,31 @@ impl Args {
             errors: self.errors.as_deref().map(values::policy),
             default_mount_options: self.default_mount_options.clone(),
             mount_options: self.mount_options(extended)?,
+            last_mounted: self.last_mounted.as_ref().map(bytes),
+            raid_stride: extended.stride,
+            raid_stripe_width: extended.stripe_width,
+            hash_version: extended.hash_version,
+            is_test: extended.is_test,
+            asks_check: extended.asks_check,
             max_mount_count: self.max_mount_count.map(|count| limit(count).unwrap_or(u16::MAX)),
             mount_count: self.mount_count,
             check_interval: self.check_interval,
             last_check: self.last_checked,
-            features: self.features.clone(),
+            features: self.features(extended),
+            compacts_directories: self.compact_directories,
             journal_size: self.journal()?,
             journal_device: self.destination().map(|path| device_number(&path)),
             quota: self.quota.clone(),
+            inode_size: self.inode_size,
             mmp_update_interval: self.mmp_update_interval.or(extended.mmp_update_interval),
         })
+    }
+
+    fn features(&self, extended: &Extended) -> Option<String> {
+        let folds = extended.folds_case.then_some("casefold");
+        let lists = self.features.as_deref().into_iter().chain(folds);
+        let list = lists.collect::<Vec<_>>().join(",");
+        (self.features.is_some() || extended.folds_case).then_some(list)
     }
 
     fn journal(&self) -> Result<Option<JournalSize>> {
@@ -276,14 +369,6 @@ impl Args {
     }
 }
 
-/// Returns the number of a device as a superblock has it; 0 for a file, and for one that cannot be
-/// looked at.
-fn device_number(path: &Path) -> u32 {
-    let number = std::fs::metadata(path).map_or(0, |found| found.rdev());
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    minor & 0xFF | major << 8 | (minor & !0xFF) << 12
-}
-
 /// Prints the values, and the names of the changed ones.
 fn tell(image: &ImageArgs, context: &Context, superblock: &Superblock, changed: &[&str]) -> Result {
     if context.json {
@@ -298,6 +383,27 @@ fn tell(image: &ImageArgs, context: &Context, superblock: &Superblock, changed: 
     }
     context.note(format_args!("{}: changed {}", image.name(), changed.join(", ")));
     Ok(())
+}
+
+/// As [`failure`], with the command that completes a change with a redo file of which a part is
+/// made; names another format where a file system is missing.
+fn refused(
+    image: &ImageArgs,
+    device: &dyn BlockDevice,
+    error: TuneError,
+    remedy: Option<&str>,
+) -> Failure {
+    match (error, remedy) {
+        (TuneError::Corrupt(corrupt), _) if corrupt.field_name() == Some(MAGIC_FIELD) => {
+            let foreign = identify(device).map(Error::Foreign);
+            image.refused(&foreign.unwrap_or(Error::Corrupt(corrupt)))
+        }
+        (
+            error @ (TuneError::Edit(EditError::Partly(_)) | TuneError::Unfinished(_)),
+            Some(remedy),
+        ) => Failure::new(format_args!("{}: {error}; {remedy}", image.name())),
+        (error, _) => failure(image, error),
+    }
 }
 
 /// Turns an error into a failure that names object, cause and remedy.
@@ -325,6 +431,12 @@ fn failure(image: &ImageArgs, error: TuneError) -> Failure {
         TuneError::NoSpace => "; `extant resize` makes the file system larger".into(),
         TuneError::JournalStays(_) => {
             "; --journal-size changes it, `--features ^has_journal` removes it".into()
+        }
+        TuneError::JournalNamed(_) => {
+            format!("; `extant recover {name}` and then `e2fsck -f` take the name away")
+        }
+        TuneError::Unfinished(_) => {
+            format!("; `extant repair {name}` makes the old state or the new")
         }
         TuneError::Partly("the blocks of the old journal", _) => {
             format!("; run `extant repair {name}`")
