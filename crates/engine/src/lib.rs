@@ -65,8 +65,9 @@ pub mod device {
     pub use crate::fs::image_spec;
     pub use extant_blocks::partition::first as first_partition;
     pub use extant_blocks::{
-        BackingSpec, BlockDevice, Claim, DeviceError, HostBytes, ImageFormat, ImageSpec,
-        OverlayDevice, Place, Signature, SignatureKind, identify, is_in_store, is_remote,
+        BackingSpec, BlockDevice, Claim, DataPieces, DeviceError, HostBytes, ImageFormat,
+        ImageSpec, OverlayDevice, Place, Signature, SignatureKind, identify, is_in_store,
+        is_remote,
     };
     #[cfg(all(feature = "file-device", target_os = "linux"))]
     pub use extant_blocks::{FileDevice, OpenOptions as FileOptions, is_write_protected};

@@ -1,9 +1,10 @@
 //! Addresses of images in object stores.
 
 use crate::digest::ChunkDigest;
+use extant_blocks::parse_image_spec;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -169,6 +170,9 @@ fn parse(text: &str) -> Result<StoreAddress, String> {
         }
         None => (name, None),
     };
+    if parse_image_spec(name).path != Path::new(name) {
+        return Err("its name ends as that of a part of an image (@OFFSET, @pN)".into());
+    }
     if name.is_empty() || name == CHUNKS {
         return Err(format!("its last part must be the name of an image, and not `{CHUNKS}`"));
     }
@@ -261,6 +265,7 @@ mod tests {
             "http://localhost:8080/dir/name?timeout=5",
             "https://host/name",
             "file:///dir/na me",
+            "s3://b/one@home",
             "s3://b/n?timeout=5&cache=/c&cache-size=4096",
             &pin,
         ] {
@@ -297,6 +302,8 @@ mod tests {
             ("s3://b//n", "empty"),
             ("s3://b/a%2fb", "not supported"),
             ("file://host/n", "third slash"),
+            ("file:///d/n@p1", "part of an image"),
+            ("s3://b/n@4096", "part of an image"),
             ("s3://b/n?timeout=0", "timeout must"),
             ("s3://b/n?cache-size=1G", "belongs to"),
             ("s3://b/n?cache=/c&cache-size=1X", "number of bytes"),

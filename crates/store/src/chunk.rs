@@ -24,8 +24,8 @@ pub(crate) fn max_stored(len: u64) -> u64 {
 /// `InvalidData`, with the difference. No more than `len` bytes are decompressed.
 pub(crate) fn decode(stored: &[u8], len: usize, digest: &ChunkDigest) -> io::Result<Vec<u8>> {
     let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
-    let mut data = Vec::with_capacity(len);
-    StreamingDecoder::new_with_max_window_size(stored, MAX_WINDOW)
+    let (mut data, mut rest) = (Vec::with_capacity(len), stored);
+    StreamingDecoder::new_with_max_window_size(&mut rest, MAX_WINDOW)
         .map_err(|error| wrong(format!("no frame of zstd: {error}")))?
         .take(len as u64 + 1)
         .read_to_end(&mut data)
@@ -33,6 +33,9 @@ pub(crate) fn decode(stored: &[u8], len: usize, digest: &ChunkDigest) -> io::Res
     if data.len() != len {
         let more = if data.len() > len { "more" } else { "fewer" };
         return Err(wrong(format!("it has {more} than {len} bytes")));
+    }
+    if !rest.is_empty() {
+        return Err(wrong(format!("{} bytes lie behind its frame", rest.len())));
     }
     let found = ChunkDigest::of(&data);
     if found != *digest {

@@ -1,17 +1,18 @@
 //! Images stored.
 
 use crate::address::{StoreAddress, StoreObject};
-use crate::chunk::encode;
+use crate::chunk::{decode, encode, max_stored};
 use crate::digest::ChunkDigest;
 use crate::image::named;
 use crate::manifest::{CHUNK_SIZE, MAX_MANIFEST, StoreManifest, is_chunk_size};
 use crate::pull::by_threads;
 use crate::transport::ObjectTransport;
-use extant_blocks::BlockDevice;
+use extant_blocks::{BlockDevice, DataPieces};
 use extant_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_sync::{Level, Mutex};
 use std::collections::HashSet;
 use std::io;
+use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::PoisonError;
 
@@ -25,11 +26,13 @@ pub struct PushOptions {
     pub threads: usize,
     /// Another image of the name may be there, and is replaced.
     pub replace: bool,
+    /// Chunks that are there are fetched, and damaged ones replaced.
+    pub verify: bool,
 }
 
 impl Default for PushOptions {
     fn default() -> PushOptions {
-        PushOptions { chunk_size: CHUNK_SIZE, threads: 8, replace: false }
+        PushOptions { chunk_size: CHUNK_SIZE, threads: 8, replace: false, verify: false }
     }
 }
 
@@ -47,50 +50,22 @@ pub struct PushReport {
     pub sent_bytes: u64,
 }
 
-/// The parts of a device in use, as the parts of one chunk after the other.
-struct Parts<'p> {
-    device: &'p dyn BlockDevice,
-    used: &'p mut (dyn Iterator<Item = Range<u64>> + Send),
-    chunk_size: u64,
-    /// The rest of the current range.
-    rest: Range<u64>,
-}
+/// The data of a device, as the pieces of one chunk after the other.
+type Chunks<'p> = Peekable<DataPieces<'p>>;
 
-impl Parts<'_> {
-    /// Returns the next piece of a range with data, within one chunk.
-    fn piece(&mut self) -> io::Result<Option<Range<u64>>> {
-        loop {
-            if self.rest.is_empty() {
-                let Some(range) = self.used.next() else { return Ok(None) };
-                self.rest = range;
-            }
-            let Some(data) = self.device.next_data(self.rest.start)? else {
-                self.rest = 0..0;
-                continue;
-            };
-            let start = data.start.max(self.rest.start);
-            let chunk_end = (start / self.chunk_size + 1).saturating_mul(self.chunk_size);
-            let end = data.end.min(self.rest.end).min(chunk_end);
-            if start < end {
-                return Ok(Some(start..end));
-            }
-            self.rest.start = start.min(self.rest.end);
-        }
+/// Returns the number and the pieces of the next chunk that has any.
+fn next_chunk(pieces: &mut Chunks<'_>, size: u64) -> io::Result<Option<(u64, Vec<Range<u64>>)>> {
+    let Some(first) = pieces.next().transpose()? else { return Ok(None) };
+    let number = first.start / size;
+    let mut found = vec![first];
+    // An error is told as that of the next chunk.
+    let is_same = |next: &io::Result<Range<u64>>| {
+        next.as_ref().is_ok_and(|piece| piece.start / size == number)
+    };
+    while let Some(piece) = pieces.next_if(is_same) {
+        found.push(piece?);
     }
-
-    /// Returns the pieces of the next chunk that has any.
-    fn next(&mut self) -> io::Result<Option<(u64, Vec<Range<u64>>)>> {
-        let Some(first) = self.piece()? else { return Ok(None) };
-        let number = first.start / self.chunk_size;
-        let mut pieces = Vec::new();
-        let mut next = Some(first);
-        while let Some(piece) = next.filter(|piece| piece.start / self.chunk_size == number) {
-            self.rest.start = piece.end;
-            pieces.push(piece);
-            next = self.piece()?;
-        }
-        Ok(Some((number, pieces)))
-    }
+    Ok(Some((number, found)))
 }
 
 /// A push under way.
@@ -99,8 +74,9 @@ struct Push<'p> {
     address: &'p StoreAddress,
     transport: &'p dyn ObjectTransport,
     chunk_size: u64,
+    verify: bool,
     /// Held while the device is asked for data: a lock without a level, which is outside of all.
-    parts: std::sync::Mutex<Parts<'p>>,
+    pieces: std::sync::Mutex<Chunks<'p>>,
     chunks: Mutex<Vec<(u64, ChunkDigest)>>,
     /// Chunks that are there, or on their way.
     known: Mutex<HashSet<ChunkDigest>>,
@@ -113,7 +89,9 @@ impl Push<'_> {
     /// Stores chunks until none is left.
     fn work(&self, stop: &AtomicBool, progress: &(dyn Fn(u64) + Sync)) -> io::Result<()> {
         loop {
-            let next = self.parts.lock().unwrap_or_else(PoisonError::into_inner).next()?;
+            let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = next_chunk(&mut pieces, self.chunk_size)?;
+            drop(pieces);
             let Some((number, pieces)) = next else { return Ok(()) };
             // Relaxed: the flags order nothing, and may be seen a chunk later.
             if stop.load(Ordering::Relaxed) {
@@ -148,7 +126,7 @@ impl Push<'_> {
         }
         let object = StoreObject::Chunk(digest);
         let send = || {
-            if self.transport.exists(object)? {
+            if self.is_there(object, (&digest, data.len()))? {
                 return Ok(());
             }
             let stored = encode(&data);
@@ -158,6 +136,29 @@ impl Push<'_> {
         };
         send().map_err(|error| named(self.address, object, error))
     }
+
+    /// Returns whether a chunk is there: by its name, or by its content if that is to be verified.
+    fn is_there(
+        &self,
+        object: StoreObject,
+        (digest, len): (&ChunkDigest, usize),
+    ) -> io::Result<bool> {
+        if !self.verify {
+            return self.transport.exists(object);
+        }
+        let stored = self.transport.get(object, max_stored(len as u64), true);
+        match stored.and_then(|stored| decode(&stored, len, digest)) {
+            Ok(_) => Ok(true),
+            Err(error) if is_wrong(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns whether an error tells that a chunk is missing or damaged.
+fn is_wrong(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, InvalidData, NotFound};
+    matches!(error.kind(), FileTooLarge | InvalidData | NotFound)
 }
 
 /// Checks that a device still has its last byte: the missing part of a shortened file looks like a
@@ -177,7 +178,7 @@ fn check_end(device: &dyn BlockDevice) -> io::Result<()> {
 /// `stop` is set; those of the device and of the transport. The same push again goes on.
 pub fn push(
     device: &dyn BlockDevice,
-    used: &mut (dyn Iterator<Item = Range<u64>> + Send),
+    used: Box<dyn Iterator<Item = Range<u64>> + Send + '_>,
     (address, transport): (&StoreAddress, &dyn ObjectTransport),
     options: &PushOptions,
     (stop, progress): (&AtomicBool, &(dyn Fn(u64) + Sync)),
@@ -197,7 +198,8 @@ pub fn push(
         address,
         transport,
         chunk_size,
-        parts: std::sync::Mutex::new(Parts { device, used, chunk_size, rest: 0..0 }),
+        verify: options.verify,
+        pieces: std::sync::Mutex::new(DataPieces::new(device, used, chunk_size).peekable()),
         chunks: Mutex::new(Level::Leaf, Vec::new()),
         known: Mutex::new(Level::Leaf, HashSet::new()),
         sent_chunks: AtomicU64::new(0),

@@ -11,7 +11,7 @@ use crate::json;
 use crate::sandbox::command::{Preparation, leave_feigned_root};
 use crate::text::{shown, size};
 use extant_check::{Trim, TrimError, TrimPlan, UuidError, set_uuid};
-use extant_engine::device::{BlockDevice, FileOptions, HostBytes, ImageFormat, Place};
+use extant_engine::device::{BlockDevice, DataPieces, FileOptions, HostBytes, ImageFormat, Place};
 use extant_engine::mkfs::parse_uuid;
 use extant_engine::{Errno, Error, OpenOptions};
 use serde_json::Map;
@@ -261,12 +261,14 @@ impl Copy<'_> {
             Some(plan) => Box::new(plan.used()),
             None => Box::new(whole),
         };
-        let pieces = Mutex::new(Pieces { device: self.device, used, rest: 0..0, data: 0..0 });
+        let pieces = Mutex::new(DataPieces::new(self.device, used, CHUNK));
         let work = || {
             let mut buf = vec![0; CHUNK as usize];
             loop {
                 let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some(piece) = next.map_err(Failed::Reading)? else { return Ok(()) };
+                let Some(piece) = next.transpose().map_err(Failed::Reading)? else {
+                    return Ok(());
+                };
                 // Relaxed: the flag orders nothing, and may be seen a piece later.
                 if self.stop.load(Ordering::Relaxed) {
                     return Err(Failed::Reading(io::ErrorKind::Interrupted.into()));
@@ -296,37 +298,5 @@ impl Copy<'_> {
         }
         self.device.read_exact_at(bytes, start).map_err(Failed::Reading)?;
         self.file.write_all_at(bytes, start).map_err(Failed::Writing)
-    }
-}
-
-/// The pieces that are copied: data in used ranges, at most [`CHUNK`] bytes each.
-struct Pieces<'p> {
-    device: &'p dyn BlockDevice,
-    used: Box<dyn Iterator<Item = Range<u64>> + Send + 'p>,
-    /// The rest of the current range.
-    rest: Range<u64>,
-    /// The first data at or behind the place that was asked for last.
-    data: Range<u64>,
-}
-
-impl Pieces<'_> {
-    fn next(&mut self) -> io::Result<Option<Range<u64>>> {
-        loop {
-            if self.rest.is_empty() {
-                let Some(range) = self.used.next() else { return Ok(None) };
-                self.rest = range;
-            }
-            if self.data.end <= self.rest.start {
-                let Some(data) = self.device.next_data(self.rest.start)? else { return Ok(None) };
-                self.data = data;
-            }
-            let start = self.data.start.max(self.rest.start);
-            let end = self.data.end.min(self.rest.end).min(start.saturating_add(CHUNK));
-            // Without data in the rest, the next range begins there.
-            self.rest.start = end.max(start).min(self.rest.end);
-            if start < end {
-                return Ok(Some(start..end));
-            }
-        }
     }
 }

@@ -43,6 +43,9 @@ pub struct Args {
     /// Replace another image of this name
     #[arg(short, long)]
     force: bool,
+    /// Fetch the chunks that are there, too, and replace damaged ones
+    #[arg(long)]
+    verify: bool,
     /// Bytes of a chunk in KiB: a power of two from 4 to 16384
     #[arg(long, value_name = "KIB", default_value_t = DEFAULT_KIB)]
     chunk: u32,
@@ -156,7 +159,7 @@ impl Args {
         (address, transport): (&StoreAddress, &dyn ObjectTransport),
         (stop, context): (&AtomicBool, &Context),
     ) -> Result<PushReport> {
-        let mut used: Box<dyn Iterator<Item = Range<u64>> + Send + '_> = match plan {
+        let used: Box<dyn Iterator<Item = Range<u64>> + Send + '_> = match plan {
             Some(plan) => Box::new(plan.used()),
             None => Box::new(std::iter::once(0..device.len())),
         };
@@ -164,10 +167,11 @@ impl Args {
         options.chunk_size = self.chunk << 10;
         options.threads = context.thread_count().max(SENDERS);
         options.replace = self.force;
+        options.verify = self.verify;
         let bar = context.progress(0);
         let progress = |len| bar.inc(len);
         let way = (address, transport);
-        let done = push(device, &mut *used, way, &options, (stop, &progress));
+        let done = push(device, used, way, &options, (stop, &progress));
         bar.finish_and_clear();
         done.map_err(|error| {
             let advice = match error.kind() {

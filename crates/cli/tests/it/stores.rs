@@ -56,6 +56,8 @@ fn images_are_stored_and_fetched() {
     refused(&args!["push", &stage.image, &stage.url], 1, "--force replaces it");
     let again = json(&args!["push", "--force", &stage.image, &stage.url]);
     assert_eq!((&again["sent_chunks"], &again["manifest"]), (&0.into(), &first["manifest"]));
+    let again = json(&args!["push", "--force", "--verify", &stage.image, &stage.url]);
+    assert_eq!(again["sent_chunks"], 0);
     let copy = stage.scratch.join("copy");
     let pulled = json(&args!["pull", &stage.url, &copy]);
     assert_eq!((&pulled["chunks"], &pulled["manifest"]), (&first["chunks"], &first["manifest"]));
@@ -145,6 +147,7 @@ fn addresses_that_are_none_are_told() {
     refused(&args!["push", image, "http://host/x"], 2, "for reading only");
     refused(&args!["push", image, format!("{}2@sha256:{}", stage.url, "0".repeat(64))], 2, "leave");
     refused(&args!["push", image, "disk"], 2, "it has no scheme");
+    refused(&args!["push", image, format!("{}@p1", stage.url)], 2, "part of an image");
     refused(&args!["push", "--chunk", "3", image, &stage.url], 2, "power of two");
     refused(&args!["ls", "s3://"], 1, "names no image");
     let secret = extant(&args!["ls", "https://me:secret@host/x"]);

@@ -131,12 +131,15 @@ fn store(address: &StoreAddress) -> Result<Arc<dyn ObjectStore>, Error> {
     })
 }
 
-/// Refuses objects that may be waited for without an end, such as a FIFO.
+/// Refuses objects that may be waited for without an end, such as a FIFO. The store tells that one
+/// is missing.
 fn check_file(path: &str) -> io::Result<()> {
-    if std::fs::metadata(path)?.is_file() {
-        return Ok(());
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"))
+        }
+        _ => Ok(()),
     }
-    Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"))
 }
 
 impl ObjectTransport for NetworkTransport {

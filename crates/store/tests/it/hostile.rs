@@ -1,7 +1,7 @@
 //! Stores that lie.
 
 use crate::server::{Fault, Server};
-use crate::{CHUNK, content, disk, in_directory, open, options, store};
+use crate::{CHUNK, chunks_in, content, disk, in_directory, open, options, store};
 use extant_blocks::BlockDevice;
 use extant_store::{ChunkDigest, MAX_MANIFEST};
 use std::fs;
@@ -32,16 +32,12 @@ fn wrong_bytes_are_errors_that_name_the_chunk() {
     let name = chunk.file_name().unwrap().to_str().unwrap().to_owned();
     let whole = fs::read(&chunk).unwrap();
     let other =
-        fs::read(walk(dir.path()).into_iter().find(|path| *path != chunk).unwrap()).unwrap();
+        fs::read(chunks_in(dir.path()).into_iter().find(|path| *path != chunk).unwrap()).unwrap();
     for bad in [&whole[..whole.len() / 2], b"", &other, &[0; 100], &[&whole[..], b"x"].concat()] {
         fs::write(&chunk, bad).unwrap();
         let device = open(server.address("disk")).unwrap();
         let mut buf = [0x77; 512];
         let read = device.read_exact_at(&mut buf, 100);
-        // Bytes behind a frame are not read.
-        if bad.len() > whole.len() && read.is_ok() {
-            continue;
-        }
         refused(read, &["chunk http://", &name]);
         assert_eq!(buf, [0x77; 512]);
     }
@@ -50,12 +46,6 @@ fn wrong_bytes_are_errors_that_name_the_chunk() {
     refused(device.read_exact_at(&mut [0; 1], 0), &["no such object", &name]);
     fs::write(&chunk, whole).unwrap();
     device.read_exact_at(&mut [0; 1], 0).unwrap();
-}
-
-/// Returns all chunks.
-fn walk(dir: &Path) -> Vec<PathBuf> {
-    let dirs = fs::read_dir(dir.join("chunks")).unwrap().map(|entry| entry.unwrap().path());
-    dirs.flat_map(|dir| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path())).collect()
 }
 
 #[test]

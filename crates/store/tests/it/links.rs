@@ -26,7 +26,7 @@ fn images_are_stored_and_read_over_a_link() {
     let (disk, place) = (disk(60), in_directory(dir.path(), "disk"));
     let inner = open_transport(&place).unwrap();
     let linked = Arc::new(link(inner.clone(), true));
-    let whole = &mut std::iter::once(0..extant_blocks::BlockDevice::len(&disk));
+    let whole = Box::new(std::iter::once(0..extant_blocks::BlockDevice::len(&disk)));
     let stop = AtomicBool::new(false);
     push(&disk, whole, (&place, &*linked), &options(), (&stop, &|_| ())).unwrap();
     let image = StoredImage::open_by(&place, linked).unwrap();

@@ -55,10 +55,17 @@ fn store(
 ) -> io::Result<PushReport> {
     let transport = transport_of(address)?;
     let stop = AtomicBool::new(false);
-    let whole = &mut std::iter::once(0..disk.len());
+    let whole = Box::new(std::iter::once(0..disk.len()));
     push(disk, whole, (address, &*transport), options, (&stop, &|_| ()))
 }
 
 fn open(text: impl AsRef<str>) -> io::Result<StoreDevice> {
     StoreDevice::open(&address(text))
+}
+
+/// Returns all chunks in a directory.
+fn chunks_in(dir: &Path) -> Vec<std::path::PathBuf> {
+    let dirs = std::fs::read_dir(dir.join("chunks")).unwrap().map(|entry| entry.unwrap().path());
+    dirs.flat_map(|dir| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()))
+        .collect()
 }

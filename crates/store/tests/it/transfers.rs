@@ -1,6 +1,6 @@
 //! Images stored in directories, and fetched.
 
-use crate::{CHUNK, address, content, disk, in_directory, open, options, store};
+use crate::{CHUNK, address, chunks_in, content, disk, in_directory, open, options, store};
 use extant_blocks::{BlockDevice, MemDevice, SparseDevice};
 use extant_store::{
     ChunkDigest, ObjectTransport, PullSink, StoreObject, StoredImage, open_transport, pull, push,
@@ -64,7 +64,7 @@ fn unused_parts_are_zeroes() {
     let dir = tempfile::tempdir().unwrap();
     let (disk, address) = (disk(4), in_directory(dir.path(), "disk"));
     let transport = open_transport(&address).unwrap();
-    let used = &mut [100..200, 300..CHUNK + 1].into_iter();
+    let used = Box::new([100..200, 300..CHUNK + 1].into_iter());
     let stop = AtomicBool::new(false);
     push(&disk, used, (&address, &*transport), &options(), (&stop, &|_| ())).unwrap();
     let mut expected = vec![0; disk.len() as usize];
@@ -121,7 +121,7 @@ fn a_failed_push_leaves_no_image_and_goes_on() {
     let (disk, address) = (disk(40), in_directory(dir.path(), "disk"));
     let inner = open_transport(&address).unwrap();
     let failing = Failing { inner: &*inner, left: AtomicU64::new(20) };
-    let whole = &mut std::iter::once(0..disk.len());
+    let whole = Box::new(std::iter::once(0..disk.len()));
     let stop = AtomicBool::new(false);
     let error = push(&disk, whole, (&address, &failing), &options(), (&stop, &|_| ())).unwrap_err();
     assert!(error.to_string().contains("the store is full"), "{error}");
@@ -131,11 +131,36 @@ fn a_failed_push_leaves_no_image_and_goes_on() {
     let report = store(&disk, &address, &options()).unwrap();
     assert_eq!((report.chunks, report.sent_chunks), (35, 15));
     let stop = AtomicBool::new(true);
-    let whole = &mut std::iter::once(0..disk.len());
+    let whole = Box::new(std::iter::once(0..disk.len()));
     let other = in_directory(dir.path(), "other");
     let inner = open_transport(&other).unwrap();
     let error = push(&disk, whole, (&other, &*inner), &options(), (&stop, &|_| ())).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::Interrupted);
+}
+
+/// Also one that has the right name and length. Others are not sent.
+#[test]
+fn a_verifying_push_replaces_damaged_chunks() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, address) = (disk(8), in_directory(dir.path(), "disk"));
+    store(&disk, &address, &options()).unwrap();
+    let chunks = chunks_in(dir.path());
+    for (chunk, damage) in chunks.iter().zip([0, 5, usize::MAX]) {
+        let mut bytes = std::fs::read(chunk).unwrap();
+        match bytes.get_mut(damage) {
+            Some(byte) => *byte ^= 0xff,
+            None => bytes.push(0),
+        }
+        std::fs::write(chunk, bytes).unwrap();
+    }
+    let mut again = options();
+    again.replace = true;
+    assert_eq!(store(&disk, &address, &again).unwrap().sent_chunks, 0);
+    let read = |n: u64| open(address.to_string())?.read_exact_at(&mut [0], n * CHUNK);
+    assert!((0..8).any(|number| read(number).is_err()));
+    again.verify = true;
+    assert_eq!(store(&disk, &address, &again).unwrap().sent_chunks, 3);
+    assert_eq!(content(&open(address.to_string()).unwrap()), content(&disk));
 }
 
 #[test]
