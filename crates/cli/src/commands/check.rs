@@ -108,7 +108,6 @@ pub fn run(args: &Args, context: &Context) -> Result {
              as damage"
         ));
     }
-    let interrupt = Interrupt::register().at("signals")?;
     let contained = image.contain(context, Preparation::default());
     contained.map_err(|failure| failure.with_exit_code(OPERATIONAL))?;
     let open = if args.read_test { open_for_test } else { open_for_reading };
@@ -119,6 +118,8 @@ pub fn run(args: &Args, context: &Context) -> Result {
         .as_ref()
         .map(|path| open_for_reading(&image, &image_spec(path)))
         .transpose()?;
+    // Only now: until here, a signal ends the process, also while it waits.
+    let interrupt = Interrupt::register().at("signals")?;
     let bar = context.parts();
     let mut show = |progress: extant_check::CheckProgress| {
         bar.set_length(progress.total);

@@ -47,7 +47,6 @@ struct Trimmed {
 pub fn run(args: &Args, context: &Context) -> Result {
     let image = args.on.named();
     image.contain_alone(context, Preparation::writing(!args.dry_run))?;
-    let interrupt = Interrupt::register().at("signals")?;
     let device = open(&image, &image.spec(), args.dry_run)?;
     if !args.dry_run && device.read_only() {
         let name = image.name();
@@ -55,6 +54,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     }
     let journal = args.on.journal.as_ref().map(|path| open(&image, &image_spec(path), true));
     let journal = journal.transpose()?;
+    let interrupt = Interrupt::register().at("signals")?;
     let trim = |device: Arc<dyn BlockDevice>| {
         let trim = Trim::new(device).threads(context.thread_count()).interrupt(interrupt.flag());
         let trim = journal.iter().fold(trim, |trim, journal| trim.journal(journal.clone()));

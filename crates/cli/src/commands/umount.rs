@@ -67,9 +67,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let image = shown(first.source.as_os_str().as_bytes());
     let closed = !args.lazy && await_closed(&first, server.as_ref())?;
     if closed && first.is_writable() {
-        // Another program may have begun to use the image.
-        if Preparation::default().enter(context, &[Images::of(&first.source)]).is_ok() {
-            ended_well(&first.source, served)?;
+        let looked = Preparation::default().enter(context, &[Images::of(&first.source)]);
+        match looked.map_err(|(_, error)| error) {
+            Ok(()) => ended_well(&first.source, served)?,
+            Err(error) => readable::<()>(&first.source, Err(error)).map(drop)?,
         }
     }
     // A server that is gone wrote nothing either, which is told above if it matters.
@@ -225,7 +226,8 @@ fn ended_well(image: &Path, served: Served) -> Result {
     let is_lost = match served {
         Served::Format(ImageFormat::Qcow2) => {
             let spec = ImageSpec { format: ImageFormat::Qcow2, ..spec };
-            superblock_in(&spec).is_some_and(|found| was_in_use(&found))
+            let found = readable(image, superblock_in(&spec).map_err(Error::Io))?;
+            found.is_some_and(|found| was_in_use(&found))
         }
         served => {
             let options = OpenOptions::new().read_only(true).no_recovery(true);
@@ -238,7 +240,7 @@ fn ended_well(image: &Path, served: Served) -> Result {
                 Err(Error::Foreign(found)) => {
                     served == Served::Gone && found.kind == SignatureKind::DiskImage
                 }
-                Err(_) => false,
+                failed => readable(image, failed)?.is_some(),
             }
         }
     };
@@ -252,27 +254,48 @@ fn ended_well(image: &Path, served: Served) -> Result {
     Ok(())
 }
 
+/// Returns what was read of an image, and nothing of one that is gone, that another program has
+/// begun to use, or whose content is no such image. Fails if the image cannot be reached.
+fn readable<T>(image: &Path, read: Result<T, Error>) -> Result<Option<T>> {
+    use ErrorKind::{InvalidData, InvalidInput, NotFound, ResourceBusy, Unsupported};
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(Error::Io(error))
+            if ![InvalidData, InvalidInput, ResourceBusy, Unsupported].contains(&error.kind())
+                && (error.kind() != NotFound || is_remote(image)) =>
+        {
+            let image = shown(image.as_os_str().as_bytes());
+            Err(Failure::new(format_args!(
+                "{image} is unmounted, but cannot be read, so changes that no fsync made durable \
+                may be lost: {error}; when it can be reached, the next mount, or `extant \
+                recover`, replays the journal"
+            )))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
 /// Reads the superblock of a file system in an image of the format qcow2, without its backing
 /// files: the server must not name files to open, and an overlay that was mounted for writing has
 /// the superblock itself.
-fn superblock_in(image: &ImageSpec) -> Option<Superblock> {
+fn superblock_in(image: &ImageSpec) -> io::Result<Superblock> {
     let (disk, start): (Arc<dyn BlockDevice>, u64) =
         match OpenOptions::new().read_only(true).device_of(image) {
             Ok(disk) => (disk, 0),
             Err(_) => {
-                let file = FileOptions::new(&image.path).read_only(true).open().ok()?;
-                let layer = Qcow2Device::open_layer(Arc::new(file)).ok()?;
+                let file = FileOptions::new(&image.path).read_only(true).open()?;
+                let layer = Arc::new(Qcow2Device::open_layer(Arc::new(file))?);
                 match image.place {
-                    Place::Whole => (Arc::new(layer), 0),
-                    Place::Offset(start) => (Arc::new(layer), start),
+                    Place::Whole => (layer, 0),
+                    Place::Offset(start) => (layer, start),
                     // The table may be that of the base.
-                    _ => return None,
+                    _ => return Err(ErrorKind::Unsupported.into()),
                 }
             }
         };
     let mut bytes = vec![0; SUPERBLOCK_SIZE];
-    disk.read_exact_at(&mut bytes, start.checked_add(SUPERBLOCK_OFFSET)?).ok()?;
-    Superblock::parse(&bytes).ok()
+    disk.read_exact_at(&mut bytes, start.saturating_add(SUPERBLOCK_OFFSET))?;
+    Superblock::parse(&bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
 fn tell(mounts: &[Mount], closed: bool, context: &Context) -> Result {

@@ -63,16 +63,16 @@ pub fn run(args: &Args, context: &Context) -> Result {
         }
     };
     image.contain(context, sandbox)?;
-    let interrupt = Interrupt::register().at("signals")?;
     let open = if args.tree.is_some() { open_for_reading } else { open_for_writing };
     let device = open(&image, &image.spec()).map_err(|failure| failure.with_exit_code(1))?;
     let mut check = Trim::new(device.clone()).threads(context.thread_count());
-    check = check.interrupt(interrupt.flag());
     if let Some(path) = &args.on.journal {
         let journal =
             open_for_reading(&image, &image_spec(path)).map_err(|f| f.with_exit_code(1))?;
         check = check.journal(journal);
     }
+    let interrupt = Interrupt::register().at("signals")?;
+    check = check.interrupt(interrupt.flag());
     check.plan().map_err(|error| trim::refuse(&image, error))?;
     let place = if args.tree.is_some() { TreePlace::Own } else { TreePlace::Behind };
     let (facts, uuid) = facts(&image, &*device)?;

@@ -9,7 +9,7 @@ use extant_testkit::tree::{Manifest, Plan, Shape};
 use extant_testkit::{FeatureSet, Image, Scratch, counts, debugfs, dumpe2fs, e2fsck};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -114,6 +114,37 @@ fn a_copy_of_the_superblock_is_named_by_its_place() {
         run("umount", &[&dir]).must_succeed();
         assert!(image.bytes() == bytes, "the image has changed");
     }
+}
+
+#[test]
+fn a_wait_for_an_image_ends_by_a_signal() {
+    let image = FeatureSet::named("default").make_sized(16 << 20);
+    let server = Server::start(image.path(), "rw");
+    let scratch = Scratch::new();
+    let (path, new) = (image.path(), scratch.join("new"));
+    for line in [
+        args!["check", "--wait", path].to_vec(),
+        args!["--no-sandbox", "check", "--wait", path].to_vec(),
+        args!["--no-sandbox", "trim", "--wait", path].to_vec(),
+        args!["--no-sandbox", "verity", "--wait", path, "--tree", &new].to_vec(),
+        args!["repair", "--wait", path].to_vec(),
+        args!["clone", "--wait", path, &new].to_vec(),
+        args!["mkdir", "--wait", path, "/d"].to_vec(),
+    ] {
+        let mut command = Command::new(EXTANT);
+        let mut waiting = command.args(&line).stderr(Stdio::piped()).spawn().unwrap();
+        let told = BufReader::new(waiting.stderr.take().unwrap()).lines().next();
+        assert!(told.is_some_and(|line| line.unwrap().contains("waiting for up to")), "{line:?}");
+        run("kill", &["-TERM".to_string(), waiting.id().to_string()]).must_succeed();
+        let mut ended = None;
+        await_that("an end", || {
+            ended = waiting.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert!(!ended.unwrap().success(), "{line:?}");
+        assert!(!new.exists());
+    }
+    server.unmount();
 }
 
 #[test]

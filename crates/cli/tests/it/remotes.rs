@@ -242,6 +242,22 @@ fn mounts_of_an_address_are_known_by_it() {
 }
 
 #[test]
+fn the_end_of_a_mount_whose_server_is_lost_is_a_failure() {
+    let scratch = Scratch::new();
+    let file = scratch.file("disk", 64 << 20);
+    let server = Serving::nbdkit(&scratch, &file, &[]);
+    let at = format!("{}&timeout=1", server.address());
+    done(&args!["mkfs", &at]);
+    let dir = scratch.dir("mnt");
+    done(&args!["mount", &at, &dir]);
+    fs::write(dir.join("file"), "written").unwrap();
+    server.kill();
+    assert!(fs::File::open(dir.join("file")).unwrap().sync_all().is_err());
+    refused(&args!["umount", &dir], 1, "cannot be read, so changes that no fsync made durable");
+    assert!(!fs::read_to_string("/proc/mounts").unwrap().contains(&*dir.to_string_lossy()));
+}
+
+#[test]
 fn images_are_served_to_other_programs() {
     let scratch = Scratch::new();
     let image = scratch.join("image");
