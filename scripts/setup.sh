@@ -95,6 +95,7 @@ if [ "${1:-}" = programs ]; then
     need git git
     need sqlite3 sqlite3
     need pgbench postgresql
+    need bwrap bubblewrap
 fi
 
 if ! command -v cargo >/dev/null 2>&1; then

@@ -136,6 +136,7 @@ pub fn tables(store: &Store, name: &str) -> io::Result<Tables> {
     match name {
         "check" | "images" => tables_of::<Costs>(store, name),
         "age" => tables_of::<Vec<age::Row>>(store, name),
+        "bench" => tables_of::<crate::bench::Bench>(store, name),
         "instructions" => tables_of::<Vec<instructions::Count>>(store, name),
         "prealloc" => tables_of::<prealloc::Tests>(store, name),
         SCALE => tables_of::<Simulated>(store, name),

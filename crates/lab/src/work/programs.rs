@@ -1,8 +1,8 @@
 //! Programs that people run, on a mounted directory.
 //!
 //! Each is a script of sh(1) that begins in the mounted directory. `SRC` is a directory in memory
-//! with the inputs of all sides: an archive, a repository with two branches, statements of SQL, and
-//! the sources of this project.
+//! with the inputs of all sides: an archive, a repository with two branches, statements of SQL, the
+//! sources of this project, and a root file system.
 
 use crate::target::Directory;
 use crate::workload::tree::{Archive, unpack};
@@ -77,7 +77,7 @@ macro_rules! as_server {
 }
 
 /// All, in their order: each finds the files that those before it have left.
-pub const PROGRAMS: [Program; 10] = [
+pub const PROGRAMS: [Program; 11] = [
     Program::new("tar -x", "tar", "tar -xf $SRC/tree.tar"),
     Program::new("grep -r", "grep", "! grep -rq 'no such words' tree"),
     Program::new("git clone", "git", "git clone -q $SRC/origin repo"),
@@ -109,6 +109,16 @@ pub const PROGRAMS: [Program; 10] = [
         "umount merged && rm -rf upper work merged",
     ),
     Program::new(
+        "bwrap",
+        "bwrap",
+        "bwrap --unshare-all --bind root / --proc /proc --dev /dev sh -ec '
+             for i in $(seq 200); do perl -e 1; done
+             find /usr -type f -exec md5sum {} + >/sums
+             md5sum --quiet -c /sums
+             cp -a /usr /copy && rm -r /copy /sums'",
+    )
+    .between("mkdir root && tar -xf $SRC/root.tar -C root", "rm -r root"),
+    Program::new(
         "cargo build",
         "cargo",
         "cargo build -q --offline --manifest-path project/Cargo.toml -p extant-format",
@@ -117,6 +127,17 @@ pub const PROGRAMS: [Program; 10] = [
     .between("mkdir project && tar -xf $SRC/project.tar -C project", ":"),
     Program::new("rm -rf", "rm", "rm -rf tree repo project"),
 ];
+
+/// Makes an archive of the essential packages of this machine, a Debian, with their libraries. The
+/// directories at the top that are links into `usr` come first; files have their places there.
+const ROOT: &str = r"
+    dpkg-query -W -f '${Essential} ${Package}\n' | sed -n 's/^yes //p' | xargs dpkg-query -L >files
+    grep '/s\?bin/' files | xargs ldd 2>/dev/null | sed -n 's/.*=> \(.*\) (.*/\1/p
+        s/^\t\(\/[^ ]*\) (.*/\1/p' | sort -u >libraries
+    { cat files libraries; xargs realpath <libraries; } |
+        sed 's,^/\(bin\|sbin\|lib\|lib64\)/,/usr/\1/,' | sort -u >names
+    tar -C / --no-recursion --ignore-failed-read -cf root.tar bin sbin lib lib64 -T names 2>/dev/null
+";
 
 /// Inputs of programs, in memory.
 pub struct Inputs {
@@ -144,6 +165,7 @@ impl Inputs {
             project = concat!(env!("CARGO_MANIFEST_DIR"), "/../.."),
         );
         inputs.script(&inputs.dir, &script)?;
+        inputs.script(&inputs.dir, ROOT)?;
         Ok(inputs)
     }
 
