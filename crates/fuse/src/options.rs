@@ -10,13 +10,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// Reading `/dev/fuse`: available everywhere.
-    #[default]
     Device,
     /// io_uring: fewer system calls and switches of threads. Needs Linux 6.14 and must be enabled
     /// by an administrator. If it is unavailable, `/dev/fuse` serves, and
     /// [`Mounted::instead`](crate::Mounted::instead) returns the reason.
     IoUring,
     /// io_uring where it is available, else `/dev/fuse`.
+    #[default]
     Auto,
 }
 

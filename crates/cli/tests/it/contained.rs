@@ -33,7 +33,7 @@ pub fn of_threads(process: &Path, name: &str) -> Vec<String> {
 #[test]
 fn every_thread_of_a_server_is_contained() {
     enable_rings();
-    for options in ["rw", "ro", "rw,transport=uring"] {
+    for options in ["rw,transport=dev", "ro,transport=dev", "rw,transport=uring", "rw"] {
         let image = FeatureSet::named("default").make_sized(64 << 20);
         let server = Server::start(image.path(), options);
         if !options.contains("ro") {
@@ -43,7 +43,7 @@ fn every_thread_of_a_server_is_contained() {
         let sandbox = &stats["sandbox"];
         assert_eq!(sandbox["capabilities"], "dac_override", "{options}: {sandbox}");
         assert_eq!(sandbox["landlock"], "all", "{options}: {sandbox}");
-        let rings = options.contains("uring");
+        let rings = !options.contains("dev");
         let calls = if rings { "all, with io_uring" } else { "all" };
         assert_eq!(sandbox["seccomp"], calls, "{options}: {sandbox}");
         let process = process(server.dir());

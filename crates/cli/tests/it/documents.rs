@@ -120,7 +120,7 @@ impl Stage {
             "mounts" => (list![], list!["surplus"]),
             "upgrade" => {
                 let there = self.mount_point();
-                extant(&args!["mount", image, &there]).must_succeed();
+                extant(&args!["mount", "-o", "transport=dev", image, &there]).must_succeed();
                 (list![there], list!["/"])
             }
             "umount" => {

@@ -55,6 +55,8 @@ impl Upgraded {
     fn mount(image: &Path, options: &str) -> Upgraded {
         let scratch = Scratch::new();
         let (dir, log) = (scratch.dir("mnt"), scratch.join("log"));
+        // Other tests may have enabled io_uring.
+        let options = format!("{options},transport=dev");
         done(&args!["mount", "--log", &log, "-o", options, image, &dir]);
         let watchdog = Some(watch(dir.clone(), LIMIT * rounds(1) as u32));
         Upgraded { dir, log, watchdog, _scratch: scratch }

@@ -8,4 +8,4 @@ mod listing;
 mod reply;
 mod request;
 
-pub use request::{Call, answer, is_written_first, write_back_for, writes_past_pages};
+pub use request::{Call, answer, content_len, is_written_first, write_back_for, writes_past_pages};

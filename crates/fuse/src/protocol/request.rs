@@ -227,6 +227,15 @@ pub fn writes_past_pages(head: &InHeader, arg: &[u8]) -> bool {
     head.opcode == op::WRITE && WriteIn::read_from_prefix(arg).is_ok_and(|(arg, _)| with_owner(arg))
 }
 
+/// Returns the number of bytes that a request reads or writes.
+pub fn content_len(head: &InHeader, arg: &[u8]) -> u32 {
+    // Both have the size at the same place.
+    match head.opcode {
+        op::READ | op::WRITE => ReadIn::read_from_prefix(arg).map_or(0, |(arg, _)| arg.size),
+        _ => 0,
+    }
+}
+
 /// Returns the reply to a successful open.
 fn opened(handler: &impl Handler, node: NodeId, flags: i32) -> OpenOut {
     let appends = handle::of(flags, 0) == handle::WRITES | handle::APPENDS;

@@ -75,7 +75,7 @@ impl Open {
 }
 
 fn open_files_survive_handovers() {
-    let mut served = Served::new("orphan_file");
+    let mut served = Served::by_device("orphan_file");
     let mut open = Open::new(&served);
     for round in 1..=3 {
         served.hand_over();
@@ -100,7 +100,7 @@ fn open_files_of_unseen_opens_survive() {
 
 #[test]
 fn a_server_whose_successor_fails_goes_on() {
-    let mut served = Served::new("default");
+    let mut served = Served::by_device("default");
     let mut open = Open::new(&served);
     for round in 1..=3 {
         let failed = served.try_hand_over(|| Err(io::Error::other("planted")));
@@ -120,7 +120,7 @@ fn planted() -> io::Result<()> {
 /// The path is gone for both servers, and the first attempts to open the image again fail.
 #[test]
 fn a_server_goes_on_without_the_path_of_its_image() {
-    let mut served = Served::new("default");
+    let mut served = Served::by_device("default");
     let mut open = Open::new(&served);
     let moved = served.image().with_extension("moved");
     fs::rename(served.image(), &moved).expect("a rename");
@@ -147,7 +147,7 @@ fn a_server_goes_on_without_the_path_of_its_image() {
 /// The mount stays, without a server, and the process can end with an error.
 #[test]
 fn a_mount_that_no_server_can_go_on_with_is_lost() {
-    let mut served = Served::new("default");
+    let mut served = Served::by_device("default");
     fs::write(served.path("file"), "content").expect("a write");
     let mut file = opened(&served.path("file"));
     let failed = served.hand_over_or(planted, |_, _| Err(Error::Aborted("no way".into())));
@@ -166,7 +166,7 @@ fn a_mount_that_no_server_can_go_on_with_is_lost() {
 /// The new server cannot even start. It closes the image without a loss.
 #[test]
 fn a_successor_with_other_owners_changes_nothing() {
-    let mut served = Served::new("default");
+    let mut served = Served::by_device("default");
     let mut open = Open::new(&served);
     let view = served.options.view;
     served.options.view.as_root = true;
@@ -246,7 +246,7 @@ impl Drop for Ending<'_> {
 #[test]
 fn work_goes_on_during_handovers() {
     const WORKERS: usize = 4;
-    let served = Served::new("default");
+    let served = Served::by_device("default");
     let (ended, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     let top = served.dir().to_path_buf();
     let mut served = thread::scope(|scope| {

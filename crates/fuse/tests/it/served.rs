@@ -83,6 +83,13 @@ impl Served {
         Served::of(make(set))
     }
 
+    /// As [`Served::new`], by the one transport whose mounts can be handed over. The mounts of this
+    /// thread's test stay with it.
+    pub fn by_device(set: &str) -> Served {
+        TRANSPORT.set(Transport::Device);
+        Served::new(set)
+    }
+
     /// Mounts an image.
     pub fn of(image: Image) -> Served {
         let mut served = Served::unmounted(image);

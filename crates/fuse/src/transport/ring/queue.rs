@@ -30,7 +30,9 @@ use crate::connection::bell::Bell;
 use crate::guard::caught;
 use crate::handler::Handler;
 use crate::protocol::abi::{InHeader, op};
-use crate::protocol::{Call, answer, is_written_first, write_back_for, writes_past_pages};
+use crate::protocol::{
+    Call, answer, content_len, is_written_first, write_back_for, writes_past_pages,
+};
 use crate::transport::held_writes::{HeldWrites, Hold};
 use crate::transport::workers::Pool;
 use crate::types::{ErrorCode, NodeId};
@@ -49,6 +51,10 @@ pub const DEPTH: usize = 64;
 
 /// Threads for long requests: as many callers of fsync share a commit.
 const LONG_ONES: usize = 16;
+
+/// Bytes from which on a read or write is a long request: the caller's processor, on which the
+/// thread of the ring is, then goes on with the next one.
+const BULK: u32 = 256 << 10;
 
 /// Threads for requests that cause requests.
 const ASKING: usize = 2;
@@ -154,6 +160,7 @@ impl<S: Handler> Dispatcher<S> {
                 Way::Asking
             }
             op::DESTROY | op::SYNCFS => Way::Long,
+            _ if content_len(head, arg) >= BULK => Way::Long,
             other if self.pace.is_long(other) => Way::Long,
             _ => Way::Here,
         }
