@@ -10,7 +10,8 @@
 //! - [`figures`] keeps the counts of long runs;
 //! - [`memory`] is a device in memory whose image is judged, too;
 //! - [`tree`] makes seeded random trees, walks a tree into a manifest and compares two manifests;
-//! - [`verity`] makes files with hash trees.
+//! - [`verity`] makes files with hash trees;
+//! - [`vhost`] is a virtual machine as far as its disk sees it.
 //!
 //! No check is skipped: a missing tool or privilege fails the test, and the message names the
 //! package to install. Functions panic with a message instead of returning errors, since their
@@ -35,6 +36,7 @@ pub mod scratch;
 pub mod tool;
 pub mod tree;
 pub mod verity;
+pub mod vhost;
 
 pub use ending::Ending;
 pub use image::{FEATURE_SETS, FeatureSet, Image};
