@@ -126,7 +126,7 @@ pub fn prepare(image: &ImageSpec) -> std::result::Result<(), Error> {
     if is_remote(&image.path) {
         let address = parse(image)?;
         let connector = Connector::start(CONNECT, &address.to_string())?;
-        connect_by(&address, Arc::new(connector));
+        connect_by(&address, Arc::new(connector))?;
     }
     Ok(())
 }

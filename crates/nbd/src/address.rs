@@ -27,16 +27,42 @@ pub(crate) enum Place {
     Unix(PathBuf),
 }
 
-/// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`.
+/// TLS of an address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tls {
+    /// The directory of certificates, in place of those of the system.
+    pub(crate) certificates: Option<PathBuf>,
+    /// The host that the certificate of the server is for, if it is another one than that of the
+    /// place.
+    pub(crate) host: Option<String>,
+    /// Whether the certificate of the server is verified.
+    pub(crate) verifies: bool,
+}
+
+impl Default for Tls {
+    fn default() -> Tls {
+        Tls { certificates: None, host: None, verifies: true }
+    }
+}
+
+/// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`. With
+/// TLS the schemes are `nbds` and `nbds+unix`.
 ///
 /// Reserved characters of EXPORT and PATH are written as `%XX`. Further parameters, after `?` and
 /// `&`, are `timeout=SECONDS`, 60 by default: how long a reply is waited for, and how long a
 /// new connection after a lost one; and `connections=N`, 4 by default, for servers that allow
 /// several.
+///
+/// With TLS, `tls-certificates=DIR` names a directory with `ca-cert.pem`, and with
+/// `client-cert.pem` and `client-key.pem` if the server demands them; without it the system has the
+/// authorities. `tls-hostname=NAME` is the host that the certificate of the server must be for, by
+/// default that of the address, or `localhost` for a socket. `tls-verify-peer=false` accepts any
+/// server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     pub(crate) place: Place,
     pub(crate) export: String,
+    pub(crate) tls: Option<Tls>,
     pub(crate) timeout: Duration,
     pub(crate) connections: usize,
 }
@@ -58,7 +84,13 @@ impl Address {
     pub fn named(export: impl Into<String>) -> Address {
         let place = Place::Tcp("localhost".into(), PORT);
         let (timeout, connections) = (TIMEOUT, CONNECTIONS);
-        Address { place, export: export.into(), timeout, connections }
+        Address { place, export: export.into(), tls: None, timeout, connections }
+    }
+
+    /// Returns the same address with TLS.
+    #[must_use]
+    pub fn secured(self) -> Address {
+        Address { tls: Some(Tls::default()), ..self }
     }
 
     /// Returns the same address at a host and a port.
@@ -85,23 +117,13 @@ fn parse(text: &str) -> Result<Address, String> {
     if export.len() > MAX_STRING {
         return Err(format!("the name of the export is longer than {MAX_STRING} bytes"));
     }
-    let (mut socket, mut timeout, mut connections) = (None, TIMEOUT, CONNECTIONS);
-    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-        let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        match key {
-            "socket" => socket = Some(decode(value)?),
-            "timeout" => {
-                let seconds = number(key, value, MAX_TIMEOUT)?;
-                timeout = Duration::from_secs(seconds);
-            }
-            "connections" => connections = number(key, value, MAX_CONNECTIONS as u64)? as usize,
-            _ => {
-                return Err(format!(
-                    "{key} is no parameter; there are socket, timeout and connections"
-                ));
-            }
-        }
-    }
+    let Parameters { socket, timeout, connections, tls } = Parameters::parse(query)?;
+    let (scheme, tls) = match (scheme, tls) {
+        ("nbds", tls) => ("nbd", Some(tls.unwrap_or_default())),
+        ("nbds+unix", tls) => ("nbd+unix", Some(tls.unwrap_or_default())),
+        (_, Some(_)) => return Err("parameters of TLS belong to nbds:// and nbds+unix://".into()),
+        (scheme, None) => (scheme, None),
+    };
     let place = match (scheme, socket) {
         ("nbd", None) => {
             let (host, port) = host_and_port(host)?;
@@ -111,16 +133,70 @@ fn parse(text: &str) -> Result<Address, String> {
             if !host.is_empty() {
                 return Err("a socket has no host: nbd+unix:///EXPORT?socket=PATH".into());
             }
-            Place::Unix(std::path::absolute(path).map_err(|error| error.to_string())?)
+            Place::Unix(absolute(&path)?)
         }
         ("nbd", Some(_)) => return Err("socket=PATH belongs to nbd+unix://".into()),
         ("nbd+unix", _) => return Err("it names no socket: ?socket=PATH".into()),
-        ("nbds" | "nbds+unix", _) => {
-            return Err("TLS is not supported; forward a socket through ssh -L or stunnel".into());
-        }
         _ => return Err(format!("the scheme {scheme} is unknown")),
     };
-    Ok(Address { place, export, timeout, connections })
+    Ok(Address { place, export, tls, timeout, connections })
+}
+
+/// The parameters behind an address.
+struct Parameters {
+    socket: Option<String>,
+    timeout: Duration,
+    connections: usize,
+    tls: Option<Tls>,
+}
+
+impl Parameters {
+    fn parse(query: &str) -> Result<Parameters, String> {
+        let (timeout, connections) = (TIMEOUT, CONNECTIONS);
+        let mut found = Parameters { socket: None, timeout, connections, tls: None };
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            match key {
+                "socket" => found.socket = Some(decode(value)?),
+                "timeout" => {
+                    found.timeout = Duration::from_secs(number(key, value, MAX_TIMEOUT)?);
+                }
+                "connections" => {
+                    found.connections = number(key, value, MAX_CONNECTIONS as u64)? as usize;
+                }
+                _ => found.tls.get_or_insert_default().set(key, value)?,
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Tls {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let text = decode(value)?;
+        match (key, text.as_str()) {
+            ("tls-certificates" | "tls-hostname", "") => return Err(format!("{key} is empty")),
+            ("tls-certificates", path) => self.certificates = Some(absolute(path)?),
+            ("tls-hostname", _) => self.host = Some(text),
+            ("tls-verify-peer", "true" | "1") => self.verifies = true,
+            ("tls-verify-peer", "false" | "0") => self.verifies = false,
+            ("tls-verify-peer", _) => return Err(format!("{key} must be true or false")),
+            ("tls-psk-file", _) => {
+                return Err("keys that both sides share are not supported; use certificates".into());
+            }
+            _ => {
+                return Err(format!(
+                    "{key} is no parameter; there are socket, timeout, connections, \
+                     tls-certificates, tls-hostname and tls-verify-peer"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn absolute(path: &str) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| error.to_string())
 }
 
 fn number(key: &str, value: &str, max: u64) -> Result<u64, String> {
@@ -184,12 +260,16 @@ fn encode(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 }
 
 impl fmt::Display for Address {
-    /// Writes the address in full, with an absolute path of a socket.
+    /// Writes the address in full, with absolute paths.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = '?';
+        let mut separators = std::iter::once('?').chain(std::iter::repeat('&'));
+        let mut next = |f: &mut fmt::Formatter<'_>, key: &str| {
+            write!(f, "{}{key}=", separators.next().unwrap_or('&'))
+        };
+        f.write_str(if self.tls.is_some() { "nbds" } else { "nbd" })?;
         match &self.place {
             Place::Tcp(host, port) => {
-                f.write_str("nbd://")?;
+                f.write_str("://")?;
                 if host.contains(':') {
                     // A zone, as in fe80::1%eth0, begins with a percent sign.
                     write!(f, "[{}]", host.replace('%', "%25"))?;
@@ -203,19 +283,32 @@ impl fmt::Display for Address {
                 encode(f, &self.export)?;
             }
             Place::Unix(path) => {
-                f.write_str("nbd+unix:///")?;
+                f.write_str("+unix:///")?;
                 encode(f, &self.export)?;
-                f.write_str("?socket=")?;
+                next(f, "socket")?;
                 encode(f, &path.to_string_lossy())?;
-                separator = '&';
             }
         }
+        let tls = self.tls.as_ref();
+        if let Some(path) = tls.and_then(|tls| tls.certificates.as_ref()) {
+            next(f, "tls-certificates")?;
+            encode(f, &path.to_string_lossy())?;
+        }
+        if let Some(host) = tls.and_then(|tls| tls.host.as_ref()) {
+            next(f, "tls-hostname")?;
+            encode(f, host)?;
+        }
+        if tls.is_some_and(|tls| !tls.verifies) {
+            next(f, "tls-verify-peer")?;
+            f.write_str("false")?;
+        }
         if self.timeout != TIMEOUT {
-            write!(f, "{separator}timeout={}", self.timeout.as_secs())?;
-            separator = '&';
+            next(f, "timeout")?;
+            write!(f, "{}", self.timeout.as_secs())?;
         }
         if self.connections != CONNECTIONS {
-            write!(f, "{separator}connections={}", self.connections)?;
+            next(f, "connections")?;
+            write!(f, "{}", self.connections)?;
         }
         Ok(())
     }
@@ -254,6 +347,9 @@ mod tests {
             "nbd://[fe80::1%25eth0]/",
             "nbd+unix:///?socket=/run/s",
             "nbd+unix:///a%2Cb?socket=/run/s&timeout=5&connections=2",
+            "nbds://host:7/a?timeout=5",
+            "nbds://10.0.0.1/?tls-certificates=/etc/pki&tls-hostname=disks&timeout=5",
+            "nbds+unix:///?socket=/run/s&tls-certificates=/a%2Cb&tls-verify-peer=false",
         ] {
             assert_eq!(parsed(text).to_string(), text);
         }
@@ -277,7 +373,11 @@ mod tests {
             ("nbd+unix://h/x?socket=/s", "no host"),
             ("nbd://h/?timeout=0", "number from 1"),
             ("nbd://h/?tls=1", "no parameter"),
-            ("nbds://h/", "TLS"),
+            ("nbd://h/?tls-hostname=x", "belong to nbds://"),
+            ("nbds://h/?tls-hostname=", "tls-hostname is empty"),
+            ("nbds://h/?tls-verify-peer=maybe", "true or false"),
+            ("nbds://h/?tls-psk-file=/x", "use certificates"),
+            ("nbdx://h/", "scheme nbdx is unknown"),
         ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(cause) && error.starts_with(text), "{error}");

@@ -22,12 +22,11 @@
 use crate::address::Address;
 use crate::ahead::Ahead;
 use crate::assembly::{Reply, Request, ServerError};
-use crate::connect::Connect;
 use crate::connection::{Events, MAX_LIMITS, Outcome, Receiver, tell_lost};
 use crate::handshake::Export;
 use crate::log::{Change, Entry, Log};
 use crate::samples::{Samples, beginning};
-use crate::session::{Opened, Session};
+use crate::session::{Opened, Session, Way};
 use crate::trouble::Trouble;
 use crate::wire::{READ_ONLY, SEND_FLUSH, SEND_FUA, command};
 use extant_sync::{Arc, Condvar, Level, Mutex, MutexGuard, Weak};
@@ -99,7 +98,7 @@ pub struct Core {
 pub struct Client {
     pub address: Address,
     pub export: Export,
-    connect: Arc<dyn Connect>,
+    way: Way,
     pub core: Mutex<Core>,
     changed: Condvar,
     me: Weak<Client>,
@@ -120,9 +119,9 @@ impl<E: Into<io::Error>> From<E> for Failure {
 
 impl Client {
     /// Connects.
-    pub fn open(address: &Address, connect: Arc<dyn Connect>) -> Result<Arc<Client>, Trouble> {
+    pub fn open(address: &Address, way: Way) -> Result<Arc<Client>, Trouble> {
         let deadline = Instant::now() + address.timeout;
-        let opened = Opened::connect(address, &*connect, address.connections, deadline)?;
+        let opened = Opened::connect(address, &way, address.connections, deadline)?;
         let core = Core {
             state: State::Connecting,
             log: Log::default(),
@@ -140,7 +139,7 @@ impl Client {
         let client = Arc::new_cyclic(|me| Client {
             address: address.clone(),
             export: opened.export.clone(),
-            connect,
+            way,
             core: Mutex::new(Level::Device, core),
             changed: Condvar::new(),
             me: me.clone(),
@@ -404,13 +403,17 @@ impl Client {
         // A server that answers nothing before it ends is not asked without a pause.
         let shift = self.core.lock().short_sessions.min(8);
         let mut pause = if shift == 0 { Duration::ZERO } else { FIRST_PAUSE * (1 << shift) };
+        let mut before = None;
         let connected = loop {
             sleep(pause.min(MAX_PAUSE));
             match self.attempt(deadline) {
                 Err(trouble) if trouble.may_pass() && Instant::now() < deadline => {
                     pause = (2 * pause).clamp(FIRST_PAUSE, MAX_PAUSE);
                     tracing::debug!("{}: {trouble}", self.address);
+                    before = Some(trouble);
                 }
+                // The deadline may have cut this attempt short, but not the one before.
+                Err(trouble) if trouble.may_pass() => break Err(before.unwrap_or(trouble)),
                 connected => break connected,
             }
         };
@@ -449,7 +452,7 @@ impl Client {
         };
         self.drain(deadline)?;
         let most = self.core.lock().connections;
-        let opened = Opened::connect(&self.address, &*self.connect, most, deadline)?;
+        let opened = Opened::connect(&self.address, &self.way, most, deadline)?;
         self.check_same(&opened.export)?;
         let session = Arc::new(opened.start(number, &self.events(), self.limit())?);
         let same = self.check_samples(&session, deadline);

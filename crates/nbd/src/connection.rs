@@ -9,13 +9,13 @@
 //! direction only, and reads until the server ends the other one, when it executes none any more.
 
 use crate::assembly::{Assembly, Chunk, Reply, Request, ServerError};
-use crate::connect::Socket;
+use crate::channel::Channel;
 use crate::handshake::Export;
 use crate::trouble::Trouble;
 use crate::wire::{self, Fields, chunk, command, errno};
 use extant_sync::{Arc, Condvar, Level, Mutex, Weak};
 use std::collections::HashMap;
-use std::io::{self, BufReader, Read};
+use std::io::{BufReader, Read};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -131,7 +131,7 @@ struct Pending {
 #[derive(Debug)]
 pub struct Connection {
     session: u64,
-    socket: Socket,
+    channel: Channel,
     export: Export,
     sending: Mutex<()>,
     pending: Mutex<Pending>,
@@ -149,10 +149,10 @@ impl std::fmt::Debug for dyn Events {
 }
 
 impl Connection {
-    /// Starts the transmission over a socket whose handshake is done.
+    /// Starts the transmission over a connection whose handshake is done.
     pub fn start(
         session: u64,
-        socket: Socket,
+        channel: Channel,
         export: Export,
         events: Weak<dyn Events>,
         limit: Duration,
@@ -162,7 +162,7 @@ impl Connection {
         let (sending, pending) = (Mutex::new(Level::Device, ()), Mutex::new(Level::Leaf, pending));
         let changed = Condvar::new();
         let connection =
-            Connection { session, socket, export, sending, pending, changed, events, limit };
+            Connection { session, channel, export, sending, pending, changed, events, limit };
         let connection = Arc::new(connection);
         let reader = connection.clone();
         let started = Builder::new().name("extant-nbd".into()).spawn(move || reader.receive());
@@ -190,7 +190,7 @@ impl Connection {
             cookie
         };
         let deadline = Instant::now() + self.limit;
-        let sent = self.socket.write_all_parts(&[&request.header(cookie), payload], deadline);
+        let sent = self.channel.write_all_parts(&[&request.header(cookie), payload], deadline);
         drop(sending);
         if let Err(error) = sent {
             self.end(&Trouble::of(&error));
@@ -221,7 +221,7 @@ impl Connection {
     /// Ends the connection in both directions, without a word to the owner.
     pub fn close(&self) {
         let requests = self.stop();
-        self.socket.hang_up();
+        self.channel.socket().hang_up();
         requests.into_iter().flatten().for_each(tell_lost);
     }
 
@@ -246,7 +246,7 @@ impl Connection {
         }
         let requests = std::mem::take(&mut pending.requests);
         drop(pending);
-        self.socket.end_sending();
+        self.channel.socket().end_sending();
         Some(requests.into_values().map(|(_, receiver)| receiver).collect())
     }
 
@@ -255,14 +255,16 @@ impl Connection {
         let request = Request { command: command::DISC, flags: 0, offset: 0, len: 0 };
         let sending = self.sending.lock();
         // A server that does not take it sees the end of the connection.
-        let _ = self.socket.write_all_parts(&[&request.header(0)], Instant::now() + self.limit);
+        let deadline = Instant::now() + self.limit;
+        let sent = self.channel.write_all_parts(&[&request.header(0)], deadline);
+        let _ = sent.and_then(|()| self.channel.say_end(deadline));
         drop(sending);
         self.close();
     }
 
     /// Takes replies until the connection ends.
     fn receive(&self) {
-        let mut stream = BufReader::with_capacity(READ_BUFFER, &self.socket);
+        let mut stream = BufReader::with_capacity(READ_BUFFER, &self.channel);
         loop {
             if let Err(trouble) = self.receive_one(&mut stream) {
                 self.end(&trouble);
@@ -270,7 +272,7 @@ impl Connection {
             }
         }
         // The owner hangs up where it waits no longer.
-        let _ = io::copy(&mut stream, &mut io::sink());
+        self.channel.await_end();
         self.pending.lock().drained = true;
         self.changed.notify_all();
     }

@@ -1,8 +1,16 @@
 //! The client's side of the handshake.
+//!
+//! # TLS
+//! With TLS the first option starts it, and all that follows is encrypted. Of the server's answers
+//! in the clear only the greeting and the consent are read, without a byte beyond: the rest belongs
+//! to the handshake of TLS, which fails if another host has put replies there. A server, or another
+//! host, that refuses TLS ends the handshake: nothing is asked without it.
 
+use crate::channel::{Channel, TlsClient};
 use crate::trouble::Trouble;
 use crate::wire::{self, ALLOCATION, Fields, MAX_STRING, Message, option, reply};
-use std::io::{Read, Write};
+use std::io::{self, Read};
+use std::time::Instant;
 
 /// Longest reply to an option, in bytes, and the most replies to one.
 const MAX_REPLY: usize = 2 * MAX_STRING + 64;
@@ -46,16 +54,35 @@ struct OptionReply {
 }
 
 /// A handshake in progress.
-struct Handshake<'s, S> {
-    stream: &'s mut S,
+struct Handshake<'c> {
+    channel: &'c Channel,
+    deadline: Instant,
     no_zeroes: bool,
 }
 
-/// Opens an export of the server at the other end.
-pub fn negotiate<S: Read + Write>(stream: &mut S, name: &str) -> Result<Export, Trouble> {
-    let no_zeroes = greet(stream)?;
-    let mut handshake = Handshake { stream, no_zeroes };
-    let structured = handshake.ask_simply(option::STRUCTURED_REPLY, &[])?;
+/// Opens an export of the server at the other end, encrypted if `tls` is there.
+pub fn negotiate(
+    channel: &Channel,
+    name: &str,
+    tls: Option<&TlsClient>,
+    deadline: Instant,
+) -> Result<Export, Trouble> {
+    let no_zeroes = greet(channel, deadline)?;
+    let mut handshake = Handshake { channel, deadline, no_zeroes };
+    if let Some(tls) = tls {
+        handshake.start_tls(tls)?;
+    }
+    let structured = handshake.ask_simply(option::STRUCTURED_REPLY, &[]);
+    let structured = structured.map_err(|trouble| match trouble {
+        // With TLS 1.3 the server verifies the client when that has completed its handshake.
+        Trouble::Lost(_) if tls.is_some() => Trouble::Lost(
+            "the server closed the connection after the handshake of TLS; it may demand a \
+             certificate of the client, client-cert.pem and client-key.pem in the directory of \
+             tls-certificates="
+                .into(),
+        ),
+        trouble => trouble,
+    })?;
     // The context makes sense with chunks only.
     let allocation = if structured { handshake.ask_allocation(name)? } else { None };
     let export = match handshake.go(name)? {
@@ -66,9 +93,9 @@ pub fn negotiate<S: Read + Write>(stream: &mut S, name: &str) -> Result<Export, 
 }
 
 /// Exchanges greetings. Returns whether both sides leave zeroes out.
-fn greet<S: Read + Write>(stream: &mut S) -> Result<bool, Trouble> {
+fn greet(mut channel: &Channel, deadline: Instant) -> Result<bool, Trouble> {
     let mut greeting = [0; 18];
-    stream.read_exact(&mut greeting)?;
+    channel.read_exact(&mut greeting)?;
     let mut fields = Fields(&greeting);
     let (first, second, flags) = (fields.u64(), fields.u64(), fields.u16().unwrap_or_default());
     if first != Some(wire::INIT_MAGIC) {
@@ -86,19 +113,20 @@ fn greet<S: Read + Write>(stream: &mut S) -> Result<bool, Trouble> {
         return Err(Trouble::Broken("the server lacks the fixed newstyle handshake".into()));
     }
     let own = flags & (wire::FIXED_NEWSTYLE | wire::NO_ZEROES);
-    stream.write_all(&Message::new().u32(own.into()).into_bytes())?;
+    channel.write_all_parts(&[&Message::new().u32(own.into()).into_bytes()], deadline)?;
     Ok(own & wire::NO_ZEROES != 0)
 }
 
-impl<S: Read + Write> Handshake<'_, S> {
+impl Handshake<'_> {
     fn send(&mut self, number: u32, data: &[u8]) -> Result<(), Trouble> {
         let message = Message::new().u64(wire::OPTION_MAGIC).u32(number).u32(data.len() as u32);
-        Ok(self.stream.write_all(&message.bytes(data).into_bytes())?)
+        let message = message.bytes(data).into_bytes();
+        Ok(self.channel.write_all_parts(&[&message], self.deadline)?)
     }
 
     fn reply(&mut self, number: u32) -> Result<OptionReply, Trouble> {
         let mut head = [0; 20];
-        self.stream.read_exact(&mut head)?;
+        self.channel.read_exact(&mut head)?;
         let mut fields = Fields(&head);
         let magic = fields.u64();
         let (of, kind, len) = (fields.u32(), fields.u32(), fields.u32());
@@ -110,14 +138,43 @@ impl<S: Read + Write> Handshake<'_, S> {
             return broken(format!("a reply to an option has {len} bytes"));
         }
         let mut data = vec![0; len as usize];
-        self.stream.read_exact(&mut data)?;
+        self.channel.read_exact(&mut data)?;
         Ok(OptionReply { kind, data })
+    }
+
+    /// Encrypts the connection.
+    fn start_tls(&mut self, tls: &TlsClient) -> Result<(), Trouble> {
+        self.send(option::STARTTLS, &[])?;
+        let answer = self.reply(option::STARTTLS)?;
+        if answer.kind & reply::ERROR != 0 {
+            return Err(Trouble::Refused(format!(
+                "the server offers no TLS{}; start it with its certificates, or use nbd:// if \
+                 the network is trusted",
+                said(&answer)
+            )));
+        }
+        if answer.kind != reply::ACK || !answer.data.is_empty() {
+            return broken("its consent to TLS is unknown");
+        }
+        let secured = self.channel.secure(|mut socket| tls.connect(&mut socket));
+        secured.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => Trouble::Lost(
+                "the server closed the connection in the handshake of TLS; its messages have the \
+                 reason"
+                    .into(),
+            ),
+            _ => Trouble::of(&error),
+        })
     }
 
     /// Asks for an option that is granted or not.
     fn ask_simply(&mut self, number: u32, data: &[u8]) -> Result<bool, Trouble> {
-        self.send(number, data)?;
-        let answer = self.reply(number)?;
+        let sent = self.send(number, data);
+        let answer = match (sent, self.reply(number)) {
+            // A server that takes nothing more may have told the reason.
+            (_, Err(refused @ Trouble::Refused(_))) => return Err(refused),
+            (sent, answer) => sent.and(answer)?,
+        };
         match answer.kind {
             reply::ACK => Ok(true),
             reply::ERR_TLS_REQD => Err(refusal(&answer)),
@@ -195,7 +252,7 @@ impl<S: Read + Write> Handshake<'_, S> {
     fn export_name(&mut self, name: &str) -> Result<Export, Trouble> {
         self.send(option::EXPORT_NAME, name.as_bytes())?;
         let mut answer = vec![0; if self.no_zeroes { 10 } else { 134 }];
-        self.stream.read_exact(&mut answer)?;
+        self.channel.read_exact(&mut answer)?;
         let mut fields = Fields(&answer);
         let (Some(size), Some(flags)) = (fields.u64(), fields.u16()) else {
             return broken("the size of the export is short");
@@ -205,15 +262,19 @@ impl<S: Read + Write> Handshake<'_, S> {
     }
 }
 
-/// Returns the refusal of an export.
-fn refusal(answer: &OptionReply) -> Trouble {
+/// Returns the text of a refusal, in brackets.
+fn said(answer: &OptionReply) -> String {
     let text: String =
         String::from_utf8_lossy(&answer.data).chars().filter(|c| !c.is_control()).collect();
-    let said = if text.is_empty() { String::new() } else { format!(" ({text:?})") };
+    if text.is_empty() { String::new() } else { format!(" ({text:?})") }
+}
+
+/// Returns the refusal of an export.
+fn refusal(answer: &OptionReply) -> Trouble {
+    let said = said(answer);
     match answer.kind {
         reply::ERR_TLS_REQD => Trouble::Broken(format!(
-            "the server demands TLS{said}, which is not supported; forward a socket through ssh -L \
-             or stunnel"
+            "the server demands TLS{said}; use nbds:// in the address, or nbds+unix://"
         )),
         reply::ERR_UNKNOWN => {
             Trouble::Refused(format!("the server has no such export{said}; check its name"))

@@ -3,7 +3,8 @@
 //! [`NbdDevice`] is a [`BlockDevice`](extant_blocks::BlockDevice) at an [`Address`], such as
 //! `nbd://host/export` or `nbd+unix:///export?socket=PATH`. [`NbdServer`] offers any device to
 //! clients. Both speak the fixed newstyle handshake with `NBD_OPT_GO`, structured replies and the
-//! context `base:allocation`, without TLS.
+//! context `base:allocation`. With the feature `tls`, connections are encrypted where the address
+//! says so (`nbds://host/export`).
 //!
 //! # Writes
 //! A write returns when it is sent. The device keeps a copy until a flush covers it, so that many
@@ -22,6 +23,7 @@
 mod address;
 mod ahead;
 mod assembly;
+mod channel;
 mod client;
 mod connect;
 mod connection;
@@ -36,8 +38,12 @@ mod server;
 mod session;
 mod trouble;
 mod wire;
+#[cfg(not(feature = "tls"))]
+mod without_tls;
 
 pub use address::Address;
+#[cfg(feature = "tls")]
+pub use channel::TlsServer;
 pub use connect::{Connect, Socket};
 pub use device::NbdDevice;
 pub use lock::WriteLock;

@@ -6,6 +6,7 @@
 use crate::address::Address;
 use crate::client::Client;
 use crate::connect::Connect;
+use crate::session::Way;
 use crate::trouble::Trouble;
 use extant_sync::{Arc, LazyLock, Level, Mutex, Weak};
 use std::collections::HashMap;
@@ -16,12 +17,12 @@ static OPEN: LazyLock<Mutex<HashMap<Address, Weak<Client>>>> =
 
 /// The way to an address for this process, with the client that took it, which stays.
 #[derive(Debug)]
-struct Way {
-    connect: Arc<dyn Connect>,
+struct Only {
+    way: Way,
     client: Option<Arc<Client>>,
 }
 
-static WAYS: LazyLock<Mutex<HashMap<Address, Way>>> =
+static WAYS: LazyLock<Mutex<HashMap<Address, Only>>> =
     LazyLock::new(|| Mutex::new(Level::Leaf, HashMap::new()));
 
 /// Returns the client of an address, which is made if there is none, or if it has failed.
@@ -32,15 +33,19 @@ pub fn client(address: &Address, connect: Arc<dyn Connect>) -> io::Result<Arc<Cl
     if let Some(client) = found.filter(|client| !client.has_failed()) {
         return Ok(client);
     }
-    let way = WAYS.lock().get(address).map(|way| way.connect.clone());
-    let made = Client::open(address, way.unwrap_or(connect));
+    let only = WAYS.lock().get(address).map(|only| only.way.clone());
+    let way = match only {
+        Some(way) => way,
+        None => Way::new(address, connect)?,
+    };
+    let made = Client::open(address, way);
     let client = made.map_err(|trouble| named(address, trouble))?;
     let mut open = OPEN.lock();
     open.retain(|_, client| client.strong_count() > 0);
     open.insert(address.clone(), Arc::downgrade(&client));
     drop(open);
     // The former one is dropped without a lock, which it may take.
-    let former = WAYS.lock().get_mut(address).and_then(|way| way.client.replace(client.clone()));
+    let former = WAYS.lock().get_mut(address).and_then(|only| only.client.replace(client.clone()));
     drop(former);
     Ok(client)
 }
@@ -50,10 +55,15 @@ fn named(address: &Address, trouble: Trouble) -> io::Error {
     io::Error::new(error.kind(), format!("{address}: {error}"))
 }
 
-/// Makes all later devices of an address use connections that `connect` makes. The first device
-/// connects, and its connections stay until the process ends. For a process that gives up the right
-/// to connect by itself.
-pub fn connect_by(address: &Address, connect: Arc<dyn Connect>) {
-    let former = WAYS.lock().insert(address.clone(), Way { connect, client: None });
+/// Makes all later devices of an address use connections that `connect` makes, and certificates as
+/// they are in files now. The first device connects, and its connections stay until the process
+/// ends. For a process that gives up the right to connect and to open files by itself.
+///
+/// # Errors
+/// Those of the certificates.
+pub fn connect_by(address: &Address, connect: Arc<dyn Connect>) -> io::Result<()> {
+    let way = Way::new(address, connect)?;
+    let former = WAYS.lock().insert(address.clone(), Only { way, client: None });
     drop(former);
+    Ok(())
 }

@@ -1,15 +1,16 @@
 //! Connections to the same server at the same time. The end of one is the end of all, since writes
 //! that one of them has acknowledged may be lost with the server.
 
-use crate::address::Address;
+use crate::address::{Address, Place};
 use crate::assembly::Request;
+use crate::channel::{Channel, TlsClient};
 use crate::connect::{Connect, Socket};
 use crate::connection::{Asked, Connection, Events, Receiver, tell_lost};
 use crate::handshake::{Export, negotiate};
 use crate::trouble::Trouble;
 use crate::wire::CAN_MULTI_CONN;
 use extant_sync::{Arc, Condvar, Level, Mutex, Weak};
-use std::io::{Read, Write};
+use std::io;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -23,40 +24,70 @@ pub struct Session {
     connections: Vec<Arc<Connection>>,
 }
 
-/// Sockets whose handshake is done.
+/// Connections whose handshake is done.
 #[derive(Debug)]
 pub struct Opened {
     pub export: Export,
-    sockets: Vec<Socket>,
+    channels: Vec<Channel>,
+}
+
+/// The way to a server.
+#[derive(Clone, Debug)]
+pub struct Way {
+    pub connect: Arc<dyn Connect>,
+    /// Connections are encrypted.
+    pub tls: Option<TlsClient>,
+}
+
+impl Way {
+    /// Returns the way to an address, by connections that `connect` makes. With TLS the
+    /// certificates are read from their files now.
+    ///
+    /// # Errors
+    /// Those of the certificates.
+    pub fn new(address: &Address, connect: Arc<dyn Connect>) -> io::Result<Way> {
+        let Some(tls) = &address.tls else { return Ok(Way { connect, tls: None }) };
+        let host = match (&tls.host, &address.place) {
+            (Some(host), _) | (None, Place::Tcp(host, _)) => host,
+            (None, Place::Unix(_)) => "localhost",
+        };
+        if !tls.verifies {
+            tracing::warn!("{address}: the server is not verified (tls-verify-peer=false)");
+        }
+        let loaded = TlsClient::load(tls.certificates.as_deref(), host, tls.verifies);
+        let tls = loaded
+            .map_err(|error| io::Error::new(error.kind(), format!("{address}: no TLS: {error}")))?;
+        Ok(Way { connect, tls: Some(tls) })
+    }
 }
 
 impl Opened {
     /// Connects, with `most` connections, until `deadline` at the latest.
     pub fn connect(
         address: &Address,
-        connect: &dyn Connect,
+        way: &Way,
         most: usize,
         deadline: Instant,
     ) -> Result<Opened, Trouble> {
-        let (socket, export) = open_one(address, connect, deadline)?;
+        let (channel, export) = open_one(address, way, deadline)?;
         let most = if export.has(CAN_MULTI_CONN) { most } else { 1 };
-        let mut sockets = vec![socket];
-        while sockets.len() < most {
+        let mut channels = vec![channel];
+        while channels.len() < most {
             // One is enough: a server may have a limit.
             let soon = deadline.min(Instant::now() + PATIENCE);
-            match open_one(address, connect, soon) {
-                Ok((socket, other)) if other == export => sockets.push(socket),
+            match open_one(address, way, soon) {
+                Ok((channel, other)) if other == export => channels.push(channel),
                 Ok(_) => {
                     let why = "the server describes the export differently each time";
                     return Err(Trouble::Broken(why.into()));
                 }
                 Err(trouble) => {
-                    tracing::debug!("{address}: {} connections: {trouble}", sockets.len());
+                    tracing::debug!("{address}: {} connections: {trouble}", channels.len());
                     break;
                 }
             }
         }
-        Ok(Opened { export, sockets })
+        Ok(Opened { export, channels })
     }
 
     /// Starts the transmission. Events of the session may come at once.
@@ -66,11 +97,11 @@ impl Opened {
         events: &Weak<dyn Events>,
         limit: Duration,
     ) -> Result<Session, Trouble> {
-        let Opened { export, sockets } = self;
+        let Opened { export, channels } = self;
         let mut session = Session { connections: Vec::new() };
-        for socket in sockets {
+        for channel in channels {
             let export = export.clone();
-            let started = Connection::start(number, socket, export, events.clone(), limit)?;
+            let started = Connection::start(number, channel, export, events.clone(), limit)?;
             session.connections.push(started);
         }
         Ok(session)
@@ -135,21 +166,18 @@ impl Drop for Session {
 }
 
 /// Makes a connection and opens the export.
-fn open_one(
-    address: &Address,
-    connect: &dyn Connect,
-    deadline: Instant,
-) -> Result<(Socket, Export), Trouble> {
-    let socket = connect.connect().map_err(|error| {
+fn open_one(address: &Address, way: &Way, deadline: Instant) -> Result<(Channel, Export), Trouble> {
+    let socket = way.connect.connect().map_err(|error| {
         Trouble::Lost(format!("no connection: {error}; check that the server runs"))
     })?;
+    let channel = Channel::new(socket);
     let alarm = Alarm::set(deadline);
     let negotiated = std::thread::scope(|scope| {
-        let watch = || alarm.watch(&socket);
+        let watch = || alarm.watch(channel.socket());
         // Without it a server that does not answer would be waited for without an end.
         let watcher = Builder::new().name("extant-nbd-alarm".into()).spawn_scoped(scope, watch);
         let negotiated = match watcher {
-            Ok(_) => negotiate(&mut Stream(&socket), &address.export),
+            Ok(_) => negotiate(&channel, &address.export, way.tls.as_ref(), deadline),
             Err(error) => Err(Trouble::Lost(format!("no thread can be started: {error}"))),
         };
         alarm.stop();
@@ -160,26 +188,7 @@ fn open_one(
             "the handshake took longer than {} s; check the server, or name a longer timeout=",
             address.timeout.as_secs()
         ))),
-        negotiated => Ok((socket, negotiated?)),
-    }
-}
-
-/// A socket as a stream for both directions.
-struct Stream<'s>(&'s Socket);
-
-impl Read for Stream<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
-        self.0.read(buf)
-    }
-}
-
-impl Write for Stream<'_> {
-    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
-        self.0.write(data)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        negotiated => Ok((channel, negotiated?)),
     }
 }
 

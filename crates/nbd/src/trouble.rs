@@ -23,6 +23,8 @@ impl Trouble {
     /// Returns the trouble of a failed transfer of the connection.
     pub fn of(error: &io::Error) -> Trouble {
         Trouble::Lost(match error.kind() {
+            // Sockets have no such error.
+            io::ErrorKind::InvalidData => return Trouble::Refused(format!("no TLS: {error}")),
             io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero => {
                 "the server closed the connection".into()
             }

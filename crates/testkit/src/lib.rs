@@ -7,6 +7,7 @@
 //! - [`cuts`] gives the states in which a power cut may leave an image;
 //! - [`kernel`] mounts an image with the kernel's ext4 through a loop device;
 //! - [`host`] mounts a host of a few megabytes, and takes all of its space;
+//! - [`Authority`] signs certificates for TLS;
 //! - [`figures`] keeps the counts of long runs;
 //! - [`memory`] is a device in memory whose image is judged, too;
 //! - [`tree`] makes seeded random trees, walks a tree into a manifest and compares two manifests;
@@ -18,6 +19,7 @@
 //! callers are tests.
 #![forbid(unsafe_code)]
 
+mod authority;
 pub mod counts;
 pub mod cuts;
 pub mod debugfs;
@@ -38,6 +40,7 @@ pub mod tree;
 pub mod verity;
 pub mod vhost;
 
+pub use authority::{Authority, Validity};
 pub use ending::Ending;
 pub use image::{FEATURE_SETS, FeatureSet, Image};
 pub use memory::Memory;

@@ -10,7 +10,7 @@ use crate::sandbox::command::{Preparation, leave_feigned_root};
 use crate::text::{shown, size};
 use extant_engine::OpenOptions;
 use extant_engine::device::{BlockDevice, ImageSpec, is_remote};
-use extant_nbd::{Listener, NbdServer};
+use extant_nbd::{Listener, NbdServer, TlsServer};
 use rustix::fs::Mode;
 use rustix::process::umask;
 use serde_json::Map;
@@ -32,8 +32,8 @@ use std::thread::Builder;
 /// program
 ///
 /// The image is locked meanwhile, as by a mount. It ends by SIGTERM or Ctrl-C, after a flush. Each
-/// client that can connect can read and write the image: NBD has no passwords, and there is no
-/// encryption here.
+/// client that can connect can read and write the image, as NBD has no passwords, unless
+/// --tls-verify-peer demands certificates of clients.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Image file or block device, with @OFFSET or @pN for a part of it
@@ -51,6 +51,12 @@ pub struct Args {
     /// Refuse writes
     #[arg(short, long)]
     read_only: bool,
+    /// Encrypt connections, with server-cert.pem and server-key.pem of a directory
+    #[arg(long, value_name = "DIR")]
+    tls_certificates: Option<PathBuf>,
+    /// Serve only clients with a certificate of an authority in ca-cert.pem of that directory
+    #[arg(long, requires = "tls_certificates")]
+    tls_verify_peer: bool,
     /// End when the last client has gone
     #[arg(long)]
     once: bool,
@@ -129,7 +135,9 @@ pub fn run(args: &Args, context: &Context) -> Result {
         options.device_of(&file).map_err(|error| image.refused(&error))?;
     }
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).at("signals")?;
-    // In the sandbox no socket is made.
+    // In the sandbox no socket is made, and no certificate is read.
+    let load = |dir: &PathBuf| TlsServer::load(dir, args.tls_verify_peer);
+    let tls = args.tls_certificates.as_ref().map(load).transpose().at("--tls-certificates")?;
     let (listener, address) = args.listener()?;
     let made = |path| SocketName::of(path).at_path(path.as_os_str().as_bytes());
     let _name = args.socket.as_deref().map(made).transpose()?;
@@ -138,7 +146,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
     #[cfg(debug_assertions)]
     crate::planted::strike_from(&*device);
     let len = device.len();
-    let server = NbdServer::new(device.clone(), listener).export(&args.export);
+    let mut server = NbdServer::new(device.clone(), listener).export(&args.export);
+    if let Some(tls) = tls {
+        server = server.secured(tls);
+    }
     let server = Arc::new(server.read_only(args.read_only).once(args.once));
     let (stopped, handle) = (server.clone(), signals.handle());
     let body = move || signals.forever().for_each(|_| stopped.stop());
@@ -152,7 +163,10 @@ pub fn run(args: &Args, context: &Context) -> Result {
 impl Args {
     /// Listens. Returns the address for clients, too.
     fn listener(&self) -> Result<(Listener, String)> {
-        let export = extant_nbd::Address::named(&self.export);
+        let mut export = extant_nbd::Address::named(&self.export);
+        if self.tls_certificates.is_some() {
+            export = export.secured();
+        }
         if let Some(path) = &self.socket {
             let name = shown(path.as_os_str().as_bytes());
             // No other user may connect, not for a moment either.

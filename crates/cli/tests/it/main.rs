@@ -20,6 +20,7 @@ mod documents;
 mod dumping;
 mod editing;
 #[cfg(debug_assertions)]
+mod encrypted;
 mod exploits;
 mod exporting;
 mod foreign;

@@ -13,13 +13,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// A program that serves at a socket.
-struct Serving {
+pub struct Serving {
     child: Child,
-    socket: PathBuf,
+    pub socket: PathBuf,
 }
 
 impl Serving {
-    fn start(program: &Path, args: &[OsString], socket: PathBuf) -> Serving {
+    pub fn start(program: &Path, args: &[OsString], socket: PathBuf) -> Serving {
         let _ = fs::remove_file(&socket);
         let child = Command::new(program).args(args).stdin(Stdio::null()).spawn().unwrap();
         let mut serving = Serving { child, socket };
@@ -31,7 +31,7 @@ impl Serving {
     }
 
     /// Serves a file by nbdkit, with further arguments.
-    fn nbdkit(scratch: &Scratch, file: &Path, more: &[OsString]) -> Serving {
+    pub fn nbdkit(scratch: &Scratch, file: &Path, more: &[OsString]) -> Serving {
         let socket = scratch.join("nbdkit");
         let own = args!["--foreground", "--unix", &socket];
         let args = [&own[..], more, &args!["file", file]].concat();
@@ -39,7 +39,7 @@ impl Serving {
     }
 
     /// Serves an image by the program under test.
-    fn own(scratch: &Scratch, image: &Path, more: &[OsString]) -> Serving {
+    pub fn own(scratch: &Scratch, image: &Path, more: &[OsString]) -> Serving {
         let socket = scratch.join("own");
         let args = [&args!["--quiet", "serve-nbd", image, "--socket", &socket][..], more].concat();
         Serving::start(Path::new(EXTANT), &args, socket)
@@ -49,14 +49,14 @@ impl Serving {
         format!("nbd+unix:///?socket={}", self.socket.display())
     }
 
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Ends it in order.
     #[track_caller]
-    fn end(mut self) {
+    pub fn end(mut self) {
         run("kill", &["-TERM".to_string(), self.child.id().to_string()]).must_succeed();
         self.await_end();
     }
@@ -79,7 +79,7 @@ impl Drop for Serving {
     }
 }
 
-fn tree(scratch: &Scratch) -> PathBuf {
+pub fn tree(scratch: &Scratch) -> PathBuf {
     let top = scratch.dir("top");
     fs::write(top.join("file"), "of the tree").unwrap();
     fs::create_dir(top.join("dir")).unwrap();
@@ -135,7 +135,7 @@ fn missing_servers_and_exports_are_told() {
     }
     refused(&args!["--no-sandbox", "ls", &gone], 1, "No such file");
     refused(&args!["ls", "nbd://"], 1, "names no host");
-    refused(&args!["ls", "nbds://host/"], 1, "TLS is not supported");
+    refused(&args!["ls", "nbds://host/?tls-psk-file=/x"], 1, "use certificates");
     let mount = extant(&args!["mount", &gone, scratch.dir("mnt")]);
     assert!(mount.code == 1 && mount.errors().contains("check that the server runs"), "{mount}");
 }

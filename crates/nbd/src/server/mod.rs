@@ -3,6 +3,7 @@
 mod negotiate;
 mod transmit;
 
+use crate::channel::{Channel, TlsServer};
 use crate::connect::Socket;
 use crate::wire;
 use extant_blocks::{AlignedDevice, BlockDevice};
@@ -74,7 +75,7 @@ impl AsFd for Listener {
 struct Clients {
     stopped: bool,
     next: u64,
-    connected: HashMap<u64, Arc<Socket>>,
+    connected: HashMap<u64, Arc<Channel>>,
     /// A client has opened the export.
     served: bool,
 }
@@ -89,6 +90,7 @@ pub struct NbdServer {
     export: String,
     read_only: bool,
     once: bool,
+    tls: Option<TlsServer>,
     clients: Mutex<Clients>,
 }
 
@@ -101,6 +103,7 @@ impl NbdServer {
             listener,
             export: String::new(),
             once: false,
+            tls: None,
             clients: Mutex::new(Level::Leaf, Clients::default()),
         }
     }
@@ -119,6 +122,13 @@ impl NbdServer {
         NbdServer { read_only: self.read_only || yes, ..self }
     }
 
+    /// Encrypts each connection: a client without TLS is refused.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn secured(self, tls: TlsServer) -> NbdServer {
+        NbdServer { tls: Some(tls), ..self }
+    }
+
     /// Ends the server when its last client has gone.
     #[must_use]
     pub fn once(self, yes: bool) -> NbdServer {
@@ -132,8 +142,8 @@ impl NbdServer {
     pub fn serve(&self) -> io::Result<()> {
         std::thread::scope(|scope| {
             while !self.clients.lock().stopped {
-                let socket = match self.listener.accept() {
-                    Ok(socket) => Arc::new(socket),
+                let channel = match self.listener.accept() {
+                    Ok(socket) => Arc::new(Channel::new(socket)),
                     Err(error) => {
                         if !self.clients.lock().stopped {
                             tracing::warn!("a connection cannot be taken: {error}");
@@ -142,9 +152,9 @@ impl NbdServer {
                         continue;
                     }
                 };
-                let Some(number) = self.admit(&socket) else { continue };
+                let Some(number) = self.admit(&channel) else { continue };
                 let serve = move || {
-                    self.serve_client(&socket);
+                    self.serve_client(&channel);
                     self.dismiss(number);
                 };
                 let started = Builder::new().name("extant-nbd-client".into());
@@ -161,14 +171,14 @@ impl NbdServer {
     pub fn stop(&self) {
         let mut clients = self.clients.lock();
         clients.stopped = true;
-        clients.connected.values().for_each(|socket| socket.hang_up());
+        clients.connected.values().for_each(|channel| channel.socket().hang_up());
         drop(clients);
         // It wakes the thread that accepts; it fails where none listens any more.
         let _ = shutdown(&self.listener, Shutdown::Both);
     }
 
     /// Takes a connection; `None` if there are too many.
-    fn admit(&self, socket: &Arc<Socket>) -> Option<u64> {
+    fn admit(&self, channel: &Arc<Channel>) -> Option<u64> {
         let mut clients = self.clients.lock();
         if clients.stopped {
             return None;
@@ -180,25 +190,25 @@ impl NbdServer {
         }
         clients.next += 1;
         let number = clients.next;
-        clients.connected.insert(number, socket.clone());
+        clients.connected.insert(number, channel.clone());
         Some(number)
     }
 
     fn dismiss(&self, number: u64) {
         let mut clients = self.clients.lock();
-        let socket = clients.connected.remove(&number);
+        let channel = clients.connected.remove(&number);
         let is_last = self.once && clients.served && clients.connected.is_empty();
         drop(clients);
-        if let Some(socket) = socket {
-            socket.hang_up();
+        if let Some(channel) = channel {
+            channel.socket().hang_up();
         }
         if is_last {
             self.stop();
         }
     }
 
-    fn serve_client(&self, socket: &Socket) {
-        let agreed = negotiate::negotiate(socket, &self.offer(), Instant::now() + PATIENCE);
+    fn serve_client(&self, channel: &Channel) {
+        let agreed = negotiate::negotiate(channel, &self.offer(), Instant::now() + PATIENCE);
         let agreed = match agreed {
             Ok(Some(agreed)) => agreed,
             Ok(None) => return,
@@ -209,11 +219,11 @@ impl NbdServer {
         };
         self.clients.lock().served = true;
         // From here on it may be idle for any time.
-        if let Err(error) = socket.set_read_timeout(None) {
+        if let Err(error) = channel.socket().set_read_timeout(None) {
             tracing::warn!("a client cannot be served: {error}");
             return;
         }
-        if let Err(error) = transmit::transmit(socket, &*self.device, self.read_only, agreed) {
+        if let Err(error) = transmit::transmit(channel, &*self.device, self.read_only, agreed) {
             tracing::debug!("a client ended: {error}");
         }
     }
@@ -222,6 +232,7 @@ impl NbdServer {
         let own = wire::HAS_FLAGS | wire::SEND_FLUSH | wire::CAN_MULTI_CONN;
         let writable = wire::SEND_FUA | wire::SEND_TRIM | wire::SEND_WRITE_ZEROES;
         let flags = own | if self.read_only { wire::READ_ONLY } else { writable };
-        negotiate::Offer { name: &self.export, size: self.device.len(), flags }
+        let (name, size, tls) = (&*self.export, self.device.len(), self.tls.as_ref());
+        negotiate::Offer { name, size, flags, tls }
     }
 }

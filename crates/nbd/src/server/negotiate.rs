@@ -1,8 +1,14 @@
 //! The server's side of the handshake.
+//!
+//! # TLS
+//! A server with a certificate answers nothing before the client has started TLS. Bytes that came
+//! in the clear behind that option belong to the handshake of TLS, which fails then, and properties
+//! that were agreed on in the clear are forgotten.
 
+use crate::channel::{Channel, TlsServer};
 use crate::connect::Socket;
 use crate::wire::{self, ALLOCATION, Fields, MAX_STRING, Message, option, reply};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::time::Instant;
 
 /// Longest data of an option, in bytes, and the most options of a client.
@@ -21,6 +27,8 @@ pub struct Offer<'s> {
     pub name: &'s str,
     pub size: u64,
     pub flags: u16,
+    /// Each connection is encrypted.
+    pub tls: Option<&'s TlsServer>,
 }
 
 /// Properties of the transmission.
@@ -33,39 +41,59 @@ pub struct Agreed {
 }
 
 /// A socket until a time. A timeout of the socket would begin again with each byte.
-#[derive(Clone, Copy)]
 struct Limited<'s> {
     socket: &'s Socket,
     deadline: Instant,
 }
 
-impl Limited<'_> {
-    fn read_exact(&self, mut buf: &mut [u8]) -> io::Result<()> {
-        while !buf.is_empty() {
-            let left = self.deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            self.socket.set_read_timeout(Some(left))?;
-            let mut socket = self.socket;
-            match socket.read(buf) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => buf = &mut buf[read..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+impl Read for Limited<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
         }
+        self.socket.set_read_timeout(Some(left))?;
+        let mut socket = self.socket;
+        socket.read(buf)
+    }
+}
+
+impl Write for Limited<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.socket.write_all_parts(&[data], self.deadline)?;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// A connection until a time.
+struct Stream<'c> {
+    channel: &'c Channel,
+    deadline: Instant,
+}
+
+impl Stream<'_> {
+    fn limited(&self) -> Limited<'_> {
+        Limited { socket: self.channel.socket(), deadline: self.deadline }
     }
 
     fn write_all(&self, data: &[u8]) -> io::Result<()> {
-        self.socket.write_all_parts(&[data], self.deadline)
+        self.channel.write_all_parts(&[data], self.deadline)
+    }
+}
+
+impl Read for Stream<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.channel.read_through(self.limited(), buf)
     }
 }
 
 /// A handshake in progress.
 struct Handshake<'s> {
-    stream: Limited<'s>,
+    stream: Stream<'s>,
     offer: &'s Offer<'s>,
     agreed: Agreed,
     no_zeroes: bool,
@@ -74,11 +102,11 @@ struct Handshake<'s> {
 /// Talks to a client until it opens the export, before `deadline`. Returns `None` if it does not.
 /// The socket has a timeout of reads then.
 pub fn negotiate(
-    socket: &Socket,
+    channel: &Channel,
     offer: &Offer<'_>,
     deadline: Instant,
 ) -> io::Result<Option<Agreed>> {
-    let stream = Limited { socket, deadline };
+    let mut stream = Stream { channel, deadline };
     let flags = wire::FIXED_NEWSTYLE | wire::NO_ZEROES;
     let greeting = Message::new().u64(wire::INIT_MAGIC).u64(wire::OPTION_MAGIC).u16(flags);
     stream.write_all(&greeting.into_bytes())?;
@@ -93,13 +121,19 @@ pub fn negotiate(
     for _ in 0..MAX_OPTIONS {
         let (number, data) = handshake.option()?;
         match number {
-            option::EXPORT_NAME => return handshake.export_name(&data),
-            option::GO if handshake.describe(number, &data)? => {
-                return Ok(Some(handshake.agreed));
-            }
             option::ABORT => {
                 handshake.reply(number, reply::ACK, &[])?;
                 return Ok(None);
+            }
+            option::STARTTLS => handshake.start_tls(&data)?,
+            // It has no reply for errors.
+            option::EXPORT_NAME if handshake.lacks_tls() => return Ok(None),
+            _ if handshake.lacks_tls() => {
+                handshake.reply(number, reply::ERR_TLS_REQD, b"start TLS first")?;
+            }
+            option::EXPORT_NAME => return handshake.export_name(&data),
+            option::GO if handshake.describe(number, &data)? => {
+                return Ok(Some(handshake.agreed));
             }
             _ => handshake.answer(number, &data)?,
         }
@@ -112,6 +146,26 @@ fn invalid(why: &str) -> io::Error {
 }
 
 impl Handshake<'_> {
+    /// Returns whether the client must start TLS first.
+    fn lacks_tls(&self) -> bool {
+        self.offer.tls.is_some() && !self.stream.channel.is_secure()
+    }
+
+    /// Encrypts the connection, if there is a certificate.
+    fn start_tls(&mut self, data: &[u8]) -> io::Result<()> {
+        let number = option::STARTTLS;
+        let Some(tls) = self.offer.tls else {
+            return self.reply(number, reply::ERR_UNSUP, b"the server has no certificate");
+        };
+        if !data.is_empty() || self.stream.channel.is_secure() {
+            return self.reply(number, reply::ERR_INVALID, &[]);
+        }
+        self.reply(number, reply::ACK, &[])?;
+        self.agreed = Agreed::default();
+        let mut limited = self.stream.limited();
+        self.stream.channel.secure(|_| tls.accept(&mut limited))
+    }
+
     fn option(&mut self) -> io::Result<(u32, Vec<u8>)> {
         let mut head = [0; 16];
         self.stream.read_exact(&mut head)?;
@@ -240,17 +294,16 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
-        let offer = Offer { name: "", size: 512, flags: 1 };
+        let offer = Offer { name: "", size: 512, flags: 1, tls: None };
         let deadline = Instant::now() + Duration::from_millis(500);
-        let socket = Socket::Unix(own);
-        let mut stream = Limited { socket: &socket, deadline };
+        let channel = Channel::new(Socket::Unix(own));
+        let mut stream = Stream { channel: &channel, deadline };
         let error = stream.read_exact(&mut [0; 1000]).unwrap_err();
         assert!(
             error.kind() == io::ErrorKind::TimedOut || error.kind() == io::ErrorKind::WouldBlock
         );
-        stream.deadline = Instant::now();
-        assert!(negotiate(stream.socket, &offer, stream.deadline).is_err());
-        drop(socket);
+        assert!(negotiate(&channel, &offer, Instant::now()).is_err());
+        drop(channel);
         drip.join().unwrap();
     }
 }

@@ -7,7 +7,7 @@
 //! closed, which the client may wait for, when no request is executed any more.
 
 use super::negotiate::{Agreed, CONTEXT};
-use crate::connect::Socket;
+use crate::channel::Channel;
 use crate::wire::{self, Fields, Message, chunk, command, errno};
 use extant_blocks::{BlockDevice, raw_os_error};
 use extant_sync::{Condvar, Level, Mutex};
@@ -66,7 +66,7 @@ struct Queue {
 }
 
 struct Connection<'c> {
-    socket: &'c Socket,
+    channel: &'c Channel,
     device: &'c dyn BlockDevice,
     read_only: bool,
     agreed: Agreed,
@@ -78,20 +78,20 @@ struct Connection<'c> {
 
 /// Serves requests until the client ends.
 pub fn transmit(
-    socket: &Socket,
+    channel: &Channel,
     device: &dyn BlockDevice,
     read_only: bool,
     agreed: Agreed,
 ) -> io::Result<()> {
     let (queue, sending) = (Queue::default(), false);
     let connection = Connection {
-        socket,
+        channel,
         device,
         read_only,
         agreed,
         queue: Mutex::new(Level::Leaf, queue),
         changed: Condvar::new(),
-        sending: Mutex::new(Level::Leaf, sending),
+        sending: Mutex::new(Level::Device, sending),
     };
     std::thread::scope(|scope| {
         let mut workers = 0;
@@ -107,13 +107,15 @@ pub fn transmit(
         connection.queue.lock().closed = true;
         connection.changed.notify_all();
         done
-    })
+    })?;
+    // The threads that answer have ended.
+    channel.say_end(Instant::now() + PATIENCE)
 }
 
 impl Connection<'_> {
     /// Reads requests until the client says that it ends, or has ended.
     fn receive(&self) -> io::Result<()> {
-        let mut stream = BufReader::with_capacity(READ_BUFFER, self.socket);
+        let mut stream = BufReader::with_capacity(READ_BUFFER, self.channel);
         loop {
             let mut head = [0; wire::REQUEST_LEN];
             stream.read_exact(&mut head)?;
@@ -181,7 +183,7 @@ impl Connection<'_> {
                 tracing::debug!("a client takes no answer: {error}");
                 self.lose();
                 // The client must not see an end of the connection while others are executed.
-                self.socket.end_receiving();
+                self.channel.socket().end_receiving();
             }
             let mut queue = self.queue.lock();
             queue.count -= 1;
@@ -195,7 +197,7 @@ impl Connection<'_> {
         if *broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let sent = self.socket.write_all_parts(parts, Instant::now() + PATIENCE);
+        let sent = self.channel.write_all_parts(parts, Instant::now() + PATIENCE);
         *broken = sent.is_err();
         sent
     }

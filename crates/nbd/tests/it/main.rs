@@ -7,3 +7,4 @@ mod near;
 mod programs;
 mod servers;
 mod serving;
+mod tls;

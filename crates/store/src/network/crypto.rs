@@ -3,38 +3,23 @@
 //! SHA-256 and HMAC are in Rust for every processor. Keys of service accounts of Google need RSA,
 //! which comes from the provider of TLS.
 
+use extant_sync::Arc;
+use extant_tls::crypto_provider;
 use hmac::{Hmac, Mac};
 use object_store::client::{
     CryptoProvider, DigestAlgorithm, DigestContext, HmacContext, Signer, SigningAlgorithm,
 };
 use object_store::{Error, Result};
+use rustls::SignatureScheme;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::sign::SigningKey;
 use sha2::{Digest, Sha256};
 use std::io;
 
 /// The functions of this module for `object_store`.
 #[derive(Debug)]
 pub(super) struct OwnCrypto;
-
-/// Returns whether this processor has the instructions that `graviola` needs, which ends the
-/// process otherwise.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn is_usable() -> bool {
-    use std::is_x86_feature_detected as has;
-    has!("aes")
-        && has!("pclmulqdq")
-        && has!("ssse3")
-        && has!("avx")
-        && has!("avx2")
-        && has!("bmi1")
-        && has!("bmi2")
-        && has!("adx")
-}
-
-#[cfg(target_arch = "aarch64")]
-pub(super) fn is_usable() -> bool {
-    use std::arch::is_aarch64_feature_detected as has;
-    has!("aes") && has!("sha2") && has!("pmull") && has!("neon")
-}
 
 fn other(text: impl Into<String>) -> Error {
     Error::Generic { store: "signature", source: Box::new(io::Error::other(text.into())) }
@@ -94,31 +79,18 @@ impl CryptoProvider for OwnCrypto {
 }
 
 /// Returns the signer of an RSA key.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn rsa(pem: &[u8]) -> Result<Box<dyn Signer>> {
-    use rustls::pki_types::PrivateKeyDer;
-    use rustls::pki_types::pem::PemObject;
-
-    if !is_usable() {
-        return Err(other("this processor lacks instructions for signatures"));
-    }
+    let provider = crypto_provider().map_err(|error| other(error.to_string()))?;
     let key = PrivateKeyDer::from_pem_slice(pem).map_err(|_| other("the key is no PEM"))?;
-    let key = rustls_graviola::default_provider().key_provider.load_private_key(key);
+    let key = provider.key_provider.load_private_key(key);
     Ok(Box::new(Rsa(key.map_err(|_| other("the key is no RSA key"))?)))
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn rsa(_: &[u8]) -> Result<Box<dyn Signer>> {
-    Err(other("keys of service accounts are not supported on this kind of processor"))
-}
+struct Rsa(Arc<dyn SigningKey>);
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-struct Rsa(extant_sync::Arc<dyn rustls::sign::SigningKey>);
-
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl Signer for Rsa {
     fn sign(&self, text: &[u8]) -> Result<Vec<u8>> {
-        let signer = self.0.choose_scheme(&[rustls::SignatureScheme::RSA_PKCS1_SHA256]);
+        let signer = self.0.choose_scheme(&[SignatureScheme::RSA_PKCS1_SHA256]);
         let signer = signer.ok_or_else(|| other("the key is no RSA key"))?;
         signer.sign(text).map_err(|error| other(error.to_string()))
     }

@@ -6,7 +6,7 @@
 use crate::chunk::max_stored;
 use crate::manifest::{MAX_CHUNK_SIZE, MAX_MANIFEST};
 use async_trait::async_trait;
-use extant_sync::Arc;
+use extant_tls::{crypto_provider, system_certificates};
 use http_body_util::BodyExt;
 use object_store::ClientOptions;
 use object_store::client::{
@@ -64,31 +64,15 @@ impl HttpConnector for HttpWay {
 }
 
 /// Returns the configuration of TLS: the provider in Rust, and the certificates of the system.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn tls() -> io::Result<TlsConfig> {
-    if !super::crypto::is_usable() {
-        let text = "https needs a processor with AES, AVX2, ADX and BMI2 (x86), or with AES, SHA2 \
-                    and PMULL (ARM); this one lacks them; a proxy such as stunnel helps";
-        return Err(io::Error::new(ErrorKind::Unsupported, text));
-    }
-    let found = rustls_native_certs::load_native_certs();
-    if found.certs.is_empty() {
-        let text = "no certificates are installed; the package ca-certificates has them, and \
-                    SSL_CERT_FILE names others";
-        return Err(io::Error::new(ErrorKind::NotFound, text));
-    }
-    let certs = found.certs.iter().map(|der| Certificate::from_der(der).to_owned());
+    let provider = crypto_provider()?;
+    let found = system_certificates()?;
+    let certs = found.iter().map(|der| Certificate::from_der(der).to_owned());
     Ok(TlsConfig::builder()
         .provider(TlsProvider::Rustls)
         .root_certs(RootCerts::from(certs))
-        .unversioned_rustls_crypto_provider(Arc::new(rustls_graviola::default_provider()))
+        .unversioned_rustls_crypto_provider(provider)
         .build())
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn tls() -> io::Result<TlsConfig> {
-    let text = "https is not supported on this kind of processor; a proxy such as stunnel helps";
-    Err(io::Error::new(ErrorKind::Unsupported, text))
 }
 
 /// A client.
