@@ -24,9 +24,14 @@ impl Process {
         Process::of(id, &PathBuf::from(format!("/proc/{id}")))
     }
 
-    /// Returns whether a process of this number lives.
+    /// Returns whether a process of this number lives. One that has ended keeps its number until its
+    /// parent asks for its status, which the first process of a container may never do.
     pub fn is_alive(&self) -> bool {
-        Path::new(&format!("/proc/{}", self.id)).exists()
+        let stat = fs::read(format!("/proc/{}/stat", self.id)).unwrap_or_default();
+        // The name, in parentheses, may hold any byte.
+        let end = stat.iter().rposition(|byte| *byte == b')');
+        let state = end.and_then(|end| stat.get(end + 2));
+        !matches!(state, None | Some(b'Z' | b'X'))
     }
 
     /// Returns the process of this number with its directory in `/proc`.
@@ -83,6 +88,23 @@ fn has_open(dir: &Path, image: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_was_not_waited_for_has_ended() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("cat");
+        let process = Process::named(child.id());
+        assert!(process.is_alive());
+        drop(child.stdin.take());
+        while process.is_alive() {
+            std::thread::yield_now();
+        }
+        assert!(Path::new(&format!("/proc/{}", process.id)).exists());
+        child.wait().expect("its status");
+        assert!(!process.is_alive());
+    }
 
     #[test]
     fn processes_beyond_a_few_are_not_named() {
