@@ -543,8 +543,9 @@ impl ImageArgs {
             }
             Error::Posix(Errno::Busy) => {
                 format!(
-                    "{name} is in use by another host, or was when that failed (MMP): {text}; if \
-                     that host is gone, `extant tune --clear-mmp {name}` ends its claim"
+                    "{name} is in use by another host (MMP): {text}; end that there. Once it is \
+                     gone, its claim is taken over, but for that of a killed `repair`, which \
+                     `extant tune --clear-mmp {name}` ends"
                 )
             }
             Error::Posix(Errno::Intr) => format!("{name}: interrupted"),
