@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-check bench-codecs bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices kills stress inputs reliability conformance xfstests xfstests-tools coverage lint publishable tidy surface portable loom races python test-python fleet store setup clean
+.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-check bench-codecs bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices kills stress inputs reliability conformance xfstests xfstests-tools coverage lint publishable tidy surface portable loom races python test-python fleet store ceph setup clean
 
 # All programs. `make python` builds the Python package, whose link takes minutes.
 all:
@@ -366,6 +366,14 @@ STORE_MB ?= 200
 store: setup
 	$(CARGO) build --release -p extant-cli
 	scripts/store.sh $(TARGET)/release/extant $(STORE_MB)
+
+# Images in a Ceph cluster of one node: RBD through qemu-nbd, with OSDs that are killed, hosts that are
+# lost and fenced, snapshots and clones; and chunks in a RADOS gateway. Some ten minutes; needs root
+# and 3 GB of memory.
+ceph:
+	@scripts/setup.sh ceph
+	$(CARGO) build --release -p extant-cli
+	scripts/ceph.sh $(TARGET)/release/extant
 
 clean:
 	$(CARGO) clean

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the tools that tests and the demonstration call and that are missing. With `packages`,
-# `bench` or `programs` it installs those of these targets, too.
+# `bench`, `programs` or `ceph` it installs those of these targets, too.
 set -eu
 
 missing=""
@@ -96,6 +96,19 @@ if [ "${1:-}" = programs ]; then
     need sqlite3 sqlite3
     need pgbench postgresql
     need bwrap bubblewrap
+fi
+if [ "${1:-}" = ceph ]; then
+    need ceph-mon ceph-mon
+    need ceph-mgr ceph-mgr
+    need ceph-osd ceph-osd
+    need ceph ceph-common
+    need rbd ceph-common
+    need radosgw radosgw
+    need curl curl
+    need nsenter util-linux
+    need git git
+    # qemu-nbd loads it.
+    ls /usr/lib/*/qemu/block-rbd.so >/dev/null 2>&1 || missing="$missing qemu-block-extra"
 fi
 
 if ! command -v cargo >/dev/null 2>&1; then

@@ -2,6 +2,7 @@
 //!
 //! A recipe is a section of the page with blocks of shell commands. Its test prepares the files
 //! that the text names, runs all blocks as one script in their directory, and checks the result.
+//! The recipe with blocks of `bash` needs a cluster of Ceph: `scripts/ceph.sh` runs it.
 //! Images that remain there are judged at the end ([`Scratch`]).
 
 use crate::args;
