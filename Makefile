@@ -10,7 +10,7 @@ FIGURES ?= docs/figures.tsv
 # Where cargo puts programs.
 TARGET = $(shell scripts/target.sh)
 
-.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-check bench-codecs bench-nbd pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices kills stress inputs reliability conformance xfstests xfstests-tools coverage lint publishable tidy surface portable loom races python test-python fleet store ceph setup clean
+.PHONY: all install uninstall capi install-capi header deb static packages run test test-builds bench bench-images bench-check bench-codecs bench-nbd boot pages fsmark space designs contention scale fuzz instructions lab mutants images check-images check-mutants repair-images repair-mutants repair-flips real rings crash devices kills stress inputs reliability conformance xfstests xfstests-tools coverage lint publishable tidy surface portable loom races python test-python fleet store ceph setup clean
 
 # All programs. `make python` builds the Python package, whose link takes minutes.
 all:
@@ -122,6 +122,12 @@ NBD_DELAY ?= 1
 bench-nbd: setup
 	$(CARGO) build --release -p extant-cli
 	scripts/nbd.sh $(TARGET)/release/extant $(NBD_DELAY)
+
+# Linux in QEMU from an overlay that is served by vhost-user and by NBD, without KVM: a minute.
+boot:
+	scripts/setup.sh boot
+	$(CARGO) build --release -p extant-cli
+	scripts/boot.sh $(TARGET)/release/extant
 
 # Writes the figures of stored runs (docs/runs) into the pages. To renew a run:
 # `extant-lab pairs --json > docs/runs/pairs.json`.

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the tools that tests and the demonstration call and that are missing. With `packages`,
-# `bench`, `programs` or `ceph` it installs those of these targets, too.
+# `bench`, `boot`, `ceph` or `programs` it installs those of these targets, too.
 set -eu
 
 missing=""
@@ -91,6 +91,12 @@ if [ "${1:-}" = packages ]; then
 fi
 
 [ "${1:-}" = bench ] && need genext2fs genext2fs
+if [ "${1:-}" = boot ]; then
+    need qemu-system-x86_64 qemu-system-x86
+    need busybox busybox-static
+    need cpio cpio
+    ls /boot/vmlinuz-*-cloud-amd64 >/dev/null 2>&1 || missing="$missing linux-image-cloud-amd64"
+fi
 if [ "${1:-}" = programs ]; then
     need git git
     need sqlite3 sqlite3

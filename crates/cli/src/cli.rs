@@ -97,6 +97,7 @@ static COMMANDS: &[Command] = &commands![
     pull,
     overlay,
     serve_nbd = "serve-nbd",
+    serve_vhost = "serve-vhost",
     serve,
     tune,
     verity,

@@ -42,6 +42,7 @@ mod recovery;
 mod remote;
 mod sandbox;
 mod script;
+mod socket;
 mod spill;
 mod substitutes;
 mod superblock_list;
@@ -64,8 +65,8 @@ fn main() -> ExitCode {
     if args == [remote::NAME] {
         return remote::run();
     }
-    if args.first().is_some_and(|name| name == commands::serve_nbd::SOCKET_KEEPER) {
-        return commands::serve_nbd::keep_socket(&args[1..]);
+    if args.first().is_some_and(|name| name == socket::KEEPER) {
+        return socket::keep(&args[1..]);
     }
     if args.first().is_some_and(|name| name == copy::keeper::NAME) {
         return copy::keeper::run(&args[1..]);

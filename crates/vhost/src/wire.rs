@@ -1,9 +1,7 @@
 //! Bytes of vhost-user and of virtio block devices: messages with descriptors over a socket, and
 //! numbers at their places.
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -77,7 +75,7 @@ pub fn invalid(why: impl Into<String>) -> io::Error {
 pub fn receive(socket: &UnixStream, first: Option<Duration>) -> io::Result<Option<Message>> {
     let mut descriptors = Vec::new();
     let mut head = [0; HEAD_LEN];
-    sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, first)?;
+    socket.set_read_timeout(first)?;
     let begun = receive_some(socket, &mut head, &mut descriptors)?;
     if begun == 0 {
         return Ok(None);
@@ -110,7 +108,7 @@ fn receive_all(
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left))?;
+        socket.set_read_timeout(Some(left))?;
         match receive_some(socket, buf, descriptors)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             read => buf = &mut buf[read..],

@@ -36,6 +36,7 @@ pub mod resize;
 pub mod rm;
 pub mod serve;
 pub mod serve_nbd;
+pub mod serve_vhost;
 pub mod setfattr;
 pub mod stat;
 pub mod stats;

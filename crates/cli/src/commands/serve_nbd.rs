@@ -5,26 +5,18 @@ use crate::failure::{At, Failure, Result};
 use crate::format::FormatArgs;
 use crate::image::ImageArgs;
 use crate::json;
-use crate::process;
 use crate::sandbox::command::{Preparation, leave_feigned_root};
+use crate::socket::{self, SocketName};
 use crate::text::{shown, size};
 use extant_engine::OpenOptions;
 use extant_engine::device::{BlockDevice, ImageSpec, is_remote};
 use extant_nbd::{Listener, NbdServer, TlsServer};
-use rustix::fs::Mode;
-use rustix::process::umask;
 use serde_json::Map;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::OsString;
-use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixListener;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::Builder;
 
@@ -67,58 +59,6 @@ pub struct Args {
     stored: FormatArgs,
 }
 
-/// Name of the program as the process that removes the name of a socket.
-pub const SOCKET_KEEPER: &str = "extant-socket";
-
-/// A socket in the file system, whose name ends with this value, or with this process. A process
-/// outside of the sandbox removes it.
-struct SocketName {
-    keeper: Child,
-}
-
-impl SocketName {
-    /// Starts the process for the socket that was just made at a path.
-    fn of(path: &Path) -> io::Result<SocketName> {
-        let identity = file_at(path)?.map(|number| number.to_string());
-        let path = std::path::absolute(path)?;
-        let mut command = Command::new(process::program());
-        command.arg0(SOCKET_KEEPER).arg(path).args(identity);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        extant_fuse::keep_descriptors_from_children()?;
-        Ok(SocketName { keeper: command.spawn()? })
-    }
-}
-
-impl Drop for SocketName {
-    fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        // An error says that it has ended.
-        let _ = self.keeper.wait();
-    }
-}
-
-/// Returns device and inode of the file at a path, and the time of its creation, if it is a socket:
-/// the number of an inode is soon used again.
-fn file_at(path: &Path) -> io::Result<[i64; 4]> {
-    let found = path.symlink_metadata()?;
-    Ok([found.dev() as i64, found.ino() as i64, found.mtime(), found.mtime_nsec()])
-}
-
-/// Removes the socket of a server, by its path and identity, when that has ended.
-pub fn keep_socket(words: &[OsString]) -> ExitCode {
-    let Some((path, identity)) = words.split_first() else { return ExitCode::FAILURE };
-    if process::leave_signals().is_err() {
-        return ExitCode::FAILURE;
-    }
-    let _ = io::copy(&mut io::stdin(), &mut io::sink());
-    // Another server may have put its own in the place.
-    let found = file_at(Path::new(path)).unwrap_or_default();
-    if found.map(|number| OsString::from(number.to_string())) == identity {
-        let _ = std::fs::remove_file(path);
-    }
-    ExitCode::SUCCESS
-}
-
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> Result {
     if context.sandbox {
@@ -139,8 +79,7 @@ pub fn run(args: &Args, context: &Context) -> Result {
     let load = |dir: &PathBuf| TlsServer::load(dir, args.tls_verify_peer);
     let tls = args.tls_certificates.as_ref().map(load).transpose().at("--tls-certificates")?;
     let (listener, address) = args.listener()?;
-    let made = |path| SocketName::of(path).at_path(path.as_os_str().as_bytes());
-    let _name = args.socket.as_deref().map(made).transpose()?;
+    let _name = args.socket.as_deref().map(SocketName::of).transpose()?;
     image.contain(context, Preparation::writing(!args.read_only).serving())?;
     let device = open()?;
     #[cfg(debug_assertions)]
@@ -168,17 +107,7 @@ impl Args {
             export = export.secured();
         }
         if let Some(path) = &self.socket {
-            let name = shown(path.as_os_str().as_bytes());
-            // No other user may connect, not for a moment either.
-            let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
-            let bound = UnixListener::bind(path);
-            umask(before);
-            let listener = bound.map_err(|error| match error.kind() {
-                ErrorKind::AddrInUse => Failure::new(format_args!(
-                    "{name} exists; remove it if no server listens there, or name another path"
-                )),
-                _ => Failure::new(format_args!("{name}: {error}")),
-            })?;
+            let listener = socket::bind(path)?;
             return Ok((Listener::Unix(listener), export.at_socket(path).to_string()));
         }
         let failed = |error: std::io::Error| {

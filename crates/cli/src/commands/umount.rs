@@ -254,7 +254,7 @@ fn ended_well(image: &Path, served: Served) -> Result {
     Ok(())
 }
 
-/// Returns what was read of an image, and nothing of one that is gone, that another program has
+/// Returns the content read of an image, and nothing of one that is gone, that another program has
 /// begun to use, or whose content is no such image. Fails if the image cannot be reached.
 fn readable<T>(image: &Path, read: Result<T, Error>) -> Result<Option<T>> {
     use ErrorKind::{InvalidData, InvalidInput, NotFound, ResourceBusy, Unsupported};

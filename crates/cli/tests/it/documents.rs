@@ -92,6 +92,7 @@ impl Stage {
             // It needs the socket of a client.
             "serve" => return (None, list![]),
             "serve-nbd" => return (None, list![missing]),
+            "serve-vhost" => return (None, list![missing, "--socket", host(b"vhost")]),
             "get" => (list![image, file, host(b"copy\xff")], list![image, missing, "x"]),
             "export" => {
                 (list![image, "--oci", host(b"oci\xff")], list![image, missing, "--tar", "x"])

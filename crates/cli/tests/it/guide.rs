@@ -369,6 +369,15 @@ fn a_base_image_is_forked() {
 }
 
 #[test]
+fn a_fork_is_served_to_a_machine() {
+    let recipe = Recipe::of("Boot a virtual machine from a fork");
+    recipe.has_disk();
+    let printed = recipe.run();
+    assert!(printed.errors().contains("vm.sock"), "{printed}");
+    assert!(recipe.file("vm.qcow2").exists() && !recipe.file("vm.sock").exists());
+}
+
+#[test]
 fn a_disk_is_used_over_the_network() {
     let recipe = Recipe::of("Use a disk over the network");
     recipe.has_disk();

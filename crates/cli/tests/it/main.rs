@@ -34,6 +34,7 @@ mod installed;
 mod layers;
 mod live_resizing;
 mod live_tuning;
+mod machines;
 mod manifests;
 mod mounting;
 mod others;

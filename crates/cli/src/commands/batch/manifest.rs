@@ -13,8 +13,8 @@ const MAX_MANIFEST: u64 = 256;
 
 /// Commands that do not end by themselves, that act for another process, or whose output is no
 /// JSON document.
-const REFUSED: [&str; 8] =
-    ["batch", "cat", "lab", "mount", "pages", "serve", "serve-nbd", "upgrade"];
+const REFUSED: [&str; 9] =
+    ["batch", "cat", "lab", "mount", "pages", "serve", "serve-nbd", "serve-vhost", "upgrade"];
 
 /// A part of the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -234,6 +234,8 @@ pub struct Queue<S: Handler> {
     inbox: Arc<Inbox>,
     slots: usize,
     asking: Asking,
+    /// A search for data was refused, which was told.
+    refused: bool,
     /// Waiting direct writes with the deadlines of their replies, oldest first.
     waiting: VecDeque<(Instant, Waiting)>,
 }
@@ -280,6 +282,7 @@ impl<S: Handler> Queue<S> {
             inbox,
             slots,
             asking: Asking::default(),
+            refused: false,
             waiting: VecDeque::new(),
         })
     }
@@ -335,6 +338,13 @@ impl<S: Handler> Queue<S> {
                 let (unique, error) = head.map_or((0, ErrorCode::EBUSY), |head| {
                     (head.unique, Dispatcher::<S>::refusal(&head))
                 });
+                if error == ErrorCode::ENOSYS && !std::mem::replace(&mut self.refused, true) {
+                    tracing::warn!(
+                        "{DEPTH} searches for data or holes came at once from one processor: \
+                         until it is mounted anew, all files show as data without holes; \
+                         transport=dev has no such limit"
+                    );
+                }
                 slot.answer(unique, -error.code(), 0);
                 return self.ring.give_back(slot);
             }
