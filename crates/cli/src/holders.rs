@@ -24,8 +24,8 @@ impl Process {
         Process::of(id, &PathBuf::from(format!("/proc/{id}")))
     }
 
-    /// Returns whether a process of this number lives. One that has ended keeps its number until its
-    /// parent asks for its status, which the first process of a container may never do.
+    /// Returns whether a process of this number lives. One that has ended keeps its number until
+    /// its parent asks for its status, which the first process of a container may never do.
     pub fn is_alive(&self) -> bool {
         let stat = fs::read(format!("/proc/{}/stat", self.id)).unwrap_or_default();
         // The name, in parentheses, may hold any byte.

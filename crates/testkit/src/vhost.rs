@@ -297,7 +297,7 @@ impl FrontEnd {
 }
 
 /// A descriptor: address, length and flags. [`NEXT`] is set by the queue.
-pub type Piece = (u64, u32, u16);
+pub type ChainPiece = (u64, u32, u16);
 
 /// A queue of the guest.
 #[derive(Debug)]
@@ -328,11 +328,11 @@ impl Queue {
     }
 
     /// Writes a descriptor as it is.
-    pub fn describe(&self, slot: u16, piece: Piece, next: u16) {
+    pub fn describe(&self, slot: u16, piece: ChainPiece, next: u16) {
         self.describe_at(self.base + 16 * u64::from(slot), piece, next);
     }
 
-    fn describe_at(&self, at: u64, (address, len, flags): Piece, next: u16) {
+    fn describe_at(&self, at: u64, (address, len, flags): ChainPiece, next: u16) {
         let bytes = [
             &address.to_le_bytes()[..],
             &len.to_le_bytes(),
@@ -343,7 +343,7 @@ impl Queue {
     }
 
     /// Makes a chain available, without a kick. Returns its head.
-    pub fn put(&mut self, chain: &[Piece]) -> u16 {
+    pub fn put(&mut self, chain: &[ChainPiece]) -> u16 {
         let slots: Vec<u16> = self.free.split_off(self.free.len() - chain.len());
         for (position, (address, len, flags)) in chain.iter().enumerate() {
             let next = slots.get(position + 1).copied();
@@ -357,7 +357,7 @@ impl Queue {
     }
 
     /// Makes a chain in a table of its own available, without a kick. Returns its head.
-    pub fn put_indirect(&mut self, chain: &[Piece]) -> u16 {
+    pub fn put_indirect(&mut self, chain: &[ChainPiece]) -> u16 {
         let table = self.base + INDIRECT;
         for (position, (address, len, flags)) in chain.iter().enumerate() {
             let flags = flags | if position + 1 < chain.len() { NEXT } else { 0 };
@@ -461,7 +461,7 @@ impl Queue {
         kind: u32,
         sector: u64,
         (output, input): (&[u8], u32),
-    ) -> Vec<Piece> {
+    ) -> Vec<ChainPiece> {
         let head = [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes(), output].concat();
         self.memory.write_slice(&head, GuestAddress(at)).expect("memory");
         let data = at + 16;
@@ -486,13 +486,13 @@ impl Queue {
     /// Executes a chain whose last two pieces are data and status. Returns its status, and the
     /// bytes that the server says it has written.
     #[track_caller]
-    pub fn execute_chain(&mut self, chain: &[Piece]) -> (u8, Vec<u8>) {
+    pub fn execute_chain(&mut self, chain: &[ChainPiece]) -> (u8, Vec<u8>) {
         let since = self.available;
         let head = self.put(chain);
         self.notify(since);
         let (used, len) = self.wait();
         assert_eq!(used, head, "another chain is used");
-        let input: Vec<&Piece> = chain.iter().filter(|piece| piece.2 & WRITE != 0).collect();
+        let input: Vec<&ChainPiece> = chain.iter().filter(|piece| piece.2 & WRITE != 0).collect();
         let Some(((status, ..), data)) = input.split_last() else { return (0xff, Vec::new()) };
         let mut bytes = Vec::new();
         let mut left = len.saturating_sub(1);

@@ -1,11 +1,11 @@
 //! A connection after its handshake.
 //!
 //! # Locking
-//! `connection` has the keys and counters of both directions, so a thread that encrypts and one that
-//! decrypts take it in turn, for 128 KiB at most. It is never held during I/O: a writer that
-//! waits for a full socket must not keep the reader from taking the data of the other end, since the
-//! other end may take nothing before. `incoming` is held by the thread that reads, also while it
-//! waits for the socket.
+//! `connection` has the keys and counters of both directions, so a thread that encrypts and one
+//! that decrypts take it in turn, for 128 KiB at most. It is never held during I/O: a writer that
+//! waits for a full socket must not keep the reader from taking the data of the other end, since
+//! the other end may take nothing before. `incoming` is held by the thread that reads, also while
+//! it waits for the socket.
 //!
 //! # Order
 //! Records must be sent in the order in which they were encrypted. The caller must hold a lock of
@@ -76,8 +76,8 @@ impl TlsSession {
         })
     }
 
-    /// Reads decrypted bytes, for which it reads from the socket as needed. Returns 0 when the other
-    /// end has ended the connection in order.
+    /// Reads decrypted bytes, for which it reads from the socket as needed. Returns 0 when the
+    /// other end has ended the connection in order.
     ///
     /// # Errors
     /// Those of the socket; `UnexpectedEof` if it ends without a word, `InvalidData` if its bytes

@@ -136,7 +136,8 @@ const ROOT: &str = r"
         s/^\t\(\/[^ ]*\) (.*/\1/p' | sort -u >libraries
     { cat files libraries; xargs realpath <libraries; } |
         sed 's,^/\(bin\|sbin\|lib\|lib64\)/,/usr/\1/,' | sort -u >names
-    tar -C / --no-recursion --ignore-failed-read -cf root.tar bin sbin lib lib64 -T names 2>/dev/null
+    tar -C / --no-recursion --ignore-failed-read -cf root.tar bin sbin lib lib64 \
+        -T names 2>/dev/null
 ";
 
 /// Inputs of programs, in memory.

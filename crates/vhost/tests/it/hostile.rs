@@ -4,7 +4,7 @@ use crate::Own;
 use extant_blocks::{BlockDevice, MemDevice};
 use extant_testkit::rng::Rng;
 use extant_testkit::vhost::{
-    DATA, EVENT_IDX, FrontEnd, MEMORY, NEXT, Piece, Queue, TABLE, WRITE, kind, longs, message,
+    ChainPiece, DATA, EVENT_IDX, FrontEnd, MEMORY, NEXT, Queue, TABLE, WRITE, kind, longs, message,
     words,
 };
 use rustix::pipe::pipe;
@@ -69,7 +69,7 @@ fn wrong_chains_are_errors_with_a_status() {
     let head = (DATA, 16, 0);
     let status = (DATA + 4096, 1, WRITE);
     queue.request(DATA, kind::WRITE, 0, (&[1; 512], 0));
-    let chains: &[&[Piece]] = &[
+    let chains: &[&[ChainPiece]] = &[
         &[(DATA, 15, 0), status],
         &[(DATA, 0, 0), status],
         &[status],
