@@ -4,7 +4,7 @@ use super::open::Tunable;
 use super::{ReservedShare, TuneChanges, TuneError};
 use extant_format::mmp::{MMP_MAX_CHECK_INTERVAL, MMP_UPDATE_INTERVAL};
 use extant_format::superblock::{DefaultMountOpts, State, SuperFlags};
-use extant_format::{Compat, Incompat, InodeNr, RoCompat, Superblock};
+use extant_format::{Compat, InodeNr, Superblock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes of a label.
@@ -50,16 +50,8 @@ impl Tunable<'_> {
         let sb = &self.primary.superblock;
         let refuse =
             |why: &str| Err(TuneError::Unsupported(format!("the UUID cannot be changed: {why}")));
-        if sb.compat().contains(Compat::STABLE_INODES) {
-            return refuse("encrypted files depend on it (stable_inodes)");
-        }
-        if !sb.ro_compat().contains(RoCompat::METADATA_CSUM) {
-            if sb.ro_compat().contains(RoCompat::GDT_CSUM) {
-                return refuse("the checksums of all group descriptors depend on it (uninit_bg)");
-            }
-            if sb.incompat().contains(Incompat::EA_INODE) {
-                return refuse("the hashes of large attributes depend on it (ea_inode)");
-            }
+        if let Some(why) = sb.uuid_dependant() {
+            return refuse(why);
         }
         let is_external =
             sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inum() == InodeNr::NONE;

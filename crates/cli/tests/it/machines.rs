@@ -1,7 +1,8 @@
 //! Images as disks of virtual machines.
 
 use crate::args;
-use crate::program::{EXTANT, PATIENCE, await_that, done, refused};
+use crate::program::{EXTANT, await_that, done, refused};
+use crate::remotes::Serving;
 use extant_testkit::tool::run;
 use extant_testkit::vhost::{DATA, FrontEnd, Queue, kind};
 use extant_testkit::{Scratch, e2fsck};
@@ -9,66 +10,21 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
 /// Bytes of a request.
 const PART: usize = 1 << 20;
 
-/// The program that serves an image.
-struct Serving {
-    child: Child,
-    socket: PathBuf,
+/// Serves an image by the program under test.
+fn serve(scratch: &Scratch, image: &Path, more: &[OsString]) -> Serving {
+    let socket = scratch.join("vhost");
+    let args = args!["--quiet", "serve-vhost", image, "--socket", &socket];
+    Serving::start(Path::new(EXTANT), &[&args[..], more].concat(), socket)
 }
 
-impl Serving {
-    fn start(scratch: &Scratch, image: &Path, more: &[OsString]) -> Serving {
-        let socket = scratch.join("vhost");
-        let args = args!["--quiet", "serve-vhost", image, "--socket", &socket];
-        let all = [&args[..], more].concat();
-        let child = Command::new(EXTANT).args(all).stdin(Stdio::null()).spawn().unwrap();
-        let mut serving = Serving { child, socket };
-        await_that("a server", || {
-            assert!(serving.child.try_wait().unwrap().is_none(), "the server has ended");
-            serving.socket.exists()
-        });
-        serving
-    }
-
-    fn machine(&self) -> (FrontEnd, Queue) {
-        let front = FrontEnd::connect(&self.socket, u64::MAX);
-        let queue = front.start(0, 128);
-        (front, queue)
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Ends it in order.
-    #[track_caller]
-    fn end(mut self) {
-        run("kill", &["-TERM".to_string(), self.child.id().to_string()]).must_succeed();
-        self.await_end();
-    }
-
-    #[track_caller]
-    fn await_end(&mut self) {
-        let begin = Instant::now();
-        while self.child.try_wait().unwrap().is_none() {
-            assert!(begin.elapsed() < PATIENCE, "the server does not end");
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn machine(server: &Serving) -> (FrontEnd, Queue) {
+    let front = FrontEnd::connect(&server.socket, u64::MAX);
+    let queue = front.start(0, 128);
+    (front, queue)
 }
 
 /// Reads a whole disk.
@@ -126,9 +82,9 @@ fn a_machine_changes_its_overlay_alone() {
     let scratch = Scratch::new();
     let (base, overlay, format) = overlay(&scratch);
     let before = fs::read(&base).unwrap();
-    let server = Serving::start(&scratch, &overlay, &format);
+    let server = serve(&scratch, &overlay, &format);
     assert_eq!(fs::metadata(&server.socket).unwrap().permissions().mode() & 0o777, 0o600);
-    let (front, mut queue) = server.machine();
+    let (front, mut queue) = machine(&server);
     assert_eq!(queue.execute(kind::GET_ID, 0, &[], 20).1[..8], *b"overlay\0");
     put_file(&scratch, &mut queue, before.len(), "new");
     queue.flush();
@@ -146,15 +102,15 @@ fn killed_machines_and_servers_lose_nothing_that_was_flushed() {
     let scratch = Scratch::new();
     let (base, overlay, format) = overlay(&scratch);
     let len = fs::metadata(&base).unwrap().len() as usize;
-    let server = Serving::start(&scratch, &overlay, &format);
-    let (front, mut queue) = server.machine();
+    let server = serve(&scratch, &overlay, &format);
+    let (front, mut queue) = machine(&server);
     put_file(&scratch, &mut queue, len, "one");
     // The machine ends amid a request.
     let chain = queue.request(DATA, kind::READ, 0, (&[], 1 << 20));
     queue.put(&chain);
     queue.kick();
     drop(front);
-    let (_front, mut queue) = server.machine();
+    let (_front, mut queue) = machine(&server);
     put_file(&scratch, &mut queue, len, "two");
     queue.flush();
     let socket = server.socket.clone();
@@ -170,8 +126,8 @@ fn a_disk_for_reading_only_stays_as_it_is() {
     let (base, ..) = overlay(&scratch);
     let before = fs::read(&base).unwrap();
     let more = args!["--read-only", "--once", "--queues", "3", "--serial", "seven"];
-    let mut server = Serving::start(&scratch, &base, &more);
-    let (front, mut queue) = server.machine();
+    let mut server = serve(&scratch, &base, &more);
+    let (front, mut queue) = machine(&server);
     assert_eq!(front.queue_count(), 3);
     assert_eq!(queue.execute(kind::GET_ID, 0, &[], 20).1[..6], *b"seven\0");
     assert!(content(&mut queue, before.len()) == before);

@@ -62,7 +62,7 @@ impl Serving {
     }
 
     #[track_caller]
-    fn await_end(&mut self) {
+    pub fn await_end(&mut self) {
         let begin = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
             assert!(begin.elapsed() < PATIENCE, "the server does not end");

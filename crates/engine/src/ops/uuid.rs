@@ -7,7 +7,7 @@
 use super::Operations;
 use crate::error::{Error, Result};
 use extant_format::Superblock;
-use extant_format::features::{Compat, Incompat, RoCompat};
+use extant_format::features::Compat;
 
 impl Operations {
     /// Returns the UUID.
@@ -45,16 +45,8 @@ fn check(sb: &Superblock) -> Result<()> {
     let refuse = |why: &str| {
         Err(Error::Unsupported(format!("the UUID of this file system cannot be changed: {why}")))
     };
-    if sb.compat().contains(Compat::STABLE_INODES) {
-        return refuse("encrypted files depend on it (stable_inodes)");
-    }
-    if !sb.ro_compat().contains(RoCompat::METADATA_CSUM) {
-        if sb.ro_compat().contains(RoCompat::GDT_CSUM) {
-            return refuse("the checksums of all group descriptors depend on it (uninit_bg)");
-        }
-        if sb.incompat().contains(Incompat::EA_INODE) {
-            return refuse("the hashes of large attributes depend on it (ea_inode)");
-        }
+    if let Some(why) = sb.uuid_dependant() {
+        return refuse(why);
     }
     if sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inum().0 == 0 {
         return refuse("the external journal has it too, while the file system is mounted");

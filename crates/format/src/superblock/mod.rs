@@ -346,6 +346,21 @@ impl Superblock {
         self.set_uuid(uuid);
     }
 
+    /// Names the parts of the file system that depend on its UUID, beside the seed of
+    /// `metadata_csum`: with one of them the UUID cannot be changed alone.
+    pub fn uuid_dependant(&self) -> Option<&'static str> {
+        let has_seed = self.ro_compat().contains(RoCompat::METADATA_CSUM);
+        if self.compat().contains(Compat::STABLE_INODES) {
+            Some("encrypted files depend on it (stable_inodes)")
+        } else if !has_seed && self.ro_compat().contains(RoCompat::GDT_CSUM) {
+            Some("the checksums of all group descriptors depend on it (uninit_bg)")
+        } else if !has_seed && self.incompat().contains(Incompat::EA_INODE) {
+            Some("the hashes of large attributes depend on it (ea_inode)")
+        } else {
+            None
+        }
+    }
+
     /// Returns the seed of the file system's checksums.
     pub fn fs_seed(&self) -> u32 {
         if self.incompat().contains(Incompat::CSUM_SEED) {
