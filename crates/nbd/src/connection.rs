@@ -191,6 +191,10 @@ impl Connection {
         };
         let deadline = Instant::now() + self.limit;
         let sent = self.channel.write_all_parts(&[&request.header(cookie), payload], deadline);
+        if sent.is_err() {
+            // Before another thread may send: its bytes would become the rest of this payload.
+            self.channel.socket().end_sending();
+        }
         drop(sending);
         if let Err(error) = sent {
             self.end(&Trouble::of(&error));

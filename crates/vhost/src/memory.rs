@@ -39,6 +39,8 @@ impl Place {
     /// `InvalidData` if the file does not have it; those of mmap(2).
     fn map(self, file: OwnedFd) -> io::Result<Arc<GuestRegionMmap>> {
         let file = File::from(file);
+        // The file keeps its length, where it allows that; others are trusted to.
+        let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
         let end = self.offset.checked_add(self.len);
         let found = file.metadata()?;
         // Beyond the end of the file an access would end the process.
@@ -48,8 +50,6 @@ impl Place {
         if self.user.checked_add(self.len).is_none() {
             return Err(invalid(format!("a region beyond all addresses: {self:x?}")));
         }
-        // The file keeps its length, where it allows that; others are trusted to.
-        let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
         let len =
             usize::try_from(self.len).map_err(|_| invalid("a region beyond all addresses"))?;
         let builder =

@@ -188,7 +188,8 @@ impl Session<'_> {
                 if offset as usize == WRITEBACK && self.features & feature::CONFIG_WCE != 0 =>
             {
                 self.choices.set_writeback(*on == 1);
-                Ok(())
+                // Writes before have no flush of the guest behind them any more.
+                if *on == 0 { self.disk.device.flush() } else { Ok(()) }
             }
             _ => Err(invalid("a change of the configuration that is not allowed")),
         }

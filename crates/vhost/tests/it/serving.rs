@@ -138,12 +138,14 @@ fn writes_of_a_guest_without_flushes_are_durable() {
     let set = |on: u8| [words(&[32, 1, 0]), vec![on]].concat();
     front.tell(message::SET_CONFIG, &set(0), &[]);
     assert_eq!(front.config(32, 1), [0]);
+    // The writes before are flushed with the change.
+    assert_eq!(flushes(&device), [false, true]);
     queue.write(0, &[3; 512]);
-    assert_eq!(flushes(&device), [false, false, true]);
+    assert_eq!(flushes(&device), [false, true, false, true]);
     front.tell(message::SET_CONFIG, &set(1), &[]);
     queue.write(0, &[4; 512]);
     queue.flush();
-    assert_eq!(flushes(&device), [false, false, true, false, true]);
+    assert_eq!(flushes(&device), [false, true, false, true, false, true]);
     assert!(!front.attempt(message::SET_CONFIG, &set(2), &[]).unwrap());
 }
 
