@@ -11,6 +11,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -79,7 +80,16 @@ impl Upgraded {
 
     /// Takes the offer of the server, as a new one does.
     fn take(&self) -> TakenOffer {
-        let number = control::set(&self.dir, control::UPGRADE, 0).expect("an offer");
+        // An upgrade that was refused may still be ending.
+        let mut number = None;
+        await_that("an offer", || match control::set(&self.dir, control::UPGRADE, 0) {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => false,
+            offered => {
+                number = Some(offered.expect("an offer"));
+                true
+            }
+        });
+        let number = number.expect("an offer");
         let server = self.server().expect("a server").as_raw_nonzero().get();
         TakenOffer::take(server as u32, number, Duration::from_secs(20), |_| Ok(())).expect("taken")
     }
