@@ -10,15 +10,31 @@
 mod growth;
 mod identity;
 
-pub use growth::{GrowRefusal, GrowReply, GrowRequest};
+pub use growth::{GrowReply, GrowRequest};
+pub use identity::IdentityRequest;
 pub(crate) use identity::encode_reply;
-pub use identity::{IdentityRefusal, IdentityRequest};
 
+use extant_engine::Error;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// A refusal of a server, with cause and remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlRefusal {
+    /// Number of the error.
+    pub errno: i32,
+    /// Cause and remedy.
+    pub text: String,
+}
+
+impl From<&Error> for ControlRefusal {
+    fn from(error: &Error) -> Self {
+        ControlRefusal { errno: error.errno(), text: error.to_string() }
+    }
+}
 
 /// Size of the argument of one call in bytes.
 const CALL: usize = 8192;
@@ -118,7 +134,7 @@ pub fn grow(dir: &Path, request: GrowRequest) -> io::Result<GrowReply> {
 pub fn set_identity(
     dir: &Path,
     request: IdentityRequest,
-) -> io::Result<Result<(), IdentityRefusal>> {
+) -> io::Result<Result<(), ControlRefusal>> {
     let mut bytes = request.encode();
     let root = File::open(dir)?;
     // SAFETY: the number of the ioctl encodes that it reads and writes `identity::BYTES` bytes, and

@@ -80,6 +80,7 @@ struct Push<'p> {
     chunks: Mutex<Vec<(u64, ChunkDigest)>>,
     /// Chunks that are there, or on their way.
     known: Mutex<HashSet<ChunkDigest>>,
+    /// Relaxed, both: read after the threads have ended.
     sent_chunks: AtomicU64,
     sent_bytes: AtomicU64,
     failed: AtomicBool,

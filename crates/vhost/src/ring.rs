@@ -58,7 +58,7 @@ pub struct Parts {
 pub struct Setup {
     pub disk: Arc<Disk>,
     pub choices: Arc<Choices>,
-    /// Threads that all rings of the guest may still start.
+    /// Threads that all rings of the guest may still start. Relaxed: a number that orders nothing.
     pub threads: Arc<AtomicUsize>,
     pub memory: GuestMemoryMmap,
     pub parts: Parts,
@@ -91,7 +91,8 @@ struct Shared {
     ended: AtomicBool,
     /// Threads that wait.
     waiting: AtomicUsize,
-    /// The mean time of the last requests that are quick by their kind, in nanoseconds.
+    /// The mean time of the last requests that are quick by their kind, in nanoseconds. Relaxed: a
+    /// hint.
     pace: AtomicU64,
     running: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -289,6 +290,7 @@ impl Shared {
             return Ok(false);
         }
         let place = GuestAddress(queue.avail_ring());
+        // Relaxed: the fence of `needs_notification` orders it behind the answer.
         let flags = self.setup.memory.load::<u16>(place, Ordering::Relaxed);
         flags.map(asks_for_no_calls).map_err(Error::GuestMemory)
     }

@@ -5,7 +5,8 @@
 //! example, a growth from 100 to 300 MiB with blocks of 4 KiB is answered by `0, 4096, 25600,
 //! 25600, 76800, 76800` and an empty text.
 
-use extant_engine::{Error, FsSize, GrowTo};
+use super::ControlRefusal;
+use extant_engine::{FsSize, GrowTo};
 
 /// Bytes of a request and of a reply.
 pub(super) const BYTES: usize = 1024;
@@ -33,22 +34,7 @@ pub struct GrowReply {
     /// The size afterwards, or that of a dry run. After a refusal it may lie between.
     pub after: FsSize,
     /// The refusal, if there is one.
-    pub refusal: Option<GrowRefusal>,
-}
-
-/// A growth that did not reach its size.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GrowRefusal {
-    /// Number of the error.
-    pub errno: i32,
-    /// Cause and remedy.
-    pub text: String,
-}
-
-impl From<&Error> for GrowRefusal {
-    fn from(error: &Error) -> Self {
-        GrowRefusal { errno: error.errno(), text: error.to_string() }
-    }
+    pub refusal: Option<ControlRefusal>,
 }
 
 impl GrowRequest {
@@ -102,7 +88,7 @@ impl GrowReply {
         let text = bytes.get(NUMBERS * NUMBER..)?.split(|byte| *byte == 0).next()?;
         let refusal = || {
             let errno = i32::try_from(errno).ok()?;
-            Some(GrowRefusal { errno, text: String::from_utf8_lossy(text).into_owned() })
+            Some(ControlRefusal { errno, text: String::from_utf8_lossy(text).into_owned() })
         };
         Some(GrowReply {
             before: FsSize { block_size, blocks, inodes },
@@ -158,7 +144,7 @@ mod tests {
         let done = GrowReply { before, after, refusal: None };
         assert_eq!(GrowReply::decode(&done.encode()), Some(done.clone()));
         let refused = |text: String| GrowReply {
-            refusal: Some(GrowRefusal { errno: 22, text }),
+            refusal: Some(ControlRefusal { errno: 22, text }),
             ..done.clone()
         };
         let short = refused("it is too short".into());

@@ -4,6 +4,7 @@
 //! 16 bytes of a UUID. A reply has the number of an error, and a text behind it: the number would
 //! not tell why a UUID stays.
 
+use super::ControlRefusal;
 use extant_engine::{Errno, Error};
 
 /// Bytes of a request and of a reply.
@@ -24,21 +25,6 @@ pub struct IdentityRequest {
     pub label: Option<[u8; VALUE]>,
     /// The UUID.
     pub uuid: Option<[u8; VALUE]>,
-}
-
-/// A refusal of a server, with the number of an error, cause and remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IdentityRefusal {
-    /// Number of the error.
-    pub errno: i32,
-    /// Cause and remedy.
-    pub text: String,
-}
-
-impl From<&Error> for IdentityRefusal {
-    fn from(error: &Error) -> Self {
-        IdentityRefusal { errno: error.errno(), text: error.to_string() }
-    }
 }
 
 impl IdentityRequest {
@@ -80,7 +66,7 @@ impl IdentityRequest {
 }
 
 /// Encodes a reply. A text that is too long is cut.
-pub(crate) fn encode_reply(refusal: Option<&IdentityRefusal>) -> [u8; BYTES] {
+pub(crate) fn encode_reply(refusal: Option<&ControlRefusal>) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let errno = refusal.map_or(0, |refusal| u64::from(refusal.errno.unsigned_abs()));
     let text = refusal.map_or("", |refusal| &refusal.text);
@@ -91,11 +77,11 @@ pub(crate) fn encode_reply(refusal: Option<&IdentityRefusal>) -> [u8; BYTES] {
 }
 
 /// Decodes a reply; `None` if the bytes are none.
-pub(super) fn decode_reply(bytes: &[u8]) -> Option<Result<(), IdentityRefusal>> {
+pub(super) fn decode_reply(bytes: &[u8]) -> Option<Result<(), ControlRefusal>> {
     let errno = i32::try_from(u64::from_ne_bytes(*bytes.first_chunk()?)).ok()?;
     let text = bytes.get(NUMBER..)?.split(|byte| *byte == 0).next()?;
     let text = String::from_utf8_lossy(text).into_owned();
-    Some(if errno == 0 { Ok(()) } else { Err(IdentityRefusal { errno, text }) })
+    Some(if errno == 0 { Ok(()) } else { Err(ControlRefusal { errno, text }) })
 }
 
 #[cfg(test)]
@@ -116,7 +102,7 @@ mod tests {
             assert!(none.with_label(bad).is_err());
         }
         assert_eq!(decode_reply(&encode_reply(None)), Some(Ok(())));
-        let refusal = |text: String| IdentityRefusal { errno: 95, text };
+        let refusal = |text: String| ControlRefusal { errno: 95, text };
         let long = encode_reply(Some(&refusal("x".repeat(BYTES))));
         let cut = refusal("x".repeat(BYTES - 1 - NUMBER));
         assert_eq!(decode_reply(&long), Some(Err(cut)));

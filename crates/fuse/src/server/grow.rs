@@ -2,7 +2,7 @@
 
 use super::Server;
 use super::credentials::{Capability, is_capable};
-use crate::control::{GrowRefusal, GrowReply, GrowRequest};
+use crate::control::{ControlRefusal, GrowReply, GrowRequest};
 use crate::handler::Credentials;
 use crate::types::NodeId;
 use extant_engine::{Errno, Error, FsSize, GrowTo};
@@ -22,7 +22,7 @@ impl Server {
         let before = self.ops.size();
         let done = self.grown(request);
         let after = *done.as_ref().unwrap_or(&self.ops.size());
-        let refusal = done.as_ref().err().map(GrowRefusal::from);
+        let refusal = done.as_ref().err().map(ControlRefusal::from);
         Ok(GrowReply { before, after, refusal }.encode().to_vec())
     }
 

@@ -3,7 +3,7 @@
 
 use super::Server;
 use super::credentials::{Capability, is_capable};
-use crate::control::{IdentityRefusal, IdentityRequest};
+use crate::control::{ControlRefusal, IdentityRequest};
 use crate::handler::Credentials;
 use crate::types::NodeId;
 use crate::{control, stats};
@@ -146,7 +146,7 @@ impl Server {
     ) -> Result<Vec<u8>, Error> {
         self.may_control(credentials, ino)?;
         let request = IdentityRequest::decode(input).ok_or(Errno::Inval)?;
-        let refusal = self.named(request).err().map(|error| IdentityRefusal::from(&error));
+        let refusal = self.named(request).err().map(|error| ControlRefusal::from(&error));
         Ok(control::encode_reply(refusal.as_ref()).to_vec())
     }
 

@@ -9,7 +9,7 @@ use crate::table::{HeldMount, Mount};
 use crate::text::shown;
 use extant_check::resize::NewSize;
 use extant_engine::{Error, FsSize, GrowTo};
-use extant_fuse::control::{self, GrowRefusal, GrowReply, GrowRequest};
+use extant_fuse::control::{self, ControlRefusal, GrowReply, GrowRequest};
 use rustix::io::Errno;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
@@ -102,7 +102,7 @@ fn numbered(errno: Errno, mount: &Mount, message: String) -> Failure {
 fn refused(
     mount: &Mount,
     (request, reply): (&GrowRequest, &GrowReply),
-    refusal: &GrowRefusal,
+    refusal: &ControlRefusal,
 ) -> Failure {
     let dir = shown(mount.dir.as_os_str().as_bytes());
     let present = reply.before;

@@ -9,7 +9,7 @@ use crate::table::{HeldMount, Mount};
 use crate::text::{shown, uuid};
 use extant_check::tune::TuneChanges;
 use extant_engine::Error;
-use extant_fuse::control::{self, IdentityRefusal, IdentityRequest};
+use extant_fuse::control::{self, ControlRefusal, IdentityRequest};
 use rustix::io::Errno;
 use serde_json::Map;
 use std::io::{self, ErrorKind};
@@ -87,13 +87,13 @@ fn tell(mount: &Mount, changes: &TuneChanges, context: &Context) -> Result {
     context.document(&document.into())
 }
 
-fn read_only() -> IdentityRefusal {
+fn read_only() -> ControlRefusal {
     let errno = Errno::ROFS.raw_os_error();
-    IdentityRefusal { errno, text: "it is mounted read-only".into() }
+    ControlRefusal { errno, text: "it is mounted read-only".into() }
 }
 
 /// Turns a refusal into a failure with the remedy, as far as the text has none.
-fn refused(mount: &Mount, refusal: &IdentityRefusal) -> Failure {
+fn refused(mount: &Mount, refusal: &ControlRefusal) -> Failure {
     let (dir, image) =
         (shown(mount.dir.as_os_str().as_bytes()), shown(mount.source.as_os_str().as_bytes()));
     let errno = Errno::from_raw_os_error(refusal.errno);
