@@ -25,13 +25,16 @@ impl Process {
     }
 
     /// Returns whether a process of this number lives. One that has ended keeps its number until
-    /// its parent asks for its status, which the first process of a container may never do.
+    /// its parent asks for its status, which the first process of a container may never do. One
+    /// whose first thread alone has ended has its files open.
     pub fn is_alive(&self) -> bool {
         let stat = fs::read(format!("/proc/{}/stat", self.id)).unwrap_or_default();
         // The name, in parentheses, may hold any byte.
-        let end = stat.iter().rposition(|byte| *byte == b')');
-        let state = end.and_then(|end| stat.get(end + 2));
-        !matches!(state, None | Some(b'Z' | b'X'))
+        let stat = String::from_utf8_lossy(&stat);
+        let Some((_, facts)) = stat.rsplit_once(')') else { return false };
+        let facts: Vec<&str> = facts.split_ascii_whitespace().collect();
+        let threads = facts.get(17).and_then(|number| number.parse().ok()).unwrap_or(0);
+        !matches!(facts.first(), None | Some(&"Z" | &"X")) || threads > 1
     }
 
     /// Returns the process of this number with its directory in `/proc`.
@@ -103,6 +106,26 @@ mod tests {
         }
         assert!(Path::new(&format!("/proc/{}", process.id)).exists());
         child.wait().expect("its status");
+        assert!(!process.is_alive());
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_alone_has_ended_lives() {
+        let script = "import ctypes, threading, time\n\
+                      threading.Thread(target=time.sleep, args=(1000,)).start()\n\
+                      ctypes.CDLL(None).pthread_exit(None)";
+        let mut child =
+            std::process::Command::new("python3").args(["-c", script]).spawn().expect("python3");
+        let process = Process::named(child.id());
+        let is_zombie = || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", process.id));
+            stat.expect("a process").contains(") Z ")
+        };
+        while !is_zombie() {
+            std::thread::yield_now();
+        }
+        assert!(process.is_alive());
+        child.kill().and_then(|()| child.wait()).expect("its end");
         assert!(!process.is_alive());
     }
 

@@ -32,7 +32,13 @@ impl Core {
 
     #[cold]
     fn error(&self, error: engine::Error, op: Op, inode: u32) -> Error {
-        Error::of(error, op, inode)
+        match error {
+            // An unmount has shut the journal down under a call that had begun.
+            engine::Error::Aborted(_) if self.is_closed() => {
+                Error::of(engine::Error::Unmounted, op, inode)
+            }
+            error => Error::of(error, op, inode),
+        }
     }
 
     pub fn is_closed(&self) -> bool {

@@ -134,7 +134,19 @@ fn long(bytes: &[u8]) -> u64 {
 impl FrontEnd {
     /// Connects without a word.
     pub fn dial(socket: &Path) -> FrontEnd {
-        let socket = UnixStream::connect(socket).expect("a server");
+        let begin = Instant::now();
+        let socket = loop {
+            match UnixStream::connect(socket) {
+                // It has its name a moment before it listens.
+                Err(error)
+                    if error.kind() == io::ErrorKind::ConnectionRefused
+                        && begin.elapsed() < PATIENCE =>
+                {
+                    std::thread::yield_now();
+                }
+                connected => break connected.expect("a server"),
+            }
+        };
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let file = memfd_create("guest", MemfdFlags::ALLOW_SEALING).expect("memory");
         let file = File::from(file);
