@@ -175,9 +175,9 @@ fn published_tables_stand_beside_stored_runs() {
     assert_eq!(names, ["orphan", "dcount", "sync", "prealloc", "frsp"]);
     let tables = array(&works).iter().flat_map(|work| array(&work["tables"]));
     let experiments: Vec<_> = tables.flat_map(|table| array(&table["here"])).collect();
-    // Counts of instructions and requests, programs at work and tools repeat no published
+    // Mounts, counts of instructions and requests, programs at work and tools repeat no published
     // experiment.
-    let others = ["check", "codecs", "images", "instructions", "requests", "work"];
+    let others = ["bench", "check", "codecs", "images", "instructions", "requests", "work"];
     let mut runs = BTreeSet::from(others.map(|name| format!("{name}.json")));
     runs.extend(experiments.iter().map(|here| format!("{}.json", here["run"].as_str().unwrap())));
     let stored = std::fs::read_dir(format!("{root}/docs/runs")).expect("stored runs");
